@@ -1,0 +1,92 @@
+"""What goes wrong, as data: findings (what `check` reports) and errors (what stops a verb).
+
+Both carry the same things: a code from the catalogue, what was found, what was expected, where, and the cure.
+The library raises; only the faces print.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from voxgraft.codes import CATALOGUE
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check has to say. Level and cure come from the catalogue unless given."""
+
+    code: str
+    found: str
+    expected: str = ""
+    where: str = ""
+    cure: str = ""
+    level: Level = "error"
+
+    def lines(self) -> list[str]:
+        """The finding as people read it: what, where, cure."""
+        head = f"{self.level} {self.code}: {self.found}"
+        if self.expected:
+            head += f" (expected: {self.expected})"
+        lines = [head]
+        if self.where:
+            lines.append(f"  in: {self.where}")
+        if self.cure:
+            lines.append(f"  cure: {self.cure}")
+        return lines
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def finding(
+    code: str,
+    found: str,
+    *,
+    expected: str = "",
+    where: str | Path = "",
+    cure: str = "",
+    level: Level | None = None,
+) -> Finding:
+    """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
+    entry = CATALOGUE[code]
+    return Finding(code, found, expected, str(where), cure or entry.cure, level or entry.level)
+
+
+class VoxgraftError(Exception):
+    """Root of every error that a user can meet. The children say which kind of thing is at fault."""
+
+    def __init__(self, code: str, found: str, *, expected: str = "", where: str | Path = "", cure: str = "") -> None:
+        self.finding = finding(code, found, expected=expected, where=where, cure=cure, level="error")
+        super().__init__("\n".join(self.finding.lines()))
+
+    @property
+    def code(self) -> str:
+        return self.finding.code
+
+
+class FileError(VoxgraftError):
+    """A file is missing, unreadable, too large, or not what its name says."""
+
+
+class TextError(VoxgraftError):
+    """Text that cannot be used: not UTF-8, no letters, a line without end."""
+
+
+class ConfigError(VoxgraftError):
+    """A setting, a run.yaml or a command line that does not make sense."""
+
+
+class TokenizerError(VoxgraftError):
+    """A tokenizer file that is broken, of an unknown kind, or does not belong to the base."""
+
+
+class CheckpointError(VoxgraftError):
+    """A checkpoint that is broken, unsafe, or does not have the tensors that its family has."""
+
+
+class GraftError(VoxgraftError):
+    """A graft or a run folder whose parts do not belong together."""

@@ -1,0 +1,48 @@
+"""The table of families. The only place that names a concrete one, and it imports it on demand."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from voxgraft.config import nearest
+from voxgraft.errors import ConfigError, FileError
+from voxgraft.families.base import Family
+from voxgraft.files import existing_folder
+
+_FAMILIES = {
+    "chatterbox": ("voxgraft.families.chatterbox.family", "Chatterbox"),
+    "indextts2": ("voxgraft.families.indextts2.family", "IndexTTS2"),
+}
+
+
+def family_names() -> list[str]:
+    """Names of all families, in the order in which they are tried."""
+    return list(_FAMILIES)
+
+
+def family(name: str) -> Family:
+    """The family of that name."""
+    if name not in _FAMILIES:
+        hint = nearest(name, family_names())
+        cure = f"did you mean `{hint}`?" if hint else f"known families: {', '.join(_FAMILIES)}."
+        raise ConfigError("family-unknown", f"there is no family `{name}`", cure=cure)
+    module, kind = _FAMILIES[name]
+    made = getattr(import_module(module), kind)()
+    assert isinstance(made, Family)
+    return made
+
+
+def family_of(folder: Path) -> Family:
+    """The family whose files stand in a base folder; never guessed when none or several fit."""
+    existing_folder(folder)
+    looked: list[str] = []
+    for name in family_names():
+        candidate = family(name)
+        try:
+            candidate.files(folder)
+        except FileError as error:
+            looked.append(f"{name}: {error.finding.found}")
+            continue
+        return candidate
+    raise FileError("base-unknown", "; ".join(looked), where=folder)

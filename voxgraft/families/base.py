@@ -1,0 +1,90 @@
+"""What a family is: where its text rows are, how its text becomes what its tokenizer reads, which files it has.
+
+A family knows nothing of optimizers, runs or the command line. Only `families/__init__.py` names a concrete one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+Role = Literal["embedding", "head", "head-bias"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraftPoint:
+    """One tensor with a row per text token, by its name in the published state dict."""
+
+    tensor: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class RateRange:
+    """The learning rates that make sense for a part, lowest and highest."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFiles:
+    """The files of one base folder that voxgraft reads."""
+
+    folder: Path
+    checkpoint: Path
+    tokenizer: Path
+    config: Path | None = None
+
+
+class Front(ABC):
+    """Text to the string that the tokenizer file is given, exactly as the stock program does it."""
+
+    @abstractmethod
+    def clean(self, text: str) -> str:
+        """The stock program's punctuation clean-up, which comes before everything else."""
+
+    @abstractmethod
+    def prepare(self, text: str, language: str | None) -> str:
+        """Cleaned text to tokenizer input. `language` is the code whose tag is put in front, where there are tags."""
+
+
+class Family(ABC):
+    """One kind of base. All attributes are facts about the published files."""
+
+    name: ClassVar[str]
+    graft_points: ClassVar[tuple[GraftPoint, ...]]
+    spare_rows: ClassVar[int]
+    """Rows after the last piece that no input ever indexes; they stay last when the table grows."""
+    has_tags: ClassVar[bool]
+    start_id: ClassVar[int]
+    stop_id: ClassVar[int]
+    special_ids: ClassVar[dict[str, int]]
+    """Pieces that must stay on their ids, by name."""
+    deleted_ids: ClassVar[frozenset[int]]
+    """Ids that the stock program removes from text, so that no new piece may land there."""
+    tokenizer_names: ClassVar[tuple[str, ...]]
+    """File names of the tokenizer in a base folder, in the order in which they are looked for."""
+    checkpoint_names: ClassVar[tuple[str, ...]]
+    rates: ClassVar[dict[str, RateRange]]
+    """Sane learning rates by part: rows, adapter, body."""
+    licence: ClassVar[str]
+    """What the base's licence passes on to a graft, in one sentence."""
+
+    @abstractmethod
+    def files(self, folder: Path) -> BaseFiles:
+        """The files of a base folder; an error that lists what was looked for if one is missing."""
+
+    @abstractmethod
+    def front(self, folder: Path | None = None) -> Front:
+        """The text front; `folder` may hold extra tables (Chatterbox: the Cangjie table for Chinese)."""
+
+    @abstractmethod
+    def configured_pieces(self, config: Path) -> int | None:
+        """The number of text pieces that the base's own config file states, if it states one."""
+
+    def tag(self, language: str) -> str | None:
+        """The language's tag as the tokenizer spells it, or None where the family has no tags."""
+        return f"[{language.lower()}]" if self.has_tags else None

@@ -1,0 +1,285 @@
+"""Reading and writing files safely: bounded, strict, and whole or absent.
+
+Knows nothing of models or tokenizers. Every reader here raises one of our errors for anything that is not right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from voxgraft import progress
+from voxgraft.errors import ConfigError, FileError, TextError
+
+MAX_JSON_BYTES = 64 << 20
+MAX_YAML_BYTES = 1 << 20
+MAX_TEXT_BYTES = 2 << 30
+MAX_LINE_BYTES = 1 << 20
+MAX_DEPTH = 64
+CHUNK_BYTES = 1 << 20
+
+
+def existing_file(path: Path) -> Path:
+    """The path itself, if it is a readable, non-empty regular file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileError("file-missing", f"{path.name} is not there", where=path) from None
+    except (OSError, ValueError) as error:
+        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+    if not path.is_file():
+        raise FileError("not-a-file", f"{path.name} is not a regular file", where=path)
+    if status.st_size == 0:
+        raise FileError("file-empty", f"{path.name} is empty", where=path)
+    return path
+
+
+def existing_folder(path: Path) -> Path:
+    """The path itself, if it is a folder."""
+    if not path.exists():
+        raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
+    if not path.is_dir():
+        raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
+    return path
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The whole file, refused if it is larger than `max_bytes`."""
+    existing_file(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+    if len(data) > max_bytes:
+        raise FileError(
+            "file-too-large", f"{path.name} has over {max_bytes:,} bytes", expected=f"at most {max_bytes:,}", where=path
+        )
+    return data
+
+
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
+    """The whole file as strict UTF-8, without a byte-order mark."""
+    return decode_utf8(read_bytes(path, max_bytes), path)
+
+
+def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
+    """Strict UTF-8; names the line of the first wrong byte. A byte-order mark at the start is dropped."""
+    if b"\x00" in data:
+        raise TextError("text-binary", "the file holds NUL bytes", where=where)
+    try:
+        return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = line if line is not None else data[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise TextError(
+            "text-not-utf8", f"line {at} holds byte 0x{byte:02x}, which is not UTF-8", where=where
+        ) from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a text file of any size with their numbers, stripped, empty ones left out. Strict UTF-8."""
+    size = existing_file(path).stat().st_size
+    if size > MAX_TEXT_BYTES:
+        raise FileError(
+            "file-too-large", f"{path.name} has {size:,} bytes", expected=f"at most {MAX_TEXT_BYTES:,}", where=path
+        )
+    try:
+        with path.open("rb") as stream, progress.task(f"reading {path.name}", size) as advance:
+            number = 0
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    found = f"line {number} has over {MAX_LINE_BYTES:,} bytes"
+                    raise TextError("text-line-too-long", found, where=path)
+                advance(len(line))
+                if text := decode_utf8(line, path, number).strip():
+                    yield number, text
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+
+
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Strict JSON: no duplicate keys, no NaN, bounded size and depth."""
+    return parse_json(read_text(path, max_bytes), path)
+
+
+def parse_json(text: str, where: Path | str) -> Any:
+    """JSON text to Python values, with the same strictness as `read_json`."""
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise FileError("json-duplicate-key", f"the key {twice!r} stands twice", where=where)
+        return found
+
+    def no_constant(name: str) -> Any:
+        raise FileError("json-broken", f"{name} is not a JSON value", where=where)
+
+    try:
+        return json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+    except json.JSONDecodeError as error:
+        found = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise FileError("json-broken", found, where=where) from None
+    except RecursionError:
+        raise FileError("json-too-deep", "nested too deep to read", where=where) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise FileError("json-broken", _reason(error), where=where) from None
+
+
+def read_yaml(path: Path) -> Any:
+    """YAML without aliases, tags or duplicate keys: only plain values, lists and mappings."""
+    return parse_yaml(read_text(path, MAX_YAML_BYTES), path)
+
+
+def parse_yaml(text: str, where: Path | str) -> Any:
+    """YAML text to Python values, with the same strictness as `read_yaml`."""
+    try:
+        return yaml.load(text, _strict_loader(where))  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError("yaml-broken", f"{at}{problem}", where=where) from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise ConfigError("yaml-broken", _reason(error), where=where) from None
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file of any size, in hex."""
+    digest = hashlib.sha256()
+    try:
+        size = existing_file(path).stat().st_size
+        with path.open("rb") as stream, progress.task(f"hashing {path.name}", size) as advance:
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+                advance(len(chunk))
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+    """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
+    if path.exists() and not overwrite:
+        raise FileError("file-exists", f"{path.name} is there already", where=path)
+    if path.is_dir():
+        raise FileError("not-a-file", f"{path.name} is a folder", where=path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "wb", dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
+        ) as stream:
+            temporary = Path(stream.name)
+            yield stream  # type: ignore[misc]
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        temporary = None
+        sync_folder(path.parent)
+    except OSError as error:
+        raise _write_error(error, path) from None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+        yield temporary
+        os.chmod(temporary, 0o777 & ~_umask())
+        if path.exists():
+            previous = path.with_name(path.name + ".previous")
+            shutil.rmtree(previous, ignore_errors=True)
+            os.replace(path, previous)
+        os.replace(temporary, path)
+        temporary = None
+        sync_folder(path.parent)
+    except OSError as error:
+        raise _write_error(error, path) from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str, *, overwrite: bool = False) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with replacing(path, overwrite=overwrite) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any, *, overwrite: bool = False) -> None:
+    """Write readable JSON, whole or not at all."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", overwrite=overwrite)
+
+
+def sync_folder(path: Path) -> None:
+    """Make a rename in this folder last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
+    class StrictLoader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                line = event.start_mark.line + 1
+                raise ConfigError("yaml-alias", f"line {line} uses an anchor or alias", where=where)
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise ConfigError("yaml-broken", f"nested more than {MAX_DEPTH} levels deep", where=where)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(set(keys)) != len(keys):
+                twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+                raise ConfigError("yaml-duplicate-key", f"the key {twice!r} stands twice", where=where)
+            return super().construct_mapping(node, deep)
+
+    return StrictLoader
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _write_error(error: OSError, path: Path) -> FileError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FileError("disk-full", f"no room to write {path.name}", where=path)
+    return FileError("file-unreadable", f"cannot write {path.name}: {_reason(error)}", where=path)
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).splitlines()[0]

@@ -1,0 +1,41 @@
+"""How a long job tells how far it is, without knowing who listens.
+
+The library calls `task`; a face installs a listener with `listening`. With no listener nothing is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Protocol
+
+
+class Listener(Protocol):
+    """What a face gives: open one task, and get back the function that advances it."""
+
+    def task(self, name: str, total: int | None) -> contextlib.AbstractContextManager[Callable[[int], None]]: ...
+
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Send the progress of everything inside the block to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@contextlib.contextmanager
+def task(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """One job of `total` units (bytes, lines, steps; None if unknown). Yields the function that advances it."""
+    listener = _listener.get()
+    if listener is None:
+        yield lambda _amount: None
+    else:
+        with listener.task(name, total) as advance:
+            yield advance
