@@ -185,7 +185,7 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
             "wb", dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
         ) as stream:
             temporary = Path(stream.name)
-            yield stream  # type: ignore[misc]
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
@@ -247,7 +247,7 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
         depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                 line = event.start_mark.line + 1
                 raise ConfigError("yaml-alias", f"line {line} uses an anchor or alias", where=where)
