@@ -101,4 +101,13 @@ CATALOGUE: dict[str, Code] = {
         "A file that every base of this family has is not in the folder.",
         "download the base again, or check the path.",
     ),
+    # ---- tokenizers --------------------------------------------------------------------------------------
+    "tokenizer-broken": Code("tokenizers", "The tokenizer file is damaged or is not a tokenizer.", "restore it from where it came."),
+    "tokenizer-unsupported": Code("tokenizers", "The tokenizer works in a way about which voxgraft can prove nothing.", "use the tokenizer that the base was published with."),
+    "tokenizer-duplicate-id": Code("tokenizers", "Two pieces claim one id, or one piece two ids: one of them could never be read back.", "restore the file; do not edit ids by hand."),
+    "tokenizer-flat-map": Code("tokenizers", "A flat map from token to id without merges is no tokenizer: multi-character pieces can never occur, and there is no tag, start or stop.", "rebuild it: `voxgraft tokenizer train --base BASE --language CODE --texts FILE --output additions.json`, then `voxgraft tokenizer merge --base BASE --additions additions.json --output tokenizer.json`."),
+    "tokenizer-not-grown": Code("tokenizers", "The grown tokenizer does not begin with the base's own pieces on their own ids.", "make it with `voxgraft tokenizer merge`, which only appends."),
+    "tokenizer-kind": Code("tokenizers", "The two tokenizers are of different kinds, so one cannot be grown from the other.", "use the base tokenizer that the grown one was made from."),
+    "additions-broken": Code("tokenizers", "The additions file is damaged or is something else.", "make it again with `voxgraft tokenizer train`."),
+    "additions-other-base": Code("tokenizers", "The additions were learnt on another base tokenizer; their ids would be wrong.", "train them again on this base."),
 }

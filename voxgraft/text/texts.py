@@ -1,0 +1,58 @@
+"""Reading a user's texts: strict UTF-8, one sentence per line, one normal form, each sentence once."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from voxgraft.errors import TextError
+from voxgraft.files import read_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The sentences of one or more files, in order, without repetitions."""
+
+    sentences: tuple[str, ...]
+    repeated: int = 0
+    """Lines left out because an equal one came before."""
+    renormalised: int = 0
+    """Lines that were not in Unicode's composed form (NFC) and were brought into it."""
+
+
+def read_texts(paths: Iterable[Path]) -> Texts:
+    """Sentences of the files. An error if no line of any holds a letter."""
+    paths = tuple(paths)
+    seen: dict[str, None] = {}
+    lines = renormalised = 0
+    for path in paths:
+        for _, line in read_lines(path):
+            composed = unicodedata.normalize("NFC", line)
+            lines += 1
+            renormalised += composed != line
+            seen[composed] = None
+    if not any(character.isalpha() for sentence in seen for character in sentence):
+        where = ", ".join(str(path) for path in paths)
+        raise TextError("text-empty", f"{lines} lines, none with a letter", where=where)
+    return Texts(tuple(seen), lines - len(seen), renormalised)
+
+
+def proof_corpus() -> Iterator[tuple[str, str]]:
+    """The built-in corpus of base languages: language code and sentence."""
+    folder = resources.files("voxgraft").joinpath("data/proof")
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(".txt"):
+            code = entry.name.removesuffix(".txt")
+            for line in entry.read_text(encoding="utf-8").splitlines():
+                yield code, line
+
+
+def user_corpus(paths: Iterable[Path], known: frozenset[str]) -> Iterator[tuple[str | None, str]]:
+    """A user's own proof texts. A file that is named after a known language (`fr.txt`) is of that language."""
+    for path in paths:
+        code = path.stem if path.stem in known else None
+        for _, line in read_lines(path):
+            yield code, unicodedata.normalize("NFC", line)

@@ -1,0 +1,168 @@
+"""One interface over every kind of text tokenizer, and the additions that a new language brings to one.
+
+A tokenizer here reads text that its family's front has prepared; it knows nothing of families, tags or languages.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from voxgraft.errors import TokenizerError
+from voxgraft.files import read_json, write_json
+
+Kind = Literal["bpe-json", "sentencepiece-unigram", "sentencepiece-bpe", "flat-map"]
+ADDITIONS_FORMAT = "voxgraft-additions-1"
+WORD_START = "▁"
+"""SentencePiece's mark for a space before a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPiece:
+    """One piece that a language adds. `parts` is the merge that makes it; a single character has none."""
+
+    text: str
+    parts: tuple[str, str] | None = None
+    count: int = 0
+    score: float | None = None
+    """Log-probability; SentencePiece unigram only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """All that a language adds to one base tokenizer, in id order: the tag, then characters, then merges."""
+
+    family: str
+    language: str
+    kind: Kind
+    base_sha256: str
+    tag: str | None
+    pieces: tuple[NewPiece, ...]
+
+    @property
+    def characters(self) -> tuple[NewPiece, ...]:
+        return tuple(piece for piece in self.pieces if piece.parts is None)
+
+    @property
+    def merges(self) -> tuple[NewPiece, ...]:
+        return tuple(piece for piece in self.pieces if piece.parts is not None)
+
+    def __len__(self) -> int:
+        return len(self.pieces) + (self.tag is not None)
+
+    def save(self, path: Path, *, overwrite: bool = False) -> None:
+        """Write as JSON, one line per piece for eyes."""
+        write_json(path, self.to_json(), overwrite=overwrite)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": ADDITIONS_FORMAT,
+            "family": self.family,
+            "language": self.language,
+            "kind": self.kind,
+            "base_sha256": self.base_sha256,
+            "tag": self.tag,
+            "pieces": [
+                {"text": piece.text, "parts": piece.parts, "count": piece.count, "score": piece.score}
+                for piece in self.pieces
+            ],
+        }
+
+    @classmethod
+    def load(cls, path: Path) -> Additions:
+        """Read back what `save` wrote; anything else is refused."""
+        value = read_json(path)
+        if not isinstance(value, dict) or value.get("format") != ADDITIONS_FORMAT:
+            raise TokenizerError("additions-broken", f"{path.name} has no format {ADDITIONS_FORMAT!r}", where=path)
+        try:
+            pieces = tuple(
+                NewPiece(
+                    _text(item["text"]),
+                    None if item["parts"] is None else (_text(item["parts"][0]), _text(item["parts"][1])),
+                    int(item["count"]),
+                    None if item["score"] is None else float(item["score"]),
+                )
+                for item in value["pieces"]
+            )
+            tag = None if value["tag"] is None else _text(value["tag"])
+            names = [_text(value[key]) for key in ("family", "language", "kind", "base_sha256")]
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise TokenizerError(
+                "additions-broken", f"{path.name}: {type(error).__name__} {error}", where=path
+            ) from None
+        return cls(names[0], names[1], names[2], names[3], tag, pieces)  # type: ignore[arg-type]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"expected text, found {value!r:.40}")
+    return value
+
+
+class Tokenizer(ABC):
+    """A tokenizer file, opened. Ids are 0 to size - 1; `pieces[id]` is None where the id map has a gap."""
+
+    kind: ClassVar[Kind]
+    path: Path
+    sha256: str
+    pieces: tuple[str | None, ...]
+    unknown_id: int
+
+    @property
+    def size(self) -> int:
+        """Highest id + 1: the number of rows that text can index."""
+        return len(self.pieces)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id by piece."""
+        return {piece: at for at, piece in enumerate(self.pieces) if piece is not None}
+
+    @cached_property
+    def gaps(self) -> tuple[int, ...]:
+        """Ids below size that no piece has."""
+        return tuple(at for at, piece in enumerate(self.pieces) if piece is None)
+
+    @cached_property
+    def characters(self) -> frozenset[str]:
+        """Every character that stands in some piece that text can become (whole tags and controls left out)."""
+        whole = self.whole_ids
+        texts = (piece for at, piece in enumerate(self.pieces) if piece is not None and at not in whole)
+        return frozenset("".join(texts))
+
+    @property
+    @abstractmethod
+    def whole_ids(self) -> frozenset[int]:
+        """Ids of controls and tags, which are matched whole and never spelled from characters."""
+
+    @abstractmethod
+    def encode(self, prepared: str) -> list[int]:
+        """Ids of text that the family's front has prepared."""
+
+    @abstractmethod
+    def encode_exact(self, surface: str) -> list[int]:
+        """Ids of a piece's own text, with nothing put before it."""
+
+    @abstractmethod
+    def units(self, prepared: str) -> list[tuple[str, ...]]:
+        """The spelling as pieces, cut into units that no piece may cross. Unknown characters end a unit."""
+
+    @abstractmethod
+    def normalise(self, prepared: str) -> str:
+        """What the file's own normaliser makes of prepared text."""
+
+    @abstractmethod
+    def grown(self, additions: Additions) -> bytes:
+        """This tokenizer with the additions appended, as the bytes of a file of the same kind."""
+
+    def has_whole(self, tag: str) -> bool:
+        """Whether a tag is one token, matched whole."""
+        return self.ids.get(tag, -1) in self.whole_ids
+
+    def shown(self, token: int) -> str:
+        """A token for people: its piece, or its number where it has none."""
+        piece = self.pieces[token] if 0 <= token < self.size else None
+        return piece if piece is not None else f"<{token}>"

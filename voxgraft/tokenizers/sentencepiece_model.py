@@ -1,0 +1,208 @@
+"""SentencePiece models, unigram and BPE (IndexTTS-2's `bpe.model` is a unigram model in spite of its name).
+
+The file is parsed and checked in full before the C++ library sees it, which trusts what it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2 as schema
+
+from voxgraft.errors import TokenizerError
+from voxgraft.tokenizers.base import WORD_START, Additions, Kind, Tokenizer
+
+_NORMAL, _UNKNOWN = 1, 2
+_UNIGRAM, _BPE = 1, 2
+_MAX_PIECES = 1_000_000
+
+
+class SentencePiece(Tokenizer):
+    """What unigram and BPE models share; `open_sentencepiece` picks the right one."""
+
+    _model: Any
+
+    def __init__(self, data: bytes, model: Any, path: Path) -> None:
+        self.path = path
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self._model = model
+        self._engine = _engine(data, path)
+        self.pieces = tuple(piece.piece for piece in model.pieces)
+        self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
+        self._whole = frozenset(at for at, piece in enumerate(model.pieces) if piece.type not in (_NORMAL, 4))
+
+    @property
+    def whole_ids(self) -> frozenset[int]:
+        return self._whole
+
+    @cached_property
+    def scores(self) -> tuple[float, ...]:
+        """Score by id."""
+        return tuple(piece.score for piece in self._model.pieces)
+
+    @cached_property
+    def lowest_score(self) -> float:
+        """The lowest score of a normal piece: unknown characters cost ten more than this."""
+        return min((piece.score for piece in self._model.pieces if piece.type == _NORMAL), default=0.0)
+
+    def encode(self, prepared: str) -> list[int]:
+        return list(self._engine.encode(prepared))
+
+    def encode_exact(self, surface: str) -> list[int]:
+        return list(self._exact_engine.encode(surface.replace(WORD_START, " ")))
+
+    @cached_property
+    def _exact_engine(self) -> Any:
+        model = schema.ModelProto()
+        model.CopyFrom(self._model)
+        model.normalizer_spec.add_dummy_prefix = False
+        model.normalizer_spec.remove_extra_whitespaces = False
+        return _engine(model.SerializeToString(), self.path)
+
+    def normalise(self, prepared: str) -> str:
+        return str(self._engine.normalize(prepared)).replace(WORD_START, " ")
+
+    def units(self, prepared: str) -> list[tuple[str, ...]]:
+        units: list[tuple[str, ...]] = []
+        current: list[str] = []
+        for token in self.encode(prepared):
+            piece = self.pieces[token] or ""
+            if (token == self.unknown_id or piece.startswith(WORD_START)) and current:
+                units.append(tuple(current))
+                current = []
+            if token != self.unknown_id:
+                current.append(piece)
+        if current:
+            units.append(tuple(current))
+        return units
+
+    def grown(self, additions: Additions) -> bytes:
+        model = schema.ModelProto()
+        model.CopyFrom(self._model)
+        score = self._new_scores()
+        for number, piece in enumerate(additions.pieces):
+            given = piece.score if piece.score is not None else score(number)
+            model.pieces.add(piece=piece.text, score=given, type=_NORMAL)
+        model.trainer_spec.vocab_size = len(model.pieces)
+        return bytes(model.SerializeToString())
+
+    @abstractmethod
+    def _new_scores(self) -> Callable[[int], float]:
+        """Score of the n-th added piece, where the additions do not give one."""
+
+
+class SentencePieceUnigram(SentencePiece):
+    """Spelling = the split with the highest sum of scores."""
+
+    kind: ClassVar[Kind] = "sentencepiece-unigram"
+
+    def _new_scores(self) -> Callable[[int], float]:
+        # Never below the base's lowest, or the cost of an unknown character would move for base text too.
+        return lambda _number: self.lowest_score
+
+
+class SentencePieceBpe(SentencePiece):
+    """Spelling = neighbours merged while a piece for both exists, highest score first."""
+
+    kind: ClassVar[Kind] = "sentencepiece-bpe"
+
+    def _new_scores(self) -> Callable[[int], float]:
+        # Below every base piece, in the order in which they were learnt: base merges always come first.
+        return lambda number: math.floor(self.lowest_score) - 1.0 - number
+
+
+def open_sentencepiece(data: bytes, path: Path) -> SentencePiece:
+    """A SentencePiece model from the bytes of its file."""
+    model = schema.ModelProto()
+    try:
+        model.ParseFromString(data)
+        _validate(model, path)
+    except (DecodeError, UnicodeDecodeError) as error:
+        found = f"{path.name} is neither JSON nor a SentencePiece model ({str(error).splitlines()[0][:80]})"
+        raise TokenizerError("tokenizer-broken", found, where=path) from None
+    kind = SentencePieceUnigram if model.trainer_spec.model_type == _UNIGRAM else SentencePieceBpe
+    return kind(data, model, path)
+
+
+def _engine(data: bytes, path: Path) -> Any:
+    engine = sentencepiece.SentencePieceProcessor()
+    try:
+        engine.LoadFromSerializedProto(data)
+    except (RuntimeError, OSError) as error:
+        found = f"{path.name}: {str(error).splitlines()[0][:120]}"
+        raise TokenizerError("tokenizer-broken", found, where=path) from None
+    return engine
+
+
+def _validate(model: Any, path: Path) -> None:
+    spec, normaliser = model.trainer_spec, model.normalizer_spec
+    if not 3 <= len(model.pieces) <= _MAX_PIECES:
+        _broken(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_PIECES:,}")
+    if spec.model_type not in (_UNIGRAM, _BPE):
+        _unsupported(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
+    if spec.byte_fallback or any(piece.type == 6 for piece in model.pieces):
+        _unsupported(path, "byte fallback: it already spells every character", "a model without it")
+    if spec.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
+        _unsupported(path, "spaces are marked after words or not at all", "spaces marked before words")
+    _validate_pieces(model, path)
+    for name, piece_type in (("bos", 3), ("eos", 3)):
+        at = getattr(spec, f"{name}_id")
+        if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (piece_type, 4)):
+            _broken(path, f"{name} has id {at}, which is no control piece")
+    for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
+        _validate_charsmap(charsmap, path)
+    if model.HasField("self_test_data"):
+        model.ClearField("self_test_data")
+
+
+def _validate_pieces(model: Any, path: Path) -> None:
+    seen: dict[str, int] = {}
+    for at, piece in enumerate(model.pieces):
+        text = piece.piece
+        if not text or "\x00" in text:
+            _broken(path, f"piece {at} is empty or holds NUL")
+        if text in seen:
+            found = f"piece {text!r:.40} stands at {seen[text]} and at {at}"
+            raise TokenizerError("tokenizer-duplicate-id", found, where=path)
+        seen[text] = at
+        if piece.type not in (1, 2, 3, 4, 5):
+            _broken(path, f"piece {at} has type {piece.type}")
+        if not math.isfinite(piece.score) or abs(piece.score) > 1e9:
+            _broken(path, f"piece {at} has score {piece.score}")
+    unknowns = [at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
+    if len(unknowns) != 1:
+        _broken(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
+
+
+def _validate_charsmap(charsmap: bytes, path: Path) -> None:
+    """The normaliser's double-array trie is walked by C++ without bounds checks: check every jump here."""
+    if not charsmap:
+        return
+    size = int.from_bytes(charsmap[:4], "little") if len(charsmap) > 4 else 0
+    if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
+        _broken(path, "the normaliser's table is damaged")
+    units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
+    strings = len(charsmap) - 4 - size
+    leaf = (units >> 31) & 1 == 1
+    values = units & 0x7FFFFFFF
+    offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
+    blocks = (np.arange(len(units)) ^ offsets) | 0xFF
+    if (values[leaf] >= strings).any() or (blocks[~leaf] >= len(units)).any():
+        _broken(path, "the normaliser's table points outside itself")
+
+
+def _broken(path: Path, found: str, expected: str = "") -> Any:
+    raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", expected=expected, where=path)
+
+
+def _unsupported(path: Path, found: str, expected: str) -> Any:
+    raise TokenizerError("tokenizer-unsupported", f"{path.name}: {found}", expected=expected, where=path)

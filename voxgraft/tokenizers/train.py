@@ -1,0 +1,169 @@
+"""Learning what a language adds to a base tokenizer: its characters, then its pieces.
+
+Works on text that the family's own front has prepared, so that no piece is dead on arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from voxgraft import progress
+from voxgraft.config import TokenizerSettings
+from voxgraft.text.characters import (
+    SHARED_SCRIPTS,
+    exemplar,
+    is_letter,
+    is_punctuation,
+    script_characters,
+    script_of,
+    scripts_of,
+)
+from voxgraft.tokenizers import tokenizer_from
+from voxgraft.tokenizers.base import Additions, NewPiece, Tokenizer
+from voxgraft.tokenizers.merges import MergeRules, learn_merges
+from voxgraft.tokenizers.sentencepiece_model import SentencePieceUnigram
+
+Prepare = Callable[[str], str]
+"""A family's front for one language, without its tag: clean, then prepare."""
+_OWN_SCRIPT_SHARE = 0.1
+"""Without a CLDR entry, a script with this share of the letters is one of the language's own."""
+_SPARE_CANDIDATES = 1.25
+"""Unigram: some learnt pieces lose against others once all have scores, so learn a few more than asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterPlan:
+    """Which characters become pieces, and which stay unknown."""
+
+    new: tuple[str, ...]
+    whole_scripts: tuple[str, ...]
+    """Scripts that the base lacks; all their characters become pieces."""
+    left_unknown: dict[str, int]
+    """Characters of the texts that get no piece (general symbols, other scripts), with their counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The additions and how they came about."""
+
+    additions: Additions
+    plan: CharacterPlan
+    grown: Tokenizer
+
+
+def plan_characters(base: Tokenizer, prepare: Prepare, language: str, sentences: Iterable[str]) -> CharacterPlan:
+    """The characters that the language needs and no base piece has."""
+    seen: Counter[str] = Counter()
+    for sentence in sentences:
+        seen.update(base.normalise(prepare(sentence)))
+    entry = exemplar(language)
+    scripts = _own_scripts(entry.letters if entry else "", seen)
+    base_scripts = scripts_of(base.characters)
+    lacking = tuple(script for script in scripts if script not in base_scripts)
+    wanted = {character for script in lacking for character in script_characters(script)}
+    if entry is not None:
+        wanted |= {character for character in entry.letters if not character.isspace()}
+        wanted |= {character for character in entry.punctuation if is_punctuation(character)}
+    wanted |= {
+        character for character in seen if is_letter(character) and script_of(character) in (*scripts, "Inherited")
+    }
+    surviving = {made for character in wanted for made in survivors(base, prepare, character)}
+    new = sorted(character for character in surviving - base.characters if _may_become_piece(character))
+    left = {c: n for c, n in seen.most_common() if c not in base.characters and c not in set(new) and not c.isspace()}
+    return CharacterPlan(tuple(new), lacking, left)
+
+
+def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
+    """What the front and the tokenizer's normaliser leave of a text, seen between two digits."""
+    # Digits join with nothing, and a text of one character is treated differently by some stock programs.
+    prepared = base.normalise(prepare(f"0{text}0"))
+    first, last = prepared.find("0"), prepared.rfind("0")
+    return prepared[first + 1 : last] if first < last else ""
+
+
+def learn(
+    base: Tokenizer, prepare: Prepare, sentences: Sequence[str], header: Additions, settings: TokenizerSettings
+) -> Learnt:
+    """Characters, then merges. `header` names family, language and tag; its pieces are not looked at."""
+    plan = plan_characters(base, prepare, header.language, sentences)
+    spelled = replace(header, pieces=tuple(NewPiece(character) for character in plan.new))
+    prepared = [prepare(sentence) for sentence in sentences]
+    stage = _tokenizer(base, spelled)
+    units: Counter[tuple[str, ...]] = Counter()
+    with progress.task("spelling the texts", len(prepared)) as advance:
+        for text in prepared:
+            units.update(stage.units(text))
+            advance(1)
+    unigram = isinstance(base, SentencePieceUnigram)
+    rules = MergeRules(
+        new_characters=frozenset(plan.new),
+        num_pieces=math.ceil(settings.pieces * _SPARE_CANDIDATES) if unigram else settings.pieces,
+        min_count=settings.min_count,
+        max_characters=settings.max_piece_characters,
+    )
+    pieces = [*spelled.pieces, *learn_merges(units, rules)]
+    if unigram:
+        pieces = _scored(base, replace(header, pieces=tuple(pieces)), prepared, settings.pieces)
+    additions = replace(header, pieces=tuple(pieces))
+    return Learnt(additions, plan, _tokenizer(base, additions))
+
+
+def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_pieces: int) -> list[NewPiece]:
+    """Unigram scores from how often each piece is really used; pieces that no text uses are dropped."""
+    assert isinstance(base, SentencePieceUnigram)
+    pieces = list(additions.pieces)
+    for at_round in range(12):
+        counts = _usage(_tokenizer(base, replace(additions, pieces=tuple(pieces))), prepared)
+        total = max(1, sum(counts.values()))
+        merges = [piece for piece in pieces if piece.parts is not None and counts[piece.text] > 0]
+        if at_round:
+            merges = sorted(merges, key=lambda piece: (-counts[piece.text], piece.text))[:num_pieces]
+        kept = {piece.text for piece in merges}
+        settled = at_round > 1 and all(piece.parts is None or piece.text in kept for piece in pieces)
+        pieces = [
+            replace(piece, count=counts[piece.text], score=_score(counts[piece.text], total, base.lowest_score))
+            for piece in pieces
+            if piece.parts is None or piece.text in kept
+        ]
+        if settled:
+            break
+    return pieces
+
+
+def _score(count: int, total: int, lowest: float) -> float:
+    return max(math.log(count / total), lowest) if count else lowest
+
+
+def _usage(tokenizer: Tokenizer, prepared: Sequence[str]) -> Counter[str]:
+    counts: Counter[int] = Counter()
+    with progress.task("weighing pieces", len(prepared)) as advance:
+        for text in prepared:
+            counts.update(tokenizer.encode(text))
+            advance(1)
+    return Counter({tokenizer.shown(token): count for token, count in counts.items()})
+
+
+def _tokenizer(base: Tokenizer, additions: Additions) -> Tokenizer:
+    return tokenizer_from(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
+
+
+def _own_scripts(letters: str, seen: Counter[str]) -> tuple[str, ...]:
+    if letters and (scripts := scripts_of(letters)):
+        return tuple(scripts)
+    found: Counter[str] = Counter()
+    for character, count in seen.items():
+        if is_letter(character) and script_of(character) not in SHARED_SCRIPTS:
+            found[script_of(character)] += count
+    total = sum(found.values())
+    return tuple(script for script, count in found.most_common() if count >= _OWN_SCRIPT_SHARE * total)
+
+
+def _may_become_piece(character: str) -> bool:
+    """Never a general symbol, a space or a control; a script's own signs are fine."""
+    if is_letter(character) or is_punctuation(character):
+        return True
+    return script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()
