@@ -1,23 +1,30 @@
-"""Settings: every one is defined once here and serves as flag, YAML key, help text and documentation.
+"""Settings: how they are defined, read from files, laid over each other and refused; and those that verbs share.
 
-A verb takes one of these models. Nothing here imports torch or a tokenizer.
+Every setting is defined once and serves as flag, YAML key, help text and documentation. `settings.py` has the verbs'
+own models. Nothing here imports torch or a tokenizer.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
+from voxgraft.codes import CATALOGUE
 from voxgraft.errors import ConfigError
+from voxgraft.files import read_yaml
 
 FamilyName = Literal["chatterbox", "indextts2"]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
+LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 
 class Settings(BaseModel):
@@ -25,8 +32,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_empty_text(cls, value: Any) -> Any:
+        """An empty text is a shell variable that was not set; as a path it would mean the current folder."""
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            raise ValueError("a value, not an empty text")
+        return value
 
-class TokenizerSettings(Settings):
+
+class LearnSettings(Settings):
     """How the new pieces are learnt."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
@@ -35,6 +50,11 @@ class TokenizerSettings(Settings):
     """A piece must occur this often in the texts to be taken."""
     max_piece_characters: int = Field(12, ge=2, le=32)
     """Longest piece, in characters."""
+
+
+class TokenizerSettings(LearnSettings):
+    """How the new pieces are learnt, or the file that has them."""
+
     file: Path | None = None
     """A ready-made grown tokenizer to use instead of training one. It is proven like our own."""
 
@@ -80,7 +100,7 @@ class RunSettings(Settings):
     """Folder of the base, as its makers publish it. It is only read."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
-    language: str | None = Field(None, pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language, such as am, ti, km."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line."""
@@ -97,12 +117,85 @@ class RunSettings(Settings):
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
-def settings_from(kind: type[AnySettings], values: Mapping[str, Any], where: Path | str) -> AnySettings:
-    """Settings from plain values; every fault is named with its key, and unknown keys with the nearest valid one."""
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One setting that holds a value: its dotted key, its definition, and the settings that it stands in."""
+
+    key: str
+    field: FieldInfo
+    owner: type[Settings]
+    default: Any
+    """None also where there is no default: `field.is_required()` tells."""
+
+    @property
+    def section(self) -> str:
+        """The key of the settings that it is nested in, or nothing."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def is_path(self) -> bool:
+        """Whether the value is a path or a list of paths."""
+        return Path in _parts(self.field.annotation)
+
+    @property
+    def is_list(self) -> bool:
+        return tuple in _parts(self.field.annotation)
+
+    @property
+    def is_number(self) -> bool:
+        return not {int, float}.isdisjoint(_parts(self.field.annotation))
+
+    @property
+    def choices(self) -> list[str]:
+        """The words that can be chosen from, or none where the value is free."""
+        return [part for part in _parts(self.field.annotation) if isinstance(part, str)]
+
+
+def leaves(kind: type[Settings], prefix: str = "", defaults: Settings | None = None) -> Iterator[Leaf]:
+    """Every setting of a model, nested ones with dotted keys, in the order of their definition."""
+    for name, field in kind.model_fields.items():
+        required = field.is_required() and defaults is None
+        default = None if required else getattr(defaults, name, field.default)
+        nested = _nested(field)
+        if nested is None:
+            yield Leaf(prefix + name, field, kind, default)
+        else:
+            yield from leaves(nested, f"{prefix}{name}.", default)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the value of a key came from, and what the key is called there."""
+
+    where: str
+    name: str
+
+
+def settings_from(
+    kind: type[AnySettings],
+    values: Mapping[str, Any],
+    where: Path | str,
+    origins: Mapping[str, Origin] | None = None,
+) -> AnySettings:
+    """Settings from plain values; every fault is named with its key, and unknown keys with the nearest valid one.
+
+    `origins` names, by dotted key, the values that come from elsewhere than `where`.
+    """
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise _config_error(kind, error, where) from None
+        raise _config_error(kind, error, where, origins or {}) from None
+
+
+def read_settings(kind: type[Settings], path: Path) -> dict[str, Any]:
+    """The values in a YAML file for `settings_from`. Empty values are left out; paths start at the file's folder."""
+    values = read_yaml(path)
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        found = f"{path.name} holds a {'list' if isinstance(values, list) else 'single value'}"
+        raise ConfigError("config-shape", found, expected="keys with values", where=path)
+    return _from_folder(kind, values, path.parent)
 
 
 def merged_values(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,34 +249,112 @@ def nearest(name: str, valid: list[str]) -> str | None:
     return close[0] if close else None
 
 
-def _config_error(kind: type[Settings], error: ValidationError, where: Path | str) -> ConfigError:
-    faults = error.errors(include_url=False)
+def _config_error(
+    kind: type[Settings], error: ValidationError, where: Path | str, origins: Mapping[str, Origin]
+) -> ConfigError:
+    """All faults as one error: the first in full, three more in its cure; wrong values before missing ones."""
+    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
-    key = ".".join(str(part) for part in first["loc"])
-    rest = "".join(f"; also {'.'.join(map(str, fault['loc']))}: {_plain(fault['msg'])}" for fault in faults[1:4])
-    if first["type"] == "extra_forbidden":
-        valid = _valid_names(kind, first["loc"][:-1])
-        hint = nearest(str(first["loc"][-1]), valid)
-        cure = f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
-        return ConfigError("config-unknown-key", f"unknown key `{key}`{rest}", where=where, cure=cure)
-    if first["type"] == "missing":
-        return ConfigError("config-missing", f"`{key}` is not given{rest}", where=where)
-    return ConfigError(
-        "config-value", f"`{key}` is {_shown(first['input'])}: {_plain(first['msg'])}{rest}", where=where
-    )
+    origin = _origin(first, where, origins)
+    code = {"extra_forbidden": "config-unknown-key", "missing": "config-missing"}.get(first["type"], "config-value")
+    cure = _cure(kind, first, origin) or CATALOGUE[code].cure
+    if others := [_found(fault, _origin(fault, where, origins)) for fault in faults[1:4]]:
+        cure += f" Also: {'; '.join(others)}."
+    return ConfigError(code, _found(first, origin), expected=_expected(first), where=origin.where, cure=cure)
+
+
+def _origin(fault: ErrorDetails, where: Path | str, origins: Mapping[str, Origin]) -> Origin:
+    """Where the faulty value, or the list that it is an item of, came from."""
+    key = _key(fault)
+    return origins.get(key) or origins.get(key.rpartition(".")[0]) or Origin(str(where), key)
+
+
+def _key(fault: ErrorDetails) -> str:
+    return ".".join(str(part) for part in fault["loc"])
+
+
+def _found(fault: ErrorDetails, origin: Origin) -> str:
+    match fault["type"]:
+        case "extra_forbidden":
+            return f"unknown key `{origin.name}`"
+        case "missing":
+            return f"`{origin.name}` is not given"
+    return f"`{origin.name}` is {_shown(fault['input'])}"
+
+
+def _expected(fault: ErrorDetails) -> str:
+    """Pydantic's words in ours: what the value should have been."""
+    ours = {
+        "extra_forbidden": "",
+        "missing": "",
+        "model_type": "keys with values below it",
+        "path_type": "a path",
+        "string_pattern_mismatch": f"a text of the form {fault.get('ctx', {}).get('pattern')}",
+        "string_type": "a text",
+        "tuple_type": "a list, such as [a.txt, b.txt]",
+    }
+    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
+    return ours.get(fault["type"], message[0].lower() + message[1:])
+
+
+def _cure(kind: type[Settings], fault: ErrorDetails, origin: Origin) -> str:
+    """What to do about a fault; nothing where the catalogue says it."""
+    key, value, sort = _key(fault), fault["input"], fault["type"]
+    if sort == "extra_forbidden":
+        valid = _valid_names(kind, fault["loc"][:-1])
+        hint = nearest(str(fault["loc"][-1]), valid)
+        return f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
+    if sort == "string_type" and isinstance(value, bool):  # Norwegian is `no`, and YAML reads that as false
+        return 'YAML reads this word as true or false: put it in quotes, such as "no".'
+    by_key = {leaf.key: leaf for leaf in leaves(kind)}
+    leaf = by_key.get(key) or by_key.get(key.rpartition(".")[0])
+    if leaf is None or sort == "missing":
+        return ""
+    hint = nearest(str(value), leaf.choices)
+    return f"did you mean `{hint}`?" if hint else f"give another value. `{origin.name}` is: {leaf.field.description}"
+
+
+def _from_folder(kind: type[Settings], values: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
+    paths = {leaf.key for leaf in leaves(kind) if leaf.is_path}
+    result: dict[Any, Any] = {}
+    for key, value in values.items():
+        nested = _nested(kind.model_fields[key]) if key in kind.model_fields else None
+        if nested is not None and isinstance(value, Mapping):
+            result[key] = _from_folder(nested, value, folder)
+        elif key in paths and isinstance(value, list):
+            result[key] = [_path_from(folder, item) for item in value]
+        elif value is not None:
+            result[key] = _path_from(folder, value) if key in paths else value
+    return result
+
+
+def _path_from(folder: Path, value: Any) -> Any:
+    """`folder / value` for a relative path; anything that is not a text is left for the validation to refuse."""
+    if not isinstance(value, str) or not value:
+        return value
+    return str(Path.home() / value[2:] if value.startswith("~/") else folder / value)
 
 
 def _valid_names(kind: type[Settings], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         field = kind.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, Settings)):
+        nested = _nested(field) if field else None
+        if nested is None:
             return []
-        kind = field.annotation
+        kind = nested
     return list(kind.model_fields)
 
 
-def _plain(message: str) -> str:
-    return message[0].lower() + message[1:]
+def _nested(field: FieldInfo) -> type[Settings] | None:
+    """The settings model that a field holds, if it holds one."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """All types that an annotation is made of; the words of a Literal are among them."""
+    origin = get_origin(annotation) or annotation
+    return [origin, *(part for argument in get_args(annotation) for part in _parts(argument))]
 
 
 def _shown(value: Any) -> str:

@@ -55,6 +55,8 @@ class Family(ABC):
     """One kind of base. All attributes are facts about the published files."""
 
     name: ClassVar[str]
+    languages: ClassVar[tuple[str, ...]]
+    """Codes of the languages that the base speaks already."""
     graft_points: ClassVar[tuple[GraftPoint, ...]]
     spare_rows: ClassVar[int]
     """Rows after the last piece that no input ever indexes; they stay last when the table grows."""

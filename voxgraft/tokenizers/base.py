@@ -151,6 +151,10 @@ class Tokenizer(ABC):
         """The spelling as pieces, cut into units that no piece may cross. Unknown characters end a unit."""
 
     @abstractmethod
+    def unknown_text(self, prepared: str) -> str:
+        """The characters of a text that became unknown tokens."""
+
+    @abstractmethod
     def normalise(self, prepared: str) -> str:
         """What the file's own normaliser makes of prepared text."""
 

@@ -55,6 +55,11 @@ class BpeJson(Tokenizer):
     def encode_exact(self, surface: str) -> list[int]:
         return self.encode(surface)
 
+    def unknown_text(self, prepared: str) -> str:
+        encoding = self._engine.encode(prepared, add_special_tokens=False)
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        return "".join(prepared[start:stop] for token, (start, stop) in spans if token == self.unknown_id)
+
     def normalise(self, prepared: str) -> str:
         return prepared
 

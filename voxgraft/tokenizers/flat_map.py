@@ -49,6 +49,9 @@ class FlatMap(Tokenizer):
     def encode_exact(self, surface: str) -> list[int]:
         return self.encode(surface)
 
+    def unknown_text(self, prepared: str) -> str:
+        return "".join(character for character in prepared if character not in self.ids)
+
     def normalise(self, prepared: str) -> str:
         return prepared
 

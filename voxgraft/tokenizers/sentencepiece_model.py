@@ -68,6 +68,10 @@ class SentencePiece(Tokenizer):
         model.normalizer_spec.remove_extra_whitespaces = False
         return _engine(model.SerializeToString(), self.path)
 
+    def unknown_text(self, prepared: str) -> str:
+        spelled = zip(self._engine.encode(prepared), self._engine.encode(prepared, out_type=str), strict=True)
+        return "".join(surface for token, surface in spelled if token == self.unknown_id)
+
     def normalise(self, prepared: str) -> str:
         return str(self._engine.normalize(prepared)).replace(WORD_START, " ")
 

@@ -65,16 +65,20 @@ def plan_characters(base: Tokenizer, prepare: Prepare, language: str, sentences:
     base_scripts = scripts_of(base.characters)
     lacking = tuple(script for script in scripts if script not in base_scripts)
     wanted = {character for script in lacking for character in script_characters(script)}
-    if entry is not None:
-        wanted |= {character for character in entry.letters if not character.isspace()}
-        wanted |= {character for character in entry.punctuation if is_punctuation(character)}
-    wanted |= {
-        character for character in seen if is_letter(character) and script_of(character) in (*scripts, "Inherited")
-    }
-    surviving = {made for character in wanted for made in survivors(base, prepare, character)}
-    new = sorted(character for character in surviving - base.characters if _may_become_piece(character))
-    left = {c: n for c, n in seen.most_common() if c not in base.characters and c not in set(new) and not c.isspace()}
-    return CharacterPlan(tuple(new), lacking, left)
+    wanted |= {character for character in (entry.letters if entry else "") if not character.isspace()}
+    own = (*scripts, "Inherited")
+    wanted |= {character for character in seen if is_letter(character) and script_of(character) in own}
+    new = _missing(base, prepare, wanted)
+    if new and entry is not None:  # punctuation alone is no reason to grow a table
+        new |= _missing(base, prepare, {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen})
+    left = {c: n for c, n in seen.most_common() if c not in base.characters | new and not c.isspace()}
+    return CharacterPlan(tuple(sorted(new)), lacking, left)
+
+
+def _missing(base: Tokenizer, prepare: Prepare, wanted: Iterable[str]) -> set[str]:
+    """What the front makes of the wanted characters, as far as no base piece has it."""
+    made = {character for text in wanted for character in survivors(base, prepare, text)}
+    return {character for character in made - base.characters if _may_become_piece(character)}
 
 
 def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:

@@ -1,0 +1,54 @@
+# Everything that a fresh machine needs: Python 3.11 or newer with venv, and make.
+#
+#   make demo    the whole story on a small base, in a folder demo/
+#   make test    the tests
+#   make check   format, lint, types, tests: what must be green before a commit
+#   make docs    write docs/cli.md and docs/errors.md anew
+#   make clean   remove everything that make has made
+#
+# Another Python:  make test PYTHON=python3.13
+# A CPU-only torch, where pip would fetch the CUDA one:
+#   make test PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help demo test check docs clean
+
+help:
+	@sed -n '/^#   make/s/^#   //p' Makefile
+
+demo: $(INSTALLED)
+	$(BIN)/voxgraft demo
+
+test: $(INSTALLED)
+	$(BIN)/pytest -n 2
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+docs: $(INSTALLED)
+	$(BIN)/python tools/generate_docs.py
+
+clean:
+	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find voxgraft tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so that an installation that broke off is made again.
+$(INSTALLED): pyproject.toml constraints.txt
+	@command -v $(PYTHON) > /dev/null \
+	    || { echo "$(PYTHON) is not there. On Debian or Ubuntu: sudo apt install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "voxgraft needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version)." \
+	              "Name another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
+	    || { echo "$(PYTHON) cannot make virtual environments." \
+	              "On Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@

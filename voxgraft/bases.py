@@ -1,0 +1,45 @@
+"""Finding the family and the tokenizer that a path means: a base folder, or one tokenizer file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voxgraft.errors import TokenizerError
+from voxgraft.families import family, family_names, family_of
+from voxgraft.families.base import Family
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+
+
+def base_family(folder: Path, name: str | None) -> Family:
+    """The family of a base folder: the one that was named, else the one whose files are there."""
+    return family(name) if name else family_of(folder)
+
+
+def base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
+    """Family and tokenizer of a base folder, or of a tokenizer file by itself."""
+    if path.is_dir():
+        found = base_family(path, name)
+        return found, open_tokenizer(found.files(path).tokenizer)
+    tokenizer = open_tokenizer(path)
+    return (family(name) if name else _family_of_tokenizer(tokenizer)), tokenizer
+
+
+def spelling_of(path: Path, name: str | None, grown: Path | None, language: str | None) -> Spelling:
+    """The spelling of a base (folder or tokenizer file) with an optional grown tokenizer."""
+    found, base = base_tokenizer(path, name)
+    return Spelling.of(found, base, open_tokenizer(grown) if grown else None, language)
+
+
+def _family_of_tokenizer(tokenizer: Tokenizer) -> Family:
+    """The one family whose special pieces stand on their ids here; an error if that is none or several."""
+    fitting = [
+        candidate
+        for candidate in map(family, family_names())
+        if all(tokenizer.ids.get(piece) == at for piece, at in candidate.special_ids.items())
+    ]
+    if len(fitting) != 1:
+        found = f"{tokenizer.path.name} ({tokenizer.kind}) has the special ids of {len(fitting)} families"
+        raise TokenizerError("tokenizer-family", found, expected="exactly one", where=tokenizer.path)
+    return fitting[0]

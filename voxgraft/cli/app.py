@@ -1,0 +1,78 @@
+"""From argv to an exit code: reads the line, makes the settings, runs the verb, prints what it gave."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+from voxgraft import __version__, progress
+from voxgraft.cli.bars import Bars, Board, Lines
+from voxgraft.cli.console import Console
+from voxgraft.cli.flags import CommandLine, read_command_line
+from voxgraft.cli.layers import resolve
+from voxgraft.cli.verbs import VERBS, Verb
+from voxgraft.errors import VoxgraftError, finding
+
+EXIT_FINE = 0
+EXIT_INPUT = 2
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+
+def main() -> int:
+    """The program `voxgraft`; gives its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A path or a text that the terminal's encoding lacks is shown escaped, never a crash.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+    return run(sys.argv[1:])
+
+
+def run(words: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
+    """Run one command line to its end: every outcome is an exit code."""
+    # Needed before the line is understood, since it may not be understood.
+    options = words[: words.index("--")] if "--" in words else words
+    console = Console(json="--json" in options, quiet="--quiet" in options)
+    try:
+        line = read_command_line(words, verbs)
+        return _run_verb(line, console) if isinstance(line, CommandLine) else _print_help(line)
+    except VoxgraftError as error:
+        console.show_error(error.finding)
+        return EXIT_INPUT
+    except KeyboardInterrupt:
+        console.show_error(finding("interrupted", "stopped by the keyboard"))
+        return EXIT_INTERRUPTED
+    except Exception as error:  # the one place where everything is caught: what arrives here is our bug
+        traceback.print_exc(file=sys.stderr)
+        version = f"voxgraft {__version__}, Python {platform.python_version()}, {platform.platform()}"
+        console.show_error(finding("bug", f"{type(error).__name__}: {error}", where=version))
+        return EXIT_BUG
+
+
+def _print_help(print_it: Callable[[], None]) -> int:
+    print_it()
+    return EXIT_FINE
+
+
+def _run_verb(line: CommandLine, console: Console) -> int:
+    settings = resolve(line)
+    if line.dry_run:
+        console.show_settings(settings.model_dump())
+        return EXIT_FINE
+    verb = line.verb.load()
+    with _progress_shown(silent=line.quiet or line.json):
+        result = verb(settings)
+    console.show(result)
+    return result.exit_code
+
+
+@contextlib.contextmanager
+def _progress_shown(*, silent: bool) -> Iterator[None]:
+    if silent:
+        yield
+        return
+    with Board(Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)) as board, progress.listening(board):
+        yield

@@ -1,0 +1,145 @@
+"""Settings models as flags: builds the cyclopts app from the table of verbs and reads a command line with it.
+
+cyclopts only splits the line and prints help. Values stay as they were typed; `config.py` alone judges them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from voxgraft import __version__
+from voxgraft.cli.usage import usage_error
+from voxgraft.cli.verbs import GROUPS, Verb
+from voxgraft.config import Leaf
+
+SUMMARY = (
+    "Teach a pretrained text-to-speech language model a new language, and prove that it still speaks the old ones."
+)
+EXIT_CODES = "Exit codes: 0 fine, 1 the verdict is no, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
+
+_COMMON = Group("Common to all verbs", sort_key=1_000)  # the last panel of a help page
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What was typed: the verb, its settings by dotted key as texts, and the common options."""
+
+    verb: Verb
+    values: dict[str, Any]
+    config: Path | None
+    json: bool
+    dry_run: bool
+    quiet: bool
+
+
+def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLine | Callable[[], None]:
+    """What was typed, or the function that prints the help or version that was asked for."""
+    app, by_command = build_app(verbs)
+    try:
+        command, bound, _ = app.parse_args(list(words), print_error=False, exit_on_error=False, verbose=False)
+    except CycloptsError as error:
+        raise usage_error(error, verbs) from None
+    if command not in by_command:
+        return lambda: command(*bound.args, **bound.kwargs)
+    given = dict(bound.arguments)
+    return CommandLine(
+        verb=by_command[command],
+        config=Path(given.pop("config")) if "config" in given else None,
+        json=given.pop("json", False),
+        dry_run=given.pop("dry_run", False),
+        quiet=given.pop("quiet", False),
+        values={name.replace("__", "."): value for name, value in given.items()},
+    )
+
+
+def build_app(verbs: Sequence[Verb]) -> tuple[App, dict[Callable[..., Any], Verb]]:
+    """The cyclopts app, and which verb each of its commands stands for."""
+    app = App("voxgraft", help=SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES)
+    by_command: dict[Callable[..., Any], Verb] = {}
+    groups: dict[str, App] = {}
+    for order, verb in enumerate(verbs):
+        group, _, name = verb.name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = App(group, help=GROUPS.get(group, ""), sort_key=order)
+            app.command(groups[group])
+        command = App(name, help=verb.help, usage=verb.usage, sort_key=order, help_epilogue="")
+        by_command[command.default(_command(verb))] = verb
+        groups.get(group, app).command(command)
+    return app, by_command
+
+
+def _command(verb: Verb) -> Callable[..., None]:
+    """A function that only carries the signature: the verb itself runs later, once its settings are whole."""
+
+    def command(*_: Any, **__: Any) -> None:
+        """Is never called."""
+
+    groups: dict[str, Group] = {}
+    for leaf in verb.leaves():
+        title = leaf.section.capitalize() or "Settings"
+        about = inspect.getdoc(leaf.owner) or ""
+        groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
+    parameters = [_parameter(verb, leaf, groups[leaf.section]) for leaf in verb.leaves()]
+    command.__signature__ = inspect.Signature(parameters + _common_parameters())  # type: ignore[attr-defined]
+    return command
+
+
+def _parameter(verb: Verb, leaf: Leaf, group: Group) -> inspect.Parameter:
+    by_place = leaf.key in verb.positional
+    is_switch = leaf.field.annotation is bool
+    naming: dict[str, Any] = {} if by_place else {"name": verb.names_of(leaf), "group": group}
+    if not by_place and not is_switch:
+        naming["metavar"] = _metavar(leaf)
+    about = Parameter(
+        help=_help(leaf),
+        show_default=_show_default(verb, leaf),
+        consume_multiple=leaf.is_list,
+        negative_iterable=(),
+        **naming,
+    )
+    # Texts, as typed: if cyclopts converted them it would judge them too, in words of its own.
+    typed: Any = bool | None if is_switch else list[str] | None if leaf.is_list else str | None
+    kind = inspect.Parameter.POSITIONAL_ONLY if by_place else inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(leaf.key.replace(".", "__"), kind, default=None, annotation=Annotated[typed, about])
+
+
+def _common_parameters() -> list[inspect.Parameter]:
+    def common(name: str, typed: Any, text: str) -> inspect.Parameter:
+        metavar = "PATH" if name == "config" else None
+        about = Parameter(help=text, metavar=metavar, group=_COMMON, negative=(), show_default=False)
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed, about])
+
+    return [
+        common("config", str | None, "A YAML file with the same keys as the settings above. Flags win over it."),
+        common("dry_run", bool | None, "Print the settings that would be used, and stop."),
+        common("json", bool | None, "Print the result as JSON, and nothing else, on standard output."),
+        common("quiet", bool | None, "Print neither progress nor report: errors and the exit code only."),
+    ]
+
+
+def _help(leaf: Leaf) -> str:
+    choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
+    return f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}"
+
+
+def _metavar(leaf: Leaf) -> str:
+    word = "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
+    if leaf.is_number:
+        word = "NUMBER"
+    return f"{word}..." if leaf.is_list else word
+
+
+def _show_default(verb: Verb, leaf: Leaf) -> Callable[[Any], str] | bool:
+    if leaf.default is None or leaf.default == ():
+        return False
+    text = str(leaf.default)
+    if isinstance(leaf.default, bool):
+        flag = verb.names_of(leaf)[0]
+        text = flag if leaf.default else flag.replace("--", "--no-", 1)
+    return lambda _: text

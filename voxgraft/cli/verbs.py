@@ -1,0 +1,129 @@
+"""The table of verbs. A verb's function is imported only when it runs, so that help never waits for torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, cast
+
+from voxgraft import settings
+from voxgraft.config import Leaf, Settings, leaves
+from voxgraft.results import Result
+
+TOKENIZER_FILE = {"tokenizer.file": ("--tokenizer", "--tokenizer.file")}
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: `function` is `module:name` of a function that takes `settings` and gives a Result."""
+
+    name: str
+    settings: type[Settings]
+    function: str
+    help: str
+    positional: tuple[str, ...] = ()
+    """Settings that are given by place, in this order, instead of by flag."""
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Flag names, by key, of settings whose flag is not simply their key."""
+
+    def load(self) -> Callable[[Any], Result]:
+        """The function itself; imports its module."""
+        module, _, name = self.function.partition(":")
+        return cast(Callable[[Any], Result], getattr(import_module(module), name))
+
+    def leaves(self) -> list[Leaf]:
+        """All settings, those given by place first."""
+        by_key = {leaf.key: leaf for leaf in leaves(self.settings)}
+        return [*(by_key.pop(key) for key in self.positional), *by_key.values()]
+
+    def names_of(self, leaf: Leaf) -> tuple[str, ...]:
+        """What the setting is called on the command line: its place (CHECKPOINT) or its flags."""
+        if leaf.key in self.positional:
+            return (leaf.key.upper(),)
+        return self.flags.get(leaf.key) or ("--" + leaf.key.replace("_", "-"),)
+
+    @property
+    def usage(self) -> str:
+        words = [f"Usage: voxgraft {self.name}"]
+        for leaf in self.leaves()[: len(self.positional)]:
+            word = self.names_of(leaf)[0] + ("..." if leaf.is_list else "")
+            words.append(word if leaf.field.is_required() else f"[{word}]")
+        return " ".join([*words, "[OPTIONS]"])
+
+
+GROUPS = {"tokenizer": "Train, merge, prove and show tokenizers."}
+"""First words that several verbs share, with their help."""
+
+VERBS = (
+    Verb(
+        "demo",
+        settings.DemoSettings,
+        "voxgraft.demo:demo",
+        "Make a small random base, graft Amharic onto it, and print the proofs.",
+        positional=("folder",),
+    ),
+    Verb(
+        "new",
+        settings.NewSettings,
+        "voxgraft.new:new",
+        "Make a run: a folder with a commented run.yaml.",
+        positional=("run",),
+        flags={"old": ("--from",)},
+    ),
+    Verb(
+        "graft",
+        settings.GraftSettings,
+        "voxgraft.graft:graft",
+        "Train, merge and prove the tokenizer of a run and make its new rows.",
+        positional=("run",),
+        flags=TOKENIZER_FILE,
+    ),
+    Verb(
+        "check",
+        settings.CheckSettings,
+        "voxgraft.check:check",
+        "Find everything in a run, or in loose files, that would go wrong. Changes nothing.",
+        positional=("run",),
+        flags=TOKENIZER_FILE,
+    ),
+    Verb(
+        "extend",
+        settings.ExtendSettings,
+        "voxgraft.extend:extend",
+        "Write a checkpoint again with rows for every piece of a grown tokenizer.",
+        positional=("checkpoint",),
+    ),
+    Verb(
+        "tokenizer train",
+        settings.TokenizerTrainSettings,
+        "voxgraft.tokenizer_verbs:train",
+        "Learn the pieces and characters that a base lacks for a language.",
+    ),
+    Verb(
+        "tokenizer merge",
+        settings.TokenizerMergeSettings,
+        "voxgraft.tokenizer_verbs:merge",
+        "Add what was learnt to the base's tokenizer; every old id stays.",
+    ),
+    Verb(
+        "tokenizer prove",
+        settings.TokenizerProveSettings,
+        "voxgraft.tokenizer_verbs:prove",
+        "Compare two tokenizers, id for id, on thousands of sentences.",
+    ),
+    Verb(
+        "tokenizer show",
+        settings.TokenizerShowSettings,
+        "voxgraft.tokenizer_verbs:show",
+        "Spell sentences piece by piece, old against new, unknowns marked.",
+        positional=("text",),
+    ),
+    Verb(
+        "random-base",
+        settings.RandomBaseSettings,
+        "voxgraft.random_base:random_base",
+        "Make a base of random weights in the published format, for tests and demonstrations.",
+        positional=("family", "folder"),
+    ),
+)

@@ -1,0 +1,97 @@
+"""Facts about Chatterbox's T3: its releases and their files, its text rows, its tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from voxgraft.errors import FileError
+from voxgraft.families.base import BaseFiles, Family, Front, GraftPoint, RateRange
+from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
+from voxgraft.files import existing_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A checkpoint and the tokenizer that belongs to it. The published folder holds several of them side by side."""
+
+    title: str
+    checkpoint: str
+    tokenizer: str
+
+
+ENGLISH = Release("English", "t3_cfg.safetensors", "tokenizer.json")
+RELEASES = (
+    Release("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
+    Release("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
+    Release("first multilingual", "t3_23lang.safetensors", "mtl_tokenizer.json"),
+    ENGLISH,
+)
+"""In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise."""
+
+
+class Chatterbox(Family):
+    """Resemble AI's Chatterbox: a Llama that reads text rows and speaks through a head of its own."""
+
+    name: ClassVar[str] = "chatterbox"
+    languages: ClassVar[tuple[str, ...]] = tuple(
+        "ar da de el en es fi fr he hi it ja ko ms nl no pl pt ru sv sw tr zh".split()
+    )
+    graft_points: ClassVar[tuple[GraftPoint, ...]] = (
+        GraftPoint("text_emb.weight", "embedding"),
+        GraftPoint("text_head.weight", "head"),
+    )
+    spare_rows: ClassVar[int] = 0
+    has_tags: ClassVar[bool] = True
+    start_id: ClassVar[int] = 255
+    stop_id: ClassVar[int] = 0
+    special_ids: ClassVar[dict[str, int]] = {"[STOP]": 0, "[UNK]": 1, "[SPACE]": 2, "[START]": 255}
+    deleted_ids: ClassVar[frozenset[int]] = frozenset()
+    tokenizer_names: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(release.tokenizer for release in RELEASES))
+    checkpoint_names: ClassVar[tuple[str, ...]] = tuple(release.checkpoint for release in RELEASES)
+    rates: ClassVar[dict[str, RateRange]] = {
+        "rows": RateRange(1e-4, 1e-2),
+        "adapter": RateRange(2e-4, 3e-3),
+        "body": RateRange(1e-5, 1e-4),
+    }
+    licence: ClassVar[str] = (
+        "Chatterbox is under the MIT licence, (c) 2025 Resemble AI: keep its notice with the graft, and note that the "
+        "stock program marks its speech with the Perth watermark."
+    )
+
+    def files(self, folder: Path) -> BaseFiles:
+        release = self.release(folder)
+        return BaseFiles(folder, folder / release.checkpoint, folder / release.tokenizer)
+
+    def release(self, folder: Path) -> Release:
+        """The first release whose checkpoint and tokenizer are both in the folder; never a pair of two releases."""
+        existing_folder(folder)
+        half: list[str] = []
+        for release in RELEASES:
+            checkpoint, tokenizer = (folder / release.checkpoint).is_file(), (folder / release.tokenizer).is_file()
+            if checkpoint and tokenizer:
+                return release
+            if checkpoint:
+                half.append(f"{release.checkpoint} is there without its tokenizer {release.tokenizer}")
+        looked = "; ".join(half) or f"none of {', '.join(self.checkpoint_names)} is in the folder"
+        expected = "; or ".join(f"{release.checkpoint} with {release.tokenizer}" for release in RELEASES)
+        raise FileError("base-file-missing", looked, expected=expected, where=folder)
+
+    def front(self, folder: Path | None = None) -> Front:
+        if folder is None:
+            return ChatterboxFront()
+        if self._is_english(folder):
+            return EnglishFront()
+        table = folder / CANGJIE_NAME
+        return ChatterboxFront(read_cangjie(table) if table.is_file() else None)
+
+    def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
+        return None
+
+    def _is_english(self, folder: Path) -> bool:
+        """A folder that holds no whole release (an export, a folder of tables) is read the multilingual way."""
+        try:
+            return self.release(folder) is ENGLISH
+        except FileError:
+            return False

@@ -1,0 +1,112 @@
+"""A random-weight Chatterbox base: T3 tensors, a tokenizer of the published structure, a made-up Cangjie table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from voxgraft.families.chatterbox.family import RELEASES, Chatterbox
+from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.families.chatterbox.text import CANGJIE_NAME, KANJI, SPACE, ChatterboxFront
+from voxgraft.families.random_values import RandomSize
+from voxgraft.files import write_json
+from voxgraft.text.texts import proof_corpus
+
+SIZES = {
+    "tiny": RandomSize(width=64, layers=2, pieces=640),
+    "small": RandomSize(width=256, layers=4, pieces=2454),
+    "full": RandomSize(width=1024, layers=30, pieces=2454),
+}
+CHECKPOINT_NAME = RELEASES[0].checkpoint
+TOKENIZER_NAME = RELEASES[0].tokenizer
+CANGJIE_KEYS = "abcdefghijklmnopqrstuvwxyz0123456789."
+CANGJIE_LETTERS = CANGJIE_KEYS[:25]
+NUM_CANGJIE_CODES = 4999
+"""Fewer codes than characters, so that some share one, as in the published table."""
+
+_BRACKETED = re.compile(r"\[[^\]]*\]")
+
+
+def shapes(size: RandomSize) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the checkpoint's tensors."""
+    return t3_shapes(T3Size(size.pieces, size.width, size.layers, 4 * size.width))
+
+
+def write_beside(folder: Path, size: RandomSize) -> None:
+    """Write everything but the checkpoint."""
+    write_json(folder / CANGJIE_NAME, _made_up_cangjie())
+    write_json(folder / TOKENIZER_NAME, _tokenizer_json(list(_training_texts()), size.pieces))
+
+
+def _training_texts() -> Iterator[str]:
+    """The built-in corpus as the tokenizer will see it, without what becomes added tokens. Kanji never reach it."""
+    front = ChatterboxFront()
+    for code, sentence in proof_corpus():
+        if code in Chatterbox.languages:
+            prepared = front.prepare(front.clean(sentence), None).replace(SPACE, " ")
+            yield "".join(character for character in _BRACKETED.sub(" ", prepared) if ord(character) not in KANJI)
+
+
+def _tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
+    added = [f"[{code}]" for code in Chatterbox.languages] + [f"[cj_{key}]" for key in CANGJIE_KEYS]
+    specials = Chatterbox.special_ids
+    characters = sorted({character for text in texts for character in text if not character.isspace()})
+    num_merges = num_pieces - len(specials) - len(added) - len(characters)
+    if num_merges < 0:
+        raise ValueError(f"a tokenizer of {num_pieces} pieces has no room for {len(characters)} characters")
+    merges = _merges(texts, len(characters) + num_merges)
+    plain = iter([*characters, *("".join(merge) for merge in merges), *added])
+    by_id = {at: piece for piece, at in specials.items()}
+    vocabulary = {by_id.get(at) or next(plain): at for at in range(num_pieces)}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_added_token(piece, at) for piece, at in vocabulary.items() if piece in {*specials, *added}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "vocab": vocabulary,
+            "merges": [" ".join(merge) for merge in merges],
+        },
+    }
+
+
+def _added_token(piece: str, at: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": at, "content": piece, **flags, "special": True}
+
+
+def _merges(texts: Iterable[str], num_pieces: int) -> list[tuple[str, str]]:
+    """The merges that make a vocabulary of that many characters and pieces."""
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=num_pieces, special_tokens=[], show_progress=False)
+    learner.train_from_iterator(texts, trainer)
+    learnt = json.loads(learner.to_str())["model"]["merges"]
+    return [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in learnt]
+
+
+def _made_up_cangjie() -> list[str]:
+    """A code for every Han character of the built-in Chinese text; three letters that mean nothing."""
+    chinese = (sentence for code, sentence in proof_corpus() if code == "zh")
+    han = sorted({character for sentence in chinese for character in sentence if ord(character) in KANJI})
+    return [f"{character}\t{_code(ord(character) % NUM_CANGJIE_CODES)}" for character in han]
+
+
+def _code(number: int) -> str:
+    base = len(CANGJIE_LETTERS)
+    return "".join(CANGJIE_LETTERS[number // base**place % base] for place in range(3))

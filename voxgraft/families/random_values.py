@@ -1,0 +1,49 @@
+"""Random tensors with the magnitudes of trained ones, a block at a time, the same for the same seed and name."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Dtype = Literal["F32", "F16", "BF16"]
+BLOCK_VALUES = 1 << 20
+TABLE_DEVIATION = 0.04
+WEIGHT_DEVIATION = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSize:
+    """What may be chosen about a random base; the rest follows from the family."""
+
+    width: int
+    layers: int
+    pieces: int
+    dtype: Dtype = "F32"
+    sentencepiece: Literal["unigram", "bpe"] = "unigram"
+    """Kind of tokenizer, for families whose tokenizer is a SentencePiece model."""
+
+
+def random_blocks(name: str, shape: tuple[int, ...], seed: int) -> Iterator[NDArray[np.float32]]:
+    """The values of one tensor in order, as flat pieces: no tensor is ever whole in memory."""
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    centre, deviation = _centre_and_deviation(name, len(shape))
+    for start in range(0, math.prod(shape), BLOCK_VALUES):
+        count = min(BLOCK_VALUES, math.prod(shape) - start)
+        values = generator.standard_normal(count, dtype=np.float32)
+        values *= np.float32(deviation)
+        values += np.float32(centre)
+        yield values
+
+
+def _centre_and_deviation(name: str, rank: int) -> tuple[float, float]:
+    """Gains lie around 1, everything else around 0; tables are wider than the weights behind them."""
+    kind = name.rpartition(".")[2]
+    if rank == 1 and kind in ("weight", "gamma"):
+        return 1.0, WEIGHT_DEVIATION
+    return 0.0, TABLE_DEVIATION if "emb" in name else WEIGHT_DEVIATION

@@ -1,0 +1,155 @@
+"""First values of new rows, made from the base's own rows, and what they sit near.
+
+Plans once which base tokens a new token starts from; the same plan then fills embedding, head and bias alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from voxgraft.config import RowInit, RowSettings
+from voxgraft.spelling import Spelling
+from voxgraft.text.characters import SHARED_SCRIPTS, is_letter, script_of
+from voxgraft.text.romanise import romanise
+from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.tokenizers.train import survivors
+
+Array = npt.NDArray[np.float32]
+_LANGUAGE_TAG = re.compile(r"\[[a-z]{2,3}\]")
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Where one new row comes from: the base tokens whose rows are averaged."""
+
+    token: int
+    piece: str
+    how: str
+    """romanised, tags, script-mean, mean or random."""
+    romanised: str
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowReport:
+    """What a person looks at: is ሰ near s?"""
+
+    piece: str
+    how: str
+    romanised: str
+    norm: float
+    base_norm: float
+    nearest: tuple[tuple[str, float], ...]
+    """Base pieces with the highest cosine, and that cosine."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def plan_rows(spelling: Spelling, init: RowInit) -> list[RowPlan]:
+    """One plan for each token that the grown tokenizer has and the base has not."""
+    base, grown = spelling.base, spelling.grown
+    assert grown is not None
+    everything = _spellable(base)
+    scripts = _by_script(base)
+    plans: list[RowPlan] = []
+    for token in range(base.size, grown.size):
+        piece = grown.shown(token)
+        if init == "random":
+            plans.append(RowPlan(token, piece, "random", "", everything))
+        elif init == "mean":
+            plans.append(RowPlan(token, piece, "mean", "", everything))
+        elif token in grown.whole_ids and (tags := _language_tags(base)):
+            plans.append(RowPlan(token, piece, "tags", "", tags))
+        else:
+            plans.append(
+                _from_text(spelling, token, piece, init == "romanised", scripts)
+                or RowPlan(token, piece, "mean", "", everything)
+            )
+    return plans
+
+
+def _from_text(
+    spelling: Spelling, token: int, piece: str, romanised: bool, scripts: dict[str, tuple[int, ...]]
+) -> RowPlan | None:
+    roman = ""
+    if romanised:
+        roman = romanise(piece.removeprefix(WORD_START))
+        if sources := _spelled(spelling, roman, piece.startswith(WORD_START)):
+            return RowPlan(token, piece, "romanised", roman, sources)
+    script = next((script_of(c) for c in piece if script_of(c) not in SHARED_SCRIPTS), "")
+    letters = scripts.get(script) or scripts[""]
+    return RowPlan(token, piece, "script-mean", roman, letters) if letters else None
+
+
+def _spelled(spelling: Spelling, roman: str, starts_word: bool) -> tuple[int, ...]:
+    """The base's spelling of a romanised piece, unknowns left out."""
+    base = spelling.base
+    prepared = survivors(base, spelling.prepare, roman).strip()
+    if not prepared:
+        return ()
+    ids = base.encode_exact((WORD_START if starts_word and base.kind != "bpe-json" else "") + prepared)
+    return tuple(token for token in ids if token != base.unknown_id and token not in base.whole_ids)
+
+
+def make_rows(table: Array, plans: list[RowPlan], settings: RowSettings, role: str) -> Array:
+    """New rows for one table of base rows ([pieces, width], or [pieces] for a bias). Reproducible by seed and role."""
+    rows = np.empty((len(plans), *table.shape[1:]), dtype=np.float32)
+    spread = table.std(axis=0, dtype=np.float64).astype(np.float32)
+    middle = table.mean(axis=0, dtype=np.float64).astype(np.float32)
+    generator = np.random.default_rng([settings.seed, *role.encode()])
+    means: dict[tuple[int, ...], Array] = {}
+    for at, plan in enumerate(plans):
+        drawn = generator.standard_normal(table.shape[1:]).astype(np.float32)
+        if plan.how == "random":
+            rows[at] = middle + drawn * spread
+            continue
+        if plan.sources not in means:
+            means[plan.sources] = table[list(plan.sources)].mean(axis=0, dtype=np.float64).astype(np.float32)
+        rows[at] = means[plan.sources] + settings.noise * drawn * spread
+    return rows
+
+
+def report_rows(table: Array, rows: Array, plans: list[RowPlan], base: Tokenizer, limit: int = 12) -> list[RowReport]:
+    """The first `limit` new rows (letters first) with their norms and nearest base tokens."""
+    order = sorted(range(len(plans)), key=lambda at: (len(plans[at].piece), not is_letter(plans[at].piece[0]), at))
+    norms = np.linalg.norm(table, axis=1)
+    unit = table / np.maximum(norms, 1e-12)[:, None]
+    reports: list[RowReport] = []
+    for at in order[:limit]:
+        plan, norm = plans[at], float(np.linalg.norm(rows[at]))
+        cosines = unit @ (rows[at] / max(norm, 1e-12))
+        best = np.argsort(-cosines)[:3]
+        nearest = tuple((base.shown(int(token)), round(float(cosines[token]), 3)) for token in best)
+        reports.append(RowReport(plan.piece, plan.how, plan.romanised, norm, float(norms.mean()), nearest))
+    return reports
+
+
+def counts_by_method(plans: list[RowPlan]) -> dict[str, int]:
+    """How many rows were made which way."""
+    return dict(Counter(plan.how for plan in plans).most_common())
+
+
+def _spellable(base: Tokenizer) -> tuple[int, ...]:
+    return tuple(at for at in range(base.size) if at not in base.whole_ids and base.pieces[at] is not None)
+
+
+def _language_tags(base: Tokenizer) -> tuple[int, ...]:
+    return tuple(at for at in sorted(base.whole_ids) if _LANGUAGE_TAG.fullmatch(base.shown(at)))
+
+
+def _by_script(base: Tokenizer) -> dict[str, tuple[int, ...]]:
+    """Base pieces made of letters, by script; all of them under the empty name."""
+    found: dict[str, list[int]] = {"": []}
+    for at in _spellable(base):
+        word = base.shown(at).removeprefix(WORD_START)
+        if word and all(map(is_letter, word)):
+            found[""].append(at)
+            found.setdefault(script_of(word[0]), []).append(at)
+    return {script: tuple(tokens) for script, tokens in found.items()}

@@ -1,0 +1,161 @@
+"""What each verb can be told: one model per verb. The docstring under a field is its help, here and in the manual.
+
+Settings that several verbs share, and everything that reads and checks settings, are in `config.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from voxgraft.config import LANGUAGE_PATTERN, FamilyName, LearnSettings, RowSettings, RunSettings, Settings
+
+BaseSize = Literal["tiny", "small", "full"]
+
+
+class NewSettings(Settings):
+    """What a new run starts from."""
+
+    run: Path
+    """Folder of the new run; it must not be there yet."""
+    base: Path | None = None
+    """Folder of the base, as its makers publish it. It is only read."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Code of the new language, such as am, ti, km."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files in the base folder."""
+    texts: tuple[Path, ...] = ()
+    """Text files of the new language, one sentence per line."""
+    old: Path | None = None
+    """A config or command line of another trainer to take settings from; what becomes of each is printed."""
+
+
+class GraftSettings(RunSettings):
+    """A run, and everything that its run.yaml can say."""
+
+    run: Path
+    """Folder of the run, with its run.yaml. Flags win over that file."""
+
+
+class CheckSettings(RunSettings):
+    """A run, or loose files that belong together; `tokenizer.file` is the grown tokenizer that is checked."""
+
+    run: Path | None = None
+    """Folder of the run, with its run.yaml. Without one, the files that are named are checked against each other."""
+    checkpoint: Path | None = None
+    """A grown or trained checkpoint to check against the base and the tokenizer."""
+    base_config: Path | None = None
+    """An old config in YAML whose sizes, rates and freeze boundary are checked."""
+    prepared: Path | None = None
+    """A folder of prepared data of another trainer (text_ids/*.npy) whose ids are checked."""
+
+
+class ExtendSettings(Settings):
+    """One checkpoint file, and the tokenizer that it grows to."""
+
+    checkpoint: Path
+    """The checkpoint file to grow (.safetensors, .pt, .pth). It is only read."""
+    tokenizer: Path
+    """The grown tokenizer."""
+    base_tokenizer: Path | None = None
+    """Tokenizer of the base: new rows are spelled with it, and its ids must be the grown one's first."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the tensors in the checkpoint."""
+    output: Path
+    """The new checkpoint file."""
+    overwrite: bool = False
+    """Replace the output if it is there."""
+    rows: RowSettings = RowSettings()
+    """New rows."""
+    verify: bool = True
+    """Read the output again and compare everything that is not new with the input, bit for bit."""
+    hash: bool = False
+    """Also print the SHA-256 of input and output."""
+
+
+class TokenizerTrainSettings(Settings):
+    """What the new pieces are learnt from."""
+
+    base: Path
+    """The base's tokenizer file, or the folder of the base."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files."""
+    language: str = Field(pattern=LANGUAGE_PATTERN)
+    """Code of the new language, such as am, ti, km."""
+    texts: tuple[Path, ...] = Field(min_length=1)
+    """Text files of the new language, one sentence per line."""
+    output: Path = Path("additions.json")
+    """File for the pieces and characters to add; `tokenizer merge` takes it."""
+    overwrite: bool = False
+    """Replace the output if it is there."""
+    tokenizer: LearnSettings = LearnSettings()
+    """Tokenizer of the new language."""
+
+
+class TokenizerMergeSettings(Settings):
+    """A base's tokenizer, and what is added to it."""
+
+    base: Path
+    """The base's tokenizer file, or the folder of the base."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files."""
+    additions: Path
+    """What `tokenizer train` wrote."""
+    output: Path
+    """The grown tokenizer file."""
+    overwrite: bool = False
+    """Replace the output if it is there."""
+
+
+class TokenizerProveSettings(Settings):
+    """Two tokenizers, and the texts on which they are compared."""
+
+    base: Path
+    """The base's tokenizer file, or the folder of the base."""
+    grown: Path
+    """The grown tokenizer file, ours or anyone's."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Code of the new language, such as am, ti, km."""
+    texts: tuple[Path, ...] = ()
+    """Text files of the new language, one sentence per line: unknowns and tokens per character are counted on them."""
+    proof_texts: tuple[Path, ...] = ()
+    """Your own texts of base languages, proven beside the built-in corpus (NAME.txt or en.txt, fr.txt ...)."""
+
+
+class TokenizerShowSettings(Settings):
+    """What to spell, and with which tokenizers."""
+
+    text: tuple[str, ...] = Field(min_length=1)
+    """Sentences to spell."""
+    base: Path
+    """The base's tokenizer file, or the folder of the base."""
+    grown: Path | None = None
+    """The grown tokenizer file, shown beside the base's."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Language of the sentences: its tag is put in front where the family has tags."""
+
+
+class RandomBaseSettings(Settings):
+    """The base that is made."""
+
+    family: FamilyName
+    """Kind of base."""
+    folder: Path
+    """Folder for its files; it must not be there yet."""
+    size: BaseSize = "tiny"
+    """tiny for tests, small for a demonstration, full with the published shapes."""
+    seed: int = Field(0, ge=0)
+    """Seed of the random values."""
+
+
+class DemoSettings(Settings):
+    """Where the demonstration leaves its files."""
+
+    folder: Path = Path("demo")
+    """Folder for the base, the run and the report; made anew each time."""

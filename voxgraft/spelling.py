@@ -1,0 +1,64 @@
+"""How a text of one language becomes ids: the family's front, and the tokenizer that the language chooses.
+
+Text of a base language is always spelled by the base's own tokenizer; the grown one is for the new language alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxgraft.families.base import Family, Front
+from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers.prove import NewText
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """One base, and the new language with its grown tokenizer if there is one."""
+
+    family: Family
+    front: Front
+    base: Tokenizer
+    grown: Tokenizer | None = None
+    language: str | None = None
+
+    @classmethod
+    def of(
+        cls, family: Family, base: Tokenizer, grown: Tokenizer | None, language: str | None, folder: Path | None = None
+    ) -> Spelling:
+        """Extra tables of the front are looked for in `folder`, else beside the base's tokenizer file."""
+        return cls(family, family.front(folder or base.path.parent), base, grown, language)
+
+    @property
+    def tag(self) -> str | None:
+        """The new language's tag, where the family has tags."""
+        return self.family.tag(self.language) if self.language else None
+
+    def prepare(self, text: str) -> str:
+        """Text of the new language as the tokenizer reads it, without the tag."""
+        return self.front.prepare(self.front.clean(text), None)
+
+    def prepare_base(self, text: str, language: str | None) -> str:
+        """Text of a base language, with its tag where the base has one."""
+        tag = self.family.tag(language) if language else None
+        known = tag is not None and self.base.has_whole(tag)
+        return self.front.prepare(self.front.clean(text), language if known else None)
+
+    def encode(self, text: str, language: str | None) -> list[int]:
+        """Ids of a text. Tags of the new language that a user typed inside the text are broken up."""
+        if language is None or language != self.language or self.grown is None:
+            return self.base.encode(self.prepare_base(text, language))
+        tag = self.tag
+        prepared = self.prepare(text)
+        if tag is None:
+            return self.grown.encode(prepared)
+        # Cut behind the bracket: letters and brackets never share a piece, so the spelling is as without the tag.
+        ids = [self.grown.ids[tag]] if self.grown.has_whole(tag) else self.grown.encode(tag)
+        for part in prepared.replace(tag, f"{tag[0]}\x00{tag[1:]}").split("\x00"):
+            ids += self.grown.encode(part)
+        return ids
+
+    def new_text(self, sentences: tuple[str, ...]) -> NewText:
+        """The new language's sentences in the form that `prove` takes."""
+        return NewText(sentences, self.prepare, self.tag)

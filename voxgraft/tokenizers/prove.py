@@ -1,0 +1,273 @@
+"""Promise 1, checked: old text reads the same with the grown tokenizer, and new text reads well.
+
+Also judges merges that others made. Takes fronts as functions; knows nothing of families or files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxgraft import progress
+from voxgraft.errors import Finding, finding
+from voxgraft.text.characters import is_letter, named
+from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.tokenizers.flat_map import FlatMap
+from voxgraft.tokenizers.sentencepiece_model import SentencePiece
+from voxgraft.tokenizers.train import Prepare, survivors
+
+PrepareTagged = Callable[[str, str | None], str]
+"""A family's front: text and language code to tokenizer input, tag included where the base has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One sentence that the two tokenizers spell differently."""
+
+    language: str | None
+    text: str
+    base: tuple[str, ...]
+    grown: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Counts:
+    """How the sentences of the base languages fared. `changed` must be 0."""
+
+    same: int = 0
+    base_unknown: int = 0
+    """The base itself could not spell them in full."""
+    holds_tag: int = 0
+    """They hold the new language's tag literally."""
+    changed: int = 0
+    base_unknown_moved: int = 0
+    """Of `base_unknown`: those that the grown tokenizer spells otherwise (it knows more characters)."""
+
+    @property
+    def total(self) -> int:
+        return self.same + self.base_unknown + self.holds_tag + self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How one tokenizer spells the new language's text."""
+
+    sentences: int
+    characters: int
+    tokens: int
+    unknown: int
+    sentences_with_unknown: int
+
+    @property
+    def unknown_share(self) -> float:
+        return self.unknown / self.tokens if self.tokens else 0.0
+
+    @property
+    def tokens_per_character(self) -> float:
+        return self.tokens / self.characters if self.characters else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Everything that `prove` found. It holds when there is no finding of level error."""
+
+    base_size: int
+    grown_size: int
+    counts: Counts
+    by_language: dict[str, Counts]
+    first_change: Change | None
+    before: Coverage | None
+    after: Coverage | None
+    unreachable: tuple[str, ...]
+    unknown_characters: dict[str, int]
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def holds(self) -> bool:
+        """Old text reads the same, and the new language is spelled in full."""
+        return not any(item.level == "error" for item in self.findings)
+
+    @property
+    def old_text_same(self) -> bool:
+        """Promise 1 alone."""
+        moving = ("proof-changed", "tokenizer-not-grown", "tokenizer-kind", "tokenizer-flat-map")
+        return not any(item.code in moving for item in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        def plain(value: Any) -> Any:
+            return {name: getattr(value, name) for name in value.__slots__} if value is not None else None
+
+        return {
+            "holds": self.holds,
+            "old_text_same": self.old_text_same,
+            "base_pieces": self.base_size,
+            "grown_pieces": self.grown_size,
+            "sentences": {**plain(self.counts), "total": self.counts.total},
+            "by_language": {code: plain(counts) for code, counts in self.by_language.items()},
+            "first_change": plain(self.first_change),
+            "new_text_before": plain(self.before),
+            "new_text_after": plain(self.after),
+            "unreachable_pieces": list(self.unreachable),
+            "unknown_characters": self.unknown_characters,
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NewText:
+    """The new language: its sentences, its front without the tag, and its tag if it has one."""
+
+    sentences: Sequence[str]
+    prepare: Prepare
+    tag: str | None
+
+
+def prove(
+    base: Tokenizer, grown: Tokenizer, corpus: Iterable[tuple[str | None, str]], front: PrepareTagged, new: NewText
+) -> Proof:
+    """Spell the corpus with both tokenizers, id for id, and the new language's text before and after."""
+    overall, by_language, first = _compare(base, grown, corpus, front, new.tag)
+    before = after = None
+    unknown: Counter[str] = Counter()
+    if new.sentences:
+        before, _ = coverage(base, new)
+        after, unknown = coverage(grown, new)
+    unreachable = unreachable_pieces(base, grown, new)
+    findings = [
+        *_structure_findings(base, grown, new),
+        *_change_findings(overall, first),
+        *_text_findings(after, unknown, unreachable),
+    ]
+    return Proof(
+        base.size,
+        grown.size,
+        overall,
+        by_language,
+        first,
+        before,
+        after,
+        unreachable,
+        dict(unknown.most_common()),
+        tuple(findings),
+    )
+
+
+def _compare(
+    base: Tokenizer,
+    grown: Tokenizer,
+    corpus: Iterable[tuple[str | None, str]],
+    front: PrepareTagged,
+    tag: str | None,
+) -> tuple[Counts, dict[str, Counts], Change | None]:
+    overall = Counts()
+    by_language: dict[str, Counts] = {}
+    first: Change | None = None
+    with progress.task("proving", None) as advance:
+        for language, text in corpus:
+            prepared = front(text, language)
+            old, new = base.encode(prepared), grown.encode(prepared)
+            counts = by_language.setdefault(language or "other", Counts())
+            name = _class_of(old, new, base.unknown_id, tag is not None and tag in prepared)
+            for each in (overall, counts):
+                setattr(each, name, getattr(each, name) + 1)
+                each.base_unknown_moved += name == "base_unknown" and old != new
+            if name == "changed" and first is None:
+                shown = (tuple(map(base.shown, old)), tuple(map(grown.shown, new)))
+                first = Change(language, text, *shown)
+            advance(1)
+    return overall, by_language, first
+
+
+def _class_of(old: list[int], new: list[int], unknown_id: int, holds_tag: bool) -> str:
+    if unknown_id in old:
+        return "base_unknown"
+    if old == new:
+        return "same"
+    return "holds_tag" if holds_tag else "changed"
+
+
+def coverage(tokenizer: Tokenizer, new: NewText) -> tuple[Coverage, Counter[str]]:
+    """How a tokenizer spells the new language, and the characters that it cannot spell."""
+    tokens = unknown = characters = touched = 0
+    missing: Counter[str] = Counter()
+    for sentence in new.sentences:
+        prepared = new.prepare(sentence)
+        ids = tokenizer.encode(prepared)
+        characters += len(sentence)
+        tokens += len(ids)
+        if tokenizer.unknown_id in ids:
+            unknown += ids.count(tokenizer.unknown_id)
+            touched += 1
+            missing.update(tokenizer.unknown_text(prepared))
+    return Coverage(len(new.sentences), characters, tokens, unknown, touched), missing
+
+
+def unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple[str, ...]:
+    """Added pieces that no text can ever become: the front destroys them, or the tokenizer spells them otherwise."""
+    dead: list[str] = []
+    for token in range(base.size, grown.size):
+        piece = grown.pieces[token]
+        if piece is None or token in grown.whole_ids:
+            continue
+        text = piece.replace(WORD_START, " ").strip()
+        if survivors(grown, new.prepare, text).strip() != text or grown.encode_exact(piece) != [token]:
+            dead.append(piece)
+    return tuple(dead)
+
+
+def _structure_findings(base: Tokenizer, grown: Tokenizer, new: NewText) -> list[Finding]:
+    findings: list[Finding] = []
+    where = grown.path
+    if isinstance(grown, FlatMap):
+        found = f"{grown.path.name} is a flat map of {len(grown.ids):,} tokens to ids, without merges"
+        findings.append(finding("tokenizer-flat-map", found, where=where))
+    elif grown.kind != base.kind:
+        found = f"{grown.path.name} is {grown.kind}, the base is {base.kind}"
+        findings.append(finding("tokenizer-kind", found, where=where))
+    moved = [at for at in range(base.size) if at >= grown.size or base.pieces[at] != grown.pieces[at]]
+    if moved:
+        at = moved[0]
+        found = (
+            f"{len(moved):,} of {base.size:,} base pieces moved; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
+        )
+        findings.append(finding("tokenizer-not-grown", found, where=where))
+    elif _scores_changed(base, grown):
+        findings.append(finding("tokenizer-not-grown", "scores of base pieces were changed", where=where))
+    if grown.gaps:
+        found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
+        findings.append(finding("tokenizer-gaps", found, where=where))
+    if new.tag is not None and not grown.has_whole(new.tag):
+        found = f"{new.tag} is spelled as {' '.join(map(grown.shown, grown.encode(new.tag)))}"
+        findings.append(finding("tag-splits", found, expected="one token", where=where))
+    return findings
+
+
+def _scores_changed(base: Tokenizer, grown: Tokenizer) -> bool:
+    if not isinstance(base, SentencePiece) or not isinstance(grown, SentencePiece):
+        return False
+    return base.scores != grown.scores[: base.size]
+
+
+def _change_findings(counts: Counts, first: Change | None) -> list[Finding]:
+    if first is None:
+        return []
+    found = f"{counts.changed:,} of {counts.total:,} base sentences are spelled otherwise; the first: {first.text!r}"
+    spelled = f"{' '.join(first.base)}  became  {' '.join(first.grown)}"
+    return [finding("proof-changed", found, expected="0", where=spelled)]
+
+
+def _text_findings(after: Coverage | None, unknown: Counter[str], unreachable: tuple[str, ...]) -> list[Finding]:
+    findings: list[Finding] = []
+    if after is not None and after.unknown:
+        letters = [character for character in unknown if is_letter(character)]
+        listed = "; ".join(named(character) for character in [*letters, *unknown][:3])
+        found = f"{after.unknown:,} of {after.tokens:,} tokens of the new language are unknown ({listed})"
+        code = "proof-unknown-letters" if letters else "proof-unknown-symbols"
+        findings.append(finding(code, found, expected="0"))
+    if unreachable:
+        shown = " ".join(unreachable[:5])
+        found = f"{len(unreachable):,} added pieces can never occur in text: {shown}"
+        findings.append(finding("proof-unreachable", found, expected="0"))
+    return findings
