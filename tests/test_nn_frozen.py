@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ class ToySpeaker(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.attention = nn.Linear(WIDTH, 3 * WIDTH)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
-        self.register_buffer("scale", torch.full((WIDTH,), 0.5))
+        self.scale = nn.Buffer(torch.full((WIDTH,), 0.5))
         self.text_head = nn.Linear(WIDTH, text_rows)
         self.speech_head = nn.Linear(WIDTH, CODES)
 
@@ -86,7 +87,7 @@ def loss_of(model: nn.Module, text: Tensor, speech: Tensor) -> Tensor:
 def train(model: nn.Module, optimizer: Optimizer, steps: int, after_step: Callable[[], None] = lambda: None) -> None:
     for text, speech in batches(steps):
         optimizer.zero_grad()
-        loss_of(model, text, speech).backward()
+        loss_of(model, text, speech).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         after_step()
 
@@ -140,7 +141,7 @@ def test_base_is_the_same_bits_under_other_optimizers_with_clipping(
     optimizer = OPTIMIZERS[kind](trained(grown))
     for text, speech in batches(100):
         optimizer.zero_grad()
-        loss_of(grown, text, speech).backward()
+        loss_of(grown, text, speech).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(grown.parameters(), 0.1)
         optimizer.step()
     assert_base_is_the_same_bits(grown, base)
@@ -152,7 +153,8 @@ def test_an_average_over_training_has_the_base_of_the_model(
     use_buffers: bool, base: ToySpeaker, grown: ToySpeaker
 ) -> None:
     start = new_state(grown)
-    average = AveragedModel(grown, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=use_buffers)
+    ema = get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call]
+    average = AveragedModel(grown, multi_avg_fn=ema, use_buffers=use_buffers)
     optimizer = AdamW(trained(grown), lr=1e-2, weight_decay=0.1)
     train(grown, optimizer, 100, lambda: average.update_parameters(grown))
     for model in (grown, average.module):
@@ -160,13 +162,14 @@ def test_an_average_over_training_has_the_base_of_the_model(
         assert_every_new_row_moved(model, start)
 
 
-def test_ddp_trains_the_new_rows_and_leaves_the_base(base: ToySpeaker, grown: ToySpeaker) -> None:
+@pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning")
+def test_ddp_trains_the_new_rows_and_leaves_the_base(tmp_path: Path, base: ToySpeaker, grown: ToySpeaker) -> None:
     for point in (base, grown):
         point.extra = copy.deepcopy(base.text_emb)
     grow_module(grown, ["extra"], 0, SPARE)  # a graft without rows beside one with rows
     start, fingerprint = new_state(grown), base_fingerprint(grown)
     freeze_base(grown)
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
         for broadcast in (False, True):
             wrapped = nn.parallel.DistributedDataParallel(grown, broadcast_buffers=broadcast)
@@ -240,7 +243,8 @@ def masked_table() -> ToySpeaker:
     model.requires_grad_(False)
     mask = torch.zeros(PIECES + NEW + SPARE, 1)
     mask[PIECES : PIECES + NEW] = 1
-    model.text_emb.weight.requires_grad_().register_hook(lambda gradient: gradient * mask)
+    weight = model.text_emb.weight.requires_grad_()
+    weight.register_hook(lambda gradient: gradient * mask)  # type: ignore[no-untyped-call]
     return model
 
 
@@ -272,6 +276,7 @@ def test_a_gradient_hook_lets_old_moments_move_base_rows_without_any_decay() -> 
 def test_speech_logits_of_base_text_are_the_same_bits_before_and_after_growth(
     base: ToySpeaker, grown: ToySpeaker
 ) -> None:
+    freeze_base(base)  # the same mode: torch picks kernels for slices by whether a weight asks for a gradient
     for length in (1, 2, 7, 33):
         text, speech = torch.randint(PIECES, (2, length)), torch.randint(CODES, (2, length))
         base_text, base_speech = base(text, speech)
@@ -289,7 +294,9 @@ def test_a_frozen_base_and_its_grafts_have_one_fingerprint(base: ToySpeaker, gro
     assert base_fingerprint(grown) == fingerprint
     train(grown, AdamW(trained(grown), lr=1e-2), 3)
     assert base_fingerprint(grown) == fingerprint
-    assert base_fingerprint(torch.compile(grown, backend="eager")) == fingerprint
+    compiled = torch.compile(grown, backend="eager")
+    assert isinstance(compiled, nn.Module)
+    assert base_fingerprint(compiled) == fingerprint
     grown.requires_grad_(False)
     assert base_fingerprint(grown) == fingerprint, "frozen new rows are still not the base's"
     assert base_fingerprint(grown.bfloat16()) != fingerprint

@@ -58,6 +58,17 @@ def test_base_logits_are_bit_equal_to_the_base_alone(positions: int, bias: bool,
     assert torch.equal(logits[:, 1077:], expected[:, 1000:])
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("positions", [1, 2, 7, 33])
+def test_base_logits_of_a_batch_and_of_a_slice_of_one_are_those_of_the_base(positions: int, bias: bool) -> None:
+    base = nn.Linear(256, 1001, bias=bias)
+    head = GrownHead.from_base(base.weight, num_new=77, spare_rows=1, bias=base.bias)
+    part = torch.randn(3, positions + 5, 256)[:, 5:]
+    assert torch.equal(head.base_logits(part.contiguous()), base(part.contiguous()))
+    base.requires_grad_(False)
+    assert torch.equal(head.base_logits(part), base(part))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *LOW_PRECISION])
 def test_base_rows_come_out_as_the_base_alone_gives_them(dtype: torch.dtype, device: str) -> None:

@@ -242,4 +242,44 @@ CATALOGUE: dict[str, Code] = {
         "The optimizer state was made for other tensors, for example by a run that trained the whole table; its moments would push the wrong rows.",
         "start the optimizer afresh from this checkpoint, or resume the run that the state belongs to.",
     ),
+    # ---- rows against tokenizer --------------------------------------------------------------------------
+    "checkpoint-family": Code(
+        "rows",
+        "The file has no text table of a family that voxgraft knows.",
+        "check that this is the checkpoint of the text-to-speech language model, not of its vocoder; or say --family.",
+    ),
+    "rows-vs-tokenizer": Code(
+        "rows",
+        "The text table has another number of rows than the tokenizer needs.",
+        "use the tokenizer that belongs to this checkpoint, or grow the checkpoint with `voxgraft extend`.",
+    ),
+    "ids-past-table": Code(
+        "rows",
+        "The tokenizer gives ids past the end of the text table: an index error on a CPU, a device-side assert on a GPU.",
+        "grow the checkpoint with `voxgraft extend CHECKPOINT --tokenizer FILE --output NEW`.",
+    ),
+    "head-not-grown": Code(
+        "rows",
+        "The text tables have different row counts; usually the embedding was grown and the head was not.",
+        "start again from the base's own file with `voxgraft extend`, which grows all of them.",
+    ),
+    "tensor-not-finite": Code(
+        "rows",
+        "A text table holds NaN or infinite values: the checkpoint is ruined.",
+        "go back to an earlier checkpoint or to the base.",
+    ),
+    "growth-differs": Code(
+        "rows",
+        "Reading the written file back gave other bits than the input has; the disk or the memory is at fault.",
+        "write to another disk, and check this machine's memory.",
+    ),
+    # ---- grafts ------------------------------------------------------------------------------------------
+    "graft-broken": Code(
+        "grafts", "The graft folder is damaged or is no graft.", "make it again with `voxgraft graft RUN`."
+    ),
+    "graft-mismatch": Code(
+        "grafts",
+        "The parts of the graft folder do not belong together.",
+        "run `voxgraft graft RUN` again, or restore the folder from `graft.previous` beside it.",
+    ),
 }

@@ -154,7 +154,9 @@ class Checkpoint:
             found = f"{info.name} unfolds {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
             raise CheckpointError("tensor-shape", found, where=self.path)
         stored = np.frombuffer(self.source.read(info.start, info.span_bytes), dtype)
-        strides = tuple(stride * dtype.itemsize for stride in info.strides)
+        # The stride of a dimension of one is never used and may be any number.
+        pairs = zip(info.shape, info.strides, strict=True)
+        strides = tuple(0 if size == 1 else stride * dtype.itemsize for size, stride in pairs)
         return np.ascontiguousarray(as_strided(stored, info.shape, strides))
 
     def close(self) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import pickletools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from voxgraft.errors import CheckpointError
 
@@ -225,10 +225,10 @@ class PickleMachine:
 
     def _make(self, maker: Any, args: Any) -> None:
         """Where a pickle would call `maker(*args)`; only an empty OrderedDict is really made."""
-        if str(maker) == "collections.OrderedDict" and isinstance(maker, Global) and args == ():
+        if _kind(maker) == "collections.OrderedDict" and isinstance(args, tuple) and not args:
             self._stack.append(Dictionary(ordered=True))
         else:
-            self._stack.append(Foreign(str(maker) if isinstance(maker, Global) else _kind(maker), args))
+            self._stack.append(Foreign(_kind(maker), args))
 
     def _build(self, _: Any) -> None:
         self._build_with(self._pop())
@@ -300,33 +300,6 @@ _ACTIONS: dict[str, Callable[[PickleMachine, Any], None]] = {
 _ACTIONS.update(dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PickleMachine._remember))
 _ACTIONS.update(dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PickleMachine._recall))
 
-_HARMLESS = {
-    "_codecs": "encode",
-    "argparse": "Namespace",
-    "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple",
-    "collections": "Counter OrderedDict defaultdict deque",
-    "copyreg": "_reconstructor",
-    "datetime": "date datetime time timedelta timezone",
-    "numpy": "dtype ndarray bool_ float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
-    "numpy._core.multiarray": "_reconstruct scalar",
-    "numpy.core.multiarray": "_reconstruct scalar",
-    "pathlib": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
-    "torch": "Size Tensor device bfloat16 bool complex128 complex64 float16 float32 float64 float8_e4m3fn float8_e5m2 "
-    "int16 int32 int64 int8 uint16 uint32 uint64 uint8 BFloat16Storage BoolStorage ByteStorage CharStorage "
-    "ComplexDoubleStorage ComplexFloatStorage DoubleStorage FloatStorage HalfStorage IntStorage LongStorage "
-    "ShortStorage",
-    "torch._tensor": "_rebuild_from_type_v2",
-    "torch._utils": "_rebuild_device_tensor_from_numpy _rebuild_meta_tensor_no_storage _rebuild_parameter "
-    "_rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 "
-    "_rebuild_tensor_v3",
-    "torch.nn.parameter": "Buffer Parameter",
-    "torch.serialization": "_get_layout",
-    "torch.storage": "TypedStorage UntypedStorage",
-}
-_HARMLESS["__builtin__"] = _HARMLESS["builtins"]
-HARMLESS = frozenset(f"{module}.{name}" for module, names in _HARMLESS.items() for name in names.split())
-"""Names that make values and do nothing else. Everything outside could run anything."""
-
 
 def read_pickle(data: bytes, where: object) -> Any:
     """The value of the one pickle in `data`, with everything that it would call left as a `Foreign`."""
@@ -336,32 +309,5 @@ def read_pickle(data: bytes, where: object) -> Any:
         raise CheckpointError("torch-pickle", f"the pickle cannot be read: {error}", where=str(where)) from None
 
 
-def unsafe_names(pickles: Iterable[bytes]) -> list[str]:
-    """Names outside HARMLESS that these pickles would import, also those before the place where one breaks off."""
-    found: dict[str, None] = {}
-    for data in pickles:
-        stream = io.BytesIO(data)
-        broken = False
-        while not broken and stream.tell() < len(data):
-            broken = _note_globals(stream, found)
-    return [name for name in found if name not in HARMLESS]
-
-
-def _note_globals(stream: io.BytesIO, found: dict[str, None]) -> bool:
-    """Add the names of the next pickle in the stream to `found`; whether it broke off."""
-    machine = PickleMachine()
-    try:
-        machine.run(stream)
-    except BrokenPickle:
-        return True
-    finally:
-        found.update(dict.fromkeys(machine.globals))
-    return False
-
-
 def _kind(value: Any) -> str:
     return str(value) if isinstance(value, Global) else f"a {type(value).__name__.lower()}"
-
-
-def _never(_: Any) -> NoReturn:
-    raise AssertionError

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+Shape = tuple[int, ...]
 Dtype = Literal["F32", "F16", "BF16"]
 BLOCK_VALUES = 1 << 20
 TABLE_DEVIATION = 0.04
@@ -29,7 +31,7 @@ class RandomSize:
     """Kind of tokenizer, for families whose tokenizer is a SentencePiece model."""
 
 
-def random_blocks(name: str, shape: tuple[int, ...], seed: int) -> Iterator[NDArray[np.float32]]:
+def random_blocks(name: str, shape: Shape, seed: int) -> Iterator[NDArray[np.float32]]:
     """The values of one tensor in order, as flat pieces: no tensor is ever whole in memory."""
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     centre, deviation = _centre_and_deviation(name, len(shape))
@@ -47,3 +49,16 @@ def _centre_and_deviation(name: str, rank: int) -> tuple[float, float]:
     if rank == 1 and kind in ("weight", "gamma"):
         return 1.0, WEIGHT_DEVIATION
     return 0.0, TABLE_DEVIATION if "emb" in name else WEIGHT_DEVIATION
+
+
+@dataclass(frozen=True, slots=True)
+class RandomMaker:
+    """What a family tells about its random bases."""
+
+    sizes: Mapping[str, RandomSize]
+    checkpoint_name: str
+    shapes: Callable[[RandomSize], dict[str, Shape]]
+    write_beside: Callable[[Path, RandomSize], None]
+    """Writes everything but the checkpoint."""
+    blocks: Callable[[str, Shape, int], Iterator[NDArray[np.float32]]] = random_blocks
+    """Name, shape and seed of one tensor to its values."""

@@ -18,6 +18,7 @@ from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.nn.grown import Grafted, GrownLayer, RowLayout
 
 __all__ = [
+    "PARTS",
     "PartCount",
     "TrainableReport",
     "base_digests",
@@ -101,9 +102,12 @@ def load_new_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         layer.load_new_state({name: state[prefix + name] for name in layer.base_tensors()})
 
 
+PARTS = ("rows", "adapter", "base rows", "body")
+
+
 @dataclass(frozen=True, slots=True)
 class PartCount:
-    """How many numbers of one part are trained and how many are fixed. Parts: rows, adapter, base rows, body."""
+    """How many numbers of one of the `PARTS` are trained, in which tensors, and how many are fixed."""
 
     part: str
     trained: int
@@ -147,10 +151,11 @@ class TrainableReport:
 def trainable_report(model: nn.Module) -> TrainableReport:
     """Count what is trained, by part, and what is fixed, the base rows in the grown layers' buffers included."""
     everything = list(_held(model))
+    parts = sorted({held.part for held in everything}, key=PARTS.index)
     fixed_base = [held.tensor for held in everything if not held.of_graft and not held.tensor.requires_grad]
     return TrainableReport(
         tables={prefix.removesuffix("."): layer.rows for prefix, layer in _grown(model)},
-        parts=tuple(_part_count(part, everything) for part in dict.fromkeys(held.part for held in everything)),
+        parts=tuple(_part_count(part, everything) for part in parts),
         fixed_base_bytes=sum(tensor.numel() * tensor.element_size() for tensor in fixed_base),
     )
 

@@ -103,8 +103,8 @@ class GrownLayer(Grafted):
       an optimizer that is given one skips it, and DDP does not wait for it.
     - `state_dict` gives `weight` (and `bias`) of V rows in the base's dtype and nothing else; `load_state_dict` splits
       them again. Masters are rounded in it: `new_state` keeps their every bit.
-    - DDP: build it with `broadcast_buffers=False`. The base is the same everywhere, and sending it at every step
-      (which DDP does by default) is harmless but slow.
+    - DDP sends all buffers at every forward unless told not to (`broadcast_buffers=False`, from torch 2.13 on
+      `forward_sync_buffers=False`). The base is the same everywhere: sending it is harmless, but slow.
     """
 
     part = "rows"
@@ -270,8 +270,9 @@ class GrownEmbedding(GrownLayer):
 class GrownHead(GrownLayer):
     """Hidden states to text logits in the order pieces, new, spare: a column's index is its token id.
 
-    Two matmuls, one over the base's rows and one over the new: one over both rounds differently, for few positions at
-    once, from the base alone.
+    Two matmuls, one over the base's rows and one over the new: for few positions at once, one over both rounds
+    differently from the base alone. To compare bits with a base, give contiguous hidden states or freeze that base
+    too: for a slice of a batch torch picks its kernel by whether the *weight* asks for a gradient, even in `no_grad`.
     """
 
     base_bias: Tensor | None

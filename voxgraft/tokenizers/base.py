@@ -107,6 +107,8 @@ class Tokenizer(ABC):
 
     kind: ClassVar[Kind]
     path: Path
+    data: bytes
+    """The file's own bytes."""
     sha256: str
     pieces: tuple[str | None, ...]
     unknown_id: int

@@ -29,6 +29,7 @@ class BpeJson(Tokenizer):
     def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
         _validate(document, path)
         self.path = path
+        self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
         self._document = document
         added = {token["content"]: token["id"] for token in document["added_tokens"]}

@@ -25,6 +25,7 @@ class FlatMap(Tokenizer):
 
     def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
         self.path = path
+        self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
         for piece, at in document.items():
             if type(at) is not int or not 0 <= at < MAX_ID:

@@ -33,6 +33,7 @@ class SentencePiece(Tokenizer):
 
     def __init__(self, data: bytes, model: Any, path: Path) -> None:
         self.path = path
+        self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
         self._model = model
         self._engine = _engine(data, path)

@@ -10,10 +10,11 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from voxgraft.errors import ConfigError
 from voxgraft.families.chatterbox.family import RELEASES, Chatterbox
 from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.families.chatterbox.text import CANGJIE_NAME, KANJI, SPACE, ChatterboxFront
-from voxgraft.families.random_values import RandomSize
+from voxgraft.families.random_values import RandomMaker, RandomSize
 from voxgraft.files import write_json
 from voxgraft.text.texts import proof_corpus
 
@@ -22,7 +23,6 @@ SIZES = {
     "small": RandomSize(width=256, layers=4, pieces=2454),
     "full": RandomSize(width=1024, layers=30, pieces=2454),
 }
-CHECKPOINT_NAME = RELEASES[0].checkpoint
 TOKENIZER_NAME = RELEASES[0].tokenizer
 CANGJIE_KEYS = "abcdefghijklmnopqrstuvwxyz0123456789."
 CANGJIE_LETTERS = CANGJIE_KEYS[:25]
@@ -32,13 +32,11 @@ NUM_CANGJIE_CODES = 4999
 _BRACKETED = re.compile(r"\[[^\]]*\]")
 
 
-def shapes(size: RandomSize) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the checkpoint's tensors."""
+def _shapes(size: RandomSize) -> dict[str, tuple[int, ...]]:
     return t3_shapes(T3Size(size.pieces, size.width, size.layers, 4 * size.width))
 
 
-def write_beside(folder: Path, size: RandomSize) -> None:
-    """Write everything but the checkpoint."""
+def _write_beside(folder: Path, size: RandomSize) -> None:
     write_json(folder / CANGJIE_NAME, _made_up_cangjie())
     write_json(folder / TOKENIZER_NAME, _tokenizer_json(list(_training_texts()), size.pieces))
 
@@ -56,10 +54,12 @@ def _tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
     added = [f"[{code}]" for code in Chatterbox.languages] + [f"[cj_{key}]" for key in CANGJIE_KEYS]
     specials = Chatterbox.special_ids
     characters = sorted({character for text in texts for character in text if not character.isspace()})
-    num_merges = num_pieces - len(specials) - len(added) - len(characters)
-    if num_merges < 0:
-        raise ValueError(f"a tokenizer of {num_pieces} pieces has no room for {len(characters)} characters")
-    merges = _merges(texts, len(characters) + num_merges)
+    fixed = len(specials) + len(added) + len(characters)
+    if num_pieces < fixed:
+        expected = f"{fixed} or more, for the characters and tags alone"
+        raise ConfigError("config-value", f"a tokenizer of {num_pieces} pieces was asked for", expected=expected)
+    merges = _merges(texts, len(characters) + num_pieces - fixed)
+    added += [f"[PLACEHOLDER{number}]" for number in range(num_pieces - fixed - len(merges))]
     plain = iter([*characters, *("".join(merge) for merge in merges), *added])
     by_id = {at: piece for piece, at in specials.items()}
     vocabulary = {by_id.get(at) or next(plain): at for at in range(num_pieces)}
@@ -110,3 +110,6 @@ def _made_up_cangjie() -> list[str]:
 def _code(number: int) -> str:
     base = len(CANGJIE_LETTERS)
     return "".join(CANGJIE_LETTERS[number // base**place % base] for place in range(3))
+
+
+MAKER = RandomMaker(SIZES, RELEASES[0].checkpoint, _shapes, _write_beside)

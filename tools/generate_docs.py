@@ -1,0 +1,89 @@
+"""Write docs/cli.md from the help of every verb, and docs/errors.md from the catalogue of codes.
+
+`--check` writes nothing and exits with 1 if a page is not what it would write.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+
+from voxgraft.cli.flags import build_app
+from voxgraft.cli.verbs import VERBS
+from voxgraft.codes import CATALOGUE
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+HELP_COLUMNS = 100
+GENERATED = "<!-- Written by tools/generate_docs.py (make docs); changes made here are lost. -->"
+
+
+def cli_page() -> str:
+    """The manual: what `--help` prints, verb by verb."""
+    lines = [
+        "# The command line",
+        "",
+        GENERATED,
+        "",
+        "Every setting below is also a key of a YAML file: `--rows.init mean` is `rows: {init: mean}`, and `--proof-texts` is",
+        "`proof_texts`. A run's `run.yaml` lies underneath, a `--config` file over it, and flags win over both. Relative paths in",
+        "a file start at the folder of that file.",
+        "",
+        *_help_section([]),
+    ]
+    for verb in VERBS:
+        lines += _help_section(verb.name.split(" "))
+    return "\n".join(lines)
+
+
+def errors_page() -> str:
+    """The catalogue: every code by area, with its meaning and its cure."""
+    lines = [
+        "# Errors and findings",
+        "",
+        GENERATED,
+        "",
+        "Everything that voxgraft has to say about a file, a setting or a checkpoint carries one of these codes. An *error* stops",
+        "the verb (exit code 2), or makes `check` say no (exit code 1); a *warning* or a *note* does not.",
+        "",
+    ]
+    order = list(dict.fromkeys(entry.area for entry in CATALOGUE.values()))
+    entries = sorted(CATALOGUE.items(), key=lambda item: order.index(item[1].area))
+    for area, group in groupby(entries, key=lambda item: item[1].area):
+        lines += [f"## {area[0].upper()}{area[1:]}", ""]
+        for code, entry in group:
+            lines += [f"### `{code}`", "", f"*{entry.level}* · {entry.why}", "", f"Cure: {entry.cure}", ""]
+    return "\n".join(lines)
+
+
+def _help_section(words: list[str]) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=HELP_COLUMNS, force_terminal=False, color_system=None, legacy_windows=False)
+    app, _ = build_app(VERBS)
+    app.help_print(words, console=console)
+    text = "\n".join(line.rstrip() for line in stream.getvalue().strip().splitlines())
+    return [f"## {' '.join(['voxgraft', *words])}", "", "```text", text, "```", ""]
+
+
+def main(arguments: list[str]) -> int:
+    pages = {"cli.md": cli_page(), "errors.md": errors_page()}
+    if arguments == ["--check"]:
+        stale = [name for name, text in pages.items() if not _is(DOCS / name, text)]
+        for name in stale:
+            print(f"docs/{name} is stale: run `make docs`.", file=sys.stderr)
+        return 1 if stale else 0
+    DOCS.mkdir(exist_ok=True)
+    for name, text in pages.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

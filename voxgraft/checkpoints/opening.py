@@ -1,0 +1,93 @@
+"""Opening a checkpoint by what its first bytes say, and naming what is often saved under a checkpoint's name.
+
+The name of the file is never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints.pickle_names import unsafe_names
+from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES
+from voxgraft.checkpoints.safetensors_file import PREFIX_BYTES, read_safetensors
+from voxgraft.checkpoints.source import ByteSource
+from voxgraft.checkpoints.torch_file import read_data_pickle, read_torch
+from voxgraft.errors import CheckpointError
+
+HEAD_BYTES = 512
+TAR_MAGIC_AT = 257
+LEGACY_MAGIC = bytes.fromhex("6cfc9c46f9206aa85019")
+"""The number that torch wrote in front of its files before they were zip archives."""
+PAGE_STARTS = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<error")
+OTHER_KINDS = {
+    b"GGUF": "a GGUF file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x93NUMPY": "a NumPy array file",
+    b"\x1f\x8b": "a gzip archive",
+    b"7z\xbc\xaf": "a 7-Zip archive",
+    b"Rar!": "a RAR archive",
+    b"\x28\xb5\x2f\xfd": "a Zstandard archive",
+    b"\x7fELF": "a program",
+    b"RIFF": "an audio or video file",
+    b"{": "a JSON file",
+    b"[": "a JSON file",
+}
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a safetensors or torch file, checked through its whole structure; its values are not read."""
+    source = ByteSource(path)
+    try:
+        return _reader(source)(source)
+    except BaseException:
+        source.close()
+        raise
+
+
+def dangerous_globals(path: Path) -> list[str]:
+    """Names that a pickle in this file would import and that are not known to be harmless, such as `posix.system`.
+
+    Empty for safetensors. Works for torch archives, for torch files from before the archives and for bare pickles.
+    """
+    source = ByteSource(path)
+    try:
+        head = source.read(0, min(source.size, HEAD_BYTES))
+        if head.startswith(b"PK"):
+            return unsafe_names([read_data_pickle(source)])
+        if _is_pickle(head):
+            return unsafe_names([source.read(0, min(source.size, MAX_PICKLE_BYTES))])
+        return []
+    finally:
+        source.close()
+
+
+def _reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
+    head = source.read(0, min(source.size, HEAD_BYTES))
+    if head.startswith(b"PK\x03\x04"):
+        return read_torch
+    start = head.lstrip().lower()
+    if head.startswith(b"version https://git-lfs"):
+        raise _refused("checkpoint-lfs", f"a git-lfs pointer of {source.size} bytes", source)
+    if start.startswith(PAGE_STARTS):
+        raise _refused("checkpoint-page", f"a web page: {start[:40]!r}", source)
+    if head[TAR_MAGIC_AT : TAR_MAGIC_AT + 5] == b"ustar":
+        raise _refused("checkpoint-tar", "a tar archive", source)
+    if LEGACY_MAGIC in head[:32] and _is_pickle(head):
+        raise _refused("checkpoint-legacy", "a torch file from before torch 1.6", source)
+    if head[PREFIX_BYTES : PREFIX_BYTES + 1] == b"{" and not start.startswith(b"{"):
+        return read_safetensors
+    if _is_pickle(head):
+        raise _refused("checkpoint-pickle", "a bare pickle", source)
+    kind = next((kind for magic, kind in OTHER_KINDS.items() if head.startswith(magic)), "")
+    found = kind or f"a file that starts with {head[:12]!r}"
+    raise _refused("checkpoint-unknown", found, source)
+
+
+def _is_pickle(head: bytes) -> bool:
+    return len(head) > 1 and head[0] == 0x80 and head[1] <= 5
+
+
+def _refused(code: str, found: str, source: ByteSource) -> CheckpointError:
+    return CheckpointError(code, f"{source.path.name} is {found}", where=source.path)

@@ -1,0 +1,199 @@
+"""Reading torch's `.pth` and `.pt` archives: the model's tensors, and a list of what else is inside.
+
+The pickle is followed, never run (`pickles`). The values stay in the file until they are asked for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.contents import description_of, is_scalar
+from voxgraft.checkpoints.dtypes import item_bytes
+from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
+from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
+from voxgraft.checkpoints.source import ByteSource
+from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, Storage, TorchTensor, is_tensor, tensor_of
+from voxgraft.checkpoints.zip_records import ZipRecord, zip_records
+from voxgraft.errors import CheckpointError
+
+WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
+"""Keys under which trainers put the state dict, in the order in which they are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchArchive:
+    """The archive around the tensors: its records, and the tree that the pickle describes."""
+
+    records: Mapping[str, ZipRecord]
+    folder: str
+    tree: Dictionary
+    has_checksums: bool
+    """torch can be told to leave the checksums out; then every one is zero."""
+
+
+class TorchCheckpoint(Checkpoint):
+    """A checkpoint in a torch archive, with what a writer of the same kind needs beside the tensors."""
+
+    def __init__(
+        self, source: ByteSource, archive: TorchArchive, tensors: Mapping[str, TorchTensor], wrapper: str | None
+    ) -> None:
+        infos = {name: _info(name, tensor, archive, source) for name, tensor in tensors.items()}
+        extras = tuple(_extras(archive.tree, wrapper))
+        super().__init__(source, "torch-zip", infos, wrapper=wrapper, extras=extras)
+        self.archive = archive
+        self.torch_tensors = tensors
+
+    @property
+    def state_dict(self) -> Dictionary:
+        """The part of the tree that holds the tensors."""
+        tree = self.archive.tree if self.wrapper is None else self.archive.tree.entries[self.wrapper]
+        assert isinstance(tree, Dictionary)
+        return tree
+
+    def record_of(self, storage: str) -> ZipRecord:
+        """The record that holds a storage's bytes."""
+        return self.archive.records[f"{self.archive.folder}data/{storage}"]
+
+    def checksum_of(self, storage: str) -> int | None:
+        """The CRC-32 that the archive states for a storage, if it states any."""
+        return self.record_of(storage).crc if self.archive.has_checksums else None
+
+    def _values(self, info: TensorInfo) -> NDArray[np.generic]:
+        values = super()._values(info)
+        record = self.record_of(info.storage)
+        if info.contiguous and (info.start, info.num_bytes) == (record.start, record.size) and record.size:
+            self.check_sum(info.storage, zlib.crc32(memoryview(values.reshape(-1).view(np.uint8))))
+        return values
+
+    def check_sum(self, storage: str, found: int) -> None:
+        """Refuse bytes whose CRC-32 is not the one that the archive states."""
+        expected = self.checksum_of(storage)
+        if expected is not None and found != expected:
+            name = self.record_of(storage).name
+            text = f"the record {name} has checksum {found:08x}"
+            raise CheckpointError("torch-checksum", text, expected=f"{expected:08x}", where=self.path)
+
+
+def read_torch(source: ByteSource) -> TorchCheckpoint:
+    """The checkpoint in a file that starts like a zip archive; an error for anything that is not right."""
+    archive = _archive(source)
+    wrapper, state = _state_dict(archive.tree, source)
+    tensors = {name: _tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
+    return TorchCheckpoint(source, archive, tensors, wrapper)
+
+
+def read_data_pickle(source: ByteSource) -> bytes:
+    """The bytes of the pickle in the archive."""
+    records = zip_records(source)
+    return _pickle_bytes(source, records[_folder(source, records) + "data.pkl"])
+
+
+def _archive(source: ByteSource) -> TorchArchive:
+    records = zip_records(source)
+    folder = _folder(source, records)
+    pickle = records[folder + "data.pkl"]
+    data = _pickle_bytes(source, pickle)
+    has_checksums = pickle.crc != 0
+    if has_checksums and zlib.crc32(data) != pickle.crc:
+        found = f"the record {pickle.name} has checksum {zlib.crc32(data):08x}"
+        raise CheckpointError("torch-checksum", found, expected=f"{pickle.crc:08x}", where=source.path)
+    order = records.get(folder + "byteorder")
+    if order is not None and source.read(order.start, min(order.size, 16)) != b"little":
+        raise _unusable(source, "its numbers are not little-endian")
+    tree = read_pickle(data, source.path)
+    if not isinstance(tree, Dictionary):
+        raise _unusable(source, f"it holds {description_of(tree)} and no dictionary of tensors")
+    return TorchArchive(records, folder, tree, has_checksums)
+
+
+def _folder(source: ByteSource, records: Mapping[str, ZipRecord]) -> str:
+    """The one folder that everything in the archive stands in, with its slash."""
+    folders = [name.removesuffix("data.pkl") for name in records if name.endswith("/data.pkl") and name.count("/") == 1]
+    if len(folders) != 1:
+        shown = ", ".join(list(records)[:3]) or "nothing"
+        found = f"a zip archive with {shown}"
+        raise CheckpointError("torch-archive", found, expected="a data.pkl as torch.save writes it", where=source.path)
+    if folders[0] + "constants.pkl" in records:
+        raise _unusable(source, "it is a TorchScript program")
+    return folders[0]
+
+
+def _pickle_bytes(source: ByteSource, record: ZipRecord) -> bytes:
+    if record.size > MAX_PICKLE_BYTES:
+        found = f"the pickle has {record.size:,} bytes"
+        raise CheckpointError("torch-pickle", found, expected=f"at most {MAX_PICKLE_BYTES:,}", where=source.path)
+    return source.read(record.start, record.size)
+
+
+def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dictionary]:
+    """The dictionary that holds the tensors, and the key under which it stands (None: it is the whole file)."""
+    inner = {key: node for key, node in tree.entries.items() if isinstance(key, str) and _holds_tensors(node)}
+    for key in WRAPPERS:
+        if key in inner:
+            return key, _named(inner[key], source)
+    if _holds_tensors(tree):
+        return None, _named(tree, source)
+    if len(inner) == 1:
+        key = next(iter(inner))
+        return key, _named(inner[key], source)
+    if inner:
+        raise _unusable(source, f"tensors stand under several keys: {', '.join(list(inner)[:6])}")
+    whole = next((node for node in tree.entries.values() if isinstance(node, Foreign) and node.state), None)
+    keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
+    found = f"no dictionary of tensors among its entries ({keys})"
+    raise _unusable(source, found + (f"; it holds a whole object, {whole.maker}" if whole else ""))
+
+
+def _holds_tensors(node: Any) -> bool:
+    return isinstance(node, Dictionary) and any(is_tensor(value) for value in node.entries.values())
+
+
+def _named(state: Dictionary, source: ByteSource) -> Dictionary:
+    odd = next((key for key, node in state.entries.items() if is_tensor(node) and not isinstance(key, str)), "")
+    if odd != "":
+        raise _unusable(source, f"a tensor has the name {odd!r:.40}, which is no text")
+    return state
+
+
+def _tensor(name: str, node: Foreign, source: ByteSource) -> TorchTensor:
+    try:
+        return tensor_of(node)
+    except BadTensor as error:
+        raise CheckpointError("torch-tensor", f"the tensor {name}: {error}", where=source.path) from None
+
+
+def _info(name: str, tensor: TorchTensor, archive: TorchArchive, source: ByteSource) -> TensorInfo:
+    storage = tensor.storage
+    record = archive.records.get(f"{archive.folder}data/{storage.key}")
+    needed = storage.num_items * (1 if storage.kind == UNTYPED else item_bytes(tensor.dtype))
+    if record is None or record.size != needed:
+        there = f"{record.size:,} bytes" if record else "missing"
+        found = f"the values of {name} (record data/{storage.key}) are {there}"
+        raise CheckpointError("torch-storage", found, expected=f"{needed:,} bytes", where=source.path)
+    start = record.start + tensor.offset * item_bytes(tensor.dtype)
+    return TensorInfo(name, tensor.dtype, tensor.shape, start, tensor.strides, storage.key)
+
+
+def _extras(tree: Dictionary, wrapper: str | None) -> Iterator[Extra]:
+    """What is no tensor of the model: beside the state dict, and inside it."""
+    inside = tree if wrapper is None else tree.entries[wrapper]
+    beside = {} if wrapper is None else {key: node for key, node in tree.entries.items() if key != wrapper}
+    inner = {key: node for key, node in inside.entries.items() if not is_tensor(node)}
+    for key, node in [*beside.items(), *inner.items()]:
+        scalar = is_scalar(node) and isinstance(key, str)
+        yield Extra(str(key)[:80], description_of(node), scalar, node if scalar else None)
+
+
+def storages_of(tensors: Mapping[str, TorchTensor]) -> dict[str, Storage]:
+    """The storages that the tensors are views of, in the order in which they are met."""
+    return {tensor.storage.key: tensor.storage for tensor in tensors.values()}
+
+
+def _unusable(source: ByteSource, found: str) -> CheckpointError:
+    return CheckpointError("torch-contents", found, expected="a dictionary of tensors by name", where=source.path)

@@ -1,0 +1,42 @@
+"""Bases of random weights in the published formats, of any size: for tests, demonstrations and measurements.
+
+The tokenizers are real ones, learnt from the built-in texts; the weights know nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+from voxgraft.errors import FileError
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.random_values import RandomMaker, RandomSize
+from voxgraft.files import replacing_folder
+
+SizeName = Literal["tiny", "small", "full"]
+
+
+def make_random_base(
+    family_name: str, folder: Path, *, size: SizeName | RandomSize = "tiny", seed: int = 0
+) -> BaseFiles:
+    """Make a base folder, whole or not at all. The same arguments give the same bytes."""
+    made = family(family_name)
+    maker = random_maker(family_name)
+    chosen = maker.sizes[size] if isinstance(size, str) else size
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileError("file-exists", f"{folder.name} is there already and not empty", where=folder)
+    if folder.exists():
+        folder.rmdir()
+    with replacing_folder(folder) as building:
+        maker.write_beside(building, chosen)
+        _write_checkpoint(building / maker.checkpoint_name, maker, chosen, seed)
+    return made.files(folder)
+
+
+def random_maker(family_name: str) -> RandomMaker:
+    """How a family's random bases are made: its sizes by name, its tensors, its other files."""
+    maker = import_module(f"voxgraft.families.{family(family_name).name}.random_base").MAKER
+    assert isinstance(maker, RandomMaker)
+    return maker

@@ -1,0 +1,221 @@
+"""The verb `graft`: train, merge and prove the tokenizer of a run, make the new rows, write `RUN/graft/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.bases import base_family
+from voxgraft.checkpoints.opening import open_checkpoint
+from voxgraft.checkpoints.rows import write_rows
+from voxgraft.config import RowSettings
+from voxgraft.errors import ConfigError
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.files import replacing_folder, sha256_of, write_json, write_text
+from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, GraftCard, card_text, readme, versions
+from voxgraft.results import Line, Table
+from voxgraft.rows import Array, RowReport, counts_by_method, make_rows, plan_rows, report_rows
+from voxgraft.settings import GraftSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tables import RowCount, base_tables, require_fit, require_grown
+from voxgraft.text.characters import exemplar
+from voxgraft.text.texts import Texts, read_texts
+from voxgraft.tokenizer_verbs import additions_json, additions_lines, learn_language, proof_lines, prove_spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers.prove import Proof
+from voxgraft.tokenizers.train import Learnt
+
+
+@dataclass(frozen=True, slots=True)
+class GraftResult:
+    """The proof, and the graft if the proof holds."""
+
+    chosen: str
+    """Which tokenizer was taken, from where, with its hash."""
+    learnt: Learnt | None
+    texts: Texts
+    proof: Proof
+    counts: RowCount
+    methods: dict[str, int]
+    samples: tuple[RowReport, ...]
+    folder: Path | None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.folder is not None else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tokenizer": self.chosen,
+            "learnt": additions_json(self.learnt.additions, self.learnt.plan) if self.learnt else None,
+            "proof": self.proof.to_json(),
+            "rows": self.counts.to_json(),
+            "methods": self.methods,
+            "samples": [sample.to_json() for sample in self.samples],
+            "graft": str(self.folder) if self.folder else None,
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = [f"tokenizer: {self.chosen}"]
+        if self.learnt:
+            lines += additions_lines(self.learnt.additions, self.learnt.plan, self.texts)
+        lines += proof_lines(self.proof)
+        if self.folder is None:
+            return [*lines, "nothing was written, since the proof does not hold"]
+        lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
+        return [*lines, *row_lines(self.methods, self.samples), f"graft: {self.folder}"]
+
+
+def graft(settings: GraftSettings) -> GraftResult:
+    """Tokenizer, proof and rows of one run in one go. Nothing is written unless the proof holds."""
+    base_folder, language = _required(settings)
+    family = base_family(base_folder, settings.family)
+    files = family.files(base_folder)
+    base = open_tokenizer(files.tokenizer)
+    texts = read_texts(settings.texts) if settings.texts else Texts(())
+    grown, learnt, chosen = _grown_tokenizer(settings, Spelling.of(family, base, None, language, base_folder), texts)
+    spelling = Spelling.of(family, base, grown, language, base_folder)
+    proof = prove_spelling(spelling, texts, settings.proof_texts)
+    counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
+    if not proof.holds:
+        return GraftResult(chosen, learnt, texts, proof, counts, {}, (), None)
+    require_grown(base, grown)
+    made = make_tables(files.checkpoint, spelling, settings.rows)
+    folder = settings.run / "graft"
+    _write(folder, spelling, files, made, settings.rows, proof)
+    _write_card(settings, spelling, files)
+    return GraftResult(chosen, learnt, texts, proof, counts, made.methods, made.samples, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRows:
+    """New rows by tensor, how many were made which way, and a sample to look at."""
+
+    rows: dict[str, Array]
+    methods: dict[str, int]
+    samples: tuple[RowReport, ...]
+
+
+def make_tables(checkpoint_path: Path, spelling: Spelling, settings: RowSettings) -> MadeRows:
+    """New rows for every text table of a base checkpoint."""
+    plans = plan_rows(spelling, settings.init)
+    rows: dict[str, Array] = {}
+    samples: tuple[RowReport, ...] = ()
+    with open_checkpoint(checkpoint_path) as checkpoint:
+        require_fit(checkpoint, spelling.family, spelling.base.size)
+        for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
+            rows[tensor] = make_rows(table, plans, settings, role)
+            if role == "embedding":
+                samples = tuple(report_rows(table, rows[tensor], plans, spelling.base))
+    return MadeRows(rows, counts_by_method(plans), samples)
+
+
+def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
+    """How the rows were made, and what a few of them sit near."""
+    if not methods:
+        return ["no new rows: the base has every piece already"]
+    made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
+    rows = tuple(
+        (
+            sample.piece,
+            sample.romanised or sample.how,
+            f"{sample.norm:.3f}",
+            f"{sample.base_norm:.3f}",
+            "  ".join(f"{piece} {cosine:.2f}" for piece, cosine in sample.nearest),
+        )
+        for sample in samples
+    )
+    table = Table(("new row", "romanised", "norm", "base norm", "nearest base tokens (cosine)"), rows)
+    return [f"new rows: {made}", table]
+
+
+def _required(settings: GraftSettings) -> tuple[Path, str]:
+    for name in ("base", "language"):
+        if getattr(settings, name) is None:
+            raise ConfigError("config-missing", f"`{name}` is not given", where=settings.run / "run.yaml")
+    if not settings.texts and settings.tokenizer.file is None:
+        found = "neither `texts` nor `tokenizer.file` is given"
+        raise ConfigError("config-missing", found, where=settings.run / "run.yaml")
+    assert settings.base is not None
+    assert settings.language is not None
+    return settings.base, settings.language
+
+
+def _grown_tokenizer(settings: GraftSettings, spelling: Spelling, texts: Texts) -> tuple[Tokenizer, Learnt | None, str]:
+    """The ready-made file if one is named, else one that is learnt from the texts. There is no third way."""
+    if settings.tokenizer.file is not None:
+        grown = open_tokenizer(settings.tokenizer.file)
+        return grown, None, f"{settings.tokenizer.file} (brought along; sha256 {grown.sha256})"
+    learnt = learn_language(spelling, texts, settings.tokenizer)
+    chosen = (
+        f"learnt from {len(settings.texts)} text file(s) on {spelling.base.path.name} (sha256 {learnt.grown.sha256})"
+    )
+    return learnt.grown, learnt, chosen
+
+
+def _write(
+    folder: Path, spelling: Spelling, files: BaseFiles, made: MadeRows, settings: RowSettings, proof: Proof
+) -> None:
+    grown, language = spelling.grown, spelling.language
+    assert grown is not None
+    assert language is not None
+    name = f"tokenizer{files.tokenizer.suffix}"
+    base = {
+        "checkpoint": files.checkpoint.name,
+        "checkpoint_sha256": sha256_of(files.checkpoint),
+        "tokenizer": files.tokenizer.name,
+        "tokenizer_sha256": spelling.base.sha256,
+        "pieces": spelling.base.size,
+    }
+    counts = {key: getattr(proof.counts, key) for key in ("same", "base_unknown", "holds_tag", "changed", "total")}
+    with replacing_folder(folder) as temporary:
+        (temporary / name).write_bytes(grown.data)
+        note = {"family": spelling.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
+        write_rows(temporary / ROWS_NAME, made.rows, note)
+        card = GraftCard(
+            family=spelling.family.name,
+            language=language,
+            tag=spelling.tag,
+            num_rows=grown.size - spelling.base.size,
+            base=base,
+            tokenizer=name,
+            tokenizer_sha256=grown.sha256,
+            rows_sha256=sha256_of(temporary / ROWS_NAME),
+            method={**settings.model_dump(), "made": made.methods},
+            proof=counts,
+            licence=spelling.family.licence,
+            versions=versions(),
+        )
+        write_text(temporary / CARD_NAME, card_text(card))
+        entry = exemplar(language)
+        write_text(temporary / README_NAME, readme(card, entry.name if entry else language, _sample_lines(made)))
+
+
+def _sample_lines(made: MadeRows) -> list[str]:
+    if not made.samples:
+        return []
+    near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
+    return [f"For a look: {near}."]
+
+
+def _write_card(settings: GraftSettings, spelling: Spelling, files: BaseFiles) -> None:
+    """RUN/card.json: what the run was made from."""
+    resolved = settings.model_dump(mode="json", exclude={"run"})
+    card = {
+        "format": "voxgraft-run-1",
+        "family": spelling.family.name,
+        "base": {path.name: sha256_of(path) for path in (files.checkpoint, files.tokenizer)},
+        "texts": {str(path): sha256_of(path) for path in settings.texts},
+        "settings": resolved,
+        "versions": versions(),
+    }
+    write_json(settings.run / "card.json", card, overwrite=True)
+
+
+def base_of(settings: GraftSettings) -> tuple[Family, BaseFiles]:
+    """Family and files of a run's base."""
+    folder, _ = _required(settings)
+    found = base_family(folder, settings.family)
+    return found, found.files(folder)

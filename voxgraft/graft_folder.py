@@ -1,0 +1,155 @@
+"""The graft folder: everything that is added to a base for one language, small enough to share.
+
+`graft.json` says what it belongs to; `tokenizer.*` and `rows.safetensors` are the graft; `README.md` is for people.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from voxgraft import __version__
+from voxgraft.checkpoints.rows import read_rows_file
+from voxgraft.errors import GraftError
+from voxgraft.families import family
+from voxgraft.files import existing_file, existing_folder, read_json, sha256_of
+from voxgraft.rows import Array
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+
+FORMAT = "voxgraft-graft-1"
+CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
+_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex")
+_TEXT_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class GraftCard:
+    """What graft.json holds."""
+
+    family: str
+    language: str
+    tag: str | None
+    num_rows: int
+    base: dict[str, Any]
+    """File names and SHA-256 of the base's checkpoint and tokenizer, its number of pieces."""
+    tokenizer: str
+    tokenizer_sha256: str
+    rows_sha256: str
+    method: dict[str, Any]
+    proof: dict[str, Any]
+    licence: str
+    versions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+
+    @property
+    def base_pieces(self) -> int:
+        return int(self.base["pieces"])
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """A graft folder, opened and checked: its parts belong together."""
+
+    folder: Path
+    card: GraftCard
+    tokenizer: Tokenizer
+    rows: dict[str, Array]
+
+
+def versions() -> dict[str, str]:
+    """What made a graft."""
+    return {"voxgraft": __version__, **{name: version(name) for name in _PACKAGES}}
+
+
+def read_card(folder: Path) -> GraftCard:
+    """graft.json alone, with every value of the right kind."""
+    path = existing_folder(folder) / CARD_NAME
+    value = read_json(existing_file(path))
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise GraftError("graft-broken", f"{CARD_NAME} has no format {FORMAT!r}", where=path)
+    fields: dict[str, Any] = {name: value.get(name) for name in GraftCard.__slots__}
+    wrong = [name for name in _TEXT_KEYS if not isinstance(fields[name], str)]
+    wrong += [name for name in ("base", "method", "proof", "versions") if not isinstance(fields[name], dict)]
+    if type(fields["num_rows"]) is not int or fields["num_rows"] < 0:
+        wrong.append("num_rows")
+    if isinstance(fields["base"], dict) and type(fields["base"].get("pieces")) is not int:
+        wrong.append("base.pieces")
+    if fields["tag"] is not None and not isinstance(fields["tag"], str):
+        wrong.append("tag")
+    if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
+        found = f"{CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
+        raise GraftError("graft-broken", found, where=path)
+    fields["licence"] = str(fields["licence"] or "")
+    return GraftCard(**fields)
+
+
+def open_graft(folder: Path) -> Graft:
+    """The whole graft; refused with the difference if a part does not belong."""
+    card = read_card(folder)
+    tokenizer = open_tokenizer(folder / card.tokenizer)
+    rows = read_rows_file(folder / ROWS_NAME)
+    if tokenizer.size != card.base_pieces + card.num_rows:
+        found = (
+            f"{card.tokenizer} has {tokenizer.size:,} pieces, but {CARD_NAME} adds {card.num_rows:,} rows "
+            f"to {card.base_pieces:,}"
+        )
+        raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
+    expected = {point.tensor for point in family(card.family).graft_points}
+    if set(rows) != expected:
+        found = f"{ROWS_NAME} holds {', '.join(sorted(rows)) or 'nothing'}"
+        raise GraftError("graft-mismatch", found, expected=", ".join(sorted(expected)), where=folder)
+    for name, values in rows.items():
+        if values.shape[0] != card.num_rows:
+            found = f"{name} in {ROWS_NAME} has {values.shape[0]:,} rows"
+            raise GraftError("graft-mismatch", found, expected=f"{card.num_rows:,}", where=folder)
+    for name, stated in ((card.tokenizer, card.tokenizer_sha256), (ROWS_NAME, card.rows_sha256)):
+        actual = sha256_of(folder / name)
+        if actual != stated:
+            found = f"{name} has sha256 {actual[:12]}, {CARD_NAME} says {stated[:12]}"
+            raise GraftError("graft-mismatch", found, where=folder)
+    return Graft(folder, card, tokenizer, rows)
+
+
+def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
+    """The card for people who are handed the folder."""
+    proof = card.proof
+    lines = [
+        f"# {language_name} for {card.family}",
+        "",
+        f"A voxgraft graft: {card.num_rows:,} new text rows for {language_name} (`{card.language}`).",
+        "It holds nothing of the base itself. The base that it belongs to:",
+        "",
+        "| file | sha256 |",
+        "| --- | --- |",
+        f"| {card.base['checkpoint']} | {card.base['checkpoint_sha256']} |",
+        f"| {card.base['tokenizer']} | {card.base['tokenizer_sha256']} |",
+        "",
+        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
+        f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
+        f"- New rows, not trained yet: {card.method['init']}, noise {card.method['noise']}, "
+        f"seed {card.method['seed']}.",
+        *(f"- {sample}" for sample in samples),
+        "",
+        "| file | what |",
+        "| --- | --- |",
+        f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
+        f"| {ROWS_NAME} | the new rows of each text table, float32 |",
+        f"| {CARD_NAME} | what this belongs to, for machines |",
+        "",
+        "## Licence of the base",
+        "",
+        card.licence,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def card_text(card: GraftCard) -> str:
+    """graft.json's text."""
+    return json.dumps(card.to_json(), ensure_ascii=False, indent=2) + "\n"

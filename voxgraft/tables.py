@@ -1,0 +1,141 @@
+"""A checkpoint's text tables against a family and its tokenizer: do the rows fit, and what are the base's rows?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.errors import CheckpointError, Finding, TokenizerError, finding
+from voxgraft.families import family, family_names
+from voxgraft.families.base import Family
+from voxgraft.results import Table
+from voxgraft.rows import Array
+from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers.flat_map import FlatMap
+
+_FLOATS = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """The numbers that people look for, for one growth of a text table."""
+
+    base_pieces: int
+    new_pieces: int
+    spare_rows: int
+
+    @property
+    def pieces(self) -> int:
+        return self.base_pieces + self.new_pieces
+
+    @property
+    def rows(self) -> int:
+        return self.pieces + self.spare_rows
+
+    def table(self) -> Table:
+        """Base pieces, new pieces, total, table rows, fixed, trained."""
+        names = ("base pieces", "new pieces", "total", "spare", "table rows", "fixed", "trained")
+        fixed = self.base_pieces + self.spare_rows
+        values = (self.base_pieces, self.new_pieces, self.pieces, self.spare_rows, self.rows, fixed, self.new_pieces)
+        return Table(names, (tuple(f"{value:,}" for value in values),))
+
+    def spare_note(self) -> str | None:
+        """Why there is a row more than pieces, where that is so."""
+        if not self.spare_rows:
+            return None
+        return (
+            f"{self.rows:,} rows for {self.pieces:,} pieces is right: the last row is a spare that no text indexes. "
+            "It stays last, and no new piece starts from it."
+        )
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "base_pieces": self.base_pieces,
+            "new_pieces": self.new_pieces,
+            "pieces": self.pieces,
+            "spare_rows": self.spare_rows,
+            "table_rows": self.rows,
+        }
+
+
+def family_of_checkpoint(checkpoint: Checkpoint, name: str | None) -> Family:
+    """The family that was named, else the one whose text tables are in the file."""
+    if name is not None:
+        return family(name)
+    for candidate in map(family, family_names()):
+        if any(point.tensor in checkpoint.tensors for point in candidate.graft_points):
+            return candidate
+    looked = ", ".join(f"{kind}: {family(kind).graft_points[0].tensor}" for kind in family_names())
+    found = f"no text table of a known family among {len(checkpoint.tensors):,} tensors (looked for {looked})"
+    raise CheckpointError("checkpoint-family", found, where=checkpoint.path)
+
+
+def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> list[Finding]:
+    """Every way in which the file's text tables do not fit a tokenizer of that many pieces."""
+    expected = pieces + found_family.spare_rows
+    rows: dict[str, int] = {}
+    findings: list[Finding] = []
+    where = checkpoint.path
+    for point in found_family.graft_points:
+        info = checkpoint.tensors.get(point.tensor)
+        if info is None:
+            findings.append(finding("tensor-missing", f"{point.tensor} is not in the file", where=where))
+            continue
+        if info.dtype not in _FLOATS or len(info.shape) != (1 if point.role == "head-bias" else 2):
+            found = f"{point.tensor} is {info.dtype} {list(info.shape)}"
+            findings.append(finding("tensor-shape", found, expected="float rows", where=where))
+            continue
+        rows[point.tensor] = info.shape[0]
+    if len(set(rows.values())) > 1:
+        found = ", ".join(f"{name} has {count:,} rows" for name, count in rows.items())
+        findings.append(finding("head-not-grown", found, expected="equal row counts", where=where))
+    for name, count in rows.items():
+        if count != expected:
+            code = "ids-past-table" if count < pieces else "rows-vs-tokenizer"
+            spare = f" + {found_family.spare_rows} spare" if found_family.spare_rows else ""
+            found = f"{name} has {count:,} rows, the tokenizer {pieces:,} pieces"
+            findings.append(finding(code, found, expected=f"{pieces:,} pieces{spare} = {expected:,} rows", where=where))
+            break
+    return findings
+
+
+def require_fit(checkpoint: Checkpoint, found_family: Family, pieces: int) -> None:
+    """Raise the first of `row_findings`."""
+    for item in row_findings(checkpoint, found_family, pieces):
+        raise CheckpointError(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
+
+
+def require_grown(base: Tokenizer, grown: Tokenizer) -> None:
+    """The grown tokenizer must be the base's with pieces appended, without gaps."""
+    where = grown.path
+    if isinstance(grown, FlatMap):
+        raise TokenizerError("tokenizer-flat-map", f"{where.name} is a flat map without merges", where=where)
+    if base.kind != grown.kind:
+        raise TokenizerError("tokenizer-kind", f"{where.name} is {grown.kind}, the base {base.kind}", where=where)
+    if grown.pieces[: base.size] != base.pieces:
+        at = next(at for at in range(base.size) if at >= grown.size or grown.pieces[at] != base.pieces[at])
+        found = f"id {at} is {base.shown(at)!r} in the base and {grown.shown(at)!r} in {where.name}"
+        raise TokenizerError("tokenizer-not-grown", found, where=where)
+    if grown.gaps:
+        found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
+        raise TokenizerError("tokenizer-gaps", found, where=where)
+
+
+def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> Iterator[tuple[str, str, Array]]:
+    """Tensor name, role and base rows (without the spare) of each text table, one at a time."""
+    for point in found_family.graft_points:
+        values = checkpoint.read_rows(point.tensor, 0, pieces)
+        table = values.astype(np.float32, copy=False)
+        if not np.isfinite(table).all():
+            found = f"{point.tensor} holds values that are not finite"
+            raise CheckpointError("tensor-not-finite", found, where=checkpoint.path)
+        yield point.tensor, point.role, table
+
+
+def tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
+    """The tokenizer of the base folder that a checkpoint lies in."""
+    return found_family.files(checkpoint.parent).tokenizer
