@@ -7,8 +7,7 @@
 #   make clean   remove everything that make has made
 #
 # Another Python:  make test PYTHON=python3.13
-# A CPU-only torch, where pip would fetch the CUDA one:
-#   make test PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# Flags for pip, for example another index for a CPU-only torch:  make test PIP_FLAGS=...
 
 PYTHON ?= python3
 PIP_FLAGS ?=

@@ -242,6 +242,167 @@ CATALOGUE: dict[str, Code] = {
         "The optimizer state was made for other tensors, for example by a run that trained the whole table; its moments would push the wrong rows.",
         "start the optimizer afresh from this checkpoint, or resume the run that the state belongs to.",
     ),
+    # ---- checkpoints -------------------------------------------------------------------------------------
+    "checkpoint-unknown": Code(
+        "checkpoints",
+        "The file is neither safetensors nor a torch archive.",
+        "check that this is the checkpoint itself; unpack it if it is an archive of another kind.",
+    ),
+    "checkpoint-truncated": Code(
+        "checkpoints",
+        "The file ends too early: a download or a copy was cut off.",
+        "download or copy it again and compare the size with its source.",
+    ),
+    "checkpoint-changed": Code(
+        "checkpoints",
+        "Something else wrote to the file while it was being read, so what was read may not belong together.",
+        "wait until the other program is done, and run it again.",
+    ),
+    "checkpoint-page": Code(
+        "checkpoints",
+        "A web page was saved under the name of a checkpoint: the server sent a login, a licence or an error page.",
+        "open the address in a browser, accept the licence or log in, and download the file itself.",
+    ),
+    "checkpoint-lfs": Code(
+        "checkpoints",
+        "This is a note of three lines that stands for the file in a git repository, not the file.",
+        "run `git lfs pull` in that repository, or download the file itself.",
+    ),
+    "checkpoint-tar": Code(
+        "checkpoints",
+        "A tar archive: very old torch files are tar archives, and so are packed folders.",
+        "unpack it and name the checkpoint inside, or load it with the torch that wrote it and save it again.",
+    ),
+    "checkpoint-legacy": Code(
+        "checkpoints",
+        "torch wrote its files in another form before version 1.6; that form is only a pickle and is not read here.",
+        "if you trust the file: torch.save(torch.load(OLD, weights_only=True), NEW), then use NEW.",
+    ),
+    "checkpoint-pickle": Code(
+        "checkpoints",
+        "A bare pickle can run any code when it is loaded, and has no tensors that could be read without that.",
+        "get the checkpoint as safetensors or as a file written by torch.save.",
+    ),
+    "safetensors-header": Code(
+        "checkpoints", "The header is not what safetensors has there; the file is damaged.", "download it again."
+    ),
+    "safetensors-duplicate": Code(
+        "checkpoints",
+        "The same name stands twice in the header, so it is unclear which tensor is meant.",
+        "get the file from its maker again.",
+    ),
+    "safetensors-entry": Code(
+        "checkpoints", "An entry of the header is not the description of a tensor.", "download the file again."
+    ),
+    "safetensors-metadata": Code(
+        "checkpoints",
+        "The notes in the header may hold texts only.",
+        "write the file again with plain texts as metadata.",
+    ),
+    "safetensors-offsets": Code(
+        "checkpoints",
+        "The header does not give every byte of the file to exactly one tensor: the file is damaged or was made to mislead.",
+        "download it again, from its maker.",
+    ),
+    "tensor-dtype": Code(
+        "checkpoints",
+        "The tensor has a number format that voxgraft does not read.",
+        "get the checkpoint in float32, float16 or bfloat16.",
+    ),
+    "tensor-shape": Code(
+        "checkpoints", "No tensor of a model has such a shape.", "check that this is the right file; download it again."
+    ),
+    "tensor-missing": Code(
+        "checkpoints",
+        "The checkpoint has no tensor of that name.",
+        "check that the checkpoint and the family belong together.",
+    ),
+    "torch-archive": Code(
+        "checkpoints",
+        "The zip archive is damaged, lies about its records, or was not written by torch.save.",
+        "download it again; if it is another kind of zip archive, unpack it.",
+    ),
+    "torch-compressed": Code(
+        "checkpoints",
+        "torch never compresses; somebody packed the file anew, and it can no longer be read in place.",
+        "unpack and get the original, or: torch.save(torch.load(OLD, weights_only=True), NEW).",
+    ),
+    "torch-checksum": Code(
+        "checkpoints",
+        "Bytes of the archive are not the ones that were written: the disk or the download is at fault.",
+        "download or copy it again.",
+    ),
+    "torch-pickle": Code(
+        "checkpoints",
+        "The part of the file that names the tensors is broken, too large, or made to mislead.",
+        "download it again, from its maker.",
+    ),
+    "torch-contents": Code(
+        "checkpoints",
+        "The file is sound but does not hold a dictionary of tensors, for example because a whole model object was saved.",
+        "save the model's state_dict() instead: torch.save(model.state_dict(), NEW).",
+    ),
+    "torch-tensor": Code(
+        "checkpoints",
+        "A tensor is described in a way that cannot be read in place, such as sparse or quantised.",
+        "save the model again with ordinary tensors.",
+    ),
+    "torch-storage": Code(
+        "checkpoints",
+        "A tensor's values are missing from the archive or have another size than they should.",
+        "download it again.",
+    ),
+    "growth-table": Code(
+        "checkpoints",
+        "The tensor or its new rows cannot be rows of one text table.",
+        "check that the tensor is a text embedding, a text head or its bias, and that the rows have its width.",
+    ),
+    "growth-rows": Code(
+        "checkpoints",
+        "The table has another number of rows than the base's pieces and spare rows, so new rows would land on wrong ids.",
+        "use the tokenizer that belongs to this checkpoint; a file that was grown before is not grown twice.",
+    ),
+    "growth-uneven": Code(
+        "checkpoints",
+        "Text embedding and text head would end up with different row counts; such a file cannot be loaded.",
+        "make the same number of new rows for each.",
+    ),
+    "growth-not-finite": Code(
+        "checkpoints",
+        "A new row is NaN, infinite, or too large for the file's number format.",
+        "make the rows again; look at the base's rows if it stays so.",
+    ),
+    "growth-view": Code(
+        "checkpoints",
+        "Another tensor is a window on a part of the table, and would be torn off it.",
+        "save the model again so that each tensor has its own values (tensor.clone()).",
+    ),
+    "growth-tied": Code(
+        "checkpoints",
+        "Two names stand for the same table, so both must get the same new rows.",
+        "give both the same rows, or save the model again with separate tables.",
+    ),
+    "growth-onto-input": Code(
+        "checkpoints",
+        "The output would replace its own input, and a base is never written to.",
+        "choose another --output.",
+    ),
+    "disk-too-small": Code(
+        "checkpoints",
+        "The disk has less room than the output needs; nothing was written.",
+        "free some space or choose a folder on another disk.",
+    ),
+    "rows-file": Code(
+        "checkpoints",
+        "The file with a graft's rows does not hold finite float32 rows.",
+        "make the graft again with `voxgraft graft RUN`, or get the file from its maker again.",
+    ),
+    "pickle-unsafe": Code(
+        "checkpoints",
+        "The pickle in the file asks for names that could run any code when torch loads it. voxgraft reads its tensors without that.",
+        "do not load it with torch.load(weights_only=False); a file written by `voxgraft extend` holds tensors only.",
+        level="warning",
+    ),
     # ---- rows against tokenizer --------------------------------------------------------------------------
     "checkpoint-family": Code(
         "rows",
@@ -281,5 +442,215 @@ CATALOGUE: dict[str, Code] = {
         "grafts",
         "The parts of the graft folder do not belong together.",
         "run `voxgraft graft RUN` again, or restore the folder from `graft.previous` beside it.",
+    ),
+    # ---- check -------------------------------------------------------------------------------------------
+    "checkpoint-stand-in": Code(
+        "check",
+        "The file holds a small stand-in model (an encoder with a spectrogram decoder). Nothing of it but the text table comes from the base, so it spoke no language before the training either.",
+        "train from the base itself; nothing in this file but its text rows could be kept.",
+    ),
+    "checkpoint-extras": Code(
+        "check",
+        "Beside the model's tensors the file holds other things, such as an optimizer state.",
+        "none is needed: voxgraft reads the model's tensors and never takes an optimizer state from elsewhere.",
+        "note",
+    ),
+    "pickle-code": Code(
+        "check",
+        "Loading this file with Python's own unpickler could run any program. voxgraft reads such files without running them.",
+        "do not open it with torch.load(weights_only=False); ask where it came from, or use a safetensors file.",
+    ),
+    "config-vs-tokenizer": Code(
+        "check",
+        "The config builds a text table of another size than the tokenizer needs: ids past its end stop the program (a device-side assert on a GPU).",
+        "write the tokenizer's number of pieces into the config. voxgraft itself reads sizes from the files and needs no such number.",
+    ),
+    "config-vs-rows": Code(
+        "check",
+        "The config builds a text table of another size than the checkpoint has, so the table cannot be loaded; trainers that go on regardless start from random rows.",
+        "write the number that belongs to the checkpoint into the config, or grow the checkpoint with `voxgraft extend`.",
+    ),
+    "spare-row": Code(
+        "check",
+        "This family has one text row more than pieces; the last one is a spare that no text indexes. It is no mismatch.",
+        "none is needed; keep the checkpoint, and its optimizer state if you resume with the old trainer.",
+        "note",
+    ),
+    "spare-counted-twice": Code(
+        "check",
+        "The number of rows, which has the spare in it already, was taken for the number of pieces, and a second spare was added. The row too many is never read, but the sizes no longer fit together.",
+        "state the number of pieces in the config, and grow the base again with `voxgraft extend`.",
+    ),
+    "spare-row-copied": Code(
+        "check",
+        "The base's spare row was trained only as the answer that is never right. A prefix copy puts it on the first new piece, which starts out suppressed.",
+        "grow the base again with `voxgraft extend`, which keeps the spare last.",
+    ),
+    "base-rows-same": Code(
+        "check", "Every text row of the base is in the checkpoint, bit for bit.", "none is needed.", "note"
+    ),
+    "base-rows-rounded": Code(
+        "check",
+        "The checkpoint keeps its numbers in a shorter format. Its base rows are the base's, rounded to that format.",
+        "none is needed; start from the base's own file if you want the same bits.",
+        "note",
+    ),
+    "base-rows-changed": Code(
+        "check",
+        "Text rows of the base were changed, so the languages that the base spoke are read differently now.",
+        "grow the base again with `voxgraft extend`: new rows from this checkpoint can be kept, base rows come from the base.",
+    ),
+    "base-rows-shrunk": Code(
+        "check",
+        "All base rows shrank by one common factor: a gradient mask does not stop weight decay, which pulls masked rows towards zero at every step.",
+        "take the base rows from the base again with `voxgraft extend`. In voxgraft no optimizer ever holds a base row.",
+    ),
+    "new-rows-zero": Code(
+        "check",
+        "New rows that are all zero were never given a first value; pieces on them all look the same to the model.",
+        "grow the base again with `voxgraft extend`, which starts each row from the base's own rows.",
+        "warning",
+    ),
+    "new-rows-equal": Code(
+        "check",
+        "New rows that are copies of each other, bit for bit, were never trained apart: the model cannot tell their pieces apart yet.",
+        "add a little noise at the start (`rows.noise`), and train on text in which these pieces occur.",
+        "note",
+    ),
+    "new-rows-random": Code(
+        "check",
+        "The new rows share no direction, as independent random numbers do: they started from noise and have learnt little or nothing.",
+        "start them from the base's own rows: `voxgraft extend --rows.init romanised`.",
+        "note",
+    ),
+    "new-rows-scale": Code(
+        "check",
+        "The new rows are much longer or shorter than the base's, so that new pieces drown the old ones or are drowned by them.",
+        "grow the base again with `voxgraft extend`, which gives new rows the base's own scale.",
+        "warning",
+    ),
+    "body-same": Code(
+        "check",
+        "Everything but the text tables is the base's own, and speech leaves through a head of its own: growing the text tables has not changed the base's speech by one bit.",
+        "none is needed.",
+        "note",
+    ),
+    "body-changed": Code(
+        "check",
+        "Tensors behind the text rows differ from the base's. Whatever happened to the text rows, the old languages may sound different now.",
+        "listen to the old languages before you go on; gated training (`train.mode: gated`) never touches these tensors.",
+        "warning",
+    ),
+    "body-missing": Code(
+        "check",
+        "The checkpoint lacks tensors that the base has. Stock loaders pass over that in silence and leave those parts random.",
+        "use a whole checkpoint.",
+    ),
+    "special-ids-moved": Code(
+        "check",
+        "Start, stop, unknown and the like must stay on the ids that the model was trained with.",
+        "make the tokenizer with `voxgraft tokenizer merge`, which only appends; a tokenizer trained afresh numbers everything anew.",
+    ),
+    "piece-on-deleted-id": Code(
+        "check",
+        "The stock program deletes this id from every text before it speaks, so whatever has it is never heard.",
+        "make the tokenizer with `voxgraft tokenizer merge`, which appends behind the base's pieces.",
+    ),
+    "text-share": Code(
+        "check",
+        "Where the tokens of your text fall: on new rows, on rows of the base, or on unknown.",
+        "none is needed.",
+        "note",
+    ),
+    "text-spelled": Code("check", "A sentence of your text, piece by piece.", "none is needed.", "note"),
+    "text-off-new-rows": Code(
+        "check",
+        "Your text never uses a new row, so training on it would teach the new rows nothing.",
+        "check that texts and tokenizer are of the same language.",
+        "warning",
+    ),
+    "npy-broken": Code(
+        "check",
+        "A file of ids is not a plain list of whole numbers in NumPy's format.",
+        "make the prepared data again; files with Python objects are never read.",
+    ),
+    "prepared-empty": Code(
+        "check",
+        "The folder of prepared data holds no text ids.",
+        "give the folder in which `text_ids/` stands.",
+    ),
+    "prepared-ids-outside": Code(
+        "check",
+        "The prepared text holds ids for which there is no row; on a GPU this ends in a device-side assert.",
+        "spell the texts again with the tokenizer that belongs to the checkpoint; the speech codes can stay.",
+    ),
+    "prepared-ids-deleted": Code(
+        "check",
+        "The prepared text holds ids that mean start or stop and that the stock program deletes: training sees them, speaking never does. A tokenizer whose unknown is one of these ids writes them.",
+        "spell the texts again with a tokenizer that was grown from the base's.",
+    ),
+    "prepared-ids-unknown": Code(
+        "check",
+        "Part of the prepared text is the unknown token: the model cannot see what is said there.",
+        "spell the texts again with a tokenizer that has every letter (`voxgraft tokenizer train`, then `merge`).",
+        "warning",
+    ),
+    "prepared-other-tokenizer": Code(
+        "check",
+        "The prepared ids are not what this tokenizer makes of the same text, so training would move the wrong rows. Equal sizes do not show this.",
+        "spell the texts again with this tokenizer, or give the tokenizer that the data was prepared with.",
+    ),
+    "freeze-boundary": Code(
+        "check",
+        "The freeze boundary is not the base's number of pieces: base rows above it are trained, or new rows below it are not.",
+        "set it to the base's number of pieces if you use the old trainer. voxgraft needs no boundary: base rows are never in the optimizer.",
+    ),
+    "freeze-off": Code(
+        "check",
+        "The config trains the base's own text rows together with the new ones, on the new language alone.",
+        "use voxgraft, in which base rows cannot be trained.",
+    ),
+    "freeze-leaks": Code(
+        "check",
+        "The freeze is a mask on the gradient. Weight decay and momentum pass it, and everything behind the text rows trains at the full rate.",
+        "set the weight decay to 0 if you use the old trainer. In voxgraft no optimizer ever holds a base row.",
+        "warning",
+    ),
+    "freeze-needless": Code(
+        "check",
+        "The freeze boundary is the base's number of pieces. voxgraft needs none: base rows are never in the optimizer.",
+        "leave it out.",
+        "note",
+    ),
+    "rate-out-of-range": Code(
+        "check",
+        "The learning rate lies outside what makes sense for this part of the model: too low learns nothing, too high destroys what is there.",
+        "choose a rate inside the range that is named.",
+        "warning",
+    ),
+    "rate-as-text": Code(
+        "check",
+        "YAML reads 1e-5 as a text, not as a number; some trainers stop at it, others compare it wrongly.",
+        "write it with a point: 1.0e-5.",
+        "note",
+    ),
+    "base-other": Code(
+        "check",
+        "The base folder is not the one from which this run was made: rows, ids and promises hold for that one only.",
+        "give the base that the run was made from, or make the graft again with `voxgraft graft RUN`.",
+    ),
+    "texts-changed": Code(
+        "check",
+        "Texts changed after the graft was made, so its tokenizer may lack pieces or characters for them.",
+        "run `voxgraft graft RUN` again if the change matters.",
+        "warning",
+    ),
+    "graft-missing": Code(
+        "check", "The run has no graft yet, so there is nothing to train.", "make it with `voxgraft graft RUN`."
+    ),
+    "graft-other-tokenizer": Code(
+        "check",
+        "The tokenizer that the settings name is not the one in the graft.",
+        "run `voxgraft graft RUN` again, or take the setting out.",
     ),
 }

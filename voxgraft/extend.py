@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints.grow import GrowthPlan, GrowthReport, TableGrowth, grow, verify_growth
-from voxgraft.checkpoints.opening import open_checkpoint
+from voxgraft.checkpoints import (
+    GrowthPlan,
+    GrowthProof,
+    GrowthReport,
+    TableGrowth,
+    grow,
+    open_checkpoint,
+    verify_growth,
+)
+from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import CheckpointError
 from voxgraft.graft import make_tables, row_lines
 from voxgraft.results import Line
@@ -27,7 +35,8 @@ class ExtendResult:
     methods: dict[str, int]
     samples: tuple[RowReport, ...]
     report: GrowthReport
-    verified: bool
+    proof: GrowthProof | None
+    """What was read back and found the same bits; None where that was not asked for."""
     output: Path
     exit_code: int = 0
 
@@ -38,7 +47,7 @@ class ExtendResult:
             "methods": self.methods,
             "samples": [sample.to_json() for sample in self.samples],
             "growth": self.report.to_json(),
-            "verified": self.verified,
+            "read_back": self.proof.to_json() if self.proof else None,
             "output": str(self.output),
         }
 
@@ -46,9 +55,15 @@ class ExtendResult:
         lines: list[Line] = [f"base tokenizer: {self.base_tokenizer}"]
         lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
         lines += row_lines(self.methods, self.samples)
-        lines += self.report.lines()
-        if self.verified:
-            lines.append("read back: every tensor and row that is not new is the same bits")
+        lines += growth_lines(self.report)
+        if self.proof:
+            rows, tensors, compared = (
+                f"{count:,}"
+                for count in (self.proof.rows_identical, self.proof.tensors_identical, self.proof.bytes_compared)
+            )
+            lines.append(
+                f"old rows are the same bits: {rows} old rows and {tensors} other tensors read back, {compared} bytes"
+            )
         return [*lines, f"written to {self.output}"]
 
 
@@ -66,9 +81,32 @@ def extend(settings: ExtendSettings) -> ExtendResult:
         counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
         plan = GrowthPlan({name: TableGrowth(base.size, family.spare_rows, rows) for name, rows in made.rows.items()})
         report = grow(checkpoint, plan, settings.output, overwrite=settings.overwrite, hashed=settings.hash)
-        if settings.verify:
-            with open_checkpoint(settings.output) as written:
-                for difference in verify_growth(checkpoint, written, plan):
-                    raise CheckpointError("growth-differs", difference, where=settings.output)
+        proof = _read_back(checkpoint, plan, settings.output) if settings.verify else None
     chosen = f"{base_path} (sha256 {base.sha256})"
-    return ExtendResult(chosen, counts, made.methods, made.samples, report, settings.verify, settings.output)
+    return ExtendResult(chosen, counts, made.methods, made.samples, report, proof, settings.output)
+
+
+def _read_back(checkpoint: Checkpoint, plan: GrowthPlan, output: Path) -> GrowthProof:
+    """Prove the written file; one that fails is not left lying about."""
+    try:
+        with open_checkpoint(output) as written:
+            return verify_growth(checkpoint, written, plan)
+    except CheckpointError:
+        output.unlink(missing_ok=True)
+        raise
+
+
+def growth_lines(report: GrowthReport) -> list[Line]:
+    """What was copied, what grew, what was left out."""
+    copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
+    lines: list[Line] = [copied]
+    lines += [
+        f"  {item.name} ({item.dtype}): {list(item.old_shape)} -> {list(item.new_shape)}" for item in report.grown
+    ]
+    lines += [
+        f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})"
+        for extra in report.left_out
+    ]
+    if report.input_sha256 and report.output_sha256:
+        lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
+    return lines

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_family
-from voxgraft.checkpoints.opening import open_checkpoint
-from voxgraft.checkpoints.rows import write_rows
+from voxgraft.checkpoints import open_checkpoint, write_rows
 from voxgraft.config import RowSettings
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import BaseFiles, Family
@@ -162,9 +161,10 @@ def _write(
     assert grown is not None
     assert language is not None
     name = f"tokenizer{files.tokenizer.suffix}"
+    checkpoint_sha256 = sha256_of(files.checkpoint)
     base = {
         "checkpoint": files.checkpoint.name,
-        "checkpoint_sha256": sha256_of(files.checkpoint),
+        "checkpoint_sha256": checkpoint_sha256,
         "tokenizer": files.tokenizer.name,
         "tokenizer_sha256": spelling.base.sha256,
         "pieces": spelling.base.size,
@@ -172,7 +172,7 @@ def _write(
     counts = {key: getattr(proof.counts, key) for key in ("same", "base_unknown", "holds_tag", "changed", "total")}
     with replacing_folder(folder) as temporary:
         (temporary / name).write_bytes(grown.data)
-        note = {"family": spelling.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
+        note = {"family": spelling.family.name, "language": language, "base_sha256": checkpoint_sha256}
         write_rows(temporary / ROWS_NAME, made.rows, note)
         card = GraftCard(
             family=spelling.family.name,

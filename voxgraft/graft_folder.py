@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft import __version__
-from voxgraft.checkpoints.rows import read_rows_file
+from voxgraft.checkpoints import read_rows_file
 from voxgraft.errors import GraftError
 from voxgraft.families import family
 from voxgraft.files import existing_file, existing_folder, read_json, sha256_of
@@ -93,7 +93,7 @@ def open_graft(folder: Path) -> Graft:
     """The whole graft; refused with the difference if a part does not belong."""
     card = read_card(folder)
     tokenizer = open_tokenizer(folder / card.tokenizer)
-    rows = read_rows_file(folder / ROWS_NAME)
+    rows, _ = read_rows_file(folder / ROWS_NAME)
     if tokenizer.size != card.base_pieces + card.num_rows:
         found = (
             f"{card.tokenizer} has {tokenizer.size:,} pieces, but {CARD_NAME} adds {card.num_rows:,} rows "

@@ -67,7 +67,7 @@ def family_of_checkpoint(checkpoint: Checkpoint, name: str | None) -> Family:
     if name is not None:
         return family(name)
     for candidate in map(family, family_names()):
-        if any(point.tensor in checkpoint.tensors for point in candidate.graft_points):
+        if candidate.graft_points[0].tensor in checkpoint.tensors:  # the embedding; both call their head alike
             return candidate
     looked = ", ".join(f"{kind}: {family(kind).graft_points[0].tensor}" for kind in family_names())
     found = f"no text table of a known family among {len(checkpoint.tensors):,} tensors (looked for {looked})"

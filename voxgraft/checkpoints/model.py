@@ -72,7 +72,7 @@ class TensorInfo:
 
     def same_bytes(self, other: TensorInfo) -> bool:
         """Whether two names stand for one and the same tensor."""
-        return replace(self, name=other.name) == other
+        return self.start == other.start and replace(self, name=other.name) == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Checkpoint:
         if info.contiguous:
             values = np.empty(info.shape, dtype)
             if info.num_values:
-                self.source.fill(info.start, memoryview(values.reshape(-1).view(np.uint8)))
+                self.source.fill(info.start, values.reshape(-1).view(np.uint8).data)
             return values
         if info.num_bytes > max(info.span_bytes, MAX_EXPANDED_BYTES):
             found = f"{info.name} unfolds {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
@@ -167,6 +167,11 @@ class Checkpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_text(value: object) -> bool:
+    """Whether the value is a text that can be written as UTF-8 (JSON and pickles can hold halves of characters)."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def plain_shape(value: object) -> tuple[int, ...] | None:

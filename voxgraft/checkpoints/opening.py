@@ -56,9 +56,9 @@ def dangerous_globals(path: Path) -> list[str]:
         head = source.read(0, min(source.size, HEAD_BYTES))
         if head.startswith(b"PK"):
             return unsafe_names([read_data_pickle(source)])
-        if _is_pickle(head):
-            return unsafe_names([source.read(0, min(source.size, MAX_PICKLE_BYTES))])
-        return []
+        if _is_safetensors(head):
+            return []
+        return unsafe_names([source.read(0, min(source.size, MAX_PICKLE_BYTES))])
     finally:
         source.close()
 
@@ -76,13 +76,19 @@ def _reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
         raise _refused("checkpoint-tar", "a tar archive", source)
     if LEGACY_MAGIC in head[:32] and _is_pickle(head):
         raise _refused("checkpoint-legacy", "a torch file from before torch 1.6", source)
-    if head[PREFIX_BYTES : PREFIX_BYTES + 1] == b"{" and not start.startswith(b"{"):
+    if _is_safetensors(head):
         return read_safetensors
     if _is_pickle(head):
         raise _refused("checkpoint-pickle", "a bare pickle", source)
     kind = next((kind for magic, kind in OTHER_KINDS.items() if head.startswith(magic)), "")
     found = kind or f"a file that starts with {head[:12]!r}"
     raise _refused("checkpoint-unknown", found, source)
+
+
+def _is_safetensors(head: bytes) -> bool:
+    """A length in eight bytes, then JSON. A file that is JSON from its first byte has no such length."""
+    prefix, brace = head[:PREFIX_BYTES], head[PREFIX_BYTES : PREFIX_BYTES + 1]
+    return brace == b"{" and not (prefix.isascii() and b"\x00" not in prefix)
 
 
 def _is_pickle(head: bytes) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from voxgraft.checkpoints.contents import description_of, is_scalar
 from voxgraft.checkpoints.dtypes import item_bytes
-from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
+from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo, is_text
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, Storage, TorchTensor, is_tensor, tensor_of
@@ -68,7 +68,7 @@ class TorchCheckpoint(Checkpoint):
         values = super()._values(info)
         record = self.record_of(info.storage)
         if info.contiguous and (info.start, info.num_bytes) == (record.start, record.size) and record.size:
-            self.check_sum(info.storage, zlib.crc32(memoryview(values.reshape(-1).view(np.uint8))))
+            self.check_sum(info.storage, zlib.crc32(values.reshape(-1).view(np.uint8).data))
         return values
 
     def check_sum(self, storage: str, found: int) -> None:
@@ -155,9 +155,9 @@ def _holds_tensors(node: Any) -> bool:
 
 
 def _named(state: Dictionary, source: ByteSource) -> Dictionary:
-    odd = next((key for key, node in state.entries.items() if is_tensor(node) and not isinstance(key, str)), "")
-    if odd != "":
-        raise _unusable(source, f"a tensor has the name {odd!r:.40}, which is no text")
+    odd = [key for key, node in state.entries.items() if is_tensor(node) and not is_text(key)]
+    if odd:
+        raise _unusable(source, f"a tensor has the name {odd[0]!a:.40}, which is no text")
     return state
 
 

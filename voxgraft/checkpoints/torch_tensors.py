@@ -155,6 +155,11 @@ def _checked(storage: Storage, dtype: str, args: tuple[Any, ...], num_values: in
 
 def _sizes(node: Any) -> Any:
     """A torch.Size stands as a call with one argument."""
-    if isinstance(node, Foreign) and node.maker == "torch.Size" and isinstance(node.args, tuple) and len(node.args) == 1:
+    if (
+        isinstance(node, Foreign)
+        and node.maker == "torch.Size"
+        and isinstance(node.args, tuple)
+        and len(node.args) == 1
+    ):
         return node.args[0]
     return node

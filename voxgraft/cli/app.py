@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from voxgraft import __version__, progress
-from voxgraft.cli.bars import Bars, Board, Lines
+from voxgraft.cli import bars
 from voxgraft.cli.console import Console
 from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
@@ -74,5 +74,6 @@ def _progress_shown(*, silent: bool) -> Iterator[None]:
     if silent:
         yield
         return
-    with Board(Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)) as board, progress.listening(board):
+    display = bars.Bars(sys.stderr) if sys.stderr.isatty() else bars.Lines(sys.stderr)
+    with bars.Board(display, bars.PATIENCE_SECONDS) as board, progress.listening(board):
         yield

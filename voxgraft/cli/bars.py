@@ -59,7 +59,7 @@ class Display(Protocol):
 class Board:
     """The listener for `progress.listening`: hands every job that takes long to a display."""
 
-    def __init__(self, display: Display, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, display: Display, patience_seconds: float) -> None:
         self._display = display
         self._patience_seconds = patience_seconds
         self._jobs: list[Job] = []

@@ -93,7 +93,9 @@ def _command(verb: Verb) -> Callable[..., None]:
 def _parameter(verb: Verb, leaf: Leaf, group: Group) -> inspect.Parameter:
     by_place = leaf.key in verb.positional
     is_switch = leaf.field.annotation is bool
-    naming: dict[str, Any] = {} if by_place else {"name": verb.names_of(leaf), "group": group}
+    # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
+    names = sorted(verb.names_of(leaf), key=len, reverse=True)
+    naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
     if not by_place and not is_switch:
         naming["metavar"] = _metavar(leaf)
     about = Parameter(

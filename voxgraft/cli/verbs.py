@@ -11,7 +11,7 @@ from voxgraft import settings
 from voxgraft.config import Leaf, Settings, leaves
 from voxgraft.results import Result
 
-TOKENIZER_FILE = {"tokenizer.file": ("--tokenizer", "--tokenizer.file")}
+TOKENIZER_FILE = {"tokenizer.file": ("--tokenizer.file", "--tokenizer")}
 
 
 @dataclass(frozen=True, slots=True)

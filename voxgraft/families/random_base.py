@@ -5,15 +5,20 @@ The tokenizers are real ones, learnt from the built-in texts; the weights know n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+from voxgraft import progress
+from voxgraft.checkpoints.dtypes import from_float32
+from voxgraft.checkpoints.sink import Sink
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 from voxgraft.errors import FileError
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_values import RandomMaker, RandomSize
-from voxgraft.files import replacing_folder
+from voxgraft.families.random_values import RandomMaker, RandomSize, Shape
+from voxgraft.files import replacing, replacing_folder
 
 SizeName = Literal["tiny", "small", "full"]
 
@@ -40,3 +45,23 @@ def random_maker(family_name: str) -> RandomMaker:
     maker = import_module(f"voxgraft.families.{family(family_name).name}.random_base").MAKER
     assert isinstance(maker, RandomMaker)
     return maker
+
+
+def _write_checkpoint(path: Path, maker: RandomMaker, size: RandomSize, seed: int) -> None:
+    """The tensors in the format that the file's name stands for, made while they are written."""
+    tensors = {name: _tensor(name, shape, maker, size, seed) for name, shape in maker.shapes(size).items()}
+    total = sum(tensor.num_bytes for tensor in tensors.values())
+    with replacing(path) as stream, progress.task(f"writing {path.name}", total) as advance:
+        sink = Sink(stream, advance=advance)
+        if path.suffix == ".safetensors":
+            write_safetensors(sink, tensors, None)
+        else:
+            write_torch(sink, tensors)
+
+
+def _tensor(name: str, shape: Shape, maker: RandomMaker, size: RandomSize, seed: int) -> TensorBytes:
+    def chunks() -> Iterator[bytes]:
+        for block in maker.blocks(name, shape, seed):
+            yield from_float32(block, size.dtype).tobytes()
+
+    return TensorBytes(size.dtype, shape, chunks)

@@ -158,7 +158,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def normalise(self, prepared: str) -> str:
-        """What the file's own normaliser makes of prepared text."""
+        """What the file's own normaliser makes of prepared text; tags and controls in it become spaces."""
 
     @abstractmethod
     def grown(self, additions: Additions) -> bytes:

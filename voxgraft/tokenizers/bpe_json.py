@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,12 @@ class BpeJson(Tokenizer):
         return "".join(prepared[start:stop] for token, (start, stop) in spans if token == self.unknown_id)
 
     def normalise(self, prepared: str) -> str:
-        return prepared
+        return self._whole_pattern.sub(" ", prepared)
+
+    @cached_property
+    def _whole_pattern(self) -> re.Pattern[str]:
+        contents = sorted((token["content"] for token in self._document["added_tokens"]), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, contents)) or r"(?!)")
 
     def units(self, prepared: str) -> list[tuple[str, ...]]:
         encoding = self._engine.encode(prepared, add_special_tokens=False)

@@ -1,6 +1,8 @@
 """Chatterbox's text front: what its program does to text before its tokenizer file sees it.
 
 Two wrappers were published. The multilingual one lower-cases, decomposes and tags; the English one does none of that.
+Steps that the stock program takes only with optional packages of its own (Chinese word boundaries, Hebrew vowel signs,
+Russian stress) are left out, as it does without them; Japanese is read with pykakasi where that is installed.
 """
 
 from __future__ import annotations

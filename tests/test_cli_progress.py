@@ -1,0 +1,123 @@
+"""Progress: shown after a while, in the form that the stream takes, and never where it was not wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from voxgraft import progress
+from voxgraft.cli import Verb, bars, run
+from voxgraft.config import Settings
+
+SHOWN = threading.Event()
+
+
+class Listening(io.StringIO):
+    """A stream that tells when something was written to it."""
+
+    def write(self, text: str) -> int:
+        SHOWN.set()
+        return super().write(text)
+
+
+class SlowSettings(Settings):
+    """A verb that is slow."""
+
+    wait_seconds: float = 30
+    """How long it waits at most for its progress to show."""
+
+
+@dataclass(frozen=True)
+class Done:
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {}
+
+    def lines(self) -> list[str]:
+        return []
+
+
+def slow(settings: SlowSettings) -> Done:
+    with progress.task("hashing base.pt", 200) as advance:
+        advance(50)
+        SHOWN.wait(settings.wait_seconds)
+    return Done()
+
+
+SLOW = Verb("slow", SlowSettings, f"{__name__}:slow", "Be slow.")
+
+
+@pytest.fixture
+def stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Standard error as a stream of ours (put in place after pytest's own), and no patience: progress shows at once."""
+    SHOWN.clear()
+    stream = Listening()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(bars, "PATIENCE_SECONDS", 0.0)
+    return stream
+
+
+def test_without_a_terminal_a_long_job_writes_lines_to_standard_error(
+    stderr: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["slow"], [SLOW]) == 0
+    first, last = stderr.getvalue().splitlines()
+    assert first.startswith("hashing base.pt: 25%")
+    assert last.startswith("hashing base.pt: ")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "--json"])
+def test_progress_is_silent_when_it_is_not_wanted(flag: str, stderr: io.StringIO) -> None:
+    assert run(["slow", flag, "--wait-seconds", "0.5"], [SLOW]) == 0
+    assert stderr.getvalue() == ""
+
+
+def test_a_job_shows_only_when_patience_is_over() -> None:
+    stream = io.StringIO()
+    with bars.Board(bars.Lines(stream), patience_seconds=3600) as board, board.task("quick", 10) as advance:
+        advance(5)
+        board.look()
+    assert stream.getvalue() == ""
+
+
+def test_lines_come_once_in_a_while_and_not_at_every_look() -> None:
+    stream = io.StringIO()
+    with bars.Board(bars.Lines(stream), patience_seconds=0) as board, board.task("long", None) as advance:
+        for _ in range(50):
+            advance(1)
+            board.look()
+        assert stream.getvalue() == "long: 1 so far\n"
+
+
+def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w") as stream, bars.Board(bars.Bars(stream), patience_seconds=0) as board:
+        with board.task("reading [am].txt", 8) as outer, board.task("counting", None):
+            outer(4)
+            board.look()
+    printed = ""
+    with contextlib.suppress(OSError):  # Linux's way to say that the terminal is closed
+        while part := os.read(reader, 65536):
+            printed += part.decode()
+    os.close(reader)
+    print(repr(printed))
+    assert "reading [am].txt" in printed
+    assert "50%" in printed
+    assert "counting" in printed
+    assert printed.endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize(
+    ("total", "done", "text"), [(None, 0, "working"), (None, 3400, "3,400 so far"), (0, 0, "working"), (10, 0, "0%")]
+)
+def test_a_job_of_unknown_size_or_pace_says_what_is_known(total: int | None, done: int, text: str) -> None:
+    assert bars.how_far(bars.Job("job", total, done)) == text

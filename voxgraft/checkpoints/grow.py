@@ -1,0 +1,219 @@
+"""Growing a checkpoint's text tables: a new file with more rows in which everything else is the same bits.
+
+The file streams through; the input is only read; the output appears whole or not at all. Where the new rows come from
+is somebody else's business.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from voxgraft import progress
+from voxgraft.checkpoints.contents import is_plain, is_scalar
+from voxgraft.checkpoints.model import Checkpoint, Extra, row_major
+from voxgraft.checkpoints.pickles import Dictionary
+from voxgraft.checkpoints.plan import Growth, GrowthPlan, fitted
+from voxgraft.checkpoints.sink import Sink
+from voxgraft.checkpoints.source import ByteSource
+from voxgraft.checkpoints.torch_file import TorchCheckpoint
+from voxgraft.checkpoints.torch_tensors import TorchTensor
+from voxgraft.checkpoints.write import StorageBytes, TensorBytes, write_safetensors, write_torch_tree
+from voxgraft.errors import CheckpointError, FileError
+from voxgraft.files import replacing
+
+SLACK_BYTES = 64 << 20
+"""Room beyond the values themselves for headers and for the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrownTensor:
+    """One tensor before and after."""
+
+    name: str
+    dtype: str
+    old_shape: tuple[int, ...]
+    new_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthReport:
+    """What `grow` did. The hashes are None unless they were asked for."""
+
+    input: str
+    output: str
+    input_sha256: str | None
+    output_sha256: str | None
+    tensors_copied: int
+    grown: tuple[GrownTensor, ...]
+    left_out: tuple[Extra, ...]
+    """What the output does not have: optimizer, scheduler, random states. They do not fit a grown table."""
+    bytes_written: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def grow(
+    checkpoint: Checkpoint, plan: GrowthPlan, output: Path, *, overwrite: bool = False, hashed: bool = False
+) -> GrowthReport:
+    """Write `checkpoint` with the plan's new rows to `output`. See `verify.verify_growth` for the proof."""
+    growths = fitted(checkpoint, plan)
+    size = sum(_new_bytes(checkpoint, growths).values())
+    _check_output(checkpoint, output, size)
+    write = _write_torch if isinstance(checkpoint, TorchCheckpoint) else _write_safetensors
+    with (
+        _hash_beside(checkpoint.path, hashed) as input_hash,
+        replacing(output, overwrite=overwrite) as stream,
+        progress.task(f"writing {output.name}", size) as advance,
+    ):
+        sink = Sink(stream, hashed=hashed, advance=advance)
+        write(sink, checkpoint, growths)
+        checkpoint.source.check_unchanged()
+    return GrowthReport(
+        input=str(checkpoint.path),
+        output=str(output),
+        input_sha256=input_hash.result() if input_hash else None,
+        output_sha256=sink.sha256,
+        tensors_copied=len(checkpoint.tensors) - len(growths),
+        grown=tuple(GrownTensor(n, g.info.dtype, g.info.shape, g.shape) for n, g in growths.items()),
+        left_out=tuple(extra for extra in checkpoint.extras if not extra.kept),
+        bytes_written=sink.position,
+    )
+
+
+def _check_output(checkpoint: Checkpoint, output: Path, size: int) -> None:
+    if output.exists() and output.samefile(checkpoint.path):
+        raise CheckpointError("growth-onto-input", f"{output.name} is the input itself", where=output)
+    folder = next((folder for folder in output.absolute().parents if folder.is_dir()), None)
+    free = shutil.disk_usage(folder).free if folder else None
+    if free is not None and free < size + SLACK_BYTES:
+        found = f"{output.name} needs {size:,} bytes, {free:,} are free"
+        raise FileError("disk-too-small", found, where=output)
+
+
+def _new_bytes(checkpoint: Checkpoint, growths: Mapping[str, Growth]) -> dict[str, int]:
+    """Bytes to write by storage, or by tensor where there are no storages."""
+    sizes: dict[str, int] = {}
+    for name, info in checkpoint.tensors.items():
+        if name in growths:
+            sizes[f"grown {info.storage} {info.start}"] = growths[name].tensor_bytes(checkpoint).num_bytes
+        elif isinstance(checkpoint, TorchCheckpoint):
+            sizes[f"storage {info.storage}"] = checkpoint.record_of(info.storage).size
+        else:
+            sizes[f"tensor {name}"] = info.num_bytes
+    return sizes
+
+
+def _write_safetensors(sink: Sink, checkpoint: Checkpoint, growths: Mapping[str, Growth]) -> None:
+    tensors: dict[str, TensorBytes] = {}
+    for name, info in checkpoint.tensors.items():
+        growth = growths.get(name)
+        copied = TensorBytes(info.dtype, info.shape, lambda info=info: checkpoint.bytes_of(info))  # type: ignore[misc]
+        tensors[name] = growth.tensor_bytes(checkpoint) if growth else copied
+    order = sorted(tensors, key=lambda name: checkpoint.tensors[name].start)
+    write_safetensors(sink, tensors, checkpoint.metadata, order)
+
+
+def _write_torch(sink: Sink, checkpoint: Checkpoint, growths: Mapping[str, Growth]) -> None:
+    assert isinstance(checkpoint, TorchCheckpoint)
+    storages: dict[str, StorageBytes] = {}
+    keys: dict[tuple[str, int | None], str] = {}
+    tensors: dict[str, TorchTensor] = {}
+    for name, tensor in checkpoint.torch_tensors.items():
+        growth = growths.get(name)
+        place = (tensor.storage.key, checkpoint.tensors[name].start if growth else None)
+        key = keys.setdefault(place, str(len(keys)))
+        if growth:
+            tensors[name] = _grown(tensor, growth.shape, key)
+            storages.setdefault(key, _grown_storage(checkpoint, growth))
+        else:
+            tensors[name] = replace(tensor, storage=replace(tensor.storage, key=key))
+            storages.setdefault(key, _copied_storage(checkpoint, tensor.storage.key))
+    write_torch_tree(sink, _tree(checkpoint, tensors), storages, checkpoint.archive.folder)
+
+
+def _grown(tensor: TorchTensor, shape: tuple[int, ...], key: str) -> TorchTensor:
+    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    storage = replace(tensor.storage, key=key, num_items=count)
+    return replace(tensor, storage=storage, offset=0, shape=shape, strides=row_major(shape))
+
+
+def _copied_storage(checkpoint: TorchCheckpoint, key: str) -> StorageBytes:
+    record = checkpoint.record_of(key)
+    return StorageBytes(
+        record.size,
+        lambda: checkpoint.source.chunks(record.start, record.size),
+        lambda crc: checkpoint.check_sum(key, crc),
+    )
+
+
+def _grown_storage(checkpoint: TorchCheckpoint, growth: Growth) -> StorageBytes:
+    def chunks() -> Iterable[bytes | memoryview]:
+        # The new bytes have a checksum of their own, so the old ones are checked before they are used.
+        record, crc = checkpoint.record_of(growth.info.storage), 0
+        for chunk in checkpoint.source.chunks(record.start, record.size):
+            crc = zlib.crc32(chunk, crc)
+        checkpoint.check_sum(growth.info.storage, crc)
+        return growth.chunks(checkpoint)
+
+    return StorageBytes(growth.tensor_bytes(checkpoint).num_bytes, chunks)
+
+
+def _tree(checkpoint: TorchCheckpoint, tensors: Mapping[str, TorchTensor]) -> Dictionary:
+    """The same dictionaries in the same order, with the new tensors, and without what does not fit them any more."""
+    old = checkpoint.state_dict
+    state = _kept(old, tensors)
+    notes = old.state
+    # `_metadata` (module versions) is kept where it is plain; other attributes of the dictionary are not.
+    if isinstance(notes, Dictionary) and set(notes.entries) == {"_metadata"} and is_plain(notes.entries["_metadata"]):
+        state.state = notes
+    if checkpoint.wrapper is None:
+        return state
+    return _kept(checkpoint.archive.tree, {checkpoint.wrapper: state})
+
+
+def _kept(old: Dictionary, replaced: Mapping[str, Any]) -> Dictionary:
+    new = Dictionary(ordered=old.ordered)
+    for key, node in old.entries.items():
+        if key in replaced:
+            new.entries[key] = replaced[key]
+        elif isinstance(key, str) and is_scalar(node):
+            new.entries[key] = node
+    return new
+
+
+@contextmanager
+def _hash_beside(path: Path, hashed: bool) -> Iterator[Future[str] | None]:
+    """Hash the input in a thread of its own while the block runs; given up if the block fails."""
+    if not hashed:
+        yield None
+        return
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(_hash_until, path, stop)
+        try:
+            yield future
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _hash_until(path: Path, stop: threading.Event) -> str:
+    digest, source = sha256(), ByteSource(path)
+    try:
+        for chunk in source.chunks(0, source.size):
+            digest.update(chunk)
+            if stop.is_set():
+                break
+    finally:
+        source.close()
+    return digest.hexdigest()

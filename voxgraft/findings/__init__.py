@@ -1,0 +1,9 @@
+"""What can be wrong with a run or with files that should belong together: one module per topic, each a list of findings.
+
+Below the verbs: `check` prints all of these, `train` refuses to start on the errors among them. Nothing is changed.
+"""
+
+from voxgraft.findings.subject import Subject, opened
+from voxgraft.findings.topics import TOPICS, Outcome, Topic, look_at
+
+__all__ = ["TOPICS", "Outcome", "Subject", "Topic", "look_at", "opened"]

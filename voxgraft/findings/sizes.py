@@ -1,0 +1,155 @@
+"""Tokenizer, text tables and config must agree on one number: every pair that does not is named."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.errors import Finding, finding
+from voxgraft.families.base import Family
+from voxgraft.findings.old_config import Stated
+from voxgraft.findings.subject import Subject
+from voxgraft.findings.text_tables import is_stand_in, text_tables
+from voxgraft.graft_folder import ROWS_NAME, Graft
+from voxgraft.results import Table
+from voxgraft.tables import RowCount, row_findings
+
+
+def size_table(subject: Subject) -> Table | None:
+    """All sizes side by side, for people."""
+    rows: list[tuple[str, str, str]] = []
+    if subject.old and subject.old.pieces:
+        rows.append((subject.old.pieces.key, f"{int(subject.old.pieces.value):,}", subject.old.path.name))
+    if subject.base_tokenizer:
+        rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", subject.base_tokenizer.path.name))
+    if subject.grown:
+        rows.append(("grown pieces", f"{subject.grown.size:,}", subject.grown.path.name))
+    for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
+        for info in text_tables(checkpoint, subject.family).values() if subject.family else ():
+            rows.append((f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name))
+    return Table(("size", "number", "file"), tuple(rows)) if rows else None
+
+
+def base_size_findings(subject: Subject) -> list[Finding]:
+    """The base by itself: its tokenizer, its tables, its own config."""
+    base, tokenizer, checkpoint = subject.base, subject.base_tokenizer, subject.base_checkpoint
+    assert base is not None and tokenizer is not None and checkpoint is not None and subject.family is not None  # noqa: PT018
+    findings = _row_findings(checkpoint, subject.family, tokenizer.size)
+    stated = subject.family.configured_pieces(base.config) if base.config else None
+    if stated is not None and base.config is not None:
+        number = Stated("gpt.number_text_tokens", stated)
+        findings += _config_against(number, subject.family, tokenizer.size, str(base.config))
+    if not findings and subject.checkpoint is None:
+        findings += _spare_note(subject.family, tokenizer.size, checkpoint)
+    return findings
+
+
+def row_size_findings(subject: Subject) -> list[Finding]:
+    """The checkpoint's tables against the tokenizer; without a tokenizer against each other."""
+    checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
+    assert checkpoint is not None and family is not None  # noqa: PT018
+    tables = text_tables(checkpoint, family)
+    if is_stand_in(checkpoint):
+        return _stand_in_findings(subject)
+    if not tables:
+        names = ", ".join(point.tensor for point in family.graft_points)
+        found = f"none of {family.name}'s text tables ({names}) is among the {len(checkpoint.tensors):,} tensors"
+        return [finding("checkpoint-family", found, where=checkpoint.path)]
+    pieces = tokenizer.size if tokenizer else next(iter(tables.values())).shape[0] - family.spare_rows
+    findings = _row_findings(checkpoint, family, pieces)
+    if not findings and tokenizer is not None:
+        findings += _spare_note(family, pieces, checkpoint)
+    return findings
+
+
+def config_findings(subject: Subject) -> list[Finding]:
+    """The old config's number against the tokenizer, and against the rows."""
+    old, family, tokenizer = subject.old, subject.family, subject.tokenizer
+    assert old is not None and family is not None  # noqa: PT018
+    if old.pieces is None:
+        return []
+    findings: list[Finding] = []
+    if tokenizer is not None:
+        findings += _config_against(old.pieces, family, tokenizer.size, str(old.path))
+    if subject.any_checkpoint is None:
+        return findings
+    table = next(iter(text_tables(subject.any_checkpoint, family).values()), None)
+    expected = int(old.pieces.value) + family.spare_rows
+    if table is None or table.shape[0] == expected or (family.spare_rows and table.shape[0] == int(old.pieces.value)):
+        return findings
+    spare = f" + {family.spare_rows} spare" if family.spare_rows else ""
+    found = f"{old.pieces.key} is {int(old.pieces.value):,}, {table.name} has {table.shape[0]:,} rows"
+    where = f"{old.path} and {subject.any_checkpoint.path}"
+    rows = f"{int(old.pieces.value):,}{spare} = {expected:,} rows"
+    return [*findings, finding("config-vs-rows", found, expected=rows, where=where)]
+
+
+def graft_size_findings(subject: Subject) -> list[Finding]:
+    """The graft's rows against the base's tables. That its own parts fit together was seen when it was opened."""
+    graft, family = subject.graft, subject.family
+    assert graft is not None and subject.base_checkpoint is not None and subject.base_tokenizer is not None  # noqa: PT018
+    findings: list[Finding] = []
+    if family is not None and family.name != graft.card.family:
+        found = f"the graft is for {graft.card.family}, the base is {family.name}"
+        findings.append(finding("graft-mismatch", found, where=graft.folder))
+        return findings
+    if graft.card.base_pieces != subject.base_tokenizer.size:
+        found = f"the graft is for a base of {graft.card.base_pieces:,} pieces"
+        expected = f"{subject.base_tokenizer.size:,}, as {subject.base_tokenizer.path.name} has"
+        findings.append(finding("graft-mismatch", found, expected=expected, where=graft.folder))
+    return findings + _row_shape_findings(graft, subject.base_checkpoint)
+
+
+def _row_shape_findings(graft: Graft, base: Checkpoint) -> list[Finding]:
+    findings: list[Finding] = []
+    where = graft.folder / ROWS_NAME
+    for name, rows in graft.rows.items():
+        info = base.tensors.get(name)
+        if info is not None and info.shape[1:] != rows.shape[1:]:
+            found = f"rows of {name} have the shape {list(rows.shape[1:])}"
+            findings.append(finding("graft-mismatch", found, expected=f"{list(info.shape[1:])}", where=where))
+        if not np.isfinite(rows).all():
+            findings.append(finding("tensor-not-finite", f"{name} holds values that are not finite", where=where))
+    return findings
+
+
+def _row_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> list[Finding]:
+    """`row_findings`, with a row too many named for what it is."""
+    items = row_findings(checkpoint, family, pieces)
+    doubled = pieces + 2 * family.spare_rows
+    tables = text_tables(checkpoint, family)
+    if not family.spare_rows or {info.shape[0] for info in tables.values()} != {doubled}:
+        return items
+    found = f"{doubled:,} rows for {pieces:,} pieces: the spare row was added twice"
+    named = finding("spare-counted-twice", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
+    return [named if item.code == "rows-vs-tokenizer" else item for item in items]
+
+
+def _spare_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list[Finding]:
+    note = RowCount(pieces, 0, family.spare_rows).spare_note()
+    return [finding("spare-row", note, where=checkpoint.path)] if note else []
+
+
+def _config_against(stated: Stated, family: Family, pieces: int, where: str) -> list[Finding]:
+    number = int(stated.value)
+    if number == pieces:
+        return []
+    found = f"{stated.key} is {number:,}, the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
+    twice = family.spare_rows and number == pieces + family.spare_rows
+    code = "spare-counted-twice" if twice else "config-vs-tokenizer"
+    return [finding(code, found, expected=f"{pieces:,}", where=where)]
+
+
+def _stand_in_findings(subject: Subject) -> list[Finding]:
+    checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
+    assert checkpoint is not None and family is not None  # noqa: PT018
+    parts = sorted({name.split(".")[0] for name in checkpoint.tensors})
+    found = f"{checkpoint.path.name} holds {', '.join(parts)}"
+    lacking = ", ".join(point.tensor for point in family.graft_points)
+    findings = [finding("checkpoint-stand-in", found, expected=f"{lacking} and the body", where=checkpoint.path)]
+    table = next(iter(text_tables(checkpoint, family).values()), None)
+    if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
+        found = f"{table.name} has {table.shape[0]:,} rows, the tokenizer {tokenizer.size:,} pieces"
+        code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"
+        findings.append(finding(code, found, expected=f"{tokenizer.size:,} rows", where=checkpoint.path))
+    return findings

@@ -1,0 +1,168 @@
+"""What is looked at: every part that was given, opened as far as it can be.
+
+A part that cannot be opened becomes a finding and stays away, so that the others are still looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from voxgraft.bases import base_family, base_tokenizer
+from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints.opening import open_checkpoint
+from voxgraft.errors import Finding, VoxgraftError, finding
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.files import existing_folder
+from voxgraft.findings.old_config import OldConfig, read_old_config
+from voxgraft.findings.text_tables import is_stand_in
+from voxgraft.graft_folder import Graft, open_graft, read_card
+from voxgraft.settings import CheckSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tables import family_of_checkpoint
+from voxgraft.text.texts import Texts, read_texts
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+
+GRAFT_FOLDER = "graft"
+Made = TypeVar("Made")
+
+
+@dataclass(slots=True)
+class Subject:
+    """The parts; None where a part was not given or could not be opened."""
+
+    settings: CheckSettings
+    family: Family | None = None
+    base: BaseFiles | None = None
+    base_tokenizer: Tokenizer | None = None
+    base_checkpoint: Checkpoint | None = None
+    graft: Graft | None = None
+    grown: Tokenizer | None = None
+    checkpoint: Checkpoint | None = None
+    old: OldConfig | None = None
+    texts: Texts | None = None
+    prepared: Path | None = None
+    findings: list[Finding] = field(default_factory=list)
+    """What went wrong while the parts were opened."""
+
+    @property
+    def run(self) -> Path | None:
+        return self.settings.run
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The grown tokenizer, or the base's where there is no other."""
+        return self.grown or self.base_tokenizer
+
+    @property
+    def any_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that was given, or the base's."""
+        return self.checkpoint or self.base_checkpoint
+
+    @property
+    def checkpoint_paths(self) -> list[Path] | None:
+        """Every checkpoint file that was named, whether it could be opened or not."""
+        paths = [self.settings.checkpoint, self.base.checkpoint if self.base else None]
+        return [path for path in paths if path is not None and path.is_file()] or None
+
+    @property
+    def base_pieces(self) -> int | None:
+        """The base's number of pieces."""
+        return self.base_tokenizer.size if self.base_tokenizer else None
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """How the new language is spelled; without the base's own tokenizer the grown one stands for both."""
+        if self.family is None or self.tokenizer is None:
+            return None
+        base = self.base_tokenizer or self.tokenizer
+        folder = self.base.folder if self.base else None
+        return Spelling.of(self.family, base, self.tokenizer, self.settings.language, folder)
+
+    def attempt(self, make: Callable[[], Made]) -> Made | None:
+        """What `make` gives; None, and a finding, if it meets one of our errors."""
+        try:
+            return make()
+        except VoxgraftError as error:
+            self.findings.append(error.finding)
+            return None
+
+
+@contextlib.contextmanager
+def opened(settings: CheckSettings) -> Iterator[Subject]:
+    """All parts that the settings name, open until the block ends."""
+    subject = Subject(settings)
+    with contextlib.ExitStack() as stack:
+        _open_base(subject, stack)
+        _open_tokenizer(subject)
+        if (path := settings.checkpoint) is not None:
+            subject.checkpoint = _open_checkpoint(subject, path, stack)
+        if (old := settings.base_config) is not None:
+            subject.old = subject.attempt(lambda: read_old_config(old))
+        if settings.texts:
+            subject.texts = subject.attempt(lambda: read_texts(settings.texts))
+        if (prepared := settings.prepared) is not None:
+            subject.prepared = subject.attempt(lambda: existing_folder(prepared))
+        if subject.family is None:
+            subject.family = _family(subject)
+        yield subject
+
+
+def _open_base(subject: Subject, stack: contextlib.ExitStack) -> None:
+    settings = subject.settings
+    if settings.base is None:
+        return
+    folder = settings.base
+    found = subject.family = subject.attempt(lambda: base_family(folder, settings.family))
+    if found is None:
+        return
+    files = subject.base = subject.attempt(lambda: found.files(folder))
+    if files is not None:
+        subject.base_tokenizer = subject.attempt(lambda: open_tokenizer(files.tokenizer))
+        subject.base_checkpoint = _open_checkpoint(subject, files.checkpoint, stack)
+
+
+def _open_checkpoint(subject: Subject, path: Path, stack: contextlib.ExitStack) -> Checkpoint | None:
+    return subject.attempt(lambda: stack.enter_context(open_checkpoint(path)))
+
+
+def _open_tokenizer(subject: Subject) -> None:
+    """The tokenizer that is named, else the graft's. A graft whose parts do not fit still has a tokenizer."""
+    named, run = subject.settings.tokenizer.file, subject.settings.run
+    if named is not None:
+        subject.grown = subject.attempt(lambda: open_tokenizer(named))
+    if run is None:
+        return
+    folder = run / GRAFT_FOLDER
+    if not folder.exists():
+        subject.findings.append(finding("graft-missing", f"{run} has no {GRAFT_FOLDER} folder", where=run))
+        return
+    subject.graft = subject.attempt(lambda: open_graft(folder))
+    if named is None:
+        subject.grown = subject.graft.tokenizer if subject.graft else _tokenizer_of(subject, folder)
+
+
+def _tokenizer_of(subject: Subject, folder: Path) -> Tokenizer | None:
+    card = subject.attempt(lambda: read_card(folder))
+    return subject.attempt(lambda: open_tokenizer(folder / card.tokenizer)) if card else None
+
+
+def _family(subject: Subject) -> Family | None:
+    """Without a base: what was named, else what the tensors say, else what the special pieces say."""
+    checkpoint, tokenizer, name = subject.checkpoint, subject.grown, subject.settings.family
+    if name is not None:
+        return family(name)
+    if subject.settings.base is not None:
+        return None  # that the base is of no known family has been said
+    if subject.graft is not None:
+        return family(subject.graft.card.family)
+    if checkpoint is not None and not is_stand_in(checkpoint):
+        return subject.attempt(lambda: family_of_checkpoint(checkpoint, None))
+    if tokenizer is not None:
+        return subject.attempt(lambda: base_tokenizer(tokenizer.path, None)[0])
+    return None

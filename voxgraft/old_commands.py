@@ -1,0 +1,185 @@
+"""Finds the commands of known scripts in a shell script, a README or any text, and splits them into flags.
+
+Runs nothing. Variables that the text itself assigns are put in; everything else that a shell would work out stays as
+it is written, and is named.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from voxgraft.errors import ConfigError
+from voxgraft.old_flags import Script, script_of
+
+MAX_EXPANDED = 4096
+"""Longest word after variables are put in; a text that doubles a variable line by line would fill memory."""
+
+_LAUNCHERS = re.compile(
+    r"(?:.*/)?(?:python[\d.]*|py|uv|torchrun|accelerate|nohup|time|sudo|env|exec|srun|poetry|conda|pipenv|pdm)(?:\.exe)?"
+)
+_SHELL_WORDS = frozenset({"then", "do", "else", "{", "(", "!", "$", "%", "command", "eval", "&"})
+_PROMPT = re.compile(r"^\s*(?:(?:[-*>$%!&]|\d+[.)]|\([\w.-]+\)|PS [^>]*>)\s*)+(?=[\w./])")
+_ASSIGNED = re.compile(r"^\s*(?:(?:export|local|readonly|declare|set)\s+|\$)?(?:env:)?([A-Za-z_]\w*)\s?=\s?(.*)$")
+_VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|([A-Za-z_]\w*))")
+_WORD_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+_REDIRECTED = re.compile(r"\d?>|<$|<[^>]*$")
+_NEGATIVE = re.compile(r"-\.?\d")
+_YAML_FENCE = re.compile(r"^\s*(?:```|~~~)\s*ya?ml\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a known script: its flags in order, each with the words that follow it."""
+
+    script: Script
+    line: int
+    flags: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(slots=True)
+class Commands:
+    """All that a text holds: known commands, and places that look like settings and were not read."""
+
+    known: list[Command] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)
+
+
+def find_commands(text: str, where: Path) -> Commands:
+    """The commands of known scripts in a text, in order; an error if one of them has an open quote."""
+    found = Commands()
+    variables: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        if _YAML_FENCE.match(line):
+            found.not_read.append(f"line {number}: a block of YAML")
+        if assigned := _ASSIGNED.match(line):
+            variables[assigned[1]] = _assigned_value(assigned[2], variables)
+        for part in line.split("`"):
+            part = _PROMPT.sub("", part)
+            if ".py" in part or " -m " in part:
+                _read_part(part, number, variables, found, where)
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with the number of their first, comments cut off, continuations (of sh, cmd, PowerShell) joined."""
+    start, parts = 0, list[str]()
+    for number, physical in enumerate(text.splitlines(), start=1):
+        line = _without_comment(physical).rstrip()
+        goes_on = line.endswith("\\") or line.endswith((" `", " ^"))
+        start = start if parts else number
+        parts.append(line[:-1] if goes_on else line)
+        if not goes_on:
+            yield start, " ".join(parts)
+            parts = []
+    if parts:
+        yield start, " ".join(parts)
+
+
+def _without_comment(line: str) -> str:
+    """A line up to a # that stands outside quotes and starts a word."""
+    if "#" not in line:
+        return line
+    quote = ""
+    for at, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == "#" and (at == 0 or line[at - 1].isspace()):
+            return line[:at]
+    return line
+
+
+def _assigned_value(text: str, variables: dict[str, str]) -> str:
+    """What a variable was set to; a text with a $ in it where only a shell could tell."""
+    if "$(" in text or "`" in text:
+        return f"$({text.strip()[:40]})"
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return "$(?)"
+    return _expanded(words[0], variables) if words else ""
+
+
+def _expanded(word: str, variables: dict[str, str]) -> str:
+    if "$" not in word:
+        return word
+
+    def value(match: re.Match[str]) -> str:
+        default = match[2] if match[2] is not None else match[0]
+        return variables.get(match[1] or match[3], default)[:MAX_EXPANDED]
+
+    return _VARIABLE.sub(value, word[:MAX_EXPANDED])[:MAX_EXPANDED]
+
+
+def _read_part(part: str, number: int, variables: dict[str, str], found: Commands, where: Path) -> None:
+    """Read one line, or one piece of inline code, which may hold several commands."""
+    if not _starts_like_a_command(part.split()):
+        return
+    lexer = shlex.shlex(part, posix=True, punctuation_chars=";|&")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        message = f"line {number}: {str(error).lower()}: {part.strip()[:80]}"
+        raise ConfigError("old-command", message, expected="a command that a shell can read", where=where) from None
+    for simple in _simple_commands(words):
+        _read_simple(simple, number, variables, found)
+
+
+def _simple_commands(words: list[str]) -> Iterator[list[str]]:
+    """Words between ; && || | and &, without the shell's own words in front."""
+    simple: list[str] = []
+    for word in [*words, ";"]:
+        if not word.strip(";|&"):
+            yield simple
+            simple = []
+        elif simple or not (word in _SHELL_WORDS or _WORD_ASSIGNED.match(word)):
+            simple.append(word)
+
+
+def _starts_like_a_command(words: list[str]) -> bool:
+    """Whether a line is a command and not prose that names a script."""
+    started = [word for word in words if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
+    if not started:
+        return False
+    is_script = script_of(started[0]) is not None and (len(started) == 1 or started[1].startswith("-"))
+    chained = any(word in ("&&", "||", ";", "|") or word.endswith(";") for word in words)
+    return is_script or chained or _LAUNCHERS.fullmatch(started[0]) is not None
+
+
+def _read_simple(words: list[str], number: int, variables: dict[str, str], found: Commands) -> None:
+    if not words:
+        return
+    launched = _LAUNCHERS.fullmatch(words[0]) is not None
+    for at, word in enumerate(words):
+        path = word if word.endswith(".py") else ""
+        if at and words[at - 1] == "-m":
+            path = word.replace(".", "/") + ".py"
+        if not path or not (launched or at == 0):
+            continue
+        if script := script_of(path):
+            found.known.append(Command(script, number, _flags(words[at + 1 :], variables)))
+        else:
+            found.not_read.append(f"line {number}: {path}")
+        return
+
+
+def _flags(words: list[str], variables: dict[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Flags with the words that follow each; words before the first flag stand under an empty name."""
+    flags: list[tuple[str, list[str]]] = []
+    for word in words:
+        if _REDIRECTED.match(word):
+            break
+        if word.startswith("-") and len(word) > 1 and not _NEGATIVE.match(word):
+            name, equals, value = word.partition("=")
+            flags.append((name, [_expanded(value, variables)] if equals else []))
+            continue
+        if not flags:
+            flags.append(("", []))
+        flags[-1][1].append(_expanded(word, variables))
+    return tuple((name, tuple(values)) for name, values in flags)
