@@ -36,7 +36,7 @@ docs: $(INSTALLED)
 
 clean:
 	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find voxgraft tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an installation that broke off is made again.
 $(INSTALLED): pyproject.toml constraints.txt

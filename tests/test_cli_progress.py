@@ -55,9 +55,8 @@ def slow(settings: SlowSettings) -> Done:
 SLOW = Verb("slow", SlowSettings, f"{__name__}:slow", "Be slow.")
 
 
-@pytest.fixture
-def stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Standard error as a stream of ours (put in place after pytest's own), and no patience: progress shows at once."""
+def watched_stderr(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Standard error as a stream of ours, and no patience, so that progress shows at once."""
     SHOWN.clear()
     stream = Listening()
     monkeypatch.setattr("sys.stderr", stream)
@@ -66,8 +65,9 @@ def stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_a_terminal_a_long_job_writes_lines_to_standard_error(
-    stderr: io.StringIO, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    stderr = watched_stderr(monkeypatch)
     assert run(["slow"], [SLOW]) == 0
     first, last = stderr.getvalue().splitlines()
     assert first.startswith("hashing base.pt: 25%")
@@ -76,7 +76,8 @@ def test_without_a_terminal_a_long_job_writes_lines_to_standard_error(
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])
-def test_progress_is_silent_when_it_is_not_wanted(flag: str, stderr: io.StringIO) -> None:
+def test_progress_is_silent_when_it_is_not_wanted(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = watched_stderr(monkeypatch)
     assert run(["slow", flag, "--wait-seconds", "0.5"], [SLOW]) == 0
     assert stderr.getvalue() == ""
 
@@ -100,20 +101,24 @@ def test_lines_come_once_in_a_while_and_not_at_every_look() -> None:
 
 def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
     reader, writer = pty.openpty()
-    with os.fdopen(writer, "w") as stream, bars.Board(bars.Bars(stream), patience_seconds=0) as board:
-        with board.task("reading [am].txt", 8) as outer, board.task("counting", None):
-            outer(4)
-            board.look()
+    with (
+        os.fdopen(writer, "w") as stream,
+        bars.Board(bars.Bars(stream), patience_seconds=0) as board,
+        board.task("reading [am].txt", 8) as outer,
+        board.task("counting", None),
+    ):
+        outer(4)
+        board.look()
     printed = ""
     with contextlib.suppress(OSError):  # Linux's way to say that the terminal is closed
         while part := os.read(reader, 65536):
             printed += part.decode()
     os.close(reader)
-    print(repr(printed))
     assert "reading [am].txt" in printed
     assert "50%" in printed
     assert "counting" in printed
-    assert printed.endswith("\x1b[2K")
+    after_the_last_erasure = printed.rpartition("\x1b[2K")[2]
+    assert after_the_last_erasure.replace("\x1b[?25h", "").strip() == ""
 
 
 @pytest.mark.parametrize(

@@ -653,4 +653,68 @@ CATALOGUE: dict[str, Code] = {
         "The tokenizer that the settings name is not the one in the graft.",
         "run `voxgraft graft RUN` again, or take the setting out.",
     ),
+    # ---- runs --------------------------------------------------------------------------------------------
+    "run-path": Code(
+        "runs",
+        "A path holds signs that cannot be written into a run.yaml and read back: a line break, a control sign, a name in another encoding.",
+        "rename the file or folder.",
+    ),
+    "run-incomplete": Code(
+        "runs",
+        "The run is made, but a graft needs these settings too.",
+        "write them into run.yaml, or give them as flags to `voxgraft graft`.",
+        "note",
+    ),
+    "language-unlisted": Code(
+        "runs",
+        "CLDR, from which a language's letters are known, has no entry for this code. Letters are then taken from the texts alone.",
+        "check the code (ISO 639: am, ti, km ...); if it is right, give texts that hold every letter.",
+        "warning",
+    ),
+    "language-spoken": Code(
+        "runs",
+        "The base speaks this language already, with rows of its own. A graft would add little, and may speak it worse.",
+        "check the code; go on if you want another voice or dialect of it.",
+        "warning",
+    ),
+    "old-unknown": Code(
+        "runs",
+        "The file given with --from is nothing that voxgraft can take settings from.",
+        "give the YAML config, or a text with the command line, of the trainer that you come from.",
+    ),
+    "old-command": Code(
+        "runs",
+        "A command line in the old file cannot be split into words.",
+        "mend the quotes on that line, or give a file with the command alone.",
+    ),
+    "old-not-read": Code(
+        "runs",
+        "The old file holds more that looks like settings, which was left alone.",
+        "give that file, or that block in a file of its own, with --from if it matters.",
+        "note",
+    ),
+    "old-keys-unknown": Code(
+        "runs",
+        "Keys that the old trainer does not have either; it ignored them, or they belong elsewhere.",
+        "see the table; a key that matters must be set in run.yaml by hand.",
+        "warning",
+    ),
+    "old-base-size": Code(
+        "runs",
+        "The old settings took the base for smaller or larger than it is, so what was made with them does not fit it.",
+        "make the tokenizer and the rows anew with `voxgraft graft RUN`.",
+        "warning",
+    ),
+    "old-other-family": Code(
+        "runs",
+        "The old settings were made for another kind of model; rates and weights need not carry over.",
+        "look through the values in run.yaml.",
+        "warning",
+    ),
+    "old-tokenizer": Code(
+        "runs",
+        "A tokenizer that another project made is not taken unproven: most of them change how old text reads, or lack letters.",
+        "leave it out, and `voxgraft graft RUN` learns one; or judge it with `voxgraft tokenizer prove`.",
+        "warning",
+    ),
 }

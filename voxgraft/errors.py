@@ -13,6 +13,8 @@ from typing import Literal
 from voxgraft.codes import CATALOGUE
 
 Level = Literal["error", "warning", "note"]
+MAX_SHOWN = 800
+"""Longest text of a finding: a damaged file can hold a name of a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,15 @@ def finding(
 ) -> Finding:
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
-    return Finding(code, found, expected, str(where), cure or entry.cure, level or entry.level)
+    shown = [_shortened(text) for text in (found, expected, str(where), cure or entry.cure)]
+    return Finding(code, *shown, level or entry.level)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_SHOWN:
+        return text
+    half = MAX_SHOWN // 2 - 20
+    return f"{text[:half]} ... {len(text):,} characters ... {text[-half:]}"
 
 
 class VoxgraftError(Exception):

@@ -93,7 +93,7 @@ def open_graft(folder: Path) -> Graft:
     """The whole graft; refused with the difference if a part does not belong."""
     card = read_card(folder)
     tokenizer = open_tokenizer(folder / card.tokenizer)
-    rows, _ = read_rows_file(folder / ROWS_NAME)
+    rows = read_rows_file(folder / ROWS_NAME)
     if tokenizer.size != card.base_pieces + card.num_rows:
         found = (
             f"{card.tokenizer} has {tokenizer.size:,} pieces, but {CARD_NAME} adds {card.num_rows:,} rows "

@@ -1,4 +1,4 @@
-"""Finds the commands of known scripts in a shell script, a README or any text, and splits them into flags.
+"""Finds the commands of known scripts in a shell script, a README or any text, and splits them; finds YAML blocks too.
 
 Runs nothing. Variables that the text itself assigns are put in; everything else that a shell would work out stays as
 it is written, and is named.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,12 @@ from voxgraft.old_flags import Script, script_of
 MAX_EXPANDED = 4096
 """Longest word after variables are put in; a text that doubles a variable line by line would fill memory."""
 
-_LAUNCHERS = re.compile(
-    r"(?:.*/)?(?:python[\d.]*|py|uv|torchrun|accelerate|nohup|time|sudo|env|exec|srun|poetry|conda|pipenv|pdm)(?:\.exe)?"
+_LAUNCHER = (
+    r"(?:\S*/)?(?:python[\d.]*|py|uv|torchrun|accelerate|nohup|time|sudo|env|exec|srun|poetry|conda|pipenv|pdm)"
+    r"(?:\.exe)?"
 )
+_LAUNCHES = re.compile(_LAUNCHER)
+_LAUNCHES_AFTER = re.compile(rf"(?:;|&&|\|\|?)\s*(?:(?:then|do|else)\s+)?{_LAUNCHER}\s")
 _SHELL_WORDS = frozenset({"then", "do", "else", "{", "(", "!", "$", "%", "command", "eval", "&"})
 _PROMPT = re.compile(r"^\s*(?:(?:[-*>$%!&]|\d+[.)]|\([\w.-]+\)|PS [^>]*>)\s*)+(?=[\w./])")
 _ASSIGNED = re.compile(r"^\s*(?:(?:export|local|readonly|declare|set)\s+|\$)?(?:env:)?([A-Za-z_]\w*)\s?=\s?(.*)$")
@@ -28,7 +32,9 @@ _VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|([A-Za-
 _WORD_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _REDIRECTED = re.compile(r"\d?>|<$|<[^>]*$")
 _NEGATIVE = re.compile(r"-\.?\d")
-_YAML_FENCE = re.compile(r"^\s*(?:```|~~~)\s*ya?ml\b", re.IGNORECASE)
+_YAML_BLOCK = re.compile(
+    r"^[ \t]*(```|~~~)[ \t]*ya?ml\b[^\n]*\n(.*?)^[ \t]*\1", re.IGNORECASE | re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Command:
 
 @dataclass(slots=True)
 class Commands:
-    """All that a text holds: known commands, and places that look like settings and were not read."""
+    """All that a text holds: commands of known scripts, and those of others, which were not read."""
 
     known: list[Command] = field(default_factory=list)
     not_read: list[str] = field(default_factory=list)
@@ -53,8 +59,6 @@ def find_commands(text: str, where: Path) -> Commands:
     found = Commands()
     variables: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        if _YAML_FENCE.match(line):
-            found.not_read.append(f"line {number}: a block of YAML")
         if assigned := _ASSIGNED.match(line):
             variables[assigned[1]] = _assigned_value(assigned[2], variables)
         for part in line.split("`"):
@@ -64,10 +68,16 @@ def find_commands(text: str, where: Path) -> Commands:
     return found
 
 
+def yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
+    """The blocks of YAML in a Markdown text, with the number of their first line."""
+    for block in _YAML_BLOCK.finditer(text):
+        yield text.count("\n", 0, block.start(2)) + 1, textwrap.dedent(block[2])
+
+
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with the number of their first, comments cut off, continuations (of sh, cmd, PowerShell) joined."""
     start, parts = 0, list[str]()
-    for number, physical in enumerate(text.splitlines(), start=1):
+    for number, physical in enumerate(text.split("\n"), start=1):
         line = _without_comment(physical).rstrip()
         goes_on = line.endswith("\\") or line.endswith((" `", " ^"))
         start = start if parts else number
@@ -118,7 +128,7 @@ def _expanded(word: str, variables: dict[str, str]) -> str:
 
 def _read_part(part: str, number: int, variables: dict[str, str], found: Commands, where: Path) -> None:
     """Read one line, or one piece of inline code, which may hold several commands."""
-    if not _starts_like_a_command(part.split()):
+    if not _is_command(part):
         return
     lexer = shlex.shlex(part, posix=True, punctuation_chars=";|&")
     lexer.whitespace_split, lexer.commenters = True, ""
@@ -142,20 +152,19 @@ def _simple_commands(words: list[str]) -> Iterator[list[str]]:
             simple.append(word)
 
 
-def _starts_like_a_command(words: list[str]) -> bool:
-    """Whether a line is a command and not prose that names a script."""
-    started = [word for word in words if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
-    if not started:
+def _is_command(part: str) -> bool:
+    """Whether a text is a command line, and not prose that names a script."""
+    words = [word for word in part.split() if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
+    if not words:
         return False
-    is_script = script_of(started[0]) is not None and (len(started) == 1 or started[1].startswith("-"))
-    chained = any(word in ("&&", "||", ";", "|") or word.endswith(";") for word in words)
-    return is_script or chained or _LAUNCHERS.fullmatch(started[0]) is not None
+    by_itself = script_of(words[0]) is not None and len(words) > 1 and words[1].startswith("-")
+    return by_itself or bool(_LAUNCHES.fullmatch(words[0]) or _LAUNCHES_AFTER.search(part))
 
 
 def _read_simple(words: list[str], number: int, variables: dict[str, str], found: Commands) -> None:
     if not words:
         return
-    launched = _LAUNCHERS.fullmatch(words[0]) is not None
+    launched = _LAUNCHES.fullmatch(words[0]) is not None
     for at, word in enumerate(words):
         path = word if word.endswith(".py") else ""
         if at and words[at - 1] == "-m":

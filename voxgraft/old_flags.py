@@ -72,10 +72,10 @@ INDEXTTS2_SCRIPTS = (
         "indextts2",
         "not yet: voxgraft does not train; voxgraft new keeps the settings and voxgraft check judges them",
         _flags(
-            "train-manifest val-manifest tokenizer config base-checkpoint output-dir batch-size grad-accumulation epochs "
-            "learning-rate weight-decay warmup-steps max-steps log-interval val-interval val-batch-size max-val-batches "
-            "num-workers grad-clip text-loss-weight mel-loss-weight amp grad-checkpointing resume save-interval "
-            "keep-checkpoints seed use-duration-control duration-dropout"
+            "train-manifest val-manifest tokenizer config base-checkpoint output-dir batch-size grad-accumulation "
+            "epochs learning-rate weight-decay warmup-steps max-steps log-interval val-interval val-batch-size "
+            "max-val-batches num-workers grad-clip text-loss-weight mel-loss-weight amp grad-checkpointing resume "
+            "save-interval keep-checkpoints seed use-duration-control duration-dropout"
         ),
         later(LOOP),
         {
@@ -171,8 +171,9 @@ INDEXTTS2_SCRIPTS = (
             "indextts2",
             _NOT_YET_DATA,
             _flags(
-                "manifest dataset output-dir output-root tokenizer config gpt-checkpoint language device val-ratio seed "
-                "max-samples audio-sr skip-existing batch-size workers num-processes launch-delay extra-args hf-cache-dir"
+                "manifest dataset output-dir output-root tokenizer config gpt-checkpoint language device val-ratio "
+                "seed max-samples audio-sr skip-existing batch-size workers num-processes launch-delay extra-args "
+                "hf-cache-dir"
             ),
             later(DATA),
             {
@@ -205,8 +206,8 @@ INDEXTTS2_SCRIPTS = (
         "indextts2",
         _NOT_YET_DATA,
         _flags(
-            "dataset train-manifest-name val-manifest-name train-output-name val-output-name pairs-per-target max-pairs "
-            "min-text-len min-code-len seed force"
+            "dataset train-manifest-name val-manifest-name train-output-name val-output-name pairs-per-target "
+            "max-pairs min-text-len min-code-len seed force"
         ),
         later(DATA),
     ),

@@ -54,7 +54,7 @@ def later(why: str, reads: Reads = "nothing") -> Rule:
     return Rule("later", why, "", reads)
 
 
-# ---- reasons that several keys share --------------------------------------------------------------------------------
+# ---- reasons that several keys share ---------------------------------------------------------------------------
 
 BODY_RATE = (
     "one rate for all weights there; here it is the body's alone, used in merged mode only. New rows and the adapter "
@@ -81,7 +81,7 @@ TOKENIZER = "not taken unproven: most merges that the forks made are broken"
 OPTIMIZER = "rates and decay in run.yaml are meant for AdamW; its inner numbers are not settings"
 
 
-# ---- the Amharic Chatterbox project: config/training_config*.yaml -----------------------------------------------------
+# ---- the Amharic Chatterbox project: config/training_config*.yaml ------------------------------------------------
 
 CHATTERBOX_KEYS: dict[str, Rule] = {
     "model.name": gone("the run folder's name is the name"),
@@ -153,7 +153,7 @@ CHATTERBOX_KEYS: dict[str, Rule] = {
 }
 
 
-# ---- IndexTTS-2's own config.yaml -------------------------------------------------------------------------------------
+# ---- IndexTTS-2's own config.yaml --------------------------------------------------------------------------------
 
 INDEXTTS2_KEYS: dict[str, Rule] = {
     "dataset.bpe_model": gone(OF_THE_BASE),

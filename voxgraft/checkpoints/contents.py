@@ -90,7 +90,7 @@ def _tensors_on(root: Any) -> str:
             size += math.prod(tensor.shape) * item_bytes(tensor.dtype) if tensor else 0
         else:
             waiting.extend(_children(node))
-    return f", {count:,} tensors, {size / 1e6:,.1f} MB" if count else ""
+    return f", {count:,} tensor{'s' * (count != 1)}, {size / 1e6:,.1f} MB" if count else ""
 
 
 def _children(node: Any) -> list[Any]:

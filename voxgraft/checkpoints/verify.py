@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.checkpoints.plan import Growth, GrowthPlan, fitted
 from voxgraft.errors import CheckpointError
@@ -112,16 +114,19 @@ def _compare_grown(old: Checkpoint, new: Checkpoint, growth: Growth) -> int:
 def _equal(was: Iterable[Bytes], now: Iterable[Bytes], new: Checkpoint, name: str) -> int:
     """The number of bytes, all equal, of two streams that are cut in pieces differently."""
     left, right = iter(was), iter(now)
-    one = two = memoryview(b"")
+    one = two = np.empty(0, np.uint8)
     count = 0
     while True:
-        one = one or memoryview(next(left, b""))
-        two = two or memoryview(next(right, b""))
+        one = one if len(one) else np.frombuffer(next(left, b""), np.uint8)
+        two = two if len(two) else np.frombuffer(next(right, b""), np.uint8)
         size = min(len(one), len(two))
-        if one[:size] != two[:size] or (not size and (one or two)):
-            raise _differs(new, f"{name} differs within {max(size, 1):,} bytes after byte {count:,}")
+        if not size and (len(one) or len(two)):
+            raise _differs(new, f"{name} has {count:,} bytes in one of the files and more in the other")
         if not size:
             return count
+        different = one[:size] != two[:size]
+        if different.any():
+            raise _differs(new, f"{name} differs at byte {count + int(different.argmax()):,}")
         count, one, two = count + size, one[size:], two[size:]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
-from voxgraft.findings.old_config import Stated
+from voxgraft.findings.old_numbers import Stated
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in, text_tables
 from voxgraft.graft_folder import ROWS_NAME, Graft
@@ -19,25 +19,26 @@ def size_table(subject: Subject) -> Table | None:
     """All sizes side by side, for people."""
     rows: list[tuple[str, str, str]] = []
     if subject.old and subject.old.pieces:
-        rows.append((subject.old.pieces.key, f"{int(subject.old.pieces.value):,}", subject.old.path.name))
+        rows.append((subject.old.pieces.key, f"{subject.old.pieces.count:,}", subject.old.path.name))
     if subject.base_tokenizer:
         rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", subject.base_tokenizer.path.name))
     if subject.grown:
         rows.append(("grown pieces", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
-        for info in text_tables(checkpoint, subject.family).values() if subject.family else ():
-            rows.append((f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name))
+        tables = text_tables(checkpoint, subject.family).values() if subject.family else ()
+        rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name) for info in tables]
     return Table(("size", "number", "file"), tuple(rows)) if rows else None
 
 
 def base_size_findings(subject: Subject) -> list[Finding]:
     """The base by itself: its tokenizer, its tables, its own config."""
     base, tokenizer, checkpoint = subject.base, subject.base_tokenizer, subject.base_checkpoint
-    assert base is not None and tokenizer is not None and checkpoint is not None and subject.family is not None  # noqa: PT018
+    if base is None or tokenizer is None or checkpoint is None or subject.family is None:
+        return []
     findings = _row_findings(checkpoint, subject.family, tokenizer.size)
     stated = subject.family.configured_pieces(base.config) if base.config else None
-    if stated is not None and base.config is not None:
-        number = Stated("gpt.number_text_tokens", stated)
+    if stated is not None:
+        number = Stated("the number of text tokens in the base's config", stated)
         findings += _config_against(number, subject.family, tokenizer.size, str(base.config))
     if not findings and subject.checkpoint is None:
         findings += _spare_note(subject.family, tokenizer.size, checkpoint)
@@ -47,7 +48,8 @@ def base_size_findings(subject: Subject) -> list[Finding]:
 def row_size_findings(subject: Subject) -> list[Finding]:
     """The checkpoint's tables against the tokenizer; without a tokenizer against each other."""
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
-    assert checkpoint is not None and family is not None  # noqa: PT018
+    if checkpoint is None or family is None:
+        return []
     tables = text_tables(checkpoint, family)
     if is_stand_in(checkpoint):
         return _stand_in_findings(subject)
@@ -65,8 +67,7 @@ def row_size_findings(subject: Subject) -> list[Finding]:
 def config_findings(subject: Subject) -> list[Finding]:
     """The old config's number against the tokenizer, and against the rows."""
     old, family, tokenizer = subject.old, subject.family, subject.tokenizer
-    assert old is not None and family is not None  # noqa: PT018
-    if old.pieces is None:
+    if old is None or family is None or old.pieces is None:
         return []
     findings: list[Finding] = []
     if tokenizer is not None:
@@ -74,20 +75,21 @@ def config_findings(subject: Subject) -> list[Finding]:
     if subject.any_checkpoint is None:
         return findings
     table = next(iter(text_tables(subject.any_checkpoint, family).values()), None)
-    expected = int(old.pieces.value) + family.spare_rows
-    if table is None or table.shape[0] == expected or (family.spare_rows and table.shape[0] == int(old.pieces.value)):
+    expected = old.pieces.count + family.spare_rows
+    if table is None or table.shape[0] == expected or (family.spare_rows and table.shape[0] == old.pieces.count):
         return findings
     spare = f" + {family.spare_rows} spare" if family.spare_rows else ""
-    found = f"{old.pieces.key} is {int(old.pieces.value):,}, {table.name} has {table.shape[0]:,} rows"
+    found = f"{old.pieces.key} is {old.pieces.count:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
-    rows = f"{int(old.pieces.value):,}{spare} = {expected:,} rows"
+    rows = f"{old.pieces.count:,}{spare} = {expected:,} rows"
     return [*findings, finding("config-vs-rows", found, expected=rows, where=where)]
 
 
 def graft_size_findings(subject: Subject) -> list[Finding]:
     """The graft's rows against the base's tables. That its own parts fit together was seen when it was opened."""
     graft, family = subject.graft, subject.family
-    assert graft is not None and subject.base_checkpoint is not None and subject.base_tokenizer is not None  # noqa: PT018
+    if graft is None or subject.base_checkpoint is None or subject.base_tokenizer is None:
+        return []
     findings: list[Finding] = []
     if family is not None and family.name != graft.card.family:
         found = f"the graft is for {graft.card.family}, the base is {family.name}"
@@ -131,7 +133,7 @@ def _spare_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list[Fin
 
 
 def _config_against(stated: Stated, family: Family, pieces: int, where: str) -> list[Finding]:
-    number = int(stated.value)
+    number = stated.count
     if number == pieces:
         return []
     found = f"{stated.key} is {number:,}, the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
@@ -142,7 +144,8 @@ def _config_against(stated: Stated, family: Family, pieces: int, where: str) -> 
 
 def _stand_in_findings(subject: Subject) -> list[Finding]:
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
-    assert checkpoint is not None and family is not None  # noqa: PT018
+    if checkpoint is None or family is None:
+        return []
     parts = sorted({name.split(".")[0] for name in checkpoint.tensors})
     found = f"{checkpoint.path.name} holds {', '.join(parts)}"
     lacking = ", ".join(point.tensor for point in family.graft_points)

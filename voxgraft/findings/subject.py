@@ -18,7 +18,7 @@ from voxgraft.errors import Finding, VoxgraftError, finding
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import existing_folder
-from voxgraft.findings.old_config import OldConfig, read_old_config
+from voxgraft.findings.old_numbers import OldNumbers, read_old_numbers
 from voxgraft.findings.text_tables import is_stand_in
 from voxgraft.graft_folder import Graft, open_graft, read_card
 from voxgraft.settings import CheckSettings
@@ -44,7 +44,7 @@ class Subject:
     graft: Graft | None = None
     grown: Tokenizer | None = None
     checkpoint: Checkpoint | None = None
-    old: OldConfig | None = None
+    old: OldNumbers | None = None
     texts: Texts | None = None
     prepared: Path | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -103,7 +103,7 @@ def opened(settings: CheckSettings) -> Iterator[Subject]:
         if (path := settings.checkpoint) is not None:
             subject.checkpoint = _open_checkpoint(subject, path, stack)
         if (old := settings.base_config) is not None:
-            subject.old = subject.attempt(lambda: read_old_config(old))
+            subject.old = subject.attempt(lambda: read_old_numbers(old))
         if settings.texts:
             subject.texts = subject.attempt(lambda: read_texts(settings.texts))
         if (prepared := settings.prepared) is not None:
@@ -153,7 +153,7 @@ def _tokenizer_of(subject: Subject, folder: Path) -> Tokenizer | None:
 
 
 def _family(subject: Subject) -> Family | None:
-    """Without a base: what was named, else what the tensors say, else what the special pieces say."""
+    """Without a base: what was named, else what the graft, the tensors, the old config, the special pieces say."""
     checkpoint, tokenizer, name = subject.checkpoint, subject.grown, subject.settings.family
     if name is not None:
         return family(name)
@@ -163,6 +163,8 @@ def _family(subject: Subject) -> Family | None:
         return family(subject.graft.card.family)
     if checkpoint is not None and not is_stand_in(checkpoint):
         return subject.attempt(lambda: family_of_checkpoint(checkpoint, None))
+    if subject.old is not None and subject.old.family is not None:
+        return family(subject.old.family)
     if tokenizer is not None:
         return subject.attempt(lambda: base_tokenizer(tokenizer.path, None)[0])
     return None

@@ -1,0 +1,24 @@
+"""The table of what is fuzzed. Each target is imported only in the process that needs it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tests.fuzz.target import Target
+
+_TARGETS = {
+    "safetensors": "checkpoints:SafetensorsTarget",
+}
+
+
+def target_names() -> list[str]:
+    """Names of all targets."""
+    return list(_TARGETS)
+
+
+def make_target(name: str) -> Target:
+    """The target of that name."""
+    module, _, kind = _TARGETS[name].partition(":")
+    made = getattr(import_module(f"tests.fuzz.targets.{module}"), kind)()
+    assert isinstance(made, Target)
+    return made

@@ -1,0 +1,55 @@
+"""The language chooses the tokenizer, and a tag that a user types is text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from voxgraft.config import LearnSettings
+from voxgraft.families import family
+from voxgraft.families.random_base import make_random_base
+from voxgraft.spelling import Spelling
+from voxgraft.text.texts import Texts
+from voxgraft.tokenizer_verbs import learn_language
+from voxgraft.tokenizers import open_tokenizer
+
+
+@pytest.fixture(scope="module")
+def spelling(tmp_path_factory: pytest.TempPathFactory) -> Spelling:
+    folder: Path = tmp_path_factory.mktemp("bases") / "base"
+    made = family("chatterbox")
+    base = open_tokenizer(make_random_base("chatterbox", folder).tokenizer)
+    learnt = learn_language(Spelling.of(made, base, None, "am"), Texts(("ሰላም ለዓለም።",) * 5), LearnSettings())
+    return Spelling.of(made, base, learnt.grown, "am")
+
+
+def test_text_of_a_base_language_is_spelled_by_the_base_even_where_it_holds_new_letters(spelling: Spelling) -> None:
+    ids = spelling.encode("Say ሰላም.", "en")
+    assert spelling.base.unknown_id in ids
+    assert max(ids) < spelling.base.size
+
+
+def test_text_of_the_new_language_starts_with_its_tag_and_has_no_unknown(spelling: Spelling) -> None:
+    assert spelling.grown is not None
+    ids = spelling.encode("ሰላም ለዓለም።", "am")
+    assert spelling.grown.shown(ids[0]) == "[am]"
+    assert spelling.grown.unknown_id not in ids
+
+
+@pytest.mark.parametrize("text", ["ሰላም [am] ለዓለም", "[am]", "ሰ[am]ም", "([am])", "[AM] ሰላም"])
+def test_a_tag_typed_inside_the_text_is_broken_up(spelling: Spelling, text: str) -> None:
+    assert spelling.grown is not None
+    ids = spelling.encode(text, "am")
+    tag = spelling.grown.ids["[am]"]
+    assert ids.count(tag) == 1
+    assert ids[0] == tag
+
+
+def test_breaking_a_tag_up_changes_nothing_else(spelling: Spelling) -> None:
+    """The same text without its closing bracket is never a tag; its spelling must be a part of the broken one."""
+    assert spelling.grown is not None
+    spelled = [spelling.grown.shown(token) for token in spelling.encode("ሰላም [am] ሰላም", "am")]
+    unbroken = [spelling.grown.shown(token) for token in spelling.encode("ሰላም [am ] ሰላም", "am")]
+    unbroken.remove("[SPACE]")
+    assert sorted(spelled) == sorted(unbroken)

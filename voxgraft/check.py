@@ -1,0 +1,79 @@
+"""The verb `check`: everything in a run, or in loose files, that would go wrong. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from voxgraft.errors import ConfigError, Finding
+from voxgraft.findings import Outcome, look_at, opened
+from voxgraft.findings.sizes import size_table
+from voxgraft.results import Line, Table, styled
+from voxgraft.settings import CheckSettings
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_PARTS = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
+_NOTHING_TO_DO = "none is needed."
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """All findings at once, and what was looked at; exit 1 if any of them is an error."""
+
+    outcome: Outcome
+    sizes: Table | None
+    not_given: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.outcome.errors else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fine": not self.outcome.errors,
+            "checked": list(self.outcome.checked),
+            "not_checked": self.outcome.not_checked,
+            "not_given": list(self.not_given),
+            "sizes": self.sizes.to_json() if self.sizes else [],
+            "findings": [item.to_json() for item in self.outcome.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = [self.sizes] if self.sizes else []
+        for level in _STYLES:
+            for item in self.outcome.findings:
+                lines += _finding_lines(item) if item.level == level else []
+        lines.append(f"checked: {', '.join(self.outcome.checked) or 'nothing'}")
+        by_need: dict[str, list[str]] = {}
+        for topic, need in self.outcome.not_checked.items():
+            by_need.setdefault(need, []).append(topic)
+        if by_need:
+            skipped = (f"{', '.join(topics)} (needs {need})" for need, topics in by_need.items())
+            lines.append(f"not checked: {'; '.join(skipped)}")
+        if self.not_given:
+            lines.append(f"not given: {', '.join(self.not_given)}")
+        return [*lines, self._verdict()]
+
+    def _verdict(self) -> Line:
+        counts = {level: sum(item.level == level for item in self.outcome.findings) for level in _STYLES}
+        listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+        return styled((listed, _STYLES["error"] if counts["error"] else "bold green"))
+
+
+def check(settings: CheckSettings) -> CheckResult:
+    """Look at everything that was given. What cannot be read is a finding; the rest is still looked at."""
+    given = {name: bool(getattr(settings, name)) for name in _PARTS}
+    given["tokenizer"] = settings.tokenizer.file is not None or settings.run is not None
+    if not any(given.values()):
+        found = "neither a run nor any file to look at is given"
+        raise ConfigError("config-missing", found, expected="RUN, or one of --base, --tokenizer, --checkpoint ...")
+    with opened(settings) as subject:
+        outcome = look_at(subject)
+        sizes = size_table(subject)
+    names = (name.replace("_", "-") for name, there in given.items() if not there)
+    return CheckResult(outcome, sizes, tuple("--" + name if name != "run" else "RUN" for name in names))
+
+
+def _finding_lines(item: Finding) -> list[Line]:
+    first, *rest = item.lines()
+    return [styled((first, _STYLES[item.level])), *(line for line in rest if _NOTHING_TO_DO not in line)]

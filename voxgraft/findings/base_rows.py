@@ -1,0 +1,203 @@
+"""Promise 2 for a checkpoint of anyone's: are the base's rows still the base's bits, and where is the spare row?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft import progress
+from voxgraft.checkpoints.dtypes import from_float32, to_float32
+from voxgraft.checkpoints.model import Checkpoint, TensorInfo
+from voxgraft.errors import Finding, finding
+from voxgraft.findings.subject import Subject
+from voxgraft.findings.text_tables import text_tables
+
+Array = NDArray[np.float32]
+BLOCK_ROWS = 4096
+_OVERWRITTEN = 0.5
+"""A typical change of half a row's length or more is no training: the row was written anew."""
+_FACTOR_SPREAD = 0.6
+"""Decay in float32 rounds to whole units in the last place, so that rows and values shrink a little unevenly."""
+_STILL_NEAR, _FAR = 0.9, 0.7
+"""Cosines to the base's spare row: of a row that was copied from it and then trained, and of all the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two tables that are compared."""
+
+    checkpoint: Checkpoint
+    info: TensorInfo
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Some rows as float32 [rows, width]; a bias has width 1."""
+        values = self.checkpoint.read_rows(self.info.name, start, stop)
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(stop - start, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One table against the base's, row by row. The arrays have an entry per row that differs."""
+
+    tensor: str
+    num_rows: int
+    rounded: bool
+    """The rows differ only by the checkpoint's shorter number format."""
+    changed: NDArray[np.int64]
+    relative: NDArray[np.float64]
+    """Length of the difference by length of the base's row."""
+    factor: NDArray[np.float64]
+    """The multiple of the base's row that lies nearest."""
+    beside: NDArray[np.float64]
+    """What is left beside that multiple, by length of the base's row."""
+
+    @property
+    def shrank_together(self) -> bool:
+        """Whether all rows became the same, smaller multiple of themselves."""
+        if len(self.changed) < max(2, 0.99 * self.num_rows):
+            return False
+        loss = 1 - float(np.median(self.factor))
+        near = np.abs(1 - self.factor - loss) <= _FACTOR_SPREAD * abs(loss)
+        clean = self.beside <= _FACTOR_SPREAD * abs(loss)
+        return loss > 0 and bool(np.mean(near & clean) >= 0.99)
+
+
+def base_row_findings(subject: Subject) -> list[Finding]:
+    """Which base rows are not the base's bits, how far they moved, and whether weight decay explains it."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None:
+        return []
+    ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
+    findings: list[Finding] = []
+    same: list[str] = []
+    rounded: list[str] = []
+    num_rows = 0
+    for point in ours.keys() & theirs.keys():
+        old, new = ours[point], theirs[point]
+        if old.shape[1:] != new.shape[1:]:
+            found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
+            findings.append(finding("tensor-shape", found, where=checkpoint.path))
+            continue
+        num_rows = min(subject.base_pieces or old.shape[0] - family.spare_rows, old.shape[0], new.shape[0])
+        compared = _compare(Side(base, old), Side(checkpoint, new), num_rows)
+        if len(compared.changed):
+            findings.append(_changed_finding(compared, subject))
+        else:
+            (rounded if compared.rounded else same).append(new.name)
+    findings.sort(key=lambda item: item.found)
+    for code, names in (("base-rows-same", sorted(same)), ("base-rows-rounded", sorted(rounded))):
+        if names:
+            kept = "the base's bits" if code == "base-rows-same" else "the base's, rounded to a shorter number format"
+            found = f"all {num_rows:,} base rows of {', '.join(names)} are {kept}"
+            findings.append(finding(code, found, where=checkpoint.path))
+    return findings
+
+
+def spare_row_findings(subject: Subject) -> list[Finding]:
+    """Whether the base's spare row stands where the first new piece should be."""
+    base, checkpoint, family, pieces = subject.base_checkpoint, subject.checkpoint, subject.family, subject.base_pieces
+    if base is None or checkpoint is None or family is None or pieces is None or not family.spare_rows:
+        return []
+    ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
+    copied: list[str] = []
+    near: list[str] = []
+    for point, old in ours.items():
+        new = theirs.get(point)
+        grown = new is not None and new.shape[0] > pieces + family.spare_rows
+        if new is None or not grown or old.shape[0] <= pieces or old.shape[1:] != new.shape[1:]:
+            continue
+        spare = Side(base, old).rows(pieces, pieces + 1)
+        rows = Side(checkpoint, new).rows(pieces, new.shape[0] - family.spare_rows)
+        if _bits(spare)[0].tobytes() == _bits(rows)[0].tobytes():
+            copied.append(new.name)
+        elif point.role != "head-bias" and _only_first_is_near(spare[0], rows):
+            near.append(new.name)
+    return _spare_finding(subject, copied, near)
+
+
+def _spare_finding(subject: Subject, copied: list[str], near: list[str]) -> list[Finding]:
+    pieces = subject.base_pieces or 0
+    piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
+    head = f"row {pieces:,}, the first new piece ({piece}),"
+    where = subject.settings.checkpoint or ""
+    if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
+        found = f"{head} is the base's spare row, bit for bit, in {', '.join(copied)}"
+        return [finding("spare-row-copied", found, where=where)]
+    if near:
+        found = f"{head} started as the base's spare row in {', '.join(near)} and still lies close to it"
+        return [finding("spare-row-copied", found, where=where, level="warning")]
+    return []
+
+
+def _only_first_is_near(spare: Array, rows: Array) -> bool:
+    """A trained copy: the first row still points where the spare does, and no other row does."""
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(spare)
+    cosines = (rows @ spare) / np.maximum(lengths, 1e-12)
+    return bool(cosines[0] >= _STILL_NEAR and (cosines[1:] < _FAR).all())
+
+
+def _compare(ours: Side, theirs: Side, num_rows: int) -> Comparison:
+    changed: list[NDArray[np.int64]] = []
+    measures: list[NDArray[np.float64]] = []
+    exact = True
+    for start, before, after in _blocks(ours, theirs, num_rows):
+        differs = (_bits(before) != _bits(after)).any(axis=1)
+        if differs.any() and ours.info.dtype != theirs.info.dtype:
+            before = _rounded(before, theirs.info.dtype)
+            differs = (_bits(before) != _bits(after)).any(axis=1)
+            exact = False
+        at = np.flatnonzero(differs)
+        changed.append(at + start)
+        measures.append(_measures(before[at].astype(np.float64), after[at].astype(np.float64)))
+    relative, factor, beside = np.concatenate(measures, axis=1) if measures else np.empty((3, 0))
+    rows = np.concatenate(changed) if changed else np.empty(0, np.int64)
+    return Comparison(theirs.info.name, num_rows, not exact, rows, relative, factor, beside)
+
+
+def _rounded(rows: Array, dtype: str) -> Array:
+    return to_float32(from_float32(rows, dtype), dtype).astype(np.float32, copy=False)
+
+
+def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Relative change, nearest multiple and what is beside it, for each row. Shape [3, rows]."""
+    squares = np.maximum((before**2).sum(axis=1), 1e-30)
+    factor = (before * after).sum(axis=1) / squares
+    beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
+    relative = np.sqrt(((after - before) ** 2).sum(axis=1) / squares)
+    return np.stack([relative, factor, beside])
+
+
+def _blocks(ours: Side, theirs: Side, num_rows: int) -> Iterator[tuple[int, Array, Array]]:
+    """First row and both tables' rows, a block at a time."""
+    with progress.task(f"comparing {theirs.info.name}", num_rows) as advance:
+        for start in range(0, num_rows, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, num_rows)
+            yield start, ours.rows(start, stop), theirs.rows(start, stop)
+            advance(stop - start)
+
+
+def _bits(rows: Array) -> NDArray[np.uint32]:
+    return rows.view(np.uint32)
+
+
+def _changed_finding(compared: Comparison, subject: Subject) -> Finding:
+    assert subject.checkpoint is not None
+    where = subject.checkpoint.path
+    head = f"{len(compared.changed):,} of {compared.num_rows:,} base rows of {compared.tensor}"
+    if compared.shrank_together:
+        factor = float(np.median(compared.factor))
+        found = f"{head} shrank together to {factor:.6g} of the base's"
+        return finding("base-rows-shrunk", found, expected="the base's bits", where=where)
+    worst = int(compared.changed[compared.relative.argmax()])
+    piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
+    typical = float(np.median(compared.relative))
+    found = (
+        f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
+        f"row {worst} ({piece}) by {float(compared.relative.max()):.2g}"
+    )
+    if typical >= _OVERWRITTEN:
+        found += ": the rows were overwritten, not trained"
+    return finding("base-rows-changed", found, expected="the base's bits", where=where)

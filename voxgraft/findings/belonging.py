@@ -1,0 +1,63 @@
+"""Whether a run's parts belong together: the base it was made from, its texts, its tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import Finding, GraftError, finding
+from voxgraft.files import existing_file, read_json, sha256_of
+from voxgraft.findings.subject import Subject
+
+CARD_NAME = "card.json"
+
+
+def belonging_findings(subject: Subject) -> list[Finding]:
+    """Hashes that the run and its graft state, against the files that are there now."""
+    run, base = subject.run, subject.base
+    if run is None or base is None:
+        return []
+    card = _card(run / CARD_NAME) if (run / CARD_NAME).exists() or subject.graft else {}
+    stated: dict[Path, str] = {base.folder / name: digest for name, digest in _hashes(card, "base").items()}
+    if subject.graft is not None:
+        for part in ("checkpoint", "tokenizer"):
+            name, digest = (subject.graft.card.base.get(key) for key in (part, f"{part}_sha256"))
+            if isinstance(name, str) and isinstance(digest, str):
+                stated.setdefault(base.folder / name, digest)
+    findings = [item for path, digest in stated.items() for item in _hash_findings(path, digest, "base-other")]
+    for path, digest in _hashes(card, "texts").items():
+        findings += _hash_findings(Path(path), digest, "texts-changed")
+    return findings + _tokenizer_findings(subject)
+
+
+def _card(path: Path) -> dict[str, Any]:
+    card = read_json(existing_file(path))
+    if not isinstance(card, dict):
+        raise GraftError("graft-broken", f"{path.name} holds no keys", where=path)
+    return card
+
+
+def _hashes(card: dict[str, Any], key: str) -> dict[str, str]:
+    """File names with their SHA-256, as the card states them."""
+    value = card.get(key, {})
+    if not isinstance(value, dict) or not all(isinstance(digest, str) for digest in value.values()):
+        raise GraftError("graft-broken", f"`{key}` in {CARD_NAME} is no list of files with their SHA-256")
+    return value
+
+
+def _hash_findings(path: Path, stated: str, code: str) -> list[Finding]:
+    if not path.is_file():
+        return [finding(code, f"{path.name}, from which the run was made, is not there", where=path)]
+    actual = sha256_of(path)
+    if actual == stated:
+        return []
+    found = f"{path.name} has sha256 {actual[:12]}"
+    return [finding(code, found, expected=f"{stated[:12]}, as when the graft was made", where=path)]
+
+
+def _tokenizer_findings(subject: Subject) -> list[Finding]:
+    graft, named = subject.graft, subject.grown
+    if graft is None or named is None or graft.tokenizer.sha256 == named.sha256:
+        return []
+    found = f"{named.path} has sha256 {named.sha256[:12]}, the graft's tokenizer {graft.tokenizer.sha256[:12]}"
+    return [finding("graft-other-tokenizer", found, where=graft.folder)]

@@ -1,0 +1,104 @@
+"""How the new rows of a checkpoint or a graft look: never set, copies of each other, noise, of another scale."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.errors import Finding, finding
+from voxgraft.findings.subject import Subject
+from voxgraft.findings.text_tables import text_tables
+from voxgraft.graft_folder import ROWS_NAME
+
+Array = NDArray[np.float32]
+_FEWEST_FOR_STATISTICS = 100
+_SHARED_BY_CHANCE = 2.0
+"""Independent rows around zero share 1 of the direction measured in `_shared`, give or take; learnt rows far more."""
+_LARGEST_SCALE = 4.0
+_SAMPLE_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    name: str
+    new: Array
+    """[rows, width]"""
+    base_norm: float
+    where: Path
+
+
+def new_row_findings(subject: Subject) -> list[Finding]:
+    """One finding per fault and table, of the checkpoint if there is one, else of the graft."""
+    findings: list[Finding] = []
+    for table in _tables(subject):
+        zero = ~table.new.any(axis=1)
+        rest = table.new[~zero]
+        if zero.any():
+            found = f"{int(zero.sum()):,} of {len(table.new):,} new rows of {table.name} are all zero"
+            findings.append(finding("new-rows-zero", found, where=table.where))
+        if len(rest):
+            findings += _copy_findings(table, rest) or _statistic_findings(table, rest)
+    return findings
+
+
+def _tables(subject: Subject) -> Iterator[_Table]:
+    """Two-dimensional tables only: a bias of zero, or two equal ones, mean nothing."""
+    checkpoint, family, pieces = subject.any_checkpoint, subject.family, subject.base_pieces
+    if checkpoint is None or family is None or pieces is None:
+        return
+    for point, info in text_tables(checkpoint, family).items():
+        if point.role == "head-bias":
+            continue
+        base = checkpoint.read_rows(info.name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
+        base_norm = float(np.linalg.norm(base, axis=1).mean()) if len(base) else 0.0
+        new, where = _new_rows(subject, info.name, pieces), checkpoint.path
+        if subject.checkpoint is None and subject.graft is not None:
+            where = subject.graft.folder / ROWS_NAME
+        if len(new) and np.isfinite(new).all():
+            yield _Table(info.name, new, base_norm, where)
+
+
+def _new_rows(subject: Subject, name: str, pieces: int) -> Array:
+    checkpoint, family = subject.checkpoint, subject.family
+    if checkpoint is not None and family is not None:
+        stop = checkpoint.info(name).shape[0] - family.spare_rows
+        return checkpoint.read_rows(name, pieces, stop).astype(np.float32) if stop > pieces else np.empty((0, 1), "f4")
+    rows = subject.graft.rows.get(name) if subject.graft else None
+    return rows if rows is not None else np.empty((0, 1), np.float32)
+
+
+def _copy_findings(table: _Table, rows: Array) -> list[Finding]:
+    counts = Counter(row.tobytes() for row in rows)
+    copies = sum(count for count in counts.values() if count > 1)
+    if not copies:
+        return []
+    kinds = sum(count > 1 for count in counts.values())
+    how = "are equal" if kinds == 1 else f"stand in {kinds:,} groups of equal rows"
+    found = f"{copies:,} of {len(table.new):,} new rows of {table.name} {how}, bit for bit"
+    return [finding("new-rows-equal", found, where=table.where)]
+
+
+def _statistic_findings(table: _Table, rows: Array) -> list[Finding]:
+    findings: list[Finding] = []
+    norm = float(np.linalg.norm(rows, axis=1).mean())
+    ratio = norm / table.base_norm if table.base_norm else 1.0
+    if not 1 / _LARGEST_SCALE <= ratio <= _LARGEST_SCALE:
+        found = f"new rows of {table.name} have length {norm:.3g} on average, base rows {table.base_norm:.3g}"
+        expected = f"within {_LARGEST_SCALE:.0f} times"
+        findings.append(finding("new-rows-scale", found, expected=expected, where=table.where))
+    if len(rows) >= _FEWEST_FOR_STATISTICS and _shared(rows) < _SHARED_BY_CHANCE:
+        found = f"the {len(rows):,} new rows of {table.name} look like independent random numbers"
+        findings.append(finding("new-rows-random", found, where=table.where))
+    return findings
+
+
+def _shared(rows: Array) -> float:
+    """Squared length of the mean row, by what it would be for independent rows around zero."""
+    mean = rows.mean(axis=0, dtype=np.float64)
+    power = float((rows.astype(np.float64) ** 2).sum(axis=1).mean())
+    return float(len(rows) * (mean @ mean) / max(power, 1e-30))

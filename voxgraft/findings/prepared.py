@@ -1,0 +1,199 @@
+"""Prepared data of other trainers: do the ids in `text_ids/*.npy` have rows, and are they this tokenizer's?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft import progress
+from voxgraft.errors import FileError, Finding, Level, VoxgraftError, finding
+from voxgraft.files import existing_folder, parse_json, read_lines
+from voxgraft.findings.npy import read_ids
+from voxgraft.findings.subject import Subject
+from voxgraft.findings.text import shown_pieces, spelled
+from voxgraft.findings.text_tables import text_tables
+
+IDS_FOLDER = "text_ids"
+MANIFESTS = ("train_manifest.jsonl", "train_pairs.jsonl", "gpt_pairs_train.jsonl", "val_manifest.jsonl")
+_FIELDS = (("text", "text_ids_path"), ("target_text", "target_text_ids_path"))
+"""Keys of the text and of its file of ids: in a manifest of clips, and in one of pairs."""
+_MANY_UNKNOWN = 0.01
+"""From this share of unknown tokens on it is an error."""
+_SAMPLE = 200
+_FEW_DIFFERENT = 0.2
+"""Up to this share of sentences a different clean-up of the text explains it; above it the tokenizer is another."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What all files of ids hold together."""
+
+    files: int = 0
+    broken: list[Finding] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+    first: dict[int, Path] = field(default_factory=dict)
+    """The first file in which an id was met."""
+
+    def add(self, path: Path, ids: NDArray[np.int64]) -> None:
+        values, counts = np.unique(ids, return_counts=True)
+        for token, count in zip(values.tolist(), counts.tolist(), strict=True):
+            self.counts[token] += count
+            self.first.setdefault(token, path)
+
+
+def prepared_id_findings(subject: Subject) -> list[Finding]:
+    """Every file of ids: past the table, negative, deleted by the stock program, unknown, never on a new row."""
+    if subject.prepared is None:
+        return []
+    seen = _read_all(subject.prepared)
+    findings = _broken_findings(seen)
+    if not seen.counts:
+        return findings
+    for owner, limit in _limits(subject).items():
+        outside = sorted(token for token in seen.counts if not 0 <= token < limit)
+        findings += _outside_finding(seen, outside, f"{owner} has {limit:,} (ids 0 to {limit - 1:,})")
+    if not _limits(subject):
+        findings += _outside_finding(seen, sorted(token for token in seen.counts if token < 0), "ids start at 0")
+    return [*findings, *_deleted_findings(subject, seen), *_share_findings(subject, seen)]
+
+
+def prepared_spelling_findings(subject: Subject) -> list[Finding]:
+    """A sample of the manifest spelled again: the same ids, or the data belongs to another tokenizer."""
+    prepared, spelling, tokenizer = subject.prepared, subject.spelling, subject.grown
+    if prepared is None or spelling is None or tokenizer is None:
+        return []
+    manifest = next((prepared / name for name in MANIFESTS if (prepared / name).is_file()), None)
+    if manifest is None:
+        found = f"none of {', '.join(MANIFESTS)} is in the folder, so the ids cannot be compared with their text"
+        return [finding("file-missing", found, where=prepared, level="warning")]
+    compared = different = 0
+    first = ""
+    for text, path in _sample(manifest):
+        try:
+            stored = read_ids(path).tolist()
+        except VoxgraftError:
+            continue  # every file of ids is judged by `prepared_id_findings`
+        ids = spelled(spelling, text)
+        compared += 1
+        if _without_tag(ids, spelling.tag, tokenizer.ids) != stored and ids != stored:
+            different += 1
+            first = first or f"{text!r:.120} is stored as {shown_pieces(tokenizer, stored)}"
+            first += "" if different > 1 else f", and is spelled {shown_pieces(tokenizer, ids)}"
+    if not compared:
+        return [finding("prepared-empty", f"no file of ids of {manifest.name} is there", where=manifest)]
+    if not different:
+        return []
+    found = f"{different:,} of {compared:,} sentences are spelled otherwise; the first: {first}"
+    level: Level = "error" if different > _FEW_DIFFERENT * compared else "warning"
+    return [finding("prepared-other-tokenizer", found, expected="0", where=manifest, level=level)]
+
+
+def _without_tag(ids: list[int], tag: str | None, by_piece: dict[str, int]) -> list[int]:
+    return ids[1:] if tag is not None and ids[:1] == [by_piece.get(tag)] else ids
+
+
+def _read_all(folder: Path) -> _Seen:
+    inner = folder / IDS_FOLDER
+    paths = sorted(existing_folder(inner if inner.exists() else folder).glob("*.npy"))
+    if not paths:
+        raise FileError("prepared-empty", f"there is no {IDS_FOLDER}/*.npy", where=folder)
+    seen = _Seen(len(paths))
+    with progress.task("reading ids", len(paths)) as advance:
+        for path in paths:
+            try:
+                seen.add(path, read_ids(path))
+            except VoxgraftError as error:
+                seen.broken.append(error.finding)
+            advance(1)
+    return seen
+
+
+def _broken_findings(seen: _Seen) -> list[Finding]:
+    if not seen.broken:
+        return []
+    first = seen.broken[0]
+    found = f"{len(seen.broken):,} of {seen.files:,} files of ids cannot be read; the first: {first.found}"
+    return [finding("npy-broken", found, expected=first.expected, where=first.where)]
+
+
+def _limits(subject: Subject) -> dict[str, int]:
+    """Who has how many rows or pieces that text may index."""
+    limits: dict[str, int] = {}
+    if subject.tokenizer is not None:
+        limits[f"the tokenizer {subject.tokenizer.path.name}"] = subject.tokenizer.size
+    if subject.checkpoint is not None and subject.family is not None:
+        for info in list(text_tables(subject.checkpoint, subject.family).values())[:1]:
+            limits[f"{info.name}, without its spare row," if subject.family.spare_rows else info.name] = (
+                info.shape[0] - subject.family.spare_rows
+            )
+    return limits
+
+
+def _outside_finding(seen: _Seen, outside: list[int], expected: str) -> list[Finding]:
+    if not outside:
+        return []
+    tokens = sum(seen.counts[token] for token in outside)
+    span = f"{outside[0]:,}" if len(outside) == 1 else f"{outside[0]:,} to {outside[-1]:,}"
+    found = f"{tokens:,} tokens of {seen.counts.total():,} have ids without a row ({span})"
+    return [finding("prepared-ids-outside", found, expected=expected, where=seen.first[outside[-1]])]
+
+
+def _deleted_findings(subject: Subject, seen: _Seen) -> list[Finding]:
+    family = subject.family
+    deleted = sorted(family.deleted_ids & seen.counts.keys()) if family else []
+    if not deleted:
+        return []
+    listed = " and ".join(f"id {token} {seen.counts[token]:,} times" for token in deleted)
+    found = f"{listed} inside the text"
+    return [finding("prepared-ids-deleted", found, expected="never", where=seen.first[deleted[0]])]
+
+
+def _share_findings(subject: Subject, seen: _Seen) -> list[Finding]:
+    tokenizer, pieces = subject.tokenizer, subject.base_pieces
+    if tokenizer is None:
+        return []
+    total, unknown = seen.counts.total(), seen.counts[tokenizer.unknown_id]
+    findings: list[Finding] = []
+    if unknown:
+        level: Level = "error" if unknown >= _MANY_UNKNOWN * total else "warning"
+        found = f"{unknown:,} of {total:,} tokens are unknown ({unknown / total:.1%})"
+        where = seen.first[tokenizer.unknown_id]
+        findings.append(finding("prepared-ids-unknown", found, expected="0", where=where, level=level))
+    if pieces is not None and tokenizer.size > pieces and max(seen.counts) < pieces:
+        found = f"none of {total:,} tokens is on a new row ({pieces:,} or more): the base's own tokenizer spelled them"
+        findings.append(finding("prepared-other-tokenizer", found, where=subject.prepared or ""))
+    return findings
+
+
+def _sample(manifest: Path) -> Iterator[tuple[str, Path]]:
+    """Texts with their files of ids, spread over the whole manifest; each file once."""
+    entries: dict[Path, str] = {}
+    for number, line in read_lines(manifest):
+        entry = parse_json(line, f"{manifest}, line {number}")
+        if (found := _entry(entry, manifest.parent)) is not None:
+            entries[found[1]] = found[0]
+        else:
+            expected = " or ".join(f"{text} and {path}" for text, path in _FIELDS)
+            where = f"{manifest}, line {number}"
+            raise FileError("json-shape", "the line has no text with its file of ids", expected=expected, where=where)
+    paths = list(entries)
+    step = max(1, len(paths) // _SAMPLE)
+    for path in paths[::step][:_SAMPLE]:
+        yield entries[path], path
+
+
+def _entry(entry: Any, folder: Path) -> tuple[str, Path] | None:
+    if not isinstance(entry, dict):
+        return None
+    for text_key, path_key in _FIELDS:
+        text, path = entry.get(text_key), entry.get(path_key)
+        if isinstance(text, str) and isinstance(path, str) and path and "\0" not in path:
+            beside = folder / IDS_FOLDER / Path(path).name
+            return text, beside if beside.exists() else folder / path
+    return None

@@ -1,0 +1,52 @@
+"""Learning rates against the family's sane ranges: those of a run, and the single one of an old config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voxgraft.errors import Finding, Level, finding
+from voxgraft.families.base import Family
+from voxgraft.findings.subject import Subject
+
+_PARTS_BY_MODE = {"gated": ("rows", "adapter"), "merged": ("rows", "body"), "rows-only": ("rows",)}
+_SETTINGS = {"rows": "row_rate", "adapter": "adapter_rate", "body": "body_rate"}
+_FAR_OUTSIDE = 10.0
+"""This many times outside the range nothing good can come of it: an error, not a warning."""
+
+
+def run_rate_findings(subject: Subject) -> list[Finding]:
+    """The rates of the parts that the run's mode trains."""
+    family, run = subject.family, subject.run
+    if family is None or run is None:
+        return []
+    train = subject.settings.train
+    findings: list[Finding] = []
+    for part in _PARTS_BY_MODE[train.mode]:
+        name = _SETTINGS[part]
+        findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / "run.yaml")
+    return findings
+
+
+def old_rate_findings(subject: Subject) -> list[Finding]:
+    """An old trainer has one rate for everything, so it is judged as a rate for the body."""
+    old, family = subject.old, subject.family
+    if old is None or family is None or old.learning_rate is None:
+        return []
+    stated = old.learning_rate
+    findings = _rate_findings(family, "body", f"{stated.key} (it moves the body too)", stated.value, old.path)
+    if stated.as_text:
+        found = f"{stated.key} is written as {stated.value:g} without a point"
+        findings.append(finding("rate-as-text", found, where=old.path))
+    return findings
+
+
+def _rate_findings(family: Family, part: str, name: str, rate: float, where: Path) -> list[Finding]:
+    allowed = family.rates[part]
+    if allowed.low <= rate <= allowed.high:
+        return []
+    side = "below" if rate < allowed.low else "above"
+    far = not allowed.low / _FAR_OUTSIDE <= rate <= allowed.high * _FAR_OUTSIDE
+    found = f"{name} is {rate:g}, {side} the range for the {part} of {family.name}"
+    expected = f"{allowed.low:g} to {allowed.high:g}"
+    level: Level = "error" if far else "warning"
+    return [finding("rate-out-of-range", found, expected=expected, where=where, level=level)]

@@ -1,0 +1,105 @@
+"""The user's own text: on which rows its tokens fall, which characters have no piece, and three sentences in full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from voxgraft import progress
+from voxgraft.errors import Finding, finding
+from voxgraft.findings.subject import Subject
+from voxgraft.spelling import Spelling
+from voxgraft.text.characters import is_letter, named
+from voxgraft.tokenizers.base import WORD_START, Tokenizer
+
+_NUM_SHOWN = 3
+_NUM_NAMED = 10
+_LONGEST_SHOWN = 60
+"""Tokens; a longer sentence is cut, so that a report stays readable."""
+
+
+def text_findings(subject: Subject) -> list[Finding]:
+    """Shares, unknown characters with their counts, and three sentences piece by piece."""
+    texts, spelling, tokenizer = subject.texts, subject.spelling, subject.tokenizer
+    if texts is None or spelling is None or tokenizer is None:
+        return []
+    counts: Counter[int] = Counter()
+    unknown: Counter[str] = Counter()
+    with progress.task("spelling the texts", len(texts.sentences)) as advance:
+        for sentence in texts.sentences:
+            ids = spelled(spelling, sentence)
+            counts.update(ids)
+            if tokenizer.unknown_id in ids:
+                unknown.update(tokenizer.unknown_text(spelling.prepare(sentence)))
+            advance(1)
+    where = ", ".join(map(str, subject.settings.texts))
+    return [
+        *_share_findings(subject, counts, where),
+        *_unknown_findings(unknown, counts, tokenizer, where),
+        *_spelled_findings(spelling, texts.sentences),
+    ]
+
+
+def spelled(spelling: Spelling, sentence: str) -> list[int]:
+    """Ids of a sentence of the new language, with its tag where the language is known and has one."""
+    if spelling.language is not None:
+        return spelling.encode(sentence, spelling.language)
+    return (spelling.grown or spelling.base).encode(spelling.prepare(sentence))
+
+
+def shown_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """A spelling for people: pieces with their ids, unknowns marked."""
+    parts = [f"{'??' if token == tokenizer.unknown_id else tokenizer.shown(token)}·{token}" for token in ids]
+    more = f" ... ({len(parts):,} tokens)" if len(parts) > _LONGEST_SHOWN else ""
+    return " ".join(parts[:_LONGEST_SHOWN]) + more
+
+
+def _share_findings(subject: Subject, counts: Counter[int], where: str) -> list[Finding]:
+    tokenizer, pieces = subject.tokenizer, subject.base_pieces
+    total = counts.total()
+    if tokenizer is None or not total:
+        return []
+    unknown = counts[tokenizer.unknown_id]
+    tail = f"{unknown / total:.1%} unknown ({unknown:,})"
+    if pieces is None:
+        return [finding("text-share", f"of {total:,} tokens {tail}; new rows: unknown without the base", where=where)]
+    new = sum(count for token, count in counts.items() if token >= pieces)
+    found = f"of {total:,} tokens {new / total:.1%} on new rows, {(total - new - unknown) / total:.1%} on base rows"
+    findings = [finding("text-share", f"{found}, {tail}", where=where)]
+    if not new and tokenizer.size > pieces:
+        found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
+        findings.append(finding("text-off-new-rows", found, where=where))
+    return findings
+
+
+def _unknown_findings(unknown: Counter[str], counts: Counter[int], tokenizer: Tokenizer, where: str) -> list[Finding]:
+    """Letters and signs apart: a letter without a piece is an error, a general symbol is not."""
+    findings: list[Finding] = []
+    for code, letters in (("proof-unknown-letters", True), ("proof-unknown-symbols", False)):
+        missing = [(sign, count) for sign, count in unknown.most_common() if is_letter(sign) == letters]
+        missing = [(sign, count) for sign, count in missing if not sign.isspace() and sign != WORD_START]
+        if not missing:
+            continue
+        listed = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in missing[:_NUM_NAMED])
+        more = f"; and {len(missing) - _NUM_NAMED:,} more" if len(missing) > _NUM_NAMED else ""
+        kind = "letters" if letters else "signs"
+        found = (
+            f"{len(missing):,} {kind} of the text have no piece: {listed}{more} "
+            f"({counts[tokenizer.unknown_id]:,} unknown tokens in all)"
+        )
+        findings.append(finding(code, found, expected="a piece for each", where=where))
+    return findings
+
+
+def _spelled_findings(spelling: Spelling, sentences: Sequence[str]) -> list[Finding]:
+    """The first, the middle and the last sentence."""
+    last = len(sentences) - 1
+    chosen = dict.fromkeys(round(at * last / (_NUM_SHOWN - 1)) for at in range(_NUM_SHOWN)) if sentences else {}
+    tokenizer = spelling.grown or spelling.base
+    return [
+        finding(
+            "text-spelled",
+            f"{sentences[at]!r:.200} is {shown_pieces(tokenizer, spelled(spelling, sentences[at]))}",
+        )
+        for at in chosen
+    ]

@@ -1,0 +1,267 @@
+"""The verb `new`: makes a run folder with a commented run.yaml, from settings given by hand or from an old config.
+
+Paths that were given relative are written relative to the run folder, so that a project can be moved as a whole;
+absolute ones stay absolute, so that a run can be moved away from a base that stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.bases import base_family
+from voxgraft.config import RunSettings, commented_yaml, merged_values, settings_from
+from voxgraft.errors import ConfigError, FileError, Finding, finding
+from voxgraft.families import family
+from voxgraft.families.base import Family
+from voxgraft.files import existing_file, existing_folder, parse_yaml, replacing_folder, write_text
+from voxgraft.old_configs import OldConfig, read_old, shown
+from voxgraft.old_keys import Fate
+from voxgraft.old_values import Given, Row, Translation, translate
+from voxgraft.results import Line, Table
+from voxgraft.settings import NewSettings
+from voxgraft.text.characters import exemplar
+
+RUN_FILE = "run.yaml"
+TITLE = (
+    "What this run is asked for. Every key stands here with its meaning; flags of a command win over this file.\n"
+    "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."
+)
+TABLE_TITLES: dict[Fate, str] = {
+    "mapped": "Taken over into run.yaml",
+    "suggested": "Written into run.yaml as comments, for you to decide",
+    "gone": "Gone, and why",
+    "later": "Kept out, since voxgraft does not do this yet",
+    "unknown": "Not known",
+}
+NO_TRAINING = "voxgraft does not train yet: settings under `train` are kept, and judged by `voxgraft check`."
+_KEY_LINE = re.compile(r"^( *)([a-z_]+):")
+
+
+@dataclass(frozen=True, slots=True)
+class NewResult:
+    """The run that was made, what became of an old config's keys, and what there is to say about both."""
+
+    run: Path
+    settings: RunSettings
+    family: str | None
+    findings: tuple[Finding, ...]
+    old: OldConfig | None = None
+    rows: tuple[Row, ...] = ()
+    exit_code: int = 0
+
+    @property
+    def next_command(self) -> str:
+        return f"voxgraft graft {shlex.quote(str(self.run))}"
+
+    def to_json(self) -> dict[str, Any]:
+        made = {
+            "run": str(self.run),
+            "run_yaml": str(self.run / RUN_FILE),
+            "family": self.family,
+            "language": self.settings.language,
+            "findings": [item.to_json() for item in self.findings],
+            "next": self.next_command,
+        }
+        if self.old is None:
+            return made
+        old = {"path": str(self.old.path), "kind": self.old.kind, "keys": [row.to_json() for row in self.rows]}
+        return {**made, "old": old}
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = []
+        if self.old is not None:
+            lines.append(f"{self.old.path.name} was read as {self.old.kind}: {len(self.rows)} keys")
+            lines += [table for fate in TABLE_TITLES for table in _tables(self.rows, fate)]
+            if any(row.fate == "mapped" and row.key.startswith("train.") for row in self.rows):
+                lines.append(NO_TRAINING)
+        for item in self.findings:
+            lines += item.lines()
+        entry = exemplar(self.settings.language) if self.settings.language else None
+        about = ", ".join(part for part in (entry.name if entry else self.settings.language, self.family) if part)
+        lines.append(f"made {self.run / RUN_FILE}" + (f" ({about})" if about else ""))
+        missing = _missing(self.settings)
+        fill_in = f"fill in {', '.join(missing)} there" if missing else "look through it"
+        return [*lines, f"next: {fill_in}, then: {self.next_command}"]
+
+
+def new(settings: NewSettings) -> NewResult:
+    """Make the run folder; nothing is written unless everything that was given is sound."""
+    _refuse_existing(settings.run)
+    if settings.base is not None:
+        existing_folder(settings.base)
+        base_family(settings.base, settings.family).files(settings.base)
+    for path in settings.texts:
+        existing_file(path)
+    old, translation = None, Translation()
+    if settings.old is not None:
+        old = read_old(settings.old)
+        given = Given(settings.base, settings.family, settings.language, settings.texts)
+        translation = translate(old, given)
+    run_settings = _run_settings(settings, translation.values, old)
+    kind = _family_of(settings.base or translation.values.get("base"), run_settings.family)
+    text = _run_yaml(run_settings, settings.run, translation.rows)
+    findings = (*translation.findings, *_language_findings(run_settings, kind), *_incomplete(run_settings))
+    with replacing_folder(settings.run) as folder:
+        write_text(folder / RUN_FILE, text)
+    return NewResult(settings.run, run_settings, kind.name if kind else None, findings, old, tuple(translation.rows))
+
+
+def _refuse_existing(run: Path) -> None:
+    try:
+        whole = b"\0" not in os.fsencode(run) and run.name not in ("", "..")
+    except UnicodeEncodeError:
+        whole = False
+    if not whole and not os.path.isdir(run):
+        raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
+    if os.path.lexists(run):
+        cure = "choose another name, or move what is there away."
+        raise FileError("file-exists", f"{run} is there already", where=run, cure=cure)
+
+
+def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: OldConfig | None) -> RunSettings:
+    """The settings of the run as they will be written, paths as seen from its folder."""
+    values: dict[str, Any] = {}
+    if old is not None and old.family and settings.base is None and "base" not in old_values:
+        values["family"] = old.family
+    for key, value in old_values.items():
+        section, _, name = key.rpartition(".")
+        values = merged_values(values, {section: {name: value}} if section else {key: value})
+    by_hand = {name: getattr(settings, name) for name in ("base", "language", "family", "texts")}
+    values |= {name: value for name, value in by_hand.items() if value}
+    return settings_from(RunSettings, _from_run(values, settings.run), settings.run / RUN_FILE)
+
+
+def _from_run(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    result = dict(values)
+    if "base" in result:
+        result["base"] = _as_written(result["base"], run)
+    if "texts" in result:
+        result["texts"] = tuple(_as_written(path, run) for path in result["texts"])
+    return result
+
+
+def _as_written(path: Path, run: Path) -> Path:
+    """A path for run.yaml: absolute as it is; relative from the run folder, unless the two share no folder."""
+    if path.is_absolute():
+        return path
+    # `..` goes up from where a link leads, so both ends must be real; the last name is kept, as people know it.
+    folder = os.path.realpath(run)
+    target = os.path.join(os.path.realpath(path.parent), path.name) if path.name else os.path.realpath(path)
+    if os.path.commonpath([folder, target]) == os.path.sep:
+        return Path(target)
+    return Path(os.path.relpath(target, folder))
+
+
+def _run_yaml(settings: RunSettings, run: Path, rows: list[Row]) -> str:
+    """The text of run.yaml, checked by reading it back: a path that YAML cannot hold is refused."""
+    lines = commented_yaml(settings, TITLE).splitlines()
+    text = "\n".join(_with_notes(lines, _notes(rows, run))) + "\n"
+    where = run / RUN_FILE
+    try:
+        same = settings_from(RunSettings, _without_empty(parse_yaml(text, where)), where) == settings
+    except ConfigError as error:
+        raise ConfigError("run-path", f"a path cannot be written down: {error.finding.found}", where=where) from None
+    if not same:
+        raise ConfigError("run-path", "a path cannot be written down: it would be read back as another", where=where)
+    return text
+
+
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as `read_settings` takes them: a key without a value is not given."""
+    return {
+        key: _without_empty(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _notes(rows: list[Row], run: Path) -> dict[str, list[str]]:
+    """Comments by dotted key: where a value came from, and values that wait for a decision, ready to be uncommented."""
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.fate == "mapped":
+            notes.setdefault(row.key, []).append(f"from {row.old}: {row.value}")
+        elif row.fate == "suggested":
+            name = row.key.rpartition(".")[2]
+            proposal = [f"{row.old}: {row.why}", f"{name}: {_as_yaml(row.new, run)}"]
+            notes.setdefault(row.key, []).extend(proposal)
+    return notes
+
+
+def _as_yaml(value: Any, run: Path) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_as_yaml(item, run) for item in value) + "]"
+    return json.dumps(str(_as_written(value, run)) if isinstance(value, Path) else value, ensure_ascii=False)
+
+
+def _with_notes(lines: list[str], notes: Mapping[str, list[str]]) -> list[str]:
+    """The lines of a run.yaml with comments put in above their keys."""
+    result: list[str] = []
+    section = ""
+    for line in lines:
+        if key := _KEY_LINE.match(line):
+            name = f"{section}.{key[2]}" if key[1] else key[2]
+            section = section if key[1] else key[2]
+            result += [f"{key[1]}# {_one_line(note)}" for note in dict.fromkeys(notes.get(name, ()))]
+        result.append(line)
+    return result
+
+
+def _one_line(text: str) -> str:
+    """Text that can stand in a YAML comment: nothing in an old file may end the comment."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+
+
+def _yaml_shown(value: Any) -> str:
+    return shown([str(item) for item in value] if isinstance(value, tuple) else value)
+
+
+def _tables(rows: tuple[Row, ...], fate: Fate) -> list[Table]:
+    """The rows of one fate, if there are any; a reason that is the row above's is not said again."""
+    chosen = [row for row in rows if row.fate == fate]
+    if not chosen:
+        return []
+    cells: list[tuple[str, ...]] = []
+    above = ""
+    for row in chosen:
+        why = "(as above)" if row.why and row.why == above else row.why
+        above = row.why
+        new_cells = (row.key, _yaml_shown(row.new)) if fate in ("mapped", "suggested") else ()
+        cells.append((row.old, row.value, *new_cells, why))
+    columns = ("new key", "new value", "remark") if fate in ("mapped", "suggested") else ("why",)
+    return [Table(("old key", "old value", *columns), tuple(cells), TABLE_TITLES[fate])]
+
+
+def _family_of(base: Path | None, name: str | None) -> Family | None:
+    if base is not None:
+        return base_family(base, name)
+    return family(name) if name else None
+
+
+def _language_findings(settings: RunSettings, kind: Family | None) -> list[Finding]:
+    language = settings.language
+    if language is None:
+        return []
+    findings = []
+    if exemplar(language) is None:
+        findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
+    if kind is not None and language.partition("-")[0] in kind.languages:
+        spoken = " ".join(kind.languages)
+        findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
+    return findings
+
+
+def _missing(settings: RunSettings) -> list[str]:
+    return [name for name in ("base", "language", "texts") if not getattr(settings, name)]
+
+
+def _incomplete(settings: RunSettings) -> list[Finding]:
+    missing = _missing(settings)
+    return [finding("run-incomplete", f"not given yet: {', '.join(missing)}")] if missing else []

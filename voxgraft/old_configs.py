@@ -1,0 +1,228 @@
+"""Reads what a community fork was told (a YAML config, or a text with its command lines) as a list of old keys.
+
+What becomes of each key is worked out in `old_values.py`. Nothing is run, and nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from voxgraft.config import RunSettings, nearest
+from voxgraft.errors import ConfigError, Finding, finding
+from voxgraft.files import MAX_YAML_BYTES, parse_yaml, read_text
+from voxgraft.old_commands import Command, find_commands, yaml_blocks
+from voxgraft.old_flags import SCRIPTS, Script
+from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, Rule
+
+MAX_KEYS = 1000
+MAX_NAMED = 80
+"""Longer keys are shown cut, and no nearest key is looked for."""
+CHATTERBOX_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in CHATTERBOX_KEYS))
+KNOWN = (
+    f"a training config with sections such as {', '.join(CHATTERBOX_SECTIONS[:4])}; "
+    "IndexTTS-2's config.yaml with a section gpt; or a text with a command such as "
+    "`python trainers/train_gpt_v2.py --tokenizer FILE ...`"
+)
+EMPTY = Rule("gone", "empty there, so there is nothing to take over")
+
+
+@dataclass(frozen=True, slots=True)
+class OldKey:
+    """One key as it was found: `name` for people, its value, the rule for it (None: unknown), a line where known."""
+
+    name: str
+    value: Any
+    rule: Rule | None
+    line: int | None = None
+    hint: str = ""
+    """For an unknown key: the nearest known one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldConfig:
+    """Everything that was read from one old file."""
+
+    path: Path
+    kind: str
+    family: str | None
+    keys: tuple[OldKey, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def read_old(path: Path) -> OldConfig:
+    """The keys of an old config or command line; an error if it is neither, and never a guess."""
+    text = read_text(path, MAX_YAML_BYTES)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _read_config(parse_yaml(text, path), path)
+    if old := _read_document(text, path):
+        return old
+    try:
+        values = parse_yaml(text, path)
+    except ConfigError:
+        values = None
+    if isinstance(values, Mapping) and _family_of_sections(values):
+        return _read_config(values, path)
+    raise ConfigError("old-unknown", f"{path.name} holds no settings of a trainer", expected=KNOWN, where=path)
+
+
+def shown(value: Any) -> str:
+    """A value on one line, cut to what a table can hold."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return "a number of over 256 bits"
+    if isinstance(value, list | tuple):
+        text = ", ".join(shown(item) for item in value[:MAX_NAMED])
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = str(value)
+    # YAML can spell half a surrogate pair, which no file and no terminal takes.
+    text = " ".join(text[: 2 * MAX_NAMED].encode("utf-8", "backslashreplace").decode().split())
+    return text if len(text) <= MAX_NAMED else text[: MAX_NAMED - 3] + "..."
+
+
+# ---- YAML ------------------------------------------------------------------------------------------------------
+
+
+def _read_config(values: Any, path: Path) -> OldConfig:
+    if not isinstance(values, Mapping):
+        sort = "list" if isinstance(values, list) else "single value" if values is not None else "comment or nothing"
+        raise ConfigError("config-shape", f"{path.name} holds a {sort}", expected="keys with values", where=path)
+    sections = {str(key) for key in values}
+    if sections and sections <= set(RunSettings.model_fields):
+        cure = "it is a run.yaml already: copy it into the folder of another run."
+        raise ConfigError("old-unknown", f"{path.name} holds voxgraft's own keys", where=path, cure=cure)
+    family = _family_of_sections(values)
+    if family is None:
+        found = f"{path.name} has the keys {shown(sorted(sections))}"
+        raise ConfigError("old-unknown", found, expected=KNOWN, where=path)
+    _refuse_flat_sections(values, family, path)
+    found_keys = list(_flattened(values))
+    _refuse_too_many(len(found_keys), path)
+    keys = tuple(_config_key(name, value, family) for name, value in found_keys)
+    title = {
+        "chatterbox": "a training config of the Amharic Chatterbox project",
+        "indextts2": "IndexTTS-2's own config",
+    }
+    return OldConfig(path, title[family], family, keys)
+
+
+def _family_of_sections(values: Mapping[Any, Any]) -> str | None:
+    """The family whose sections a config has most of, or None."""
+    sections = {str(key) for key in values}
+    counts = {
+        "chatterbox": len(sections & set(CHATTERBOX_SECTIONS)),
+        "indextts2": len(sections & {*INDEXTTS2_SECTIONS, *INDEXTTS2_KEYS}),
+    }
+    family = max(counts, key=lambda name: counts[name])
+    return family if counts[family] else None
+
+
+def _refuse_flat_sections(values: Mapping[Any, Any], family: str, path: Path) -> None:
+    """A known section must hold keys: a list there would otherwise pass for one unknown key."""
+    sections = CHATTERBOX_SECTIONS if family == "chatterbox" else ("dataset", "gpt")
+    for name in sections:
+        value = values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            sort = "list" if isinstance(value, list) else "single value"
+            raise ConfigError("config-shape", f"`{name}` holds a {sort}", expected="keys with values", where=path)
+
+
+def _flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = prefix + shown(key)
+        if isinstance(value, Mapping) and value:
+            yield from _flattened(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _config_key(name: str, value: Any, family: str) -> OldKey:
+    table = CHATTERBOX_KEYS if family == "chatterbox" else INDEXTTS2_KEYS
+    sections = {} if family == "chatterbox" else INDEXTTS2_SECTIONS
+    rule = table.get(name) or sections.get(name.partition(".")[0])
+    if rule is None and value in (None, {}) and name in CHATTERBOX_SECTIONS:
+        rule = EMPTY
+    return OldKey(name, value, rule, hint="" if rule else _nearest(name, list(table)))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """The known key that an unknown one most resembles, by its last part first: people put keys into wrong sections."""
+    if len(name) > MAX_NAMED:
+        return ""
+    last = {key.rpartition(".")[2]: key for key in known}
+    return last.get(name.rpartition(".")[2]) or nearest(name, known) or ""
+
+
+# ---- command lines -----------------------------------------------------------------------------------------------
+
+
+def _read_document(text: str, path: Path) -> OldConfig | None:
+    """The flags of all commands and the keys of all YAML blocks in a text; None where it has neither."""
+    commands = find_commands(text, path)
+    keys = [_flag_key(command, *flag) for command in commands.known for flag in command.flags]
+    families = {command.script.family for command in commands.known if command.flags}
+    scripts = dict.fromkeys(command.script.name for command in commands.known if command.flags)
+    parts = [f"commands of {', '.join(scripts)}"] if scripts else []
+    not_read = commands.not_read
+    for line, block in yaml_blocks(text):
+        try:
+            config = _read_config(parse_yaml(block, path), path)
+        except ConfigError:
+            not_read.append(f"line {line}: a block of YAML")
+            continue
+        keys += [replace(key, line=line) for key in config.keys]
+        families.add(config.family or "")
+        parts.append(f"a block of YAML at line {line}")
+    if not keys:
+        return None
+    _refuse_too_many(len(keys), path)
+    family = families.pop() if len(families) == 1 else None
+    return OldConfig(path, f"a text with {' and '.join(parts)}", family, _each_once(keys), _left(not_read, path))
+
+
+def _each_once(keys: list[OldKey]) -> tuple[OldKey, ...]:
+    """What a document says twice counts once, where it is said last."""
+    ordered = sorted(keys, key=lambda key: key.line or 0)
+    said = [(key.name, key.value) for key in ordered]
+    return tuple(key for at, key in enumerate(ordered) if said[at] not in said[at + 1 :])
+
+
+def _refuse_too_many(number: int, path: Path) -> None:
+    if number > MAX_KEYS:
+        found = f"{path.name} has over {MAX_KEYS:,} keys"
+        raise ConfigError("old-unknown", found, expected=f"at most {MAX_KEYS:,}", where=path)
+
+
+def _flag_key(command: Command, flag: str, words: tuple[str, ...]) -> OldKey:
+    script = command.script
+    flag = _full_name(script, flag)
+    value: Any = words[0] if len(words) == 1 else (list(words) or None)
+    rule = script.rule(flag)
+    hint = "" if rule or len(flag) > MAX_NAMED else _nearest_flag(script, flag)
+    return OldKey(f"{script.name} {shown(flag)}".rstrip(), value, rule, command.line, hint)
+
+
+def _full_name(script: Script, flag: str) -> str:
+    """Python's own parser takes the beginning of a flag for the flag, where only one begins so."""
+    fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
+    return fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
+
+
+def _nearest_flag(script: Script, flag: str) -> str:
+    """The flag that was meant: of this script, or of another that has just this one."""
+    by_name = {known[2:].replace("-", "_"): known for known in script.flags}
+    if hint := nearest(flag.strip("-"), list(by_name)):
+        return f"{script.name} {by_name[hint]}"
+    return next((f"{other.name} {flag}" for other in SCRIPTS if flag in other.flags), "")
+
+
+def _left(not_read: list[str], path: Path) -> tuple[Finding, ...]:
+    if not not_read:
+        return ()
+    more = f" and {len(not_read) - 6} more" if len(not_read) > 6 else ""
+    return (finding("old-not-read", "; ".join(not_read[:6]) + more, where=path),)
