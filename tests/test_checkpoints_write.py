@@ -78,6 +78,17 @@ def test_a_written_archive_is_a_sound_zip_with_aligned_records() -> None:
     assert all(torch.equal(tensor, values(n, seed=n)) for n, tensor in enumerate(loaded.values()))
 
 
+def test_arrays_are_written_in_their_own_number_format(tmp_path: Path) -> None:
+    arrays_by_name = {
+        kind: np.arange(5).astype(kind) for kind in ("uint8", "int8", "uint16", "int64", "float64", "bool")
+    }
+    with (tmp_path / "m").open("wb") as stream:
+        write_safetensors(stream, {name: TensorBytes.of(array) for name, array in arrays_by_name.items()})
+    for name, tensor in load_file(tmp_path / "m").items():
+        assert tensor.numpy().dtype == name
+        assert np.array_equal(tensor.numpy(), arrays_by_name[name])
+
+
 def test_the_same_tensors_give_the_same_bytes() -> None:
     made = []
     for _ in range(2):

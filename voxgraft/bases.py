@@ -7,6 +7,7 @@ from pathlib import Path
 from voxgraft.errors import TokenizerError
 from voxgraft.families import family, family_names, family_of
 from voxgraft.families.base import Family
+from voxgraft.files import is_folder
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
@@ -19,7 +20,7 @@ def base_family(folder: Path, name: str | None) -> Family:
 
 def base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
     """Family and tokenizer of a base folder, or of a tokenizer file by itself."""
-    if path.is_dir():
+    if is_folder(path):
         found = base_family(path, name)
         return found, open_tokenizer(found.files(path).tokenizer)
     tokenizer = open_tokenizer(path)

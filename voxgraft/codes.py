@@ -79,6 +79,11 @@ CATALOGUE: dict[str, Code] = {
         "write the value out.",
     ),
     "yaml-duplicate-key": Code("config", "The same key stands twice.", "remove one of the two."),
+    "yaml-tag": Code(
+        "config",
+        "YAML tags such as !!int or !!python/object are not read: they can ask for any kind of value.",
+        "write the plain value; put it in quotes if it is a text.",
+    ),
     # ---- config ------------------------------------------------------------------------------------------
     "config-unknown-key": Code(
         "config", "The key is not a setting of voxgraft.", "use the name that is suggested, or remove the key."

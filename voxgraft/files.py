@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +23,13 @@ from voxgraft import progress
 from voxgraft.errors import ConfigError, FileError, TextError
 
 MAX_JSON_BYTES = 64 << 20
-MAX_YAML_BYTES = 1 << 20
+MAX_YAML_BYTES = 1 << 18
+"""A settings file has a few kilobytes, and YAML takes long to read."""
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
 MAX_DEPTH = 64
+MAX_DIGITS = 100
+"""Longest number: longer ones cannot be printed, and no file of ours holds any."""
 CHUNK_BYTES = 1 << 20
 
 
@@ -44,11 +48,26 @@ def existing_file(path: Path) -> Path:
     return path
 
 
+def is_there(path: Path) -> bool:
+    """Whether something stands at a path. No name is too odd to ask: `Path.exists` raises for one that is too long."""
+    return os.path.exists(path)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file stands at a path."""
+    return os.path.isfile(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder stands at a path."""
+    return os.path.isdir(path)
+
+
 def existing_folder(path: Path) -> Path:
     """The path itself, if it is a folder."""
-    if not path.exists():
+    if not is_there(path):
         raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
-    if not path.is_dir():
+    if not is_folder(path):
         raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
     return path
 
@@ -128,15 +147,33 @@ def parse_json(text: str, where: Path | str) -> Any:
     def no_constant(name: str) -> Any:
         raise FileError("json-broken", f"{name} is not a JSON value", where=where)
 
+    def short_int(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise FileError("json-broken", f"a number of {len(digits):,} digits", where=where)
+        return int(digits)
+
     try:
-        return json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_int=short_int)
     except json.JSONDecodeError as error:
         found = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise FileError("json-broken", found, where=where) from None
     except RecursionError:
         raise FileError("json-too-deep", "nested too deep to read", where=where) from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise FileError("json-broken", _reason(error), where=where) from None
+    if _deeper_than(value, MAX_DEPTH):
+        raise FileError("json-too-deep", f"nested more than {MAX_DEPTH} levels deep", where=where)
+    return value
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [
+            item
+            for node in layer
+            if isinstance(node, dict | list)
+            for item in (node.values() if isinstance(node, dict) else node)
+        ]
+    return bool(layer)
 
 
 def read_yaml(path: Path) -> Any:
@@ -174,9 +211,10 @@ def sha256_of(path: Path) -> str:
 @contextlib.contextmanager
 def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
     """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
-    if path.exists() and not overwrite:
+    _check_name(path)
+    if is_there(path) and not overwrite:
         raise FileError("file-exists", f"{path.name} is there already", where=path)
-    if path.is_dir():
+    if is_folder(path):
         raise FileError("not-a-file", f"{path.name} is a folder", where=path)
     temporary: Path | None = None
     try:
@@ -202,13 +240,14 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
+    _check_name(path)
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
-        if path.exists():
+        if is_there(path):
             previous = path.with_name(path.name + ".previous")
             shutil.rmtree(previous, ignore_errors=True)
             os.replace(path, previous)
@@ -248,9 +287,11 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             event = self.peek_event()  # type: ignore[no-untyped-call]
+            line = event.start_mark.line + 1
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                line = event.start_mark.line + 1
                 raise ConfigError("yaml-alias", f"line {line} uses an anchor or alias", where=where)
+            if getattr(event, "tag", None):
+                raise ConfigError("yaml-tag", f"line {line} uses the tag {event.tag}", where=where)
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise ConfigError("yaml-broken", f"nested more than {MAX_DEPTH} levels deep", where=where)
@@ -258,14 +299,30 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
             self.depth -= 1
             return node
 
+        def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+            if len(node.value) > MAX_DIGITS:
+                raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
+            return super().construct_yaml_int(node)
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(set(keys)) != len(keys):
-                twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if len(keys) != keys.total():
+                twice = keys.most_common(1)[0][0]
                 raise ConfigError("yaml-duplicate-key", f"the key {twice!r} stands twice", where=where)
             return super().construct_mapping(node, deep)
 
+    StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
     return StrictLoader
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that no file can have, before anything is made."""
+    try:
+        usable = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise FileError("file-unreadable", f"no file can have the name {path.name!r}", where=ascii(path))
 
 
 def _umask() -> int:

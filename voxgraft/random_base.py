@@ -8,6 +8,7 @@ from typing import Any
 from voxgraft.errors import FileError
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
+from voxgraft.files import is_there
 from voxgraft.results import Line
 from voxgraft.settings import RandomBaseSettings
 
@@ -32,7 +33,7 @@ class RandomBaseResult:
 
 def random_base(settings: RandomBaseSettings) -> RandomBaseResult:
     """Make the folder; refused if it is there already."""
-    if settings.folder.exists():
+    if is_there(settings.folder):
         raise FileError("file-exists", f"{settings.folder} is there already", where=settings.folder)
     files = make_random_base(settings.family, settings.folder, size=settings.size, seed=settings.seed)
     return RandomBaseResult(files)

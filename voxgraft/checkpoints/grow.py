@@ -28,7 +28,7 @@ from voxgraft.checkpoints.torch_file import TorchCheckpoint
 from voxgraft.checkpoints.torch_tensors import TorchTensor
 from voxgraft.checkpoints.write import StorageBytes, TensorBytes, write_safetensors, write_torch_tree
 from voxgraft.errors import CheckpointError, FileError
-from voxgraft.files import replacing
+from voxgraft.files import is_folder, is_there, replacing
 
 SLACK_BYTES = 64 << 20
 """Room beyond the values themselves for headers and for the file system."""
@@ -91,9 +91,9 @@ def grow(
 
 
 def _check_output(checkpoint: Checkpoint, output: Path, size: int) -> None:
-    if output.exists() and output.samefile(checkpoint.path):
+    if is_there(output) and output.samefile(checkpoint.path):
         raise CheckpointError("growth-onto-input", f"{output.name} is the input itself", where=output)
-    folder = next((folder for folder in output.absolute().parents if folder.is_dir()), None)
+    folder = next((folder for folder in output.absolute().parents if is_folder(folder)), None)
     free = shutil.disk_usage(folder).free if folder else None
     if free is not None and free < size + SLACK_BYTES:
         found = f"{output.name} needs {size:,} bytes, {free:,} are free"

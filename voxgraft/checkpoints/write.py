@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints import zip_records as zips
-from voxgraft.checkpoints.dtypes import FLOATS, RAW_DTYPES, from_float32, item_bytes
+from voxgraft.checkpoints.dtypes import BITS_ONLY, FLOATS, RAW_DTYPES, from_float32, item_bytes
 from voxgraft.checkpoints.model import Scalar, row_major
 from voxgraft.checkpoints.pickle_writer import dump_pickle
 from voxgraft.checkpoints.pickles import Dictionary
@@ -52,7 +52,7 @@ class TensorBytes:
         if dtype in FLOATS and values.dtype == np.float32:
             raw = from_float32(values, str(dtype))
         else:
-            dtype = next(name for name, kind in RAW_DTYPES.items() if kind == values.dtype and name != "BF16")
+            dtype = next(name for name, kind in RAW_DTYPES.items() if kind == values.dtype and name not in BITS_ONLY)
             raw = values
         return TensorBytes(str(dtype), values.shape, lambda: [np.ascontiguousarray(raw).tobytes()])
 

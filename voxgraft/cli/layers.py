@@ -10,6 +10,7 @@ from voxgraft.cli.flags import CommandLine
 from voxgraft.cli.usage import COMMAND_LINE
 from voxgraft.config import Origin, RunSettings, Settings, merged_values, read_settings, settings_from
 from voxgraft.errors import FileError
+from voxgraft.files import is_there
 
 RUN_FILE = "run.yaml"
 
@@ -32,7 +33,7 @@ def resolve(line: CommandLine) -> Settings:
 def _run_values(run: Path) -> dict[str, Any]:
     """What the run.yaml says, judged by itself, so that every verb refuses the same files."""
     path = run / RUN_FILE
-    if not path.exists():
+    if not is_there(path):
         cure = f"make a run with `voxgraft new {run}`, or check the path."
         raise FileError("file-missing", f"{run} has no {RUN_FILE}", where=path, cure=cure)
     values = read_settings(RunSettings, path)

@@ -18,7 +18,7 @@ from voxgraft.errors import FileError
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_values import RandomMaker, RandomSize, Shape
-from voxgraft.files import replacing, replacing_folder
+from voxgraft.files import is_folder, is_there, replacing, replacing_folder
 
 SizeName = Literal["tiny", "small", "full"]
 
@@ -30,9 +30,9 @@ def make_random_base(
     made = family(family_name)
     maker = random_maker(family_name)
     chosen = maker.sizes[size] if isinstance(size, str) else size
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if is_there(folder) and (not is_folder(folder) or any(folder.iterdir())):
         raise FileError("file-exists", f"{folder.name} is there already and not empty", where=folder)
-    if folder.exists():
+    if is_there(folder):
         folder.rmdir()
     with replacing_folder(folder) as building:
         maker.write_beside(building, chosen)

@@ -6,10 +6,12 @@ Scripts are Unicode's own property. Knows nothing of tokenizers or families.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import regex
 
@@ -17,17 +19,29 @@ from voxgraft.files import parse_json
 
 SHARED_SCRIPTS = frozenset({"Common", "Inherited"})
 """Characters of these belong to no script: digits, general punctuation, symbols, combining accents."""
+JOINERS = frozenset("\u200c\u200d")
+"""Zero-width joiners and non-joiners stand inside words in several scripts."""
+INVISIBLE = JOINERS | {"\u200b"}
+"""Joiners, and the zero-width space with which some scripts part their words."""
 _SCRIPT_NAMES = (
-    "Adlam Arabic Armenian Balinese Batak Bengali Bopomofo Buginese Canadian_Aboriginal Cham Cherokee Coptic Cyrillic "
-    "Devanagari Ethiopic Georgian Glagolitic Gothic Greek Gujarati Gurmukhi Han Hangul Hanifi_Rohingya Hebrew Hiragana "
-    "Javanese Kannada Katakana Kayah_Li Khmer Lao Latin Lepcha Limbu Lisu Malayalam Mandaic Meetei_Mayek Mende_Kikakui "
-    "Mongolian Myanmar New_Tai_Lue Nko Nyiakeng_Puachue_Hmong Ol_Chiki Oriya Osage Osmanya Pahawh_Hmong Saurashtra "
-    "Sinhala Sundanese Syloti_Nagri Syriac Tagalog Tai_Le Tai_Tham Tai_Viet Takri Tamil Telugu Thaana Thai Tibetan "
-    "Tifinagh Vai Wancho Yi"
+    "Adlam Arabic Armenian Balinese Bamum Bassa_Vah Batak Bengali Bopomofo Buginese Buhid Canadian_Aboriginal "
+    "Chakma Cham Cherokee Coptic Cyrillic Deseret Devanagari Dogra Ethiopic Georgian Glagolitic Gothic Grantha "
+    "Greek Gujarati Gunjala_Gondi Gurmukhi Han Hangul Hanifi_Rohingya Hanunoo Hebrew Hiragana Javanese Kaithi "
+    "Kannada Katakana Kayah_Li Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Lisu Mahajani Makasar Malayalam "
+    "Mandaic Masaram_Gondi Medefaidrin Meetei_Mayek Mende_Kikakui Miao Modi Mongolian Mro Multani Myanmar "
+    "Nag_Mundari New_Tai_Lue Newa Nko Nyiakeng_Puachue_Hmong Ol_Chiki Old_Hungarian Oriya Osage Osmanya "
+    "Pahawh_Hmong Pau_Cin_Hau Phags_Pa Rejang Runic Samaritan Saurashtra Sharada Shavian Sinhala Sora_Sompeng "
+    "Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangsa Telugu Thaana Thai "
+    "Tibetan Tifinagh Tirhuta Toto Vai Vithkuqi Wancho Warang_Citi Yezidi Yi"
 ).split()
-_SCRIPT_PATTERNS = {name: regex.compile(rf"\p{{Script={name}}}") for name in _SCRIPT_NAMES}
-_INHERITED = regex.compile(r"\p{Script=Inherited}")
 _LAST_CODE_POINT = 0x323AF
+_MAX_WHOLE_SCRIPT = 20_000
+"""Of a script with more characters than this (Han has a hundred thousand) nobody needs all."""
+_OWN_SCRIPT_SHARE = 0.1
+"""A script with this share of a text's letters is one of the language's own, whatever CLDR says."""
+_GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
+_NO_LETTER = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")
+"""Marks that dress symbols (a keycap, the emoji form of a heart), not letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,9 @@ class Exemplar:
     script: str
     letters: str
     punctuation: str
+    auxiliary: str = ""
+    """Letters of loanwords and older spelling; joiners among them."""
+    numbers: str = ""
 
 
 def exemplar(language: str) -> Exemplar | None:
@@ -46,45 +63,65 @@ def exemplar(language: str) -> Exemplar | None:
     while language:
         if language in table:
             entry = table[language]
-            return Exemplar(entry["name"], entry["script"], entry["letters"], entry.get("punctuation", ""))
+            return Exemplar(**{field: entry.get(field, "") for field in Exemplar.__slots__})
         language = language.rpartition("-")[0]
     return None
 
 
 @cache
-def _exemplar_table() -> dict[str, dict[str, str]]:
+def _exemplar_table() -> dict[str, dict[str, Any]]:
     text = resources.files("voxgraft").joinpath("data/exemplars.json").read_text(encoding="utf-8")
     table = parse_json(text, "exemplars.json")
     return {code: entry for code, entry in table.items() if not code.startswith("_")}
 
 
 @cache
+def _script_patterns() -> dict[str, regex.Pattern[str]]:
+    return {name: regex.compile(rf"\p{{Script={name}}}") for name in ("Inherited", "Common", *_SCRIPT_NAMES)}
+
+
+@cache
 def script_of(character: str) -> str:
-    """Unicode's script of a character: `Ethiopic`, `Latin`, `Common` ... (`Other` for the rare rest)."""
-    if _INHERITED.match(character):
-        return "Inherited"
-    for name, pattern in _SCRIPT_PATTERNS.items():
-        if pattern.match(character):
-            return name
-    return "Common" if regex.match(r"\p{Script=Common}", character) else "Other"
+    """Unicode's script of a character: `Ethiopic`, `Latin`, `Common` ... (`Other` for dead scripts)."""
+    return next((name for name, pattern in _script_patterns().items() if pattern.match(character)), "Other")
 
 
 @cache
 def script_characters(script: str) -> tuple[str, ...]:
-    """Every assigned character of a script, in code-point order (Ethiopic: 523)."""
-    pattern = _SCRIPT_PATTERNS[script]
+    """Every assigned character of a script, in code-point order (Ethiopic: 523). None of a script that is too large."""
+    if script not in _SCRIPT_NAMES:
+        return ()
     everything = "".join(chr(code) for code in range(0x80, _LAST_CODE_POINT) if not 0xD800 <= code <= 0xDFFF)
-    return tuple(pattern.findall(everything))
+    found = tuple(_script_patterns()[script].findall(everything))
+    return found if len(found) <= _MAX_WHOLE_SCRIPT else ()
+
+
+def own_scripts(letters: str, seen: Mapping[str, int]) -> tuple[str, ...]:
+    """The scripts that a language is written in: those of CLDR's letters, and those with a good share of its texts."""
+    found: Counter[str] = Counter()
+    for character, count in seen.items():
+        if is_letter(character) and script_of(character) not in SHARED_SCRIPTS:
+            found[script_of(character)] += count
+    total = found.total()
+    frequent = [script for script, count in found.most_common() if count >= _OWN_SCRIPT_SHARE * total]
+    return tuple(dict.fromkeys([*scripts_of(letters), *frequent]))
+
+
+def is_own_letter(character: str, scripts: Iterable[str]) -> bool:
+    """A letter or mark of one of the scripts, or one that all scripts share."""
+    return is_letter(character) and script_of(character) in {*scripts, *SHARED_SCRIPTS}
 
 
 def is_letter(character: str) -> bool:
     """Letters and the marks that belong to them."""
-    return unicodedata.category(character)[0] in "LM"
+    return unicodedata.category(character)[0] in "LM" and not _NO_LETTER.match(character)
 
 
 def is_punctuation(character: str) -> bool:
-    """Marks of punctuation; not symbols such as & or arrows."""
-    return unicodedata.category(character)[0] == "P"
+    """Marks of punctuation; not general symbols such as & or @, which Unicode counts among them."""
+    if unicodedata.category(character)[0] != "P":
+        return False
+    return script_of(character) not in SHARED_SCRIPTS or bool(_GENERAL_PUNCTUATION.match(character))
 
 
 def scripts_of(characters: Iterable[str]) -> dict[str, int]:

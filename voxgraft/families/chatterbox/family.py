@@ -9,7 +9,7 @@ from typing import ClassVar
 from voxgraft.errors import FileError
 from voxgraft.families.base import BaseFiles, Family, Front, GraftPoint, RateRange
 from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
-from voxgraft.files import existing_folder
+from voxgraft.files import existing_folder, is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Chatterbox(Family):
         existing_folder(folder)
         half: list[str] = []
         for release in RELEASES:
-            checkpoint, tokenizer = (folder / release.checkpoint).is_file(), (folder / release.tokenizer).is_file()
+            checkpoint, tokenizer = is_file(folder / release.checkpoint), is_file(folder / release.tokenizer)
             if checkpoint and tokenizer:
                 return release
             if checkpoint:
@@ -84,7 +84,7 @@ class Chatterbox(Family):
         if self._is_english(folder):
             return EnglishFront()
         table = folder / CANGJIE_NAME
-        return ChatterboxFront(read_cangjie(table) if table.is_file() else None)
+        return ChatterboxFront(read_cangjie(table) if is_file(table) else None)
 
     def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None

@@ -8,6 +8,7 @@ Russian stress) are left out, as it does without them; Japanese is read with pyk
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -93,7 +94,8 @@ def read_cangjie(path: Path) -> dict[str, str]:
             "json-shape", f"{path.name} is not a list", expected="a list of 'character<TAB>code'", where=path
         )
     codes: dict[str, str] = {}
-    sharers: dict[str, list[str]] = {}
+    sharers: Counter[str] = Counter()
+    places: dict[tuple[str, str], int] = {}
     for number, entry in enumerate(entries):
         parts = entry.split("\t") if isinstance(entry, str) else []
         if len(parts) < 2:
@@ -101,9 +103,10 @@ def read_cangjie(path: Path) -> dict[str, str]:
             raise FileError("json-shape", found, expected="'character<TAB>code'", where=path)
         glyph, code = parts[:2]
         codes[glyph] = code
-        sharers.setdefault(code, []).append(glyph)
+        places.setdefault((code, glyph), sharers[code])
+        sharers[code] += 1
     return {
-        glyph: _cangjie_tokens(code, sharers[code].index(glyph))
+        glyph: _cangjie_tokens(code, places[code, glyph])
         for glyph, code in codes.items()
         if len(glyph) == 1 and unicodedata.category(glyph) == "Lo"  # the wrapper looks up other letters only
     }

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from voxgraft.errors import ConfigError, FileError
 from voxgraft.families.base import BaseFiles, Family, Front, GraftPoint, RateRange
 from voxgraft.families.indextts2.text import IndexFront
-from voxgraft.files import existing_folder, read_yaml
+from voxgraft.files import existing_folder, is_file, read_yaml
 
 CONFIG_NAME = "config.yaml"
 FIRST_VERSION, NEXT_VERSION = 2.0, 2.5
@@ -46,7 +46,7 @@ class IndexTTS2(Family):
     def files(self, folder: Path) -> BaseFiles:
         existing_folder(folder)
         config = folder / CONFIG_NAME
-        if not config.is_file():
+        if not is_file(config):
             raise FileError("base-file-missing", f"{CONFIG_NAME} is not in the folder", where=folder)
         settings = _settings(config)
         _refuse_other_versions(settings, config)
@@ -111,7 +111,7 @@ def _refuse_other_versions(settings: dict[Any, Any], config: Path) -> None:
 
 def _first_there(folder: Path, names: tuple[str, ...]) -> Path:
     for name in names:
-        if (folder / name).is_file():
+        if is_file(folder / name):
             return folder / name
     missing = " and ".join(names)
     raise FileError(

@@ -20,7 +20,8 @@ _PINYIN_WRITTEN_WITH_V = re.compile(r"(?<![a-z])([jqx])[uü](e|n|an)?([1-5])", r
 _HAN = re.compile("[\u4e00-\u9fff]")
 _LATIN = re.compile("[a-zA-Z]")
 _ETHIOPIC_STOP_TYPED_AS_COLONS = re.compile("(?<=[\u1200-\u135f\u1380-\u139f\u2d80-\u2ddf\uab00-\uab2f])::")
-_WORD_WITH_INNER_MARK = re.compile(rf"\w*(?:[{''.join(MARKS_INSIDE_WORDS)}]\w*)+")
+_WORD_WITH_INNER_MARK = re.compile(rf"(?<!\w)\w*+(?:[{''.join(MARKS_INSIDE_WORDS)}]\w*+)++")
+"""Tried once per word and without stepping back: otherwise a word without end would take for ever."""
 
 
 class IndexFront(Front):
