@@ -143,8 +143,8 @@ def test_module_versions_parameters_and_values_inside_the_state_dict_are_kept(tm
     state = Model().state_dict()
     state["frozen"] = nn.Parameter(values(3), requires_grad=False)
     state["trained"] = nn.Parameter(values(3))
-    state["rows"] = 13  # type: ignore[assignment]
-    state["odd"] = {1, 2}  # type: ignore[assignment]
+    state["rows"] = 13
+    state["odd"] = {1, 2}
     path = saved(state, tmp_path / "m.pth")
     with open_checkpoint(path) as checkpoint:
         report = grow(checkpoint, a_plan(names=TABLES[:1]), tmp_path / "g.pth")
@@ -197,9 +197,8 @@ def test_a_tied_table_stays_tied_and_cannot_get_two_kinds_of_rows(tmp_path: Path
 def test_a_window_on_a_part_of_a_table_is_refused(tmp_path: Path) -> None:
     model = speech_model()
     model["first_rows"] = model["text_embedding.weight"][:3]
-    with open_checkpoint(saved(model, tmp_path / "m.pth")) as checkpoint:
-        with pytest.raises(CheckpointError) as caught:
-            grow(checkpoint, a_plan(), tmp_path / "g.pth")
+    with open_checkpoint(saved(model, tmp_path / "m.pth")) as checkpoint, pytest.raises(CheckpointError) as caught:
+        grow(checkpoint, a_plan(), tmp_path / "g.pth")
     assert caught.value.code == "growth-view"
     assert not (tmp_path / "g.pth").exists()
 
@@ -272,9 +271,9 @@ BAD_PLANS = {
 @pytest.mark.parametrize("kind", BAD_PLANS)
 def test_a_plan_that_does_not_fit_is_refused_and_nothing_is_written(kind: str, tmp_path: Path) -> None:
     code, plan = BAD_PLANS[kind]
-    with open_checkpoint(saved(speech_model(torch.float16), tmp_path / "m.pth")) as checkpoint:
-        with pytest.raises(CheckpointError) as caught:
-            grow(checkpoint, plan, tmp_path / "out" / "g.pth")
+    path = saved(speech_model(torch.float16), tmp_path / "m.pth")
+    with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointError) as caught:
+        grow(checkpoint, plan, tmp_path / "out" / "g.pth")
     assert caught.value.code == code
     assert os.listdir(tmp_path) == ["m.pth"]
 
@@ -340,9 +339,9 @@ def test_the_proof_finds_any_byte_that_moved(tmp_path: Path) -> None:
         data = (tmp_path / "g").read_bytes()
         for at in range(start, size, 7):
             changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-            with open_checkpoint(written(changed, tmp_path / "changed")) as new:
-                with pytest.raises(CheckpointError) as caught:
-                    verify_growth(old, new, a_plan())
+            path = written(changed, tmp_path / "changed")
+            with open_checkpoint(path) as new, pytest.raises(CheckpointError) as caught:
+                verify_growth(old, new, a_plan())
             assert caught.value.code == "growth-differs"
 
 

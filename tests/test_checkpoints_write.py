@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -25,18 +26,19 @@ from voxgraft.checkpoints import (
     write_torch,
 )
 from voxgraft.checkpoints.dtypes import from_float32, to_float32
+from voxgraft.checkpoints.model import Scalar
 from voxgraft.errors import CheckpointError, FileError
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def some_tensors(dtype: str) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def some_tensors() -> dict[str, NDArray[np.float32]]:
     return {"b": values(3, 4).numpy(), "a.weight": values(7, seed=1).numpy(), "empty": values(0, 3).numpy()}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_safetensors_reads_what_is_written(dtype: str, tmp_path: Path) -> None:
-    tensors = some_tensors(dtype)
+    tensors = some_tensors()
     with (tmp_path / "m").open("wb") as stream:
         write_safetensors(stream, {n: TensorBytes.of(v, dtype) for n, v in tensors.items()}, {"made": "ሰላም"})
     loaded = load_file(tmp_path / "m")
@@ -50,8 +52,16 @@ def test_safetensors_reads_what_is_written(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_torch_reads_what_is_written_also_mapped_and_weights_only(dtype: str, mapped: bool, tmp_path: Path) -> None:
-    tensors = some_tensors(dtype)
-    beside = {"step": 70_000, "big": 1 << 40, "minus": -3, "loss": 0.25, "note": "ሰላም", "done": True, "none": None}
+    tensors = some_tensors()
+    beside: dict[str, Scalar] = {
+        "step": 70_000,
+        "big": 1 << 40,
+        "minus": -3,
+        "loss": 0.25,
+        "note": "ሰላም",
+        "done": True,
+        "none": None,
+    }
     with (tmp_path / "m.pth").open("wb") as stream:
         sources = {name: TensorBytes.of(array, dtype) for name, array in tensors.items()}
         write_torch(stream, sources, wrapper="model", beside=beside)
@@ -109,7 +119,7 @@ def test_no_value_starts_off_its_own_size(tmp_path: Path) -> None:
 
 
 @given(arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=False)))
-def test_rounding_to_half_precision_is_torchs_rounding(array: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_rounding_to_half_precision_is_torchs_rounding(array: NDArray[np.float32]) -> None:
     for dtype, kind in FLOATS.items():
         expected = torch.from_numpy(array).to(kind)
         raw = from_float32(array, dtype)

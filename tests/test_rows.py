@@ -55,7 +55,7 @@ def test_the_report_puts_a_letter_near_its_romanisation(spelling: Spelling) -> N
     plans = plan_rows(spelling, "romanised")
     base = table(spelling)
     rows = make_rows(base, plans, RowSettings(), "embedding")
-    reports = report_rows(base, rows, plans, spelling.base, limit=len(plans))
+    reports = report_rows(base, rows, plans, spelling, limit=len(plans))
     report = next(report for report in reports if report.piece == "ሰ")
     assert report.nearest[0][0].lower() in {"s", "a", "sa"}
     assert report.nearest[0][1] > 0.6

@@ -54,6 +54,11 @@ CATALOGUE: dict[str, Code] = {
     "text-line-too-long": Code(
         "text", "One line is longer than any sentence.", "put one sentence or paragraph on each line."
     ),
+    "text-marks": Code(
+        "text",
+        "No writing puts so many marks on one letter; the text is damaged, or made to keep a computer busy.",
+        "remove the line.",
+    ),
     "text-empty": Code(
         "text", "No line of the text holds a letter.", "give a file with sentences of the language, one per line."
     ),
@@ -187,7 +192,7 @@ CATALOGUE: dict[str, Code] = {
     ),
     "proof-unknown-symbols": Code(
         "tokenizers",
-        "Signs in the texts that are not the language's own (symbols, digits that the base lacks) have no piece. General symbols never become pieces.",
+        "Signs in the texts that are not the language's own (symbols, letters of other scripts, digits that the base lacks) have no piece. General symbols never become pieces.",
         "write them as words in the texts, or leave them out.",
         "warning",
     ),
@@ -530,7 +535,7 @@ CATALOGUE: dict[str, Code] = {
     ),
     "new-rows-scale": Code(
         "check",
-        "The new rows are much longer or shorter than the base's, so that new pieces drown the old ones or are drowned by them.",
+        "The new rows are much longer than the base's, so that new pieces drown everything else in a sentence.",
         "grow the base again with `voxgraft extend`, which gives new rows the base's own scale.",
         "warning",
     ),

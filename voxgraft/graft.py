@@ -107,7 +107,7 @@ def make_tables(checkpoint_path: Path, spelling: Spelling, settings: RowSettings
         for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
             rows[tensor] = make_rows(table, plans, settings, role)
             if role == "embedding":
-                samples = tuple(report_rows(table, rows[tensor], plans, spelling.base))
+                samples = tuple(report_rows(table, rows[tensor], plans, spelling))
     return MadeRows(rows, counts_by_method(plans), samples)
 
 

@@ -81,6 +81,7 @@ class NewResult:
             lines += [table for fate in TABLE_TITLES for table in _tables(self.rows, fate)]
             if any(row.fate == "mapped" and row.key.startswith("train.") for row in self.rows):
                 lines.append(NO_TRAINING)
+            lines += _to_judge(self.old)
         for item in self.findings:
             lines += item.lines()
         entry = exemplar(self.settings.language) if self.settings.language else None
@@ -243,6 +244,13 @@ def _family_of(base: Path | None, name: str | None) -> Family | None:
     if base is not None:
         return base_family(base, name)
     return family(name) if name else None
+
+
+def _to_judge(old: OldConfig) -> list[Line]:
+    """The command that compares an old config's numbers with each other and with the files."""
+    if old.path.suffix.lower() not in (".yaml", ".yml"):
+        return []
+    return [f"to judge its sizes and freezing: voxgraft check --base BASE --base-config {shlex.quote(str(old.path))}"]
 
 
 def _language_findings(settings: RunSettings, kind: Family | None) -> list[Finding]:

@@ -31,6 +31,8 @@ _ASSIGNED = re.compile(r"^\s*(?:(?:export|local|readonly|declare|set)\s+|\$)?(?:
 _VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|([A-Za-z_]\w*))")
 _WORD_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _REDIRECTED = re.compile(r"\d?>|<$|<[^>]*$")
+_CONTINUED = re.compile(r"\\+$|(?<=\s)[`^]$")
+_NOT_SETTINGS = frozenset({"...", "…", "--help", "-h", ""})
 _NEGATIVE = re.compile(r"-\.?\d")
 _YAML_BLOCK = re.compile(
     r"^[ \t]*(```|~~~)[ \t]*ya?ml\b[^\n]*\n(.*?)^[ \t]*\1", re.IGNORECASE | re.MULTILINE | re.DOTALL
@@ -79,9 +81,10 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     start, parts = 0, list[str]()
     for number, physical in enumerate(text.split("\n"), start=1):
         line = _without_comment(physical).rstrip()
-        goes_on = line.endswith("\\") or line.endswith((" `", " ^"))
+        whole = _CONTINUED.sub("", line)
+        goes_on = whole != line
         start = start if parts else number
-        parts.append(line[:-1] if goes_on else line)
+        parts.append(whole)
         if not goes_on:
             yield start, " ".join(parts)
             parts = []
@@ -184,6 +187,8 @@ def _flags(words: list[str], variables: dict[str, str]) -> tuple[tuple[str, tupl
     for word in words:
         if _REDIRECTED.match(word):
             break
+        if word in _NOT_SETTINGS:
+            continue
         if word.startswith("-") and len(word) > 1 and not _NEGATIVE.match(word):
             name, equals, value = word.partition("=")
             flags.append((name, [_expanded(value, variables)] if equals else []))

@@ -104,6 +104,8 @@ def _read_config(values: Any, path: Path) -> OldConfig:
     found_keys = list(_flattened(values))
     _refuse_too_many(len(found_keys), path)
     keys = tuple(_config_key(name, value, family) for name, value in found_keys)
+    if not any(key.rule for key in keys):
+        raise ConfigError("old-unknown", f"{path.name} has no key that is known", expected=KNOWN, where=path)
     title = {
         "chatterbox": "a training config of the Amharic Chatterbox project",
         "indextts2": "IndexTTS-2's own config",
@@ -116,7 +118,7 @@ def _family_of_sections(values: Mapping[Any, Any]) -> str | None:
     sections = {str(key) for key in values}
     counts = {
         "chatterbox": len(sections & set(CHATTERBOX_SECTIONS)),
-        "indextts2": len(sections & {*INDEXTTS2_SECTIONS, *INDEXTTS2_KEYS}),
+        "indextts2": len(sections & {"gpt", "gpt_checkpoint"}),
     }
     family = max(counts, key=lambda name: counts[name])
     return family if counts[family] else None

@@ -36,6 +36,8 @@ class Script:
     flags: tuple[str, ...]
     rest: Rule
     rules: dict[str, Rule] = field(default_factory=dict)
+    words: bool = False
+    """Whether words without a flag mean something to it, such as `import` and `list`."""
 
     @property
     def name(self) -> str:
@@ -43,6 +45,8 @@ class Script:
 
     def rule(self, flag: str) -> Rule | None:
         """The rule of a flag, or None where the script has no such flag."""
+        if not flag:  # a word without a flag, which only chooses what the script does
+            return self.rest if self.words else None
         return self.rules.get(flag) or (self.rest if flag in self.flags else None)
 
 
@@ -58,6 +62,8 @@ _RENUMBERED = gone(
 _LEARN = "voxgraft tokenizer train, then voxgraft tokenizer merge"
 _NOT_YET_DATA = "not yet: voxgraft does not prepare audio"
 _NOT_YET_SPEECH = "not yet: voxgraft does not make speech"
+_NOT_YET_TRAINING = "not yet: voxgraft does not train"
+_CONFIG_READ = f"{_NOT_YET_TRAINING}; voxgraft new --from reads its config"
 _COVERAGE = gone("every letter of a script that the base lacks gets a piece, so there is no share to choose")
 _CANDIDATE = gone("there is no candidate model: pieces are learnt by continuing from the base's own spelling")
 _EXTENDED = {
@@ -189,7 +195,7 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "process_text_ids.py",
         "indextts2",
-        _NOT_YET_DATA,
+        "not yet: voxgraft writes no training data; voxgraft check --prepared finds ids that do not fit",
         _flags("manifest tokenizer output-dir output-manifest romanize update-text skip-existing max-samples language"),
         later(DATA),
         {"--tokenizer": _PAIR_TOKENIZER, "--language": mapped("language", "language")},
@@ -280,16 +286,14 @@ INDEXTTS2_SCRIPTS = (
         ),
         later(SPEECH),
     ),
-    Script(
-        "view_tensorboard_metrics.py", "indextts2", "not yet: voxgraft does not train", _flags("log-dir n"), later(LOGS)
-    ),
+    Script("view_tensorboard_metrics.py", "indextts2", _NOT_YET_TRAINING, _flags("log-dir n"), later(LOGS)),
 )
 
 CHATTERBOX_SCRIPTS = (
     Script(
         "training/train.py",
         "chatterbox",
-        "not yet: voxgraft does not train; voxgraft new --from reads its config",
+        _CONFIG_READ,
         _flags("config resume"),
         later(LOOP),
         {
@@ -300,7 +304,7 @@ CHATTERBOX_SCRIPTS = (
     Script(
         "train_enhanced.py",
         "chatterbox",
-        "not yet: voxgraft does not train; voxgraft new --from reads its config",
+        _CONFIG_READ,
         _flags("config device"),
         later(LOOP),
         {"--config": gone("its keys are not in this file: give the config itself with --from")},
@@ -323,7 +327,7 @@ CHATTERBOX_SCRIPTS = (
         "extend_model_embeddings.py",
         "chatterbox",
         "voxgraft extend",
-        _flags("model output original-size new-size"),
+        _flags("model output original-size new-size d-model"),
         gone(SIZE),
         _EXTENDED,
     ),
@@ -356,13 +360,7 @@ CHATTERBOX_SCRIPTS = (
             ("train_tokenizer", "data vocab-size output"),
         )
     ),
-    Script(
-        "auto_detect_vocab_size.py",
-        "chatterbox",
-        "voxgraft check, which names the difference and rewrites nothing",
-        (),
-        gone(SIZE),
-    ),
+    Script("auto_detect_vocab_size.py", "chatterbox", "voxgraft check, which rewrites nothing", (), gone(SIZE)),
     Script(
         "fix_unk_issues.py",
         "chatterbox",
@@ -371,7 +369,7 @@ CHATTERBOX_SCRIPTS = (
         gone("unknown letters are counted by `voxgraft tokenizer prove`; nothing is rewritten"),
     ),
     *(
-        Script(f"{name}.py", "chatterbox", _NOT_YET_DATA, _flags(flags), later(DATA))
+        Script(f"{name}.py", "chatterbox", _NOT_YET_DATA, _flags(flags), later(DATA), words=True)
         for name, flags in (
             ("split_dataset", "dataset train val test seed backup"),
             ("validate_dataset", "dataset fix"),

@@ -58,7 +58,7 @@ def later(why: str, reads: Reads = "nothing") -> Rule:
 
 BODY_RATE = (
     "one rate for all weights there; here it is the body's alone, used in merged mode only. New rows and the adapter "
-    "have rates of their own. In our prototype a body at 1e-5 learned no Amharic, and at 1e-4 it lost English"
+    "have rates of their own. In early trials a body at 1e-5 learned no Amharic, and at 1e-4 it lost English"
 )
 DECAY = "not for new rows; base rows are never in the optimizer, so decay cannot shrink them as it did there"
 SIZE = "the tokenizer is the only source of this number: rows are counted from it, never typed"
@@ -96,7 +96,7 @@ CHATTERBOX_KEYS: dict[str, Rule] = {
     ),
     **dict.fromkeys(["model.p_dropout", "model.dropout"], gone("the body of a grafted model gets no dropout")),
     "model.original_vocab_size": gone(SIZE, "base-pieces"),
-    "model.n_vocab": gone(SIZE),
+    **dict.fromkeys(["model.n_vocab", "model.vocab_size"], gone(SIZE)),
     "model.use_phonemes": gone("training there read letters whatever this said, and the base reads letters"),
     "model.freeze_original_embeddings": gone(FROZEN, "freeze"),
     "model.freeze_until_index": gone(FROZEN, "base-pieces"),
@@ -107,7 +107,7 @@ CHATTERBOX_KEYS: dict[str, Rule] = {
     **dict.fromkeys(
         [
             *("data.sampling_rate", "data.filter_length", "data.hop_length", "data.win_length"),
-            *("data.n_mel_channels", "data.mel_fmin", "data.mel_fmax"),
+            *("data.n_mel_channels", "data.n_mels", "data.mel_fmin", "data.mel_fmax"),
         ],
         gone(STAND_IN_AUDIO),
     ),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from voxgraft.config import RowInit, RowSettings
 from voxgraft.spelling import Spelling
-from voxgraft.text.characters import SHARED_SCRIPTS, is_letter, script_of
+from voxgraft.text.characters import SHARED_SCRIPTS, exemplar, is_letter, script_of
 from voxgraft.text.romanise import romanise
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.train import survivors
@@ -116,19 +116,30 @@ def make_rows(table: Array, plans: list[RowPlan], settings: RowSettings, role: s
     return rows
 
 
-def report_rows(table: Array, rows: Array, plans: list[RowPlan], base: Tokenizer, limit: int = 12) -> list[RowReport]:
-    """The first `limit` new rows (letters first) with their norms and nearest base tokens."""
-    order = sorted(range(len(plans)), key=lambda at: (len(plans[at].piece), not is_letter(plans[at].piece[0]), at))
+def report_rows(
+    table: Array, rows: Array, plans: list[RowPlan], spelling: Spelling, limit: int = 12
+) -> list[RowReport]:
+    """A sample of new rows, the language's own letters if there are any, with norms and nearest base tokens."""
     norms = np.linalg.norm(table, axis=1)
     unit = table / np.maximum(norms, 1e-12)[:, None]
     reports: list[RowReport] = []
-    for at in order[:limit]:
+    for at in _sample(plans, spelling.language, limit):
         plan, norm = plans[at], float(np.linalg.norm(rows[at]))
         cosines = unit @ (rows[at] / max(norm, 1e-12))
         best = np.argsort(-cosines)[:3]
-        nearest = tuple((base.shown(int(token)), round(float(cosines[token]), 3)) for token in best)
+        nearest = tuple((spelling.base.shown(int(token)), round(float(cosines[token]), 3)) for token in best)
         reports.append(RowReport(plan.piece, plan.how, plan.romanised, norm, float(norms.mean()), nearest))
     return reports
+
+
+def _sample(plans: list[RowPlan], language: str | None, limit: int) -> list[int]:
+    """Evenly spaced among the letters that CLDR gives for the language, else among all letters, else among all rows."""
+    entry = exemplar(language) if language else None
+    own = set(entry.letters + entry.letters.upper()) if entry else set()
+    letters = [at for at, plan in enumerate(plans) if len(plan.piece) == 1 and is_letter(plan.piece)]
+    candidates = [at for at in letters if plans[at].piece in own] or letters or list(range(len(plans)))
+    step = max(1, len(candidates) // limit)
+    return candidates[::step][:limit]
 
 
 def counts_by_method(plans: list[RowPlan]) -> dict[str, int]:

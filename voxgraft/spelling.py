@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.families.base import Family, Front
+from voxgraft.text.characters import exemplar
 from voxgraft.tokenizers.base import Tokenizer
 from voxgraft.tokenizers.prove import NewText
 
@@ -37,7 +38,9 @@ class Spelling:
 
     def prepare(self, text: str) -> str:
         """Text of the new language as the tokenizer reads it, without the tag."""
-        return self.front.prepare(self.front.clean(text), None)
+        # A text of one letter is left in its own case by some stock programs; with a full stop it is ordinary text.
+        single = len(text.strip()) == 1 and text.strip().isalpha()
+        return self.front.prepare(self.front.clean(f"{text.strip()}." if single else text), None)
 
     def prepare_base(self, text: str, language: str | None) -> str:
         """Text of a base language, with its tag where the base has one."""
@@ -53,12 +56,15 @@ class Spelling:
         prepared = self.prepare(text)
         if tag is None:
             return self.grown.encode(prepared)
-        # Cut behind the bracket: letters and brackets never share a piece, so the spelling is as without the tag.
         ids = [self.grown.ids[tag]] if self.grown.has_whole(tag) else self.grown.encode(tag)
-        for part in prepared.replace(tag, f"{tag[0]}\x00{tag[1:]}").split("\x00"):
+        # Cut behind the bracket: letters and brackets never share a piece, so the spelling is as without the tag.
+        first, *others = prepared.split(tag)
+        parts = [first, *(tag[1:] + other for other in others)]
+        for part in (*(part + tag[0] for part in parts[:-1]), parts[-1]):
             ids += self.grown.encode(part)
         return ids
 
     def new_text(self, sentences: tuple[str, ...]) -> NewText:
         """The new language's sentences in the form that `prove` takes."""
-        return NewText(sentences, self.prepare, self.tag)
+        entry = exemplar(self.language) if self.language else None
+        return NewText(sentences, self.prepare, self.tag, entry.letters if entry else "")

@@ -6,6 +6,7 @@ Every node is looked at once, whatever refers to it, and only so many of them.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from voxgraft.checkpoints.dtypes import item_bytes
@@ -17,6 +18,14 @@ MAX_NODES = 300_000
 MAX_PLAIN_DEPTH = 8
 MAX_TEXT = 1 << 16
 MAX_BITS = 64
+
+
+@dataclass(slots=True)
+class Looks:
+    """How many nodes may still be looked at. Descriptions of one file share them: a thousand entries of a hostile
+    file can all lead to the same hundred thousand nodes."""
+
+    left: int = MAX_NODES
 
 
 def is_scalar(node: Any) -> TypeGuard[Scalar]:
@@ -48,17 +57,17 @@ def is_plain(node: Any) -> bool:
     return True
 
 
-def description_of(node: Any) -> str:
+def description_of(node: Any, looks: Looks) -> str:
     """A node in a few words, with the tensors that hang on it."""
     if is_tensor(node):
         tensor = _quiet_tensor(node)
         return f"tensor {tensor.dtype} {list(tensor.shape)}" if tensor else "tensor"
     if isinstance(node, Dictionary):
-        return _dictionary(node)
+        return _dictionary(node, looks)
     if isinstance(node, list | tuple):
-        return f"{type(node).__name__} of {len(node)}{_tensors_on(node)}"
+        return f"{type(node).__name__} of {len(node)}{_tensors_on(node, looks)}"
     if isinstance(node, Foreign):
-        return f"object {node.maker[:80]}{_tensors_on(node)}"
+        return f"object {node.maker[:80]}{_tensors_on(node, looks)}"
     if isinstance(node, str | bytes | bytearray):
         return f"text of {len(node)}" if isinstance(node, str) else f"{len(node):,} bytes"
     if node is None:
@@ -68,18 +77,19 @@ def description_of(node: Any) -> str:
     return f"name {node}"[:80] if isinstance(node, Global) else f"{type(node).__name__} {node}"
 
 
-def _dictionary(node: Dictionary) -> str:
+def _dictionary(node: Dictionary, looks: Looks) -> str:
     keys = [str(key)[:24] for key in list(node.entries)[:4] if isinstance(key, str)]
     names = f" ({', '.join(keys)}{', ...' if len(node.entries) > len(keys) else ''})" if keys else ""
-    return f"dictionary of {len(node.entries)}{names}{_tensors_on(node)}"
+    return f"dictionary of {len(node.entries)}{names}{_tensors_on(node, looks)}"
 
 
-def _tensors_on(root: Any) -> str:
+def _tensors_on(root: Any, looks: Looks) -> str:
     """How many tensors can be reached from a node, and how large they are."""
     waiting: list[Any] = [root]
     seen: set[int] = set()
     count = size = 0
-    while waiting and len(seen) < MAX_NODES:
+    while waiting and looks.left:
+        looks.left -= 1
         node = waiting.pop()
         if id(node) in seen:
             continue

@@ -77,11 +77,12 @@ def grow(
     ):
         sink = Sink(stream, hashed=hashed, advance=advance)
         write(sink, checkpoint, growths)
+        input_sha256 = input_hash.result() if input_hash else None
         checkpoint.source.check_unchanged()
     return GrowthReport(
         input=str(checkpoint.path),
         output=str(output),
-        input_sha256=input_hash.result() if input_hash else None,
+        input_sha256=input_sha256,
         output_sha256=sink.sha256,
         tensors_copied=len(checkpoint.tensors) - len(growths),
         grown=tuple(GrownTensor(n, g.info.dtype, g.info.shape, g.shape) for n, g in growths.items()),

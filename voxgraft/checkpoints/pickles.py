@@ -15,14 +15,16 @@ from typing import Any
 from voxgraft.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
-MAX_STEPS = 3_000_000
-"""A tensor takes about 30 steps; a model of 30,000 tensors with its optimizer stays below this."""
+MAX_STEPS = 1_000_000
+"""A tensor takes about 30 steps; a model of 5,000 tensors with its optimizer stays below this."""
 HIGHEST_PROTOCOL = 5
 PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 PERSISTENT = "persistent id"
+MAX_BITS = 1024
+"""Longer numbers cannot be printed; random generators keep their states in 128 bits."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Global:
     """A name that the pickle would import."""
 
@@ -33,7 +35,7 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Dictionary:
     """A dict or an OrderedDict. `state` is what the pickle would set on it, such as torch's `_metadata`."""
 
@@ -42,7 +44,7 @@ class Dictionary:
     state: Any = None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Foreign:
     """An object that was not made: the name of what would have made it, and from what."""
 
@@ -82,13 +84,18 @@ class PickleMachine:
 
     def _step(self, name: str, argument: Any) -> None:
         if name in _PUSHES:
-            self._stack.append(argument)
+            self._push(argument)
         elif name in _CONSTANTS:
             self._stack.append(_CONSTANTS[name]())
         elif name in _ACTIONS:
             _ACTIONS[name](self, argument)
         else:
             raise BrokenPickle(f"the operation {name} has no place in a checkpoint")
+
+    def _push(self, value: Any) -> None:
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            value = Foreign(f"a number of {value.bit_length():,} bits")
+        self._stack.append(value)
 
     def _pop(self) -> Any:
         if not self._stack:

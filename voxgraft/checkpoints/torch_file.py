@@ -8,12 +8,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.contents import description_of, is_scalar
+from voxgraft.checkpoints.contents import Looks, description_of, is_scalar
 from voxgraft.checkpoints.dtypes import item_bytes
 from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo, is_text
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
@@ -108,7 +107,7 @@ def _archive(source: ByteSource) -> TorchArchive:
         raise _unusable(source, "its numbers are not little-endian")
     tree = read_pickle(data, source.path)
     if not isinstance(tree, Dictionary):
-        raise _unusable(source, f"it holds {description_of(tree)} and no dictionary of tensors")
+        raise _unusable(source, f"it holds {description_of(tree, Looks())} and no dictionary of tensors")
     return TorchArchive(records, folder, tree, has_checksums)
 
 
@@ -133,25 +132,29 @@ def _pickle_bytes(source: ByteSource, record: ZipRecord) -> bytes:
 
 def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dictionary]:
     """The dictionary that holds the tensors, and the key under which it stands (None: it is the whole file)."""
-    inner = {key: node for key, node in tree.entries.items() if isinstance(key, str) and _holds_tensors(node)}
+    inner = {key: node for key, node in tree.entries.items() if isinstance(key, str) and isinstance(node, Dictionary)}
     for key in WRAPPERS:
-        if key in inner:
+        if key in inner and _tensor_share(inner[key]) > 0:
             return key, _named(inner[key], source)
-    if _holds_tensors(tree):
+    # Random states and averages also hold tensors, so that only what is mostly tensors counts as a model.
+    # Each is counted once: in a hostile file thousands of entries lead to the same large one.
+    distinct = {id(node): node for node in inner.values()}
+    mostly = {at for at, node in distinct.items() if _tensor_share(node) >= 0.5}
+    models = [key for key, node in inner.items() if id(node) in mostly]
+    if _tensor_share(tree) >= 0.5 or (_tensor_share(tree) > 0 and not models):
         return None, _named(tree, source)
-    if len(inner) == 1:
-        key = next(iter(inner))
-        return key, _named(inner[key], source)
-    if inner:
-        raise _unusable(source, f"tensors stand under several keys: {', '.join(list(inner)[:6])}")
+    if len(models) == 1:
+        return models[0], _named(inner[models[0]], source)
+    if models:
+        raise _unusable(source, f"tensors stand under several keys: {', '.join(models[:6])}")
     whole = next((node for node in tree.entries.values() if isinstance(node, Foreign) and node.state), None)
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
     found = f"no dictionary of tensors among its entries ({keys})"
     raise _unusable(source, found + (f"; it holds a whole object, {whole.maker}" if whole else ""))
 
 
-def _holds_tensors(node: Any) -> bool:
-    return isinstance(node, Dictionary) and any(is_tensor(value) for value in node.entries.values())
+def _tensor_share(node: Dictionary) -> float:
+    return sum(map(is_tensor, node.entries.values())) / max(len(node.entries), 1)
 
 
 def _named(state: Dictionary, source: ByteSource) -> Dictionary:
@@ -185,9 +188,10 @@ def _extras(tree: Dictionary, wrapper: str | None) -> Iterator[Extra]:
     inside = tree if wrapper is None else tree.entries[wrapper]
     beside = {} if wrapper is None else {key: node for key, node in tree.entries.items() if key != wrapper}
     inner = {key: node for key, node in inside.entries.items() if not is_tensor(node)}
+    looks = Looks()
     for key, node in [*beside.items(), *inner.items()]:
         scalar = is_scalar(node) and isinstance(key, str)
-        yield Extra(str(key)[:80], description_of(node), scalar, node if scalar else None)
+        yield Extra(str(key)[:80], description_of(node, looks), scalar, node if scalar else None)
 
 
 def storages_of(tensors: Mapping[str, TorchTensor]) -> dict[str, Storage]:

@@ -21,8 +21,8 @@ _OVERWRITTEN = 0.5
 """A typical change of half a row's length or more is no training: the row was written anew."""
 _FACTOR_SPREAD = 0.6
 """Decay in float32 rounds to whole units in the last place, so that rows and values shrink a little unevenly."""
-_STILL_NEAR, _FAR = 0.9, 0.7
-"""Cosines to the base's spare row: of a row that was copied from it and then trained, and of all the others."""
+_STILL_NEAR, _FAR = 0.9, 0.5
+"""Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,10 @@ def _spare_finding(subject: Subject, copied: list[str], near: list[str]) -> list
 
 
 def _only_first_is_near(spare: Array, rows: Array) -> bool:
-    """A trained copy: the first row still points where the spare does, and no other row does."""
+    """A trained copy: the first row still points where the spare does, and the others mostly do not."""
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(spare)
     cosines = (rows @ spare) / np.maximum(lengths, 1e-12)
-    return bool(cosines[0] >= _STILL_NEAR and (cosines[1:] < _FAR).all())
+    return bool(cosines[0] >= _STILL_NEAR and np.median(cosines[1:]) < _FAR) if len(rows) > 1 else False
 
 
 def _compare(ours: Side, theirs: Side, num_rows: int) -> Comparison:
@@ -163,6 +163,7 @@ def _rounded(rows: Array, dtype: str) -> Array:
 
 def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
     """Relative change, nearest multiple and what is beside it, for each row. Shape [3, rows]."""
+    after = np.nan_to_num(after, posinf=0.0, neginf=0.0)  # values that are not finite are another topic's
     squares = np.maximum((before**2).sum(axis=1), 1e-30)
     factor = (before * after).sum(axis=1) / squares
     beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)

@@ -53,11 +53,8 @@ def row_size_findings(subject: Subject) -> list[Finding]:
     tables = text_tables(checkpoint, family)
     if is_stand_in(checkpoint):
         return _stand_in_findings(subject)
-    if not tables:
-        names = ", ".join(point.tensor for point in family.graft_points)
-        found = f"none of {family.name}'s text tables ({names}) is among the {len(checkpoint.tensors):,} tensors"
-        return [finding("checkpoint-family", found, where=checkpoint.path)]
-    pieces = tokenizer.size if tokenizer else next(iter(tables.values())).shape[0] - family.spare_rows
+    first = next(iter(tables.values()), None)
+    pieces = tokenizer.size if tokenizer else first.shape[0] - family.spare_rows if first else 0
     findings = _row_findings(checkpoint, family, pieces)
     if not findings and tokenizer is not None:
         findings += _spare_note(family, pieces, checkpoint)

@@ -110,6 +110,7 @@ def opened(settings: CheckSettings) -> Iterator[Subject]:
             subject.prepared = subject.attempt(lambda: existing_folder(prepared))
         if subject.family is None:
             subject.family = _family(subject)
+        _refuse_other_family(subject)
         yield subject
 
 
@@ -168,3 +169,16 @@ def _family(subject: Subject) -> Family | None:
     if tokenizer is not None:
         return subject.attempt(lambda: base_tokenizer(tokenizer.path, None)[0])
     return None
+
+
+def _refuse_other_family(subject: Subject) -> None:
+    """A checkpoint of another family, or with no text table at all, is told and not looked at any further."""
+    checkpoint, wanted = subject.checkpoint, subject.family
+    if checkpoint is None or wanted is None or is_stand_in(checkpoint):
+        return
+    actual = subject.attempt(lambda: family_of_checkpoint(checkpoint, None))
+    if actual is not None and actual.name != wanted.name:
+        found = f"{checkpoint.path.name} has the text tables of {actual.name}"
+        subject.findings.append(finding("checkpoint-family", found, expected=wanted.name, where=checkpoint.path))
+    if actual is None or actual.name != wanted.name:
+        subject.checkpoint = None

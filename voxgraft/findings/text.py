@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from voxgraft import progress
 from voxgraft.errors import Finding, finding
@@ -35,7 +36,7 @@ def text_findings(subject: Subject) -> list[Finding]:
     where = ", ".join(map(str, subject.settings.texts))
     return [
         *_share_findings(subject, counts, where),
-        *_unknown_findings(unknown, counts, tokenizer, where),
+        *_unknown_findings(subject, unknown, counts[tokenizer.unknown_id], where),
         *_spelled_findings(spelling, texts.sentences),
     ]
 
@@ -72,7 +73,7 @@ def _share_findings(subject: Subject, counts: Counter[int], where: str) -> list[
     return findings
 
 
-def _unknown_findings(unknown: Counter[str], counts: Counter[int], tokenizer: Tokenizer, where: str) -> list[Finding]:
+def _unknown_findings(subject: Subject, unknown: Counter[str], tokens: int, where: str) -> list[Finding]:
     """Letters and signs apart: a letter without a piece is an error, a general symbol is not."""
     findings: list[Finding] = []
     for code, letters in (("proof-unknown-letters", True), ("proof-unknown-symbols", False)):
@@ -83,11 +84,11 @@ def _unknown_findings(unknown: Counter[str], counts: Counter[int], tokenizer: To
         listed = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in missing[:_NUM_NAMED])
         more = f"; and {len(missing) - _NUM_NAMED:,} more" if len(missing) > _NUM_NAMED else ""
         kind = "letters" if letters else "signs"
-        found = (
-            f"{len(missing):,} {kind} of the text have no piece: {listed}{more} "
-            f"({counts[tokenizer.unknown_id]:,} unknown tokens in all)"
-        )
-        findings.append(finding(code, found, expected="a piece for each", where=where))
+        found = f"{len(missing):,} {kind} of the text have no piece: {listed}{more} ({tokens:,} unknown tokens in all)"
+        item = finding(code, found, expected="a piece for each", where=where)
+        if subject.grown is None:  # the base is not meant to spell the new language yet
+            item = replace(item, level="warning", cure="grow the tokenizer: `voxgraft graft RUN` gives them pieces.")
+        findings.append(item)
     return findings
 
 

@@ -18,6 +18,7 @@ from voxgraft.findings.sizes import base_size_findings, config_findings, graft_s
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text import text_findings
 from voxgraft.findings.tokenizer import proof_findings, tokenizer_findings
+from voxgraft.findings.values import value_findings
 
 _WORDS = {
     "any_checkpoint": "a checkpoint or a base",
@@ -60,6 +61,7 @@ TOPICS = (
     Topic("tokenizer", ("tokenizer",), tokenizer_findings),
     Topic("old text", ("grown", "base_tokenizer"), proof_findings),
     Topic("rows", ("checkpoint", "family"), row_size_findings),
+    Topic("values of the rows", ("any_checkpoint", "family"), value_findings),
     Topic("sizes in the old config", ("old", "family"), config_findings),
     Topic("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
     Topic("spare row", ("checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),

@@ -37,8 +37,10 @@ _SCRIPT_NAMES = (
 _LAST_CODE_POINT = 0x323AF
 _MAX_WHOLE_SCRIPT = 20_000
 """Of a script with more characters than this (Han has a hundred thousand) nobody needs all."""
-_OWN_SCRIPT_SHARE = 0.1
-"""A script with this share of a text's letters is one of the language's own, whatever CLDR says."""
+OWN_SCRIPT_SHARE = 0.1
+"""A script with this share of a text's letters gets pieces, whatever CLDR says of the language."""
+SURELY_OWN_SHARE = 0.3
+"""A script with this share is the language's own beyond doubt: that its letters have no piece is an error."""
 _GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
 _NO_LETTER = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")
 """Marks that dress symbols (a keycap, the emoji form of a heart), not letters."""
@@ -96,14 +98,14 @@ def script_characters(script: str) -> tuple[str, ...]:
     return found if len(found) <= _MAX_WHOLE_SCRIPT else ()
 
 
-def own_scripts(letters: str, seen: Mapping[str, int]) -> tuple[str, ...]:
-    """The scripts that a language is written in: those of CLDR's letters, and those with a good share of its texts."""
+def own_scripts(letters: str, seen: Mapping[str, int], share: float) -> tuple[str, ...]:
+    """The scripts that a language is written in: those of CLDR's letters, and those with this share of its texts."""
     found: Counter[str] = Counter()
     for character, count in seen.items():
         if is_letter(character) and script_of(character) not in SHARED_SCRIPTS:
             found[script_of(character)] += count
     total = found.total()
-    frequent = [script for script, count in found.most_common() if count >= _OWN_SCRIPT_SHARE * total]
+    frequent = [script for script, count in found.most_common() if count >= share * total]
     return tuple(dict.fromkeys([*scripts_of(letters), *frequent]))
 
 

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import regex
+
 from voxgraft.errors import TextError
 from voxgraft.files import read_lines
+
+_HEAP_OF_MARKS = regex.compile(r"\p{M}{64}")
+_SHORT_LINE = 1000
+"""A line up to this length is composed quickly, whatever it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +35,8 @@ def read_texts(paths: Iterable[Path]) -> Texts:
     seen: dict[str, None] = {}
     lines = renormalised = 0
     for path in paths:
-        for _, line in read_lines(path):
-            composed = unicodedata.normalize("NFC", line)
+        for number, line in read_lines(path):
+            composed = _composed(line, number, path)
             lines += 1
             renormalised += composed != line
             seen[composed] = None
@@ -54,5 +60,13 @@ def user_corpus(paths: Iterable[Path], known: frozenset[str]) -> Iterator[tuple[
     """A user's own proof texts. A file that is named after a known language (`fr.txt`) is of that language."""
     for path in paths:
         code = path.stem if path.stem in known else None
-        for _, line in read_lines(path):
-            yield code, unicodedata.normalize("NFC", line)
+        for number, line in read_lines(path):
+            yield code, _composed(line, number, path)
+
+
+def _composed(line: str, number: int, path: Path) -> str:
+    """The line in NFC. Marks are sorted for that, which takes for ever when a megabyte of them stands on one letter."""
+    if len(line) > _SHORT_LINE and (heap := _HEAP_OF_MARKS.search(line)):
+        found = f"line {number} has over 64 marks on one letter, from character {heap.start() + 1:,} on"
+        raise TextError("text-marks", found, where=path)
+    return unicodedata.normalize("NFC", line)

@@ -59,6 +59,8 @@ class BpeJson(Tokenizer):
 
     def unknown_text(self, prepared: str) -> str:
         encoding = self._engine.encode(prepared, add_special_tokens=False)
+        if self.unknown_id not in encoding.ids:
+            return ""
         spans = zip(encoding.ids, encoding.offsets, strict=True)
         return "".join(prepared[start:stop] for token, (start, stop) in spans if token == self.unknown_id)
 
@@ -75,14 +77,14 @@ class BpeJson(Tokenizer):
         units: list[tuple[str, ...]] = []
         current: list[str] = []
         word: object = None
-        for piece, token, at in zip(encoding.tokens, encoding.ids, encoding.word_ids, strict=True):
+        for token, at in zip(encoding.ids, encoding.word_ids, strict=True):
             whole = token in self._whole or token == self.unknown_id
             if (whole or at != word) and current:
                 units.append(tuple(current))
                 current = []
             word = at
             if not whole:
-                current.append(piece)
+                current.append(self.pieces[token] or "")
         if current:
             units.append(tuple(current))
         return units

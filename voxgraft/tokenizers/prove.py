@@ -12,7 +12,7 @@ from typing import Any
 
 from voxgraft import progress
 from voxgraft.errors import Finding, finding
-from voxgraft.text.characters import is_letter, named
+from voxgraft.text.characters import SURELY_OWN_SHARE, is_own_letter, named, own_scripts
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
 from voxgraft.tokenizers.sentencepiece_model import SentencePiece
@@ -122,6 +122,8 @@ class NewText:
     sentences: Sequence[str]
     prepare: Prepare
     tag: str | None
+    letters: str = ""
+    """The letters that CLDR gives the language; a letter of another script is a sign to it, like any symbol."""
 
 
 def prove(
@@ -138,7 +140,8 @@ def prove(
     findings = [
         *_structure_findings(base, grown, new),
         *_change_findings(overall, first),
-        *_text_findings(after, unknown, unreachable),
+        *_unknown_findings(after, unknown, new),
+        *_unreachable_findings(unreachable),
     ]
     return Proof(
         base.size,
@@ -258,16 +261,26 @@ def _change_findings(counts: Counts, first: Change | None) -> list[Finding]:
     return [finding("proof-changed", found, expected="0", where=spelled)]
 
 
-def _text_findings(after: Coverage | None, unknown: Counter[str], unreachable: tuple[str, ...]) -> list[Finding]:
+def _unknown_findings(after: Coverage | None, unknown: Counter[str], new: NewText) -> list[Finding]:
+    """Letters of the language without a piece are an error; symbols and letters of other scripts are not."""
+    if after is None or not after.unknown:
+        return []
+    seen = Counter(character for text in new.sentences for character in text)
+    scripts = own_scripts(new.letters, seen, SURELY_OWN_SHARE)
+    letters = [character for character in unknown if is_own_letter(character, scripts)]
+    others = [character for character in unknown if character not in letters]
     findings: list[Finding] = []
-    if after is not None and after.unknown:
-        letters = [character for character in unknown if is_letter(character)]
-        listed = "; ".join(named(character) for character in [*letters, *unknown][:3])
-        found = f"{after.unknown:,} of {after.tokens:,} tokens of the new language are unknown ({listed})"
-        code = "proof-unknown-letters" if letters else "proof-unknown-symbols"
-        findings.append(finding(code, found, expected="0"))
-    if unreachable:
-        shown = " ".join(unreachable[:5])
-        found = f"{len(unreachable):,} added pieces can never occur in text: {shown}"
-        findings.append(finding("proof-unreachable", found, expected="0"))
+    for code, signs in (("proof-unknown-letters", letters), ("proof-unknown-symbols", others)):
+        if signs:
+            listed = "; ".join(f"{named(sign)} ({unknown[sign]:,}×)" for sign in signs[:3])
+            more = f" and {len(signs) - 3:,} more" if len(signs) > 3 else ""
+            found = f"of {after.tokens:,} tokens of the new language {after.unknown:,} are unknown: {listed}{more}"
+            findings.append(finding(code, found, expected="0"))
     return findings
+
+
+def _unreachable_findings(unreachable: tuple[str, ...]) -> list[Finding]:
+    if not unreachable:
+        return []
+    found = f"{len(unreachable):,} added pieces can never occur in text: {' '.join(unreachable[:5])}"
+    return [finding("proof-unreachable", found, expected="0")]

@@ -21,7 +21,7 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 from voxgraft.errors import TokenizerError
 from voxgraft.tokenizers.base import WORD_START, Additions, Kind, Tokenizer
 
-_NORMAL, _UNKNOWN = 1, 2
+_NORMAL, _UNKNOWN, _USER_DEFINED = 1, 2, 4
 _UNIGRAM, _BPE = 1, 2
 _MAX_PIECES = 1_000_000
 
@@ -39,7 +39,10 @@ class SentencePiece(Tokenizer):
         self._engine = _engine(data, path)
         self.pieces = tuple(piece.piece for piece in model.pieces)
         self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
-        self._whole = frozenset(at for at, piece in enumerate(model.pieces) if piece.type not in (_NORMAL, 4))
+        spelled = (_NORMAL, _USER_DEFINED)
+        self._whole = frozenset(at for at, piece in enumerate(model.pieces) if piece.type not in spelled)
+        # User-defined pieces are matched as they stand and never merged with their neighbours.
+        self._apart = frozenset(at for at, piece in enumerate(model.pieces) if piece.type != _NORMAL)
 
     @property
     def whole_ids(self) -> frozenset[int]:
@@ -54,6 +57,18 @@ class SentencePiece(Tokenizer):
     def lowest_score(self) -> float:
         """The lowest score of a normal piece: unknown characters cost ten more than this."""
         return min((piece.score for piece in self._model.pieces if piece.type == _NORMAL), default=0.0)
+
+    @cached_property
+    def highest_score(self) -> float:
+        """The highest score of a normal piece: user-defined pieces are weighed by this."""
+        return max((piece.score for piece in self._model.pieces if piece.type == _NORMAL), default=0.0)
+
+    @cached_property
+    def crosses_spaces(self) -> bool:
+        """Whether some piece holds a space behind its first character, so that words are not spelled one by one."""
+        return not self._model.normalizer_spec.add_dummy_prefix or any(
+            WORD_START in piece.piece[1:] for piece in self._model.pieces
+        )
 
     def encode(self, prepared: str) -> list[int]:
         return list(self._engine.encode(prepared))
@@ -70,8 +85,11 @@ class SentencePiece(Tokenizer):
         return _engine(model.SerializeToString(), self.path)
 
     def unknown_text(self, prepared: str) -> str:
-        spelled = zip(self._engine.encode(prepared), self._engine.encode(prepared, out_type=str), strict=True)
-        return "".join(surface for token, surface in spelled if token == self.unknown_id)
+        ids = self.encode(prepared)
+        if self.unknown_id not in ids:
+            return ""
+        spelled = zip(ids, self._engine.encode(prepared, out_type=str), strict=True)
+        return "".join(surface for token, surface in spelled if token == self.unknown_id).replace(WORD_START, "")
 
     def normalise(self, prepared: str) -> str:
         return str(self._engine.normalize(prepared)).replace(WORD_START, " ")
@@ -80,11 +98,11 @@ class SentencePiece(Tokenizer):
         units: list[tuple[str, ...]] = []
         current: list[str] = []
         for token in self.encode(prepared):
-            piece = self.pieces[token] or ""
-            if (token == self.unknown_id or piece.startswith(WORD_START)) and current:
+            piece, apart = self.pieces[token] or "", token in self._apart
+            if (apart or piece.startswith(WORD_START)) and current:
                 units.append(tuple(current))
                 current = []
-            if token != self.unknown_id:
+            if not apart:
                 current.append(piece)
         if current:
             units.append(tuple(current))
@@ -95,14 +113,13 @@ class SentencePiece(Tokenizer):
         model.CopyFrom(self._model)
         score = self._new_scores()
         for number, piece in enumerate(additions.pieces):
-            given = piece.score if piece.score is not None else score(number)
-            model.pieces.add(piece=piece.text, score=given, type=_NORMAL)
+            model.pieces.add(piece=piece.text, score=score(number, piece.score), type=_NORMAL)
         model.trainer_spec.vocab_size = len(model.pieces)
         return bytes(model.SerializeToString())
 
     @abstractmethod
-    def _new_scores(self) -> Callable[[int], float]:
-        """Score of the n-th added piece, where the additions do not give one."""
+    def _new_scores(self) -> Callable[[int, float | None], float]:
+        """Score of the n-th added piece, from the one that the additions give it, if they do."""
 
 
 class SentencePieceUnigram(SentencePiece):
@@ -110,9 +127,11 @@ class SentencePieceUnigram(SentencePiece):
 
     kind: ClassVar[Kind] = "sentencepiece-unigram"
 
-    def _new_scores(self) -> Callable[[int], float]:
-        # Never below the base's lowest, or the cost of an unknown character would move for base text too.
-        return lambda _number: self.lowest_score
+    def _new_scores(self) -> Callable[[int, float | None], float]:
+        # Never below the base's lowest nor above its highest: the costs of unknown characters and of user-defined
+        # pieces hang on these two, and would move for base text too.
+        low, high = self.lowest_score, self.highest_score
+        return lambda _number, given: low if given is None else min(max(given, low), high)
 
 
 class SentencePieceBpe(SentencePiece):
@@ -120,9 +139,10 @@ class SentencePieceBpe(SentencePiece):
 
     kind: ClassVar[Kind] = "sentencepiece-bpe"
 
-    def _new_scores(self) -> Callable[[int], float]:
+    def _new_scores(self) -> Callable[[int, float | None], float]:
         # Below every base piece, in the order in which they were learnt: base merges always come first.
-        return lambda number: math.floor(self.lowest_score) - 1.0 - number
+        first = math.floor(self.lowest_score) - 1.0
+        return lambda number, _given: first - number
 
 
 def open_sentencepiece(data: bytes, path: Path) -> SentencePiece:

@@ -14,10 +14,15 @@ from pathlib import Path
 from voxgraft import progress
 from voxgraft.config import TokenizerSettings
 from voxgraft.text.characters import (
+    INVISIBLE,
+    OWN_SCRIPT_SHARE,
     SHARED_SCRIPTS,
+    Exemplar,
     exemplar,
     is_letter,
+    is_own_letter,
     is_punctuation,
+    own_scripts,
     script_characters,
     script_of,
     scripts_of,
@@ -29,10 +34,11 @@ from voxgraft.tokenizers.sentencepiece_model import SentencePieceUnigram
 
 Prepare = Callable[[str], str]
 """A family's front for one language, without its tag: clean, then prepare."""
-_OWN_SCRIPT_SHARE = 0.1
-"""Without a CLDR entry, a script with this share of the letters is one of the language's own."""
+_STRAY_LETTERS = 10
+"""A base with fewer letters of a script than this does not have the script, only strays."""
 _SPARE_CANDIDATES = 1.25
 """Unigram: some learnt pieces lose against others once all have scores, so learn a few more than asked."""
+_MAX_ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class CharacterPlan:
     whole_scripts: tuple[str, ...]
     """Scripts that the base lacks; all their characters become pieces."""
     left_unknown: dict[str, int]
-    """Characters of the texts that get no piece (general symbols, other scripts), with their counts."""
+    """Characters of the texts that become unknown tokens (general symbols, other scripts), with their counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +61,31 @@ class Learnt:
     grown: Tokenizer
 
 
-def plan_characters(base: Tokenizer, prepare: Prepare, language: str, sentences: Iterable[str]) -> CharacterPlan:
-    """The characters that the language needs and no base piece has."""
+def plan_characters(base: Tokenizer, prepare: Prepare, language: str, prepared: Iterable[str]) -> CharacterPlan:
+    """The characters that the language needs and no base piece has; what stays unknown is not known here yet."""
     seen: Counter[str] = Counter()
-    for sentence in sentences:
-        seen.update(base.normalise(prepare(sentence)))
-    entry = exemplar(language)
-    scripts = _own_scripts(entry.letters if entry else "", seen)
-    base_scripts = scripts_of(base.characters)
-    lacking = tuple(script for script in scripts if script not in base_scripts)
+    for text in prepared:
+        seen.update(base.normalise(text))
+    entry = exemplar(language) or Exemplar(language, "", "", "")
+    scripts = own_scripts(entry.letters, seen, OWN_SCRIPT_SHARE)
+    had = scripts_of(base.characters)
+    lacking = tuple(script for script in scripts if had.get(script, 0) < _STRAY_LETTERS)
     wanted = {character for script in lacking for character in script_characters(script)}
-    wanted |= {character for character in (entry.letters if entry else "") if not character.isspace()}
-    own = (*scripts, "Inherited")
-    wanted |= {character for character in seen if is_letter(character) and script_of(character) in own}
+    wanted |= {character for character in entry.letters if not character.isspace()}
+    wanted |= {character for character in seen if is_own_letter(character, scripts)}
+    wanted |= {character for character in seen if _is_own_sign(character, entry, scripts)}
     new = _missing(base, prepare, wanted)
-    if new and entry is not None:  # punctuation alone is no reason to grow a table
+    if new:  # punctuation alone is no reason to grow a table
         new |= _missing(base, prepare, {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen})
-    left = {c: n for c, n in seen.most_common() if c not in base.characters | new and not c.isspace()}
-    return CharacterPlan(tuple(sorted(new)), lacking, left)
+    return CharacterPlan(tuple(sorted(new)), tuple(script for script in lacking if script_characters(script)), {})
+
+
+def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> bool:
+    """Digits of the language's own, and the invisible signs that its spelling needs."""
+    if character in INVISIBLE:
+        return character in entry.letters + entry.auxiliary or not entry.letters
+    own = script_of(character) in scripts or character in entry.numbers
+    return own and not character.isascii() and character.isdecimal()
 
 
 def _missing(base: Tokenizer, prepare: Prepare, wanted: Iterable[str]) -> set[str]:
@@ -93,15 +106,18 @@ def learn(
     base: Tokenizer, prepare: Prepare, sentences: Sequence[str], header: Additions, settings: TokenizerSettings
 ) -> Learnt:
     """Characters, then merges. `header` names family, language and tag; its pieces are not looked at."""
-    plan = plan_characters(base, prepare, header.language, sentences)
-    spelled = replace(header, pieces=tuple(NewPiece(character) for character in plan.new))
     prepared = [prepare(sentence) for sentence in sentences]
+    plan = plan_characters(base, prepare, header.language, prepared)
+    spelled = replace(header, pieces=tuple(NewPiece(character) for character in plan.new))
     stage = _tokenizer(base, spelled)
     units: Counter[tuple[str, ...]] = Counter()
+    unknown: Counter[str] = Counter()
     with progress.task("spelling the texts", len(prepared)) as advance:
         for text in prepared:
             units.update(stage.units(text))
+            unknown.update(stage.unknown_text(text))
             advance(1)
+    plan = replace(plan, left_unknown=dict(unknown.most_common()))
     unigram = isinstance(base, SentencePieceUnigram)
     rules = MergeRules(
         new_characters=frozenset(plan.new),
@@ -120,13 +136,14 @@ def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_
     """Unigram scores from how often each piece is really used; pieces that no text uses are dropped."""
     assert isinstance(base, SentencePieceUnigram)
     pieces = list(additions.pieces)
-    for at_round in range(12):
-        counts = _usage(_tokenizer(base, replace(additions, pieces=tuple(pieces))), prepared)
-        total = max(1, sum(counts.values()))
-        merges = [piece for piece in pieces if piece.parts is not None and counts[piece.text] > 0]
+    words = _words(base, prepared)
+    for at_round in range(_MAX_ROUNDS):
+        counts = _usage(_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
+        total = max(1, counts.total())
+        used = [piece for piece in pieces if piece.parts is not None and counts[piece.text] > 0]
         if at_round:
-            merges = sorted(merges, key=lambda piece: (-counts[piece.text], piece.text))[:num_pieces]
-        kept = {piece.text for piece in merges}
+            used = sorted(used, key=lambda piece: (-counts[piece.text], piece.text))[:num_pieces]
+        kept = {piece.text for piece in used}
         settled = at_round > 1 and all(piece.parts is None or piece.text in kept for piece in pieces)
         pieces = [
             replace(piece, count=counts[piece.text], score=_score(counts[piece.text], total, base.lowest_score))
@@ -135,18 +152,29 @@ def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_
         ]
         if settled:
             break
-    return pieces
+    # The last scores may have put a piece out of use. To drop it moves no other, since no best spelling had it.
+    counts = _usage(_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
+    used = [replace(piece, count=counts[piece.text]) for piece in pieces]
+    return [piece for piece in used if piece.parts is None or piece.count]
 
 
 def _score(count: int, total: int, lowest: float) -> float:
     return max(math.log(count / total), lowest) if count else lowest
 
 
-def _usage(tokenizer: Tokenizer, prepared: Sequence[str]) -> Counter[str]:
+def _words(base: SentencePieceUnigram, prepared: Sequence[str]) -> Counter[str]:
+    """Parts of the texts that are spelled alike wherever they stand: words, if no base piece reaches across a space."""
+    if base.crosses_spaces:
+        return Counter(prepared)
+    return Counter(word for text in prepared for word in base.normalise(text).split())
+
+
+def _usage(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
     counts: Counter[int] = Counter()
-    with progress.task("weighing pieces", len(prepared)) as advance:
-        for text in prepared:
-            counts.update(tokenizer.encode(text))
+    with progress.task("weighing pieces", len(words)) as advance:
+        for word, number in words.items():
+            for token in tokenizer.encode(word):
+                counts[token] += number
             advance(1)
     return Counter({tokenizer.shown(token): count for token, count in counts.items()})
 
@@ -155,19 +183,8 @@ def _tokenizer(base: Tokenizer, additions: Additions) -> Tokenizer:
     return tokenizer_from(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
 
 
-def _own_scripts(letters: str, seen: Counter[str]) -> tuple[str, ...]:
-    if letters and (scripts := scripts_of(letters)):
-        return tuple(scripts)
-    found: Counter[str] = Counter()
-    for character, count in seen.items():
-        if is_letter(character) and script_of(character) not in SHARED_SCRIPTS:
-            found[script_of(character)] += count
-    total = sum(found.values())
-    return tuple(script for script, count in found.most_common() if count >= _OWN_SCRIPT_SHARE * total)
-
-
 def _may_become_piece(character: str) -> bool:
     """Never a general symbol, a space or a control; a script's own signs are fine."""
-    if is_letter(character) or is_punctuation(character):
+    if is_letter(character) or is_punctuation(character) or character in INVISIBLE:
         return True
     return script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()

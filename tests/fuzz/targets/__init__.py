@@ -8,6 +8,8 @@ from tests.fuzz.target import Target
 
 _TARGETS = {
     "safetensors": "checkpoints:SafetensorsTarget",
+    "torch-zip": "checkpoints:TorchZipTarget",
+    "torch-pickle": "checkpoints:TorchPickleTarget",
 }
 
 

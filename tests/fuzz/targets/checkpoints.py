@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tests.fuzz import byte_mutations, safetensors_mutations
+from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.checkpoints import TensorBytes, dangerous_globals, open_checkpoint, write_safetensors
 
@@ -69,3 +69,90 @@ class SafetensorsTarget(Target):
         path.write_bytes(data)
         assert dangerous_globals(path) == [] or not data[8:9] == b"{"
         return checkpoint_meaning(path)
+
+
+class TorchTarget(Target):
+    """What the two kinds of damage to a torch archive share: seeds that torch itself wrote, and the reading."""
+
+    def make_seeds(self, folder: Path) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        shared = torch.randn(6, 4)
+        state = {
+            "text_embedding.weight": shared,
+            "text_head.weight": shared,
+            "text_head.bias": torch.randn(12)[::2],
+            "body.weight": torch.randn(3, 5).t().to(torch.bfloat16),
+            "body.mask": torch.ones(1, 1).expand(3, 4),
+            "step": torch.tensor(7),
+        }
+        layer = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        layer(torch.ones(3)).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        whole = {
+            "model": {**layer.state_dict(), "weight": torch.nn.Parameter(layer.weight.half())},
+            "optimizer": optimizer.state_dict(),
+            "numpy": {"state": np.random.default_rng(0).bit_generator.state, "value": np.float64(1.5)},
+            "rng": torch.get_rng_state(),
+            "epoch": 3,
+            "name": "ሙከራ",
+            "u": torch.tensor([1, 2, 3], dtype=torch.uint16),
+        }
+        torch.save(state, folder / "state.pth")
+        torch.save(whole, folder / "whole.pt")
+        torch.save(layer.state_dict(), folder / "ordered.pth", pickle_protocol=4)
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        path = scratch / "model.pth"
+        path.write_bytes(data)
+        try:
+            dangerous_globals(path)
+            return checkpoint_meaning(path)
+        finally:
+            made = [entry.name for entry in scratch.iterdir() if entry != path]
+            assert not made, f"the file made files: {made}"
+
+
+class TorchZipTarget(TorchTarget):
+    """Archives that lie about their records."""
+
+    name: ClassVar[str] = "torch-zip"
+    count: ClassVar[int] = 3000
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        choice = rng.random()
+        if choice < 0.12:
+            made, how = zip_mutations.reformed(data, rng)
+            return Mutant(seed, how, made, same=True)
+        if choice < 0.55:
+            made, how = zip_mutations.lying(data, rng)
+        elif choice < 0.75:
+            made, how = zip_mutations.damaged_tail(data, rng)
+        else:
+            made, how = byte_mutations.damaged(data, rng)
+        return Mutant(seed, how, made)
+
+
+class TorchPickleTarget(TorchTarget):
+    """Sound archives with damaged and hostile pickles inside, and such pickles by themselves."""
+
+    name: ClassVar[str] = "torch-pickle"
+    count: ClassVar[int] = 4000
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        pickle = zip_mutations.record(data, "data.pkl")
+        choice = rng.random()
+        if choice < 0.1:
+            made, how = pickle_mutations.reformed(pickle, rng)
+            return Mutant(seed, how, zip_mutations.with_record(data, "data.pkl", made), same=True)
+        if choice < 0.8:
+            made, how = pickle_mutations.edited(pickle, rng)
+        else:
+            made, how = byte_mutations.damaged(pickle, rng)
+        if rng.random() < 0.08:
+            return Mutant(seed, f"bare pickle: {how}", made)
+        return Mutant(seed, how, zip_mutations.with_record(data, "data.pkl", made))

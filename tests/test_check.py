@@ -1,0 +1,496 @@
+"""`check` on whole runs and loose files: every kind of finding, and no finding where all is well."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentencepiece import sentencepiece_model_pb2 as proto
+
+from tests.check_files import SENTENCES, checked, codes, flat_map, found, old_yaml, saved, state_of
+from voxgraft.checkpoints import write_rows
+from voxgraft.cli import run as run_cli
+from voxgraft.codes import CATALOGUE
+from voxgraft.config import TrainSettings
+from voxgraft.errors import ConfigError
+from voxgraft.extend import extend
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.random_base import make_random_base
+from voxgraft.families.random_values import RandomSize
+from voxgraft.files import sha256_of
+from voxgraft.findings.topics import TOPICS
+from voxgraft.graft import graft
+from voxgraft.settings import ExtendSettings, GraftSettings
+
+FAMILIES = ("chatterbox", "indextts2")
+SIZES = {"chatterbox": RandomSize(16, 1, 640), "indextts2": RandomSize(16, 1, 1000)}
+AMHARIC = Path(str(resources.files("voxgraft").joinpath("data/demo/am.txt")))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A base with a run on it, and the base's checkpoint grown to the run's tokenizer."""
+
+    base: BaseFiles
+    run: Path
+    tokenizer: Path
+    grown: Path
+
+    def run_settings(self, **more: Any) -> dict[str, Any]:
+        return {"run": self.run, "base": self.base.folder, "language": "am", "texts": (AMHARIC,), **more}
+
+    def loose(self, **more: Any) -> dict[str, Any]:
+        return {
+            "base": self.base.folder,
+            "tokenizer": self.tokenizer,
+            "checkpoint": self.grown,
+            "language": "am",
+            **more,
+        }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    result = {}
+    for name in FAMILIES:
+        folder = tmp_path_factory.mktemp(name)
+        base = make_random_base(name, folder / "base", size=SIZES[name])
+        run = folder / "run"
+        values = {"run": run, "base": base.folder, "language": "am", "texts": [AMHARIC], "tokenizer": {"pieces": 50}}
+        assert graft(GraftSettings.model_validate(values)).exit_code == 0
+        tokenizer = next((run / "graft").glob("tokenizer.*"))
+        grown = folder / f"grown{base.checkpoint.suffix}"
+        extend(
+            ExtendSettings.model_validate(
+                {
+                    "checkpoint": base.checkpoint,
+                    "tokenizer": tokenizer,
+                    "output": grown,
+                    "rows": {"init": "script-mean"},
+                }
+            )
+        )
+        result[name] = Made(base, run, tokenizer, grown)
+    return result
+
+
+@pytest.fixture
+def chatterbox(made: dict[str, Made]) -> Made:
+    return made["chatterbox"]
+
+
+@pytest.fixture
+def index(made: dict[str, Made]) -> Made:
+    return made["indextts2"]
+
+
+# ---- all is well ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_run_as_graft_makes_it_passes_without_a_warning(name: str, made: dict[str, Made]) -> None:
+    result = checked(**made[name].run_settings())
+    assert result.exit_code == 0
+    assert codes(result) - {"spare-row", "text-share", "text-spelled"} == set()
+    assert {"base", "graft", "tokenizer", "old text", "text", "rates of the run"} <= set(result.outcome.checked)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_checkpoint_as_extend_makes_it_is_shown_to_speak_as_the_base_does(name: str, made: dict[str, Made]) -> None:
+    result = checked(**made[name].loose())
+    assert result.exit_code == 0
+    assert not codes(result, "warning")
+    assert {"base-rows-same", "body-same"} <= codes(result, "note")
+    head = {"chatterbox": "speech_head.weight", "indextts2": "mel_head.weight"}[name]
+    assert head in found(result, "body-same")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_check_changes_nothing(name: str, made: dict[str, Made]) -> None:
+    folder = made[name].run.parent
+    before = {path: (sha256_of(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    checked(**made[name].run_settings(checkpoint=made[name].grown))
+    after = {path: (sha256_of(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> None:
+    result = checked(tokenizer=chatterbox.tokenizer)
+    assert result.outcome.checked == ("tokenizer",)
+    assert len(result.outcome.not_checked) == len(TOPICS) - 1
+    assert result.outcome.not_checked["old text"] == "the base's tokenizer"
+    said = "\n".join(map(str, result.lines()))
+    assert "checked: tokenizer" in said
+    assert "(needs prepared data)" in said
+    assert "not given: RUN, --base, --checkpoint, --base-config, --texts, --prepared" in said
+
+
+def test_nothing_to_check_is_an_error_and_not_a_pass() -> None:
+    with pytest.raises(ConfigError, match="neither a run nor any file"):
+        checked()
+
+
+def test_every_code_of_check_is_given_somewhere_in_the_package() -> None:
+    folder = Path(str(resources.files("voxgraft"))) / "findings"
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    assert [code for code, entry in CATALOGUE.items() if entry.area == "check" and f'"{code}"' not in source] == []
+
+
+# ---- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_gives_all_findings_as_json_and_exit_1(
+    index: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.model"
+    broken.write_bytes(b"no tokenizer")
+    words = ["check", "--base", index.base.folder, "--tokenizer", broken, "--checkpoint", index.grown, "--json"]
+    assert run_cli([str(word) for word in words]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["fine"] is False
+    assert {item["code"] for item in printed["findings"]} >= {"tokenizer-broken", "base-rows-same", "body-same"}
+    assert all(item["level"] != "error" or item["cure"] for item in printed["findings"])
+    assert "old text" in printed["not_checked"]
+
+
+def test_a_run_is_checked_by_its_run_yaml(chatterbox: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(chatterbox.run, run)
+    (run / "run.yaml").write_text(f"base: {chatterbox.base.folder}\nlanguage: am\ntrain:\n  row_rate: 0.2\n")
+    assert run_cli(["check", str(run)]) == 1
+    printed = capsys.readouterr().out
+    assert "error rate-out-of-range: train.row_rate is 0.2, above the range for the rows of chatterbox" in printed
+    assert printed.rstrip().splitlines()[-1].startswith("1 error, ")
+
+
+# ---- base, run and graft ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_with_another_base_is_refused_with_both_hashes(chatterbox: Made, tmp_path: Path) -> None:
+    other = make_random_base("chatterbox", tmp_path / "other", size=SIZES["chatterbox"], seed=1)
+    result = checked(**chatterbox.run_settings(base=other.folder))
+    assert codes(result, "error") == {"base-other"}
+    assert sha256_of(other.checkpoint)[:12] in found(result, "base-other")
+    assert sha256_of(chatterbox.base.checkpoint)[:12] in found(result, "base-other")
+
+
+def test_a_base_of_another_family_is_refused(chatterbox: Made, index: Made) -> None:
+    result = checked(**chatterbox.run_settings(base=index.base.folder))
+    assert {"base-other", "graft-mismatch"} <= codes(result, "error")
+
+
+def test_texts_that_changed_after_the_graft_are_told(chatterbox: Made, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(chatterbox.run, run)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("ሰላም\n", encoding="utf-8")
+    card = json.loads((run / "card.json").read_text(encoding="utf-8"))
+    card["texts"] = {str(texts): sha256_of(texts)}
+    (run / "card.json").write_text(json.dumps(card))
+    assert "texts-changed" not in codes(checked(**chatterbox.run_settings(run=run, texts=(texts,))))
+    texts.write_text("ሰላም ለዓለም\n", encoding="utf-8")
+    assert "texts-changed" in codes(checked(**chatterbox.run_settings(run=run, texts=(texts,))), "warning")
+
+
+def test_a_run_without_a_graft_cannot_train(chatterbox: Made, tmp_path: Path) -> None:
+    result = checked(**chatterbox.run_settings(run=tmp_path))
+    assert codes(result, "error") == {"graft-missing"}
+    assert "proof-unknown-letters" in codes(result, "warning")
+
+
+def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
+    chatterbox: Made, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(chatterbox.run, run)
+    zeros = np.zeros((3, 16), np.float32)
+    rows = {"text_emb.weight": zeros, "text_head.weight": zeros}
+    write_rows(run / "graft" / "rows.safetensors", rows, {}, overwrite=True)
+    result = checked(**chatterbox.run_settings(run=run))
+    assert codes(result, "error") == {"graft-mismatch"}
+    assert {"tokenizer", "old text", "text"} <= set(result.outcome.checked)
+    assert result.outcome.not_checked["graft"] == "a whole graft"
+
+
+def test_a_named_tokenizer_that_is_not_the_grafts_is_told(chatterbox: Made, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    shutil.copy(chatterbox.base.tokenizer, other)
+    result = checked(**chatterbox.run_settings(), tokenizer=other)
+    assert "graft-other-tokenizer" in codes(result, "error")
+
+
+# ---- tokenizers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_trained_afresh_has_moved_specials_and_unknown_on_a_deleted_id(index: Made, tmp_path: Path) -> None:
+    model = proto.ModelProto.FromString(index.base.tokenizer.read_bytes())
+    unknown, start, stop = model.pieces[2], model.pieces[0], model.pieces[1]
+    order = [unknown, start, stop, *model.pieces[3:]]
+    fresh = proto.ModelProto()
+    fresh.CopyFrom(model)
+    del fresh.pieces[:]
+    fresh.pieces.extend(order)
+    fresh.trainer_spec.unk_id, fresh.trainer_spec.bos_id, fresh.trainer_spec.eos_id = 0, 1, 2
+    path = tmp_path / "standalone.model"
+    path.write_bytes(fresh.SerializeToString())
+    result = checked(tokenizer=path, base=index.base.folder)
+    assert {"special-ids-moved", "piece-on-deleted-id", "tokenizer-not-grown"} <= codes(result, "error")
+    assert "<unk> is on 0" in found(result, "special-ids-moved")
+    assert "'<unk>' has id 0, which the stock program deletes" in found(result, "piece-on-deleted-id")
+
+
+def test_gaps_are_told_with_the_count_and_the_highest_id(chatterbox: Made, tmp_path: Path) -> None:
+    path = flat_map(chatterbox.base.tokenizer, tmp_path / "merged.json", "ሀለ")
+    ids = json.loads(path.read_text(encoding="utf-8"))
+    ids["ለ"] = 700
+    path.write_text(json.dumps(ids))
+    result = checked(tokenizer=path)
+    assert {"tokenizer-flat-map", "tokenizer-gaps"} == codes(result, "error")
+    assert "642 pieces, but ids up to 700: 59 ids have no piece, the first is 641" in found(result, "tokenizer-gaps")
+
+
+@pytest.mark.parametrize("kept_in_vocab", [True, False])
+def test_a_tag_that_is_no_added_token_splits(kept_in_vocab: bool, chatterbox: Made, tmp_path: Path) -> None:
+    document = json.loads(chatterbox.tokenizer.read_text(encoding="utf-8"))
+    document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] != "[am]"]
+    if not kept_in_vocab:
+        document["model"]["vocab"]["[amh]"] = document["model"]["vocab"].pop("[am]")
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    result = checked(tokenizer=path, base=chatterbox.base.folder, language="am")
+    assert "tag-splits" in codes(result, "error")
+    assert ("is a piece but no added token" in found(result, "tag-splits")) == kept_in_vocab
+
+
+def test_a_piece_that_moves_old_text_is_found_by_the_proof(index: Made, tmp_path: Path) -> None:
+    model = proto.ModelProto.FromString(index.base.tokenizer.read_bytes())
+    model.pieces.add(piece="▁OF▁THE", score=0.0, type=1)
+    model.pieces.add(piece="ab", score=0.0, type=1)
+    path = tmp_path / "grown.model"
+    path.write_bytes(model.SerializeToString())
+    result = checked(tokenizer=path, base=index.base.folder)
+    assert {"proof-changed", "proof-unreachable"} <= codes(result, "error")
+    assert all(item.where for item in result.outcome.findings)
+
+
+# ---- text -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_users_text_is_shared_out_and_three_sentences_are_spelled(
+    name: str, made: dict[str, Made], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(SENTENCES), encoding="utf-8")
+    result = checked(**made[name].loose(texts=(texts,)))
+    assert result.exit_code == 0
+    assert "on new rows" in found(result, "text-share")
+    assert "0.0% unknown (0)" in found(result, "text-share")
+    spelled = [item.found for item in result.outcome.findings if item.code == "text-spelled"]
+    assert [SENTENCES[0] in spelled[0], SENTENCES[2] in spelled[1], SENTENCES[3] in spelled[2]] == [True] * 3
+    assert ("[am]·" in spelled[0]) == (name == "chatterbox")
+
+
+def test_characters_without_a_piece_are_named_with_code_point_and_count(index: Made, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("ሰላም ሰ ☂\n", encoding="utf-8")
+    result = checked(base=index.base.folder, texts=(texts,))
+    assert "3 letters of the text have no piece: ሰ U+1230 ETHIOPIC SYLLABLE SA (2×)" in found(
+        result, "proof-unknown-letters"
+    )
+    assert "☂ U+2602 UMBRELLA (1×)" in found(result, "proof-unknown-symbols")
+    assert codes(result, "warning") == {"proof-unknown-letters", "proof-unknown-symbols"}
+
+
+def test_text_that_never_touches_a_new_row_is_told(index: Made, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("an English sentence\n", encoding="utf-8")
+    assert "text-off-new-rows" in codes(checked(**index.loose(texts=(texts,))), "warning")
+
+
+# ---- rows and body ----------------------------------------------------------------------------------------------------
+
+
+def test_an_embedding_that_grew_without_its_head_and_bias_is_told(index: Made, tmp_path: Path) -> None:
+    small, large = state_of(index.base), torch.load(index.grown, weights_only=True)
+    state = {**small, "text_embedding.weight": large["text_embedding.weight"]}
+    result = checked(tokenizer=index.tokenizer, checkpoint=saved(tmp_path / "half.pth", state))
+    assert "head-not-grown" in codes(result, "error")
+    assert "text_head.bias has 1,001 rows" in found(result, "head-not-grown")
+
+
+def test_a_base_checkpoint_with_a_grown_tokenizer_ends_past_the_table(index: Made) -> None:
+    result = checked(tokenizer=index.tokenizer, checkpoint=index.base.checkpoint)
+    assert codes(result, "error") == {"ids-past-table"}
+
+
+def test_a_checkpoint_of_another_family_is_named(index: Made, chatterbox: Made) -> None:
+    result = checked(base=index.base.folder, checkpoint=chatterbox.grown)
+    assert codes(result, "error") == {"checkpoint-family"}
+    assert "grown.safetensors has the text tables of chatterbox | indextts2" in found(result, "checkpoint-family")
+
+
+@pytest.mark.parametrize(
+    ("fill", "code"), [("zero", "new-rows-zero"), ("equal", "new-rows-equal"), ("long", "new-rows-scale")]
+)
+def test_new_rows_that_were_never_trained_apart_are_told(fill: str, code: str, index: Made, tmp_path: Path) -> None:
+    state = torch.load(index.grown, weights_only=True)
+    rows = state["text_embedding.weight"][1000:-1]
+    rows.copy_({"zero": torch.zeros_like(rows), "equal": rows[:1].expand_as(rows), "long": 50 * rows}[fill])
+    result = checked(**index.loose(checkpoint=saved(tmp_path / "odd.pth", state)))
+    assert result.exit_code == 0
+    assert f"of {len(rows):,} new rows of text_embedding.weight" in found(result, code) or fill == "long"
+    assert "text_head" not in found(result, code)
+    assert code in codes(result)
+
+
+def test_a_checkpoint_in_half_precision_holds_the_base_rows_rounded(chatterbox: Made, tmp_path: Path) -> None:
+    state = {name: tensor.half() for name, tensor in state_of(chatterbox.base).items()}
+    result = checked(base=chatterbox.base.folder, checkpoint=saved(tmp_path / "half.safetensors", state))
+    assert result.exit_code == 0
+    assert "base-rows-rounded" in codes(result, "note")
+    assert "base-rows-same" not in codes(result)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_flipped_bit_anywhere_is_found(name: str, made: dict[str, Made], tmp_path: Path) -> None:
+    base = made[name].base
+    table = {"chatterbox": "text_head.weight", "indextts2": "text_head.weight"}[name]
+    body = {"chatterbox": "tfmr.layers.0.mlp.up_proj.weight", "indextts2": "gpt.h.0.mlp.c_fc.weight"}[name]
+    for tensor, code in ((table, "base-rows-changed"), (body, "body-changed")):
+        state = {key: value.clone() for key, value in state_of(base).items()}
+        state[tensor].view(torch.int32)[7, 3] ^= 1
+        result = checked(base=base.folder, checkpoint=saved(tmp_path / f"{tensor}{base.checkpoint.suffix}", state))
+        assert codes(result) & {"base-rows-changed", "body-changed"} == {code}
+        assert "1 of " in found(result, code)
+
+
+def test_a_checkpoint_that_lacks_tensors_of_the_base_is_told(chatterbox: Made, tmp_path: Path) -> None:
+    state = state_of(chatterbox.base)
+    del state["speech_head.weight"]
+    result = checked(base=chatterbox.base.folder, checkpoint=saved(tmp_path / "t3.safetensors", state))
+    assert codes(result, "error") == {"body-missing"}
+    assert "body-same" not in codes(result)
+
+
+def test_rows_that_are_not_finite_are_told(index: Made, tmp_path: Path) -> None:
+    state = torch.load(index.grown, weights_only=True)
+    state["text_head.weight"][5, 2] = float("nan")
+    state["text_embedding.weight"][1010] = float("inf")
+    result = checked(**index.loose(checkpoint=saved(tmp_path / "nan.pth", state)))
+    said = found(result, "tensor-not-finite")
+    assert "rows of text_head.weight are not finite, the first is row 5" in said
+    assert "rows of text_embedding.weight are not finite, the first is row 1,010" in said
+
+
+# ---- hostile files ----------------------------------------------------------------------------------------------------
+
+
+class Malice:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (exec, (f"open({str(self.path)!r}, 'w').close()",))
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_pickle_that_would_run_code_is_named_and_not_run(bare: bool, index: Made, tmp_path: Path) -> None:
+    mark = tmp_path / "it ran"
+    path = tmp_path / "evil.pth"
+    if bare:
+        path.write_bytes(pickle.dumps({"model": Malice(mark)}))
+    else:
+        torch.save({"model": state_of(index.base), "extra": Malice(mark)}, path)
+    result = checked(base=index.base.folder, checkpoint=path)
+    assert ".exec" in found(result, "pickle-code")
+    assert "pickle-code" in codes(result, "error")
+    assert not mark.exists()
+    assert "base" in result.outcome.checked
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "checkpoint", "base", "texts", "base_config", "prepared"])
+def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
+    part: str, index: Made, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_bytes(b"\x00\x01: [")
+    settings = index.loose(texts=(AMHARIC,), base_config=old_yaml(tmp_path / "c.yaml", gpt={"number_text_tokens": 5}))
+    result = checked(**{**settings, part: (broken,) if part == "texts" else broken})
+    assert result.exit_code == 1
+    assert any(str(broken) in item.where for item in result.outcome.findings)
+    assert len(result.outcome.checked) >= 3
+
+
+# ---- old configs and rates --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("boundary", "code", "says"),
+    [
+        (640, "freeze-needless", "the base's number of pieces"),
+        (100, "freeze-boundary", "base rows 100 to 639 are trained"),
+        (650, "freeze-boundary", "new rows 640 to 649 never learn"),
+        (99_999, "freeze-boundary", "past the"),
+    ],
+)
+def test_the_freeze_boundary_is_judged_by_the_base(
+    boundary: int, code: str, says: str, chatterbox: Made, tmp_path: Path
+) -> None:
+    config = old_yaml(tmp_path / "old.yaml", model={"freeze_until_index": boundary})
+    result = checked(base=chatterbox.base.folder, tokenizer=chatterbox.tokenizer, base_config=config)
+    assert {item.code for item in result.outcome.findings if item.code.startswith("freeze")} == {code}
+    assert says in found(result, code)
+
+
+@pytest.mark.parametrize(
+    ("rate", "level"), [("5.0e-6", "warning"), ("2.0e-5", None), ("2.0e-4", "warning"), ("1.0e-2", "error")]
+)
+def test_an_old_rate_is_judged_as_one_that_moves_the_body(
+    rate: str, level: str | None, chatterbox: Made, tmp_path: Path
+) -> None:
+    config = tmp_path / "old.yaml"
+    config.write_text(f"training:\n  learning_rate: {rate}\n")
+    result = checked(base=chatterbox.base.folder, base_config=config)
+    levels = [item.level for item in result.outcome.findings if item.code == "rate-out-of-range"]
+    assert levels == ([level] if level else [])
+
+
+def test_a_rate_that_yaml_reads_as_text_is_read_and_told(chatterbox: Made, tmp_path: Path) -> None:
+    config = tmp_path / "old.yaml"
+    config.write_text("training:\n  learning_rate: 1e-5\n")
+    result = checked(base=chatterbox.base.folder, base_config=config)
+    assert result.exit_code == 0
+    assert "rate-as-text" in codes(result, "note")
+    assert "rate-out-of-range" not in codes(result)
+
+
+def test_the_rate_on_an_old_command_line_is_judged_too(index: Made, tmp_path: Path) -> None:
+    config = tmp_path / "command.txt"
+    config.write_text("python trainers/train_gpt_v2.py \\\n  --tokenizer a.model \\\n  --learning-rate 5e-6\n")
+    result = checked(base=index.base.folder, base_config=config)
+    assert "is 5e-06, below the range for the body of indextts2" in found(result, "rate-out-of-range")
+    assert "rate-as-text" not in codes(result)
+
+
+@pytest.mark.parametrize("mode", ["gated", "merged", "rows-only"])
+def test_only_rates_that_the_runs_mode_uses_are_judged(mode: str, chatterbox: Made) -> None:
+    values = {"mode": mode, "adapter_rate": 0.02, "body_rate": 0.0008}
+    result = checked(**chatterbox.run_settings(texts=(), train=TrainSettings.model_validate(values)))
+    said = found(result, "rate-out-of-range")
+    assert ("adapter_rate" in said) == (mode == "gated")
+    assert ("body_rate" in said) == (mode == "merged")
+
+
+def test_letters_that_a_grown_tokenizer_lacks_are_an_error(index: Made, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("សួស្តី\n", encoding="utf-8")
+    assert "proof-unknown-letters" in codes(checked(**index.loose(texts=(texts,))), "error")

@@ -1,0 +1,224 @@
+"""Six languages on three kinds of tokenizer: old text reads the same, new text is spelled in full."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import tokenizers
+
+from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
+from voxgraft.config import LearnSettings
+from voxgraft.results import plain
+from voxgraft.settings import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
+from voxgraft.text.characters import is_letter, script_characters
+from voxgraft.text.texts import Texts, proof_corpus
+from voxgraft.tokenizer_verbs import additions_lines, merge, prove, train
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers import prove as proving
+
+SENTENCEPIECE = KINDS[1:]
+SYMBOLS = "&→★€@#*/†•°×"
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_language = pytest.mark.parametrize("language", LANGUAGES)
+
+
+def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> proving.Proof:
+    """Over every fifth sentence of the built-in corpus; the benchmark goes over many more than all."""
+    corpus = islice(proof_corpus(), 0, None, 5)
+    spelling = made.spelling
+    new = spelling.new_text(sentences)
+    return proving.prove(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
+
+
+@every_kind
+@every_language
+def test_old_text_reads_the_same_and_every_letter_of_the_new_language_has_a_piece(kind: str, language: str) -> None:
+    made = grown(kind, language)
+    proof = prove_quickly(made, made.texts.sentences)
+    assert proof.counts.changed == 0
+    assert proof.counts.same > 300
+    assert not [character for character in proof.unknown_characters if is_letter(character)]
+    assert proof.unreachable == ()
+    assert proof.holds
+
+
+@every_kind
+@every_language
+def test_the_base_is_the_beginning_of_the_grown_tokenizer_and_ids_have_no_gap(kind: str, language: str) -> None:
+    made = grown(kind, language)
+    assert made.tokenizer.pieces[: made.base.size] == made.base.pieces
+    assert made.tokenizer.gaps == ()
+    assert made.tokenizer.size == made.base.size + len(made.learnt.additions)
+    assert made.tokenizer.unknown_id == made.base.unknown_id
+    for piece, at in made.spelling.family.special_ids.items():
+        assert made.tokenizer.ids[piece] == at
+
+
+@every_kind
+@every_language
+def test_every_new_piece_holds_a_character_that_no_base_piece_has(kind: str, language: str) -> None:
+    made = grown(kind, language)
+    for piece in made.learnt.additions.pieces:
+        assert set(piece.text) - made.base.characters, piece
+
+
+@every_language
+def test_the_tag_is_one_token_and_is_added_only_where_the_base_lacks_it(language: str) -> None:
+    made = grown("bpe-json", language)
+    tag = f"[{language}]"
+    assert len(made.tokenizer.encode(tag)) == 1
+    assert made.tokenizer.has_whole(tag)
+    assert made.learnt.additions.tag == (None if made.base.has_whole(tag) else tag)
+    assert len(set(made.tokenizer.pieces)) == made.tokenizer.size
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE)
+def test_a_family_without_tags_gets_none(kind: str) -> None:
+    assert grown(kind, "am").learnt.additions.tag is None
+
+
+@every_kind
+def test_a_language_whose_letters_the_base_has_gets_its_tag_and_nothing_else_and_is_told_so(kind: str) -> None:
+    made = learn(kind, "zu" if kind == "bpe-json" else "sw", demo_texts("sw").sentences)
+    assert made.learnt.additions.pieces == ()
+    lines = additions_lines(made.learnt.additions, made.learnt.plan, made.texts)
+    added = "the tag [zu]" if kind == "bpe-json" else "nothing"
+    assert f"already: {added} is added, and no piece" in "\n".join(map(str, lines))
+    assert made.tokenizer.size == made.base.size + (kind == "bpe-json")
+
+
+@every_kind
+@pytest.mark.parametrize("language", ["am", "vi"])
+def test_general_symbols_never_become_characters_and_are_reported(kind: str, language: str) -> None:
+    sentences = (*demo_texts(language).sentences, *(f"{SYMBOLS} {SYMBOLS}" for _ in range(9)))
+    made = learn(kind, language, sentences)
+    assert made.new_characters.isdisjoint(SYMBOLS)
+    assert {"→", "★"} <= set(made.learnt.plan.left_unknown)
+    lines = "\n".join(map(str, additions_lines(made.learnt.additions, made.learnt.plan, made.texts)))
+    assert "left unknown" in lines
+    proof = prove_quickly(made, sentences)
+    assert [finding.code for finding in proof.findings] == ["proof-unknown-symbols"]
+    assert proof.holds
+
+
+def test_a_script_that_the_base_lacks_gets_all_its_characters() -> None:
+    made = learn("bpe-json", "am", ("ሰላም ለዓለም።",))
+    assert set(script_characters("Ethiopic")) == made.new_characters
+    assert len(made.new_characters) == 523
+
+
+@every_kind
+def test_a_letter_that_no_text_showed_is_never_unknown(kind: str) -> None:
+    made = learn(kind, "am", ("ሰላም ለዓለም።",))
+    letters = [character for character in script_characters("Ethiopic") if is_letter(character)]
+    assert len(letters) > 450
+    for letter in letters:
+        ids = made.tokenizer.encode(made.spelling.prepare(f"ሰ{letter}ም"))
+        assert made.tokenizer.unknown_id not in ids, letter
+
+
+@every_kind
+@pytest.mark.parametrize("language", ["am", "vi"])
+def test_the_same_texts_give_the_same_bytes(kind: str, language: str) -> None:
+    once, again = (learn(kind, language, demo_texts(language).sentences) for _ in range(2))
+    assert once.learnt.additions == again.learnt.additions
+    assert once.base.grown(once.learnt.additions) == again.base.grown(again.learnt.additions)
+
+
+def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_was_learnt_from() -> None:
+    made = grown("sentencepiece-unigram", "vi")
+    spelled = {token for text in made.texts.sentences for token in made.tokenizer.encode(made.spelling.prepare(text))}
+    merges = made.learnt.additions.merges
+    assert len(merges) > 200
+    assert {made.tokenizer.ids[piece.text] for piece in merges} <= spelled
+
+
+@every_kind
+def test_new_pieces_make_the_new_language_shorter(kind: str) -> None:
+    made = grown(kind, "am")
+    characters = replace(made.learnt.additions, pieces=made.learnt.additions.characters)
+    letters_only = learn(kind, "am", made.texts.sentences, LearnSettings(pieces=0))
+    assert letters_only.learnt.additions.characters and not letters_only.learnt.additions.merges
+    assert len(characters) == len(letters_only.learnt.additions)
+    long, short = (
+        sum(len(item.tokenizer.encode(item.spelling.prepare(text))) for text in made.texts.sentences)
+        for item in (letters_only, made)
+    )
+    assert short < 0.8 * long
+
+
+@every_kind
+@every_language
+def test_stock_libraries_read_the_written_file_and_give_the_same_ids(kind: str, language: str, tmp_path: Path) -> None:
+    made = grown(kind, language)
+    path = tmp_path / "tokenizer"
+    path.write_bytes(made.base.grown(made.learnt.additions))
+    reopened = open_tokenizer(path)
+    if kind == "bpe-json":
+        stock = tokenizers.Tokenizer.from_file(str(path))
+        ids = lambda text: stock.encode(text).ids  # noqa: E731
+    else:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        ids = processor.encode
+    for text in made.texts.sentences[:100]:
+        prepared = made.spelling.prepare(text)
+        assert ids(prepared) == made.tokenizer.encode(prepared) == reopened.encode(prepared)
+
+
+@every_kind
+def test_train_merge_and_prove_meet_in_files(kind: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "base.tokenizer", tmp_path / "am.txt"
+    path.write_bytes(base(kind).base.data)
+    text.write_text("\n".join(demo_texts("am").sentences), encoding="utf-8")
+    additions, output = tmp_path / "additions.json", tmp_path / "grown.tokenizer"
+    name = base(kind).family.name
+    trained = train(TokenizerTrainSettings(base=path, family=name, language="am", texts=(text,), output=additions))
+    merged = merge(TokenizerMergeSettings(base=path, family=name, additions=additions, output=output))
+    assert merged.grown.size == merged.base.size + len(trained.additions)
+    assert open_tokenizer(output).sha256 == merged.grown.sha256
+    proven = prove(TokenizerProveSettings(base=path, grown=output, family=name, language="am", texts=(text,)))
+    assert proven.exit_code == 0
+    assert proven.proof.counts.total > 5000
+    assert json.loads(json.dumps(proven.to_json()))["sentences"]["changed"] == 0
+    assert plain(proven.lines()[0]) == "promise 1, old text reads the same: kept"  # type: ignore[arg-type]
+
+
+@every_kind
+def test_a_text_with_a_stray_letter_of_another_script_still_holds_and_the_letter_is_reported(kind: str) -> None:
+    stray = "Ꮳ"  # Cherokee; its own case is the upper one in one family and the lower one in the other
+    sentences = (*demo_texts("am").sentences, f"ሰላም {stray} ነው።")
+    made = learn(kind, "am", sentences)
+    proof = prove_quickly(made, sentences)
+    assert [finding.code for finding in proof.findings] == ["proof-unknown-symbols"]
+    assert proof.holds
+    assert made.learnt.plan.left_unknown == proof.unknown_characters
+    assert len(made.learnt.plan.left_unknown) == 1
+
+
+@every_kind
+def test_sentences_that_hold_the_new_tag_are_counted_apart(kind: str) -> None:
+    made = grown(kind, "am")
+    corpus = [("en", "Say [am] now."), ("en", "Say it now.")]
+    counts = proving.prove(
+        made.base, made.tokenizer, corpus, made.spelling.prepare_base, made.spelling.new_text(())
+    ).counts
+    assert (counts.holds_tag, counts.same, counts.changed) == ((1, 1, 0) if kind == "bpe-json" else (0, 2, 0))
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE)
+@pytest.mark.parametrize("letter", ["ă", "Ă", "ơ"])
+def test_a_text_of_a_single_letter_is_spelled_like_any_other(kind: str, letter: str) -> None:
+    made = grown(kind, "vi")
+    ids = made.spelling.encode(letter, "vi")
+    assert made.tokenizer.unknown_id not in ids
+
+
+def test_nothing_to_learn_leaves_the_file_as_good_as_it_was() -> None:
+    made = learn("sentencepiece-unigram", "sw", demo_texts("sw").sentences)
+    assert made.tokenizer.pieces == made.base.pieces
+    assert Texts(made.texts.sentences) == made.texts

@@ -1,0 +1,77 @@
+"""Small base tokenizers of the three kinds, with the published structure, and languages grown onto them. Made once."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from voxgraft.config import LearnSettings
+from voxgraft.families import family
+from voxgraft.families.random_base import random_maker
+from voxgraft.spelling import Spelling
+from voxgraft.text.texts import Texts, read_texts
+from voxgraft.tokenizer_verbs import learn_language
+from voxgraft.tokenizers import tokenizer_from
+from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers.train import Learnt
+
+KINDS = ("bpe-json", "sentencepiece-unigram", "sentencepiece-bpe")
+LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """One language grown onto one base."""
+
+    spelling: Spelling
+    learnt: Learnt
+    texts: Texts
+
+    @property
+    def base(self) -> Tokenizer:
+        return self.spelling.base
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.learnt.grown
+
+    @property
+    def new_characters(self) -> frozenset[str]:
+        return frozenset("".join(piece.text for piece in self.learnt.additions.pieces)) - self.base.characters
+
+
+@cache
+def base(kind: str) -> Spelling:
+    """A base of that kind with its family's front, and no new language yet."""
+    name = "chatterbox" if kind == "bpe-json" else "indextts2"
+    maker = random_maker(name)
+    size = replace(maker.sizes["tiny"], sentencepiece=kind.removeprefix("sentencepiece-"))
+    with tempfile.TemporaryDirectory() as folder:
+        maker.write_beside(Path(folder), size)
+        path = next(Path(folder) / name for name in family(name).tokenizer_names if (Path(folder) / name).exists())
+        tokenizer = tokenizer_from(path.read_bytes(), Path(path.name))
+    assert tokenizer.kind == kind
+    return Spelling.of(family(name), tokenizer, None, None)
+
+
+@cache
+def demo_texts(language: str) -> Texts:
+    """The text of a new language that comes with the package."""
+    with resources.as_file(resources.files("voxgraft").joinpath(f"data/demo/{language}.txt")) as path:
+        return read_texts([path])
+
+
+def learn(kind: str, language: str, sentences: tuple[str, ...], settings: LearnSettings | None = None) -> Grown:
+    """A language learnt from these sentences."""
+    before = replace(base(kind), language=language)
+    learnt = learn_language(before, Texts(sentences), settings or LearnSettings())
+    return Grown(replace(before, grown=learnt.grown), learnt, Texts(sentences))
+
+
+@cache
+def grown(kind: str, language: str) -> Grown:
+    """A language learnt from its demo text."""
+    return learn(kind, language, demo_texts(language).sentences, LearnSettings(pieces=300, min_count=2))
