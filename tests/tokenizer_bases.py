@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,13 +49,23 @@ def base(kind: str) -> Spelling:
     """A base of that kind with its family's front, and no new language yet."""
     name = "chatterbox" if kind == "bpe-json" else "indextts2"
     maker = random_maker(name)
-    size = replace(maker.sizes["tiny"], sentencepiece=kind.removeprefix("sentencepiece-"))
+    size = replace(maker.sizes["tiny"], sentencepiece="bpe" if kind == "sentencepiece-bpe" else "unigram")
     with tempfile.TemporaryDirectory() as folder:
         maker.write_beside(Path(folder), size)
         path = next(Path(folder) / name for name in family(name).tokenizer_names if (Path(folder) / name).exists())
-        tokenizer = tokenizer_from(path.read_bytes(), Path(path.name))
+        data = path.read_bytes() if name == "indextts2" else _with_brackets(path.read_bytes())
+        tokenizer = tokenizer_from(data, Path(path.name))
     assert tokenizer.kind == kind
     return Spelling.of(family(name), tokenizer, None, None)
+
+
+def _with_brackets(data: bytes) -> bytes:
+    """The published tokenizer can spell brackets, and so a tag that it does not know; the small one cannot."""
+    document = json.loads(data)
+    vocabulary = document["model"]["vocab"]
+    for character in "[]":
+        vocabulary.setdefault(character, len(vocabulary))
+    return json.dumps(document).encode()
 
 
 @cache

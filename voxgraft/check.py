@@ -44,11 +44,11 @@ class CheckResult:
             for item in self.outcome.findings:
                 lines += _finding_lines(item) if item.level == level else []
         lines.append(f"checked: {', '.join(self.outcome.checked) or 'nothing'}")
-        by_need: dict[str, list[str]] = {}
-        for topic, need in self.outcome.not_checked.items():
-            by_need.setdefault(need, []).append(topic)
-        if by_need:
-            skipped = (f"{', '.join(topics)} (needs {need})" for need, topics in by_need.items())
+        by_reason: dict[str, list[str]] = {}
+        for topic, reason in self.outcome.not_checked.items():
+            by_reason.setdefault(reason, []).append(topic)
+        if by_reason:
+            skipped = (f"{', '.join(topics)} ({reason})" for reason, topics in by_reason.items())
             lines.append(f"not checked: {'; '.join(skipped)}")
         if self.not_given:
             lines.append(f"not given: {', '.join(self.not_given)}")

@@ -55,8 +55,8 @@ def finding(
 ) -> Finding:
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
-    shown = [_shortened(text) for text in (found, expected, str(where), cure or entry.cure)]
-    return Finding(code, *shown, level or entry.level)
+    found, expected, cure = _shortened(found), _shortened(expected), _shortened(cure or entry.cure)
+    return Finding(code, found, expected, _shortened(str(where)), cure, level or entry.level)
 
 
 def _shortened(text: str) -> str:

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -31,6 +32,8 @@ MAX_DEPTH = 64
 MAX_DIGITS = 100
 """Longest number: longer ones cannot be printed, and no file of ours holds any."""
 CHUNK_BYTES = 1 << 20
+_HALF = re.compile("[\ud800-\udfff]")
+_HALF_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def existing_file(path: Path) -> Path:
@@ -161,7 +164,14 @@ def parse_json(text: str, where: Path | str) -> Any:
         raise FileError("json-too-deep", "nested too deep to read", where=where) from None
     if _deeper_than(value, MAX_DEPTH):
         raise FileError("json-too-deep", f"nested more than {MAX_DEPTH} levels deep", where=where)
+    if _HALF_ESCAPED.search(text) and not is_text(json.dumps(value, ensure_ascii=False)):
+        raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)
     return value
+
+
+def is_text(value: object) -> bool:
+    """Whether the value is a text that can be written as UTF-8 (JSON, YAML and pickles can hold halves of characters)."""
+    return isinstance(value, str) and not _HALF.search(value)
 
 
 def _deeper_than(value: Any, levels: int) -> bool:
@@ -304,6 +314,12 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
                 raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
             return super().construct_yaml_int(node)
 
+        def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+            if not is_text(node.value):
+                line = node.start_mark.line + 1
+                raise ConfigError("yaml-broken", f"line {line} holds half of a character (a lone surrogate)", where=where)
+            return str(super().construct_yaml_str(node))
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             if len(keys) != keys.total():
@@ -312,6 +328,7 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
             return super().construct_mapping(node, deep)
 
     StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
+    StrictLoader.add_constructor("tag:yaml.org,2002:str", StrictLoader.construct_yaml_str)
     return StrictLoader
 
 

@@ -115,11 +115,7 @@ def new(settings: NewSettings) -> NewResult:
 
 
 def _refuse_existing(run: Path) -> None:
-    try:
-        whole = b"\0" not in os.fsencode(run) and run.name not in ("", "..")
-    except UnicodeEncodeError:
-        whole = False
-    if not whole and not os.path.isdir(run):
+    if "\0" in str(run) or (run.name == ".." and not run.exists()):
         raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
     if os.path.lexists(run):
         cure = "choose another name, or move what is there away."

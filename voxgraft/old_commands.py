@@ -20,23 +20,22 @@ MAX_EXPANDED = 4096
 """Longest word after variables are put in; a text that doubles a variable line by line would fill memory."""
 
 _LAUNCHER = (
-    r"(?:\S*/)?(?:python[\d.]*|py|uv|torchrun|accelerate|nohup|time|sudo|env|exec|srun|poetry|conda|pipenv|pdm)"
+    r"(?:[^\s;|&]*/)?(?:python[\d.]*|py|uv|torchrun|accelerate|nohup|time|sudo|env|exec|srun|poetry|conda|pipenv|pdm)"
     r"(?:\.exe)?"
 )
 _LAUNCHES = re.compile(_LAUNCHER)
 _LAUNCHES_AFTER = re.compile(rf"(?:;|&&|\|\|?)\s*(?:(?:then|do|else)\s+)?{_LAUNCHER}\s")
 _SHELL_WORDS = frozenset({"then", "do", "else", "{", "(", "!", "$", "%", "command", "eval", "&"})
 _PROMPT = re.compile(r"^\s*(?:(?:[-*>$%!&]|\d+[.)]|\([\w.-]+\)|PS [^>]*>)\s*)+(?=[\w./])")
-_ASSIGNED = re.compile(r"^\s*(?:(?:export|local|readonly|declare|set)\s+|\$)?(?:env:)?([A-Za-z_]\w*)\s?=\s?(.*)$")
-_VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|([A-Za-z_]\w*))")
-_WORD_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNS = re.compile(r"^\s*(?:(?:export|local|readonly|declare)\s+)?[A-Za-z_]\w*=")
+_POWERSHELL_ASSIGNS = re.compile(r"^\s*\$(?:env:)?([A-Za-z_]\w*)\s*=\s*(.*)$", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|(?:env:)?([A-Za-z_]\w*))", re.IGNORECASE)
+_WORD_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _REDIRECTED = re.compile(r"\d?>|<$|<[^>]*$")
 _CONTINUED = re.compile(r"\\+$|(?<=\s)[`^]$")
 _NOT_SETTINGS = frozenset({"...", "…", "--help", "-h", ""})
 _NEGATIVE = re.compile(r"-\.?\d")
-_YAML_BLOCK = re.compile(
-    r"^[ \t]*(```|~~~)[ \t]*ya?ml\b[^\n]*\n(.*?)^[ \t]*\1", re.IGNORECASE | re.MULTILINE | re.DOTALL
-)
+_YAML_FENCE = re.compile(r"\s*(```|~~~)\s*ya?ml\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,7 @@ def find_commands(text: str, where: Path) -> Commands:
     found = Commands()
     variables: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        if assigned := _ASSIGNED.match(line):
-            variables[assigned[1]] = _assigned_value(assigned[2], variables)
+        _assign(line, variables)
         for part in line.split("`"):
             part = _PROMPT.sub("", part)
             if ".py" in part or " -m " in part:
@@ -72,8 +70,16 @@ def find_commands(text: str, where: Path) -> Commands:
 
 def yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
     """The blocks of YAML in a Markdown text, with the number of their first line."""
-    for block in _YAML_BLOCK.finditer(text):
-        yield text.count("\n", 0, block.start(2)) + 1, textwrap.dedent(block[2])
+    fence, start, lines = "", 0, list[str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not fence:
+            if opened := _YAML_FENCE.match(line):
+                fence, start, lines = opened[1], number + 1, []
+        elif line.strip().startswith(fence):
+            yield start, textwrap.dedent("\n".join(lines))
+            fence = ""
+        else:
+            lines.append(line)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -107,15 +113,25 @@ def _without_comment(line: str) -> str:
     return line
 
 
-def _assigned_value(text: str, variables: dict[str, str]) -> str:
-    """What a variable was set to; a text with a $ in it where only a shell could tell."""
-    if "$(" in text or "`" in text:
-        return f"$({text.strip()[:40]})"
+def _assign(line: str, variables: dict[str, str]) -> None:
+    """Note what a line sets variables to; what only a shell could work out keeps its $."""
+    if powershell := _POWERSHELL_ASSIGNS.match(line):
+        words = [f"{powershell[1]}={word}" for word in (_words(powershell[2]) or [])[:1]]
+    else:
+        words = (_words(line) or []) if _ASSIGNS.match(line) else []
+    for word in words:
+        if assigned := _WORD_ASSIGNED.fullmatch(word):
+            variables[assigned[1]] = _expanded(assigned[2], variables)
+
+
+def _words(text: str) -> list[str] | None:
+    """A text split as a shell splits it, with ; | & as words of their own; None where a quote stays open."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";|&")
+    lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        words = shlex.split(text)
+        return list(lexer)
     except ValueError:
-        return "$(?)"
-    return _expanded(words[0], variables) if words else ""
+        return None
 
 
 def _expanded(word: str, variables: dict[str, str]) -> str:
@@ -133,13 +149,10 @@ def _read_part(part: str, number: int, variables: dict[str, str], found: Command
     """Read one line, or one piece of inline code, which may hold several commands."""
     if not _is_command(part):
         return
-    lexer = shlex.shlex(part, posix=True, punctuation_chars=";|&")
-    lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        words = list(lexer)
-    except ValueError as error:
-        message = f"line {number}: {str(error).lower()}: {part.strip()[:80]}"
-        raise ConfigError("old-command", message, expected="a command that a shell can read", where=where) from None
+    words = _words(part)
+    if words is None:
+        message = f"line {number}: a quote is not closed: {part.strip()[:80]}"
+        raise ConfigError("old-command", message, expected="a command that a shell can read", where=where)
     for simple in _simple_commands(words):
         _read_simple(simple, number, variables, found)
 

@@ -80,8 +80,7 @@ def shown(value: Any) -> str:
         text = str(value).lower()
     else:
         text = str(value)
-    # YAML can spell half a surrogate pair, which no file and no terminal takes.
-    text = " ".join(text[: 2 * MAX_NAMED].encode("utf-8", "backslashreplace").decode().split())
+    text = " ".join(text[: 2 * MAX_NAMED].split())
     return text if len(text) <= MAX_NAMED else text[: MAX_NAMED - 3] + "..."
 
 
@@ -166,6 +165,7 @@ def _nearest(name: str, known: list[str]) -> str:
 def _read_document(text: str, path: Path) -> OldConfig | None:
     """The flags of all commands and the keys of all YAML blocks in a text; None where it has neither."""
     commands = find_commands(text, path)
+    _refuse_too_many(sum(len(command.flags) for command in commands.known), path)
     keys = [_flag_key(command, *flag) for command in commands.known for flag in command.flags]
     families = {command.script.family for command in commands.known if command.flags}
     scripts = dict.fromkeys(command.script.name for command in commands.known if command.flags)
@@ -178,11 +178,11 @@ def _read_document(text: str, path: Path) -> OldConfig | None:
             not_read.append(f"line {line}: a block of YAML")
             continue
         keys += [replace(key, line=line) for key in config.keys]
+        _refuse_too_many(len(keys), path)
         families.add(config.family or "")
         parts.append(f"a block of YAML at line {line}")
     if not keys:
         return None
-    _refuse_too_many(len(keys), path)
     family = families.pop() if len(families) == 1 else None
     return OldConfig(path, f"a text with {' and '.join(parts)}", family, _each_once(keys), _left(not_read, path))
 

@@ -327,7 +327,7 @@ CHATTERBOX_SCRIPTS = (
         "extend_model_embeddings.py",
         "chatterbox",
         "voxgraft extend",
-        _flags("model output original-size new-size d-model"),
+        _flags("model output original-size new-size"),
         gone(SIZE),
         _EXTENDED,
     ),

@@ -21,7 +21,7 @@ from voxgraft.errors import ConfigError, FileError, Finding, Level, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.old_configs import OldConfig, OldKey, shown
-from voxgraft.old_keys import Fate, Reads
+from voxgraft.old_keys import Fate, Reads, Rule
 from voxgraft.tokenizers import open_tokenizer
 
 PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}
@@ -88,7 +88,7 @@ class _Translator:
         self._findings = list(old.findings)
         self._base = given.base or self._old_base()
         self._family = self._settled_family()
-        self._readers: dict[Reads, Callable[[OldKey], Row]] = {
+        self._readers: dict[Reads, Callable[[OldKey, Rule], Row]] = {
             "nothing": self._plain,
             "number": self._number,
             "count": self._number,
@@ -153,129 +153,120 @@ class _Translator:
     # ---- rows -----------------------------------------------------------------------------------------------------
 
     def _rows_of(self, key: OldKey) -> Iterator[Row]:
-        if key.rule is None:
+        rule = key.rule
+        if rule is None:
             why = f"did you mean {key.hint}?" if key.hint else "no key of that name is known"
             yield Row(key.name, shown(key.value), "unknown", why, line=key.line)
             return
-        if key.rule.fate == "mapped" and key.value in (None, "", []):
-            yield self._row(key, "gone", "empty there, so the default is kept")
-        elif key.rule.key and _needs_a_shell(key.value):
-            yield self._row(key, "suggested", "only a shell knows what this value becomes", key.value)
+        if rule.fate == "mapped" and key.value in (None, "", []):
+            yield self._row(key, rule, "gone", "empty there, so the default is kept")
+        elif rule.key and _needs_a_shell(key.value):
+            yield self._row(key, rule, "suggested", "only a shell knows what this value becomes", key.value)
         else:
-            yield self._readers[key.rule.reads](key)
-        yield from self._language_inside(key)
+            yield self._readers[rule.reads](key, rule)
+        yield from self._language_inside(key, rule)
 
-    def _row(self, key: OldKey, fate: Fate, why: str, new: Any = None) -> Row:
-        assert key.rule is not None
-        taken = key.rule.key if fate in ("mapped", "suggested") else ""
+    def _row(self, key: OldKey, rule: Rule, fate: Fate, why: str, new: Any = None) -> Row:
+        taken = rule.key if fate in ("mapped", "suggested") else ""
         return Row(key.name, shown(key.value), fate, why, taken, new, key.line)
 
-    def _plain(self, key: OldKey) -> Row:
-        assert key.rule is not None
-        return self._row(key, key.rule.fate, key.rule.why)
+    def _plain(self, key: OldKey, rule: Rule) -> Row:
+        return self._row(key, rule, rule.fate, rule.why)
 
-    def _number(self, key: OldKey) -> Row:
+    def _number(self, key: OldKey, rule: Rule) -> Row:
         """A number for the new key, if it is one that the setting takes."""
-        assert key.rule is not None
         number = _as_number(key.value)
         if number is None:
-            return self._row(key, "suggested", "not a number", shown(key.value))
+            return self._row(key, rule, "suggested", "not a number", shown(key.value))
         try:
-            settings = settings_from(RunSettings, _nested(key.rule.key, number), self._old.path)
+            settings = settings_from(RunSettings, _nested(rule.key, number), self._old.path)
         except ConfigError as error:
-            return self._row(key, "suggested", f"out of bounds: {error.finding.expected}", number)
-        section, _, name = key.rule.key.partition(".")
+            return self._row(key, rule, "suggested", f"out of bounds: {error.finding.expected}", number)
+        section, _, name = rule.key.partition(".")
         value = getattr(getattr(settings, section), name)
-        if key.rule.key == "train.body_rate":
+        if rule.key == "train.body_rate":
             self._judge_rate(key, value)
-        return self._row(key, "mapped", key.rule.why, value)
+        return self._row(key, rule, "mapped", rule.why, value)
 
     def _judge_rate(self, key: OldKey, rate: float) -> None:
         sane = self._family.rates.get("body") if self._family else None
         if sane and not sane.low <= rate <= sane.high:
             side = "below" if rate < sane.low else "above"
-            self._find(
-                "rate-out-of-range", f"{key.name} is {rate:g}, {side} the range", f"{sane.low:g} to {sane.high:g}"
-            )
+            expected = f"{sane.low:g} to {sane.high:g}"
+            self._find("rate-out-of-range", f"{key.name} is {rate:g}, {side} the range", expected)
 
-    def _steps(self, key: OldKey) -> Row:
+    def _steps(self, key: OldKey, rule: Rule) -> Row:
         if _as_number(key.value) == 0:
-            return self._row(key, "gone", "0 meant no limit there; the default is kept. See train.steps")
-        return self._number(key)
+            return self._row(key, rule, "gone", "0 meant no limit there; the default is kept. See train.steps")
+        return self._number(key, rule)
 
-    def _total_pieces(self, key: OldKey) -> Row:
+    def _total_pieces(self, key: OldKey, rule: Rule) -> Row:
         total, base = _as_number(key.value), self._num_base_pieces()
         if total is None or total != int(total) or base is None or total < base:
-            return self._row(key, "suggested", "not a size that a grown tokenizer can have", shown(key.value))
+            return self._row(key, rule, "suggested", "not a size that a grown tokenizer can have", shown(key.value))
         why = (
             f"{int(total):,} counted the base's {base:,} pieces too. A small number is better: a piece that occurs "
             "seldom learns nothing, and single characters do not count here"
         )
-        return self._row(key, "suggested", why, int(total) - base)
+        return self._row(key, rule, "suggested", why, int(total) - base)
 
-    def _base_pieces(self, key: OldKey) -> Row:
+    def _base_pieces(self, key: OldKey, rule: Rule) -> Row:
         base = self._num_base_pieces()
-        assert key.rule is not None
         if base is None or _as_number(key.value) == base:
-            return self._plain(key)
+            return self._plain(key, rule)
         code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
         self._find(code, f"{key.name} is {shown(key.value)}, the base has {base:,} pieces", f"{base:,}")
-        return self._row(key, key.rule.fate, f"{key.rule.why}. It is not the base's number, {base:,}")
+        return self._row(key, rule, rule.fate, f"{rule.why}. It is not the base's number, {base:,}")
 
-    def _freeze(self, key: OldKey) -> Row:
-        assert key.rule is not None
+    def _freeze(self, key: OldKey, rule: Rule) -> Row:
         if key.value is not False:
-            return self._plain(key)
+            return self._plain(key, rule)
         self._find("freeze-off", f"{key.name} is false")
-        return self._row(key, "gone", f"{key.rule.why}. It was off: a checkpoint trained so has moved its base rows")
+        return self._row(key, rule, "gone", f"{rule.why}. It was off: a checkpoint trained so has moved its base rows")
 
-    def _base_file(self, key: OldKey) -> Row:
-        assert key.rule is not None
+    def _base_file(self, key: OldKey, rule: Rule) -> Row:
         folder = self._folder_of(key)
         if folder is None:
-            return self._row(key, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", shown(key.value))
         name = PurePosixPath(str(key.value)).name
         if name not in _published_names():
             why = f"{name} is not a file that a base is published with; give the base's own folder with --base"
-            return self._row(key, "gone", why)
+            return self._row(key, rule, "gone", why)
         if why := self._why_no_base(folder):
-            return self._row(key, "suggested", why, folder)
-        return self._row(key, "mapped", key.rule.why, folder)
+            return self._row(key, rule, "suggested", why, folder)
+        return self._row(key, rule, "mapped", rule.why, folder)
 
-    def _tokenizer(self, key: OldKey) -> Row:
-        assert key.rule is not None
+    def _tokenizer(self, key: OldKey, rule: Rule) -> Row:
         path = self._path(key.value)
         if path is None:
-            return self._row(key, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", shown(key.value))
         base = shlex.quote(str(self._base)) if self._base else "BASE"
         language = f" --language {self._given.language}" if self._given.language else ""
         command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
         missing = "" if os.path.exists(path) else ". The file is not there"
         self._find("old-tokenizer", f"{path.name} is named there", cure=f"leave it out and learn anew, or: {command}")
-        return self._row(key, "suggested", f"{key.rule.why}: {command}{missing}", path)
+        return self._row(key, rule, "suggested", f"{rule.why}: {command}{missing}", path)
 
-    def _texts(self, key: OldKey) -> Row:
-        assert key.rule is not None
+    def _texts(self, key: OldKey, rule: Rule) -> Row:
         values = key.value if isinstance(key.value, list) else [key.value]
         paths = tuple(path for value in values if (path := self._path(value)))
         if len(paths) != len(values):
-            return self._row(key, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", shown(key.value))
         if missing := [path.name for path in paths if not os.path.isfile(path)]:
-            return self._row(key, "suggested", f"not there: {', '.join(missing)}", paths)
-        return self._row(key, "mapped", key.rule.why, paths)
+            return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
+        return self._row(key, rule, "mapped", rule.why, paths)
 
-    def _language(self, key: OldKey) -> Row:
-        assert key.rule is not None
+    def _language(self, key: OldKey, rule: Rule) -> Row:
         try:
             settings = settings_from(RunSettings, {"language": key.value}, self._old.path)
         except ConfigError as error:
-            return self._row(key, "suggested", f"not a language code: {error.finding.expected}", shown(key.value))
-        return self._row(key, "mapped", key.rule.why, settings.language)
+            return self._row(key, rule, "suggested", f"not a language code: {error.finding.expected}", shown(key.value))
+        return self._row(key, rule, "mapped", rule.why, settings.language)
 
-    def _language_inside(self, key: OldKey) -> Iterator[Row]:
+    def _language_inside(self, key: OldKey, rule: Rule) -> Iterator[Row]:
         """A language code that is a part of another value: FILE::am, am=FILE."""
-        patterns = {"manifest": _MANIFEST_LANGUAGE, "dataset": _DATASET_LANGUAGE}
-        pattern = patterns.get(key.rule.reads) if key.rule else None
+        patterns: dict[Reads, re.Pattern[str]] = {"manifest": _MANIFEST_LANGUAGE, "dataset": _DATASET_LANGUAGE}
+        pattern = patterns.get(rule.reads)
         for value in key.value if isinstance(key.value, list) else [key.value]:
             if pattern and isinstance(value, str) and (match := pattern.search(value)):
                 yield Row(key.name, shown(value), "mapped", "the language in it", "language", match[1], key.line)
@@ -311,7 +302,7 @@ class _Translator:
 
         The forks keep their files in config/ and scripts/, and run them from the folder above.
         """
-        if not isinstance(value, str) or not value.strip() or not _can_be_a_name(value):
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
             return None
         if value.startswith("~/"):
             return Path.home() / value[2:]
@@ -344,11 +335,6 @@ def _tidy(path: Path) -> Path:
     """The path without `..` where that is the same place; with symbolic links it need not be."""
     plain = Path(os.path.normpath(path))
     return plain if os.path.exists(plain) and os.path.samefile(plain, path) else path
-
-
-def _can_be_a_name(text: str) -> bool:
-    """Whether a file can be called so: YAML can spell NUL and half a surrogate pair."""
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _needs_a_shell(value: Any) -> bool:

@@ -31,7 +31,8 @@ class Campaign:
     target: str
     seed: int
     outcomes: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    """What went wrong, by the number of the mutant."""
 
     @property
     def inputs(self) -> int:
@@ -63,14 +64,13 @@ def fuzz(name: str, seed: int, times: float, folder: Path) -> Campaign:
             done += 1
             campaign.outcomes[line["outcome"]] += 1
             if line["failure"]:
-                campaign.failures.append(_failure(line, seed, name, folder))
+                campaign.failures[line["number"]] = _failure(line, seed, name, folder)
         if done < total:  # the process ended early: the next mutant is the one that ended it
             line = {"number": done, "outcome": "process ended", "failure": errors.read_text()[-3000:]}
             campaign.outcomes["process ended"] += 1
-            campaign.failures.append(_failure(line, seed, name, folder))
+            campaign.failures[done] = _failure(line, seed, name, folder)
             done += 1
-    for line in campaign.failures:
-        number = int(line.split()[1])
+    for number in campaign.failures:
         (folder / f"{name}-{seed}-{number}.bin").write_bytes(mutant_of(target, seed, number).data)
     return campaign
 

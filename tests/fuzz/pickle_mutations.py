@@ -201,12 +201,12 @@ def bomb(ops: Ops, rng: Random) -> None:
         ops.insert(rng.randrange(len(ops)) + 1, snippet + b"0")
 
 
-def shared_entries(ops: Ops, rng: Random) -> None:
-    """Hundreds of entries of the outermost dictionary that all lead to the same large value."""
+def shared_entries(ops: Ops, rng: Random, size: int = 200) -> None:
+    """Many entries of the outermost dictionary that all lead to the same large value."""
     ends = [at for at, op in enumerate(ops) if op == b"u"]
     if ends:
-        large = rng.choice((b"](" + b"N" * 5000 + b"e", b"}(" + b"".join(map(number, range(10_000))) + b"u"))
-        entries = b"".join(_text(b"entry%d" % at) + b"h\xf3" for at in range(2000))
+        large = rng.choice((b"](" + b"N" * size + b"e", b"}(" + b"".join(map(number, range(2 * size))) + b"u"))
+        entries = b"".join(_text(b"entry%d" % at) + b"h\xf3" for at in range(size))
         ops.insert(ends[-1], _text(b"large") + large + b"q\xf3" + entries)
 
 

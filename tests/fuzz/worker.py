@@ -12,7 +12,6 @@ import json
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 import traceback
 from pathlib import Path
@@ -108,4 +107,4 @@ def _limit_memory() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from tests.fuzz.target import Random
 
@@ -93,8 +94,13 @@ def _central(entry: Entry, header: int) -> bytes:
 
 def archive_of(data: bytes) -> Archive:
     """A sound archive taken apart."""
+    return Archive([Entry(name, contents) for name, contents in _records(data)])
+
+
+@cache
+def _records(data: bytes) -> list[tuple[bytes, bytes]]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return Archive([Entry(info.filename.encode(), archive.read(info)) for info in archive.infolist()])
+        return [(info.filename.encode(), archive.read(info)) for info in archive.infolist()]
 
 
 def record(data: bytes, name_end: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeGuard
 
 from voxgraft.checkpoints.dtypes import item_bytes
@@ -78,7 +79,7 @@ def description_of(node: Any, looks: Looks) -> str:
 
 
 def _dictionary(node: Dictionary, looks: Looks) -> str:
-    keys = [str(key)[:24] for key in list(node.entries)[:4] if isinstance(key, str)]
+    keys = [str(key)[:24] for key in islice(node.entries, 4) if isinstance(key, str)]
     names = f" ({', '.join(keys)}{', ...' if len(node.entries) > len(keys) else ''})" if keys else ""
     return f"dictionary of {len(node.entries)}{names}{_tensors_on(node, looks)}"
 

@@ -169,11 +169,6 @@ class Checkpoint:
         self.close()
 
 
-def is_text(value: object) -> bool:
-    """Whether the value is a text that can be written as UTF-8 (JSON and pickles can hold halves of characters)."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def plain_shape(value: object) -> tuple[int, ...] | None:
     """The value as a shape, if it is a list of sizes that a tensor can have."""
     if not isinstance(value, list | tuple) or len(value) > MAX_RANK:

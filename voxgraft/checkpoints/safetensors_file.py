@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from voxgraft.checkpoints.dtypes import RAW_DTYPES
-from voxgraft.checkpoints.model import Checkpoint, TensorInfo, is_text, plain_shape, row_major
+from voxgraft.checkpoints.model import Checkpoint, TensorInfo, plain_shape, row_major
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.errors import CheckpointError, FileError
 from voxgraft.files import parse_json
@@ -21,8 +21,6 @@ MAX_HEADER_BYTES = 16 << 20
 def read_safetensors(source: ByteSource) -> Checkpoint:
     """The checkpoint in a file that looks like safetensors; an error for anything that is not exactly right."""
     header, data_start = _header(source)
-    if lone := next((name for name in header if not is_text(name)), None):
-        raise _error("safetensors-header", f"the name {_shown(lone)} is no text", source)
     metadata = _metadata(header.pop("__metadata__", None), source)
     tensors = {name: _tensor(name, entry, data_start, source) for name, entry in header.items()}
     _check_layout(tensors, data_start, source)
@@ -60,7 +58,7 @@ def _parsed(text: bytes, source: ByteSource) -> dict[str, Any]:
 def _metadata(value: object, source: ByteSource) -> dict[str, str] | None:
     if value is None:
         return None
-    if not isinstance(value, dict) or not all(is_text(text) for pair in value.items() for text in pair):
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise _error("safetensors-metadata", f"__metadata__ is {_shown(value)}", source, expected="texts by name")
     return value
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from voxgraft.checkpoints.contents import Looks, description_of, is_scalar
 from voxgraft.checkpoints.dtypes import item_bytes
-from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo, is_text
+from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, Storage, TorchTensor, is_tensor, tensor_of
 from voxgraft.checkpoints.zip_records import ZipRecord, zip_records
 from voxgraft.errors import CheckpointError
+from voxgraft.files import is_text
 
 WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
 """Keys under which trainers put the state dict, in the order in which they are tried."""

@@ -134,8 +134,9 @@ def _spare_finding(subject: Subject, copied: list[str], near: list[str]) -> list
 
 def _only_first_is_near(spare: Array, rows: Array) -> bool:
     """A trained copy: the first row still points where the spare does, and the others mostly do not."""
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(spare)
-    cosines = (rows @ spare) / np.maximum(lengths, 1e-12)
+    ours, theirs = _finite(spare.astype(np.float64)), _finite(rows.astype(np.float64))
+    lengths = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours)
+    cosines = (theirs @ ours) / np.maximum(lengths, 1e-12)
     return bool(cosines[0] >= _STILL_NEAR and np.median(cosines[1:]) < _FAR) if len(rows) > 1 else False
 
 
@@ -163,7 +164,7 @@ def _rounded(rows: Array, dtype: str) -> Array:
 
 def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
     """Relative change, nearest multiple and what is beside it, for each row. Shape [3, rows]."""
-    after = np.nan_to_num(after, posinf=0.0, neginf=0.0)  # values that are not finite are another topic's
+    before, after = _finite(before), _finite(after)
     squares = np.maximum((before**2).sum(axis=1), 1e-30)
     factor = (before * after).sum(axis=1) / squares
     beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
@@ -178,6 +179,11 @@ def _blocks(ours: Side, theirs: Side, num_rows: int) -> Iterator[tuple[int, Arra
             stop = min(start + BLOCK_ROWS, num_rows)
             yield start, ours.rows(start, stop), theirs.rows(start, stop)
             advance(stop - start)
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Zero for values that are not finite, which are another topic's."""
+    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _bits(rows: Array) -> NDArray[np.uint32]:

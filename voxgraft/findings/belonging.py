@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def belonging_findings(subject: Subject) -> list[Finding]:
     run, base = subject.run, subject.base
     if run is None or base is None:
         return []
-    card = _card(run / CARD_NAME) if (run / CARD_NAME).exists() or subject.graft else {}
+    card = _card(run / CARD_NAME) if os.path.exists(run / CARD_NAME) or subject.graft else {}
     stated: dict[Path, str] = {base.folder / name: digest for name, digest in _hashes(card, "base").items()}
     if subject.graft is not None:
         for part in ("checkpoint", "tokenizer"):
@@ -46,7 +47,7 @@ def _hashes(card: dict[str, Any], key: str) -> dict[str, str]:
 
 
 def _hash_findings(path: Path, stated: str, code: str) -> list[Finding]:
-    if not path.is_file():
+    if not os.path.isfile(path):
         return [finding(code, f"{path.name}, from which the run was made, is not there", where=path)]
     actual = sha256_of(path)
     if actual == stated:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.errors import Finding, finding
+from voxgraft.families.base import GraftPoint
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import text_tables
 from voxgraft.graft_folder import ROWS_NAME
@@ -48,28 +49,30 @@ def new_row_findings(subject: Subject) -> list[Finding]:
 
 def _tables(subject: Subject) -> Iterator[_Table]:
     """Two-dimensional tables only: a bias of zero, or two equal ones, mean nothing."""
-    checkpoint, family, pieces = subject.any_checkpoint, subject.family, subject.base_pieces
-    if checkpoint is None or family is None or pieces is None:
+    base, family, pieces = subject.base_checkpoint, subject.family, subject.base_pieces
+    if base is None or family is None or pieces is None:
         return
-    for point, info in text_tables(checkpoint, family).items():
+    for point, info in text_tables(base, family).items():
         if point.role == "head-bias":
             continue
-        base = checkpoint.read_rows(info.name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
-        base_norm = float(np.linalg.norm(base, axis=1).mean()) if len(base) else 0.0
-        new, where = _new_rows(subject, info.name, pieces), checkpoint.path
-        if subject.checkpoint is None and subject.graft is not None:
-            where = subject.graft.folder / ROWS_NAME
+        sample = base.read_rows(info.name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
+        base_norm = _length(sample) if len(sample) and np.isfinite(sample).all() else 0.0
+        new, where = _new_rows(subject, point, pieces)
         if len(new) and np.isfinite(new).all():
             yield _Table(info.name, new, base_norm, where)
 
 
-def _new_rows(subject: Subject, name: str, pieces: int) -> Array:
-    checkpoint, family = subject.checkpoint, subject.family
-    if checkpoint is not None and family is not None:
-        stop = checkpoint.info(name).shape[0] - family.spare_rows
-        return checkpoint.read_rows(name, pieces, stop).astype(np.float32) if stop > pieces else np.empty((0, 1), "f4")
-    rows = subject.graft.rows.get(name) if subject.graft else None
-    return rows if rows is not None else np.empty((0, 1), np.float32)
+def _new_rows(subject: Subject, point: GraftPoint, pieces: int) -> tuple[Array, Path]:
+    """Of the checkpoint if there is one, else of the graft."""
+    nothing = np.empty((0, 1), np.float32)
+    if (checkpoint := subject.checkpoint) is None or subject.family is None:
+        graft = subject.graft
+        return (graft.rows.get(point.tensor, nothing), graft.folder / ROWS_NAME) if graft else (nothing, Path())
+    info = text_tables(checkpoint, subject.family).get(point)
+    stop = info.shape[0] - subject.family.spare_rows if info else 0
+    if info is None or stop <= pieces:
+        return nothing, checkpoint.path
+    return checkpoint.read_rows(info.name, pieces, stop).astype(np.float32, copy=False), checkpoint.path
 
 
 def _copy_findings(table: _Table, rows: Array) -> list[Finding]:
@@ -85,7 +88,7 @@ def _copy_findings(table: _Table, rows: Array) -> list[Finding]:
 
 def _statistic_findings(table: _Table, rows: Array) -> list[Finding]:
     findings: list[Finding] = []
-    norm = float(np.linalg.norm(rows, axis=1).mean())
+    norm = _length(rows)
     if table.base_norm and norm > _LARGEST_SCALE * table.base_norm:  # an average of rows may well be short
         found = f"new rows of {table.name} have length {norm:.3g} on average, base rows {table.base_norm:.3g}"
         expected = f"at most {_LARGEST_SCALE:.0f} times as long"
@@ -94,6 +97,11 @@ def _statistic_findings(table: _Table, rows: Array) -> list[Finding]:
         found = f"the {len(rows):,} new rows of {table.name} look like independent random numbers"
         findings.append(finding("new-rows-random", found, where=table.where))
     return findings
+
+
+def _length(rows: NDArray[np.generic]) -> float:
+    """Of an average row. In float64, since the square of a ruined value may not fit in float32."""
+    return float(np.linalg.norm(rows.astype(np.float64), axis=1).mean())
 
 
 def _shared(rows: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ def prepared_spelling_findings(subject: Subject) -> list[Finding]:
     prepared, spelling, tokenizer = subject.prepared, subject.spelling, subject.grown
     if prepared is None or spelling is None or tokenizer is None:
         return []
-    manifest = next((prepared / name for name in MANIFESTS if (prepared / name).is_file()), None)
+    manifest = next((prepared / name for name in MANIFESTS if os.path.isfile(prepared / name)), None)
     if manifest is None:
         found = f"none of {', '.join(MANIFESTS)} is in the folder, so the ids cannot be compared with their text"
         return [finding("file-missing", found, where=prepared, level="warning")]
@@ -100,7 +101,7 @@ def _without_tag(ids: list[int], tag: str | None, by_piece: dict[str, int]) -> l
 
 def _read_all(folder: Path) -> _Seen:
     inner = folder / IDS_FOLDER
-    paths = sorted(existing_folder(inner if inner.exists() else folder).glob("*.npy"))
+    paths = sorted(existing_folder(inner if os.path.isdir(inner) else folder).glob("*.npy"))
     if not paths:
         raise FileError("prepared-empty", f"there is no {IDS_FOLDER}/*.npy", where=folder)
     seen = _Seen(len(paths))
@@ -195,5 +196,5 @@ def _entry(entry: Any, folder: Path) -> tuple[str, Path] | None:
         text, path = entry.get(text_key), entry.get(path_key)
         if isinstance(text, str) and isinstance(path, str) and path and "\0" not in path:
             beside = folder / IDS_FOLDER / Path(path).name
-            return text, beside if beside.exists() else folder / path
+            return text, beside if os.path.isfile(beside) else folder / path
     return None

@@ -75,11 +75,10 @@ def config_findings(subject: Subject) -> list[Finding]:
     expected = old.pieces.count + family.spare_rows
     if table is None or table.shape[0] == expected or (family.spare_rows and table.shape[0] == old.pieces.count):
         return findings
-    spare = f" + {family.spare_rows} spare" if family.spare_rows else ""
+    sum_of = f"{old.pieces.count:,} + {family.spare_rows} spare = " if family.spare_rows else ""
     found = f"{old.pieces.key} is {old.pieces.count:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
-    rows = f"{old.pieces.count:,}{spare} = {expected:,} rows"
-    return [*findings, finding("config-vs-rows", found, expected=rows, where=where)]
+    return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{expected:,} rows", where=where)]
 
 
 def graft_size_findings(subject: Subject) -> list[Finding]:

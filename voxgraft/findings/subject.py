@@ -6,6 +6,7 @@ A part that cannot be opened becomes a finding and stays away, so that the other
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,10 +66,20 @@ class Subject:
         return self.checkpoint or self.base_checkpoint
 
     @property
+    def with_new_rows(self) -> Checkpoint | Graft | None:
+        """What may hold new rows."""
+        return self.checkpoint or self.graft
+
+    @property
+    def spare_rows(self) -> int | None:
+        """The family's spare rows; None where it has none."""
+        return (self.family.spare_rows or None) if self.family else None
+
+    @property
     def checkpoint_paths(self) -> list[Path] | None:
         """Every checkpoint file that was named, whether it could be opened or not."""
         paths = [self.settings.checkpoint, self.base.checkpoint if self.base else None]
-        return [path for path in paths if path is not None and path.is_file()] or None
+        return [path for path in paths if path is not None and os.path.isfile(path)] or None
 
     @property
     def base_pieces(self) -> int | None:
@@ -140,7 +151,7 @@ def _open_tokenizer(subject: Subject) -> None:
     if run is None:
         return
     folder = run / GRAFT_FOLDER
-    if not folder.exists():
+    if not os.path.isdir(folder):
         subject.findings.append(finding("graft-missing", f"{run} has no {GRAFT_FOLDER} folder", where=run))
         return
     subject.graft = subject.attempt(lambda: open_graft(folder))

@@ -12,6 +12,7 @@ from voxgraft.findings.subject import Subject
 from voxgraft.spelling import Spelling
 from voxgraft.text.characters import is_letter, named
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.tokenizers.flat_map import FlatMap
 
 _NUM_SHOWN = 3
 _NUM_NAMED = 10
@@ -31,7 +32,7 @@ def text_findings(subject: Subject) -> list[Finding]:
             ids = spelled(spelling, sentence)
             counts.update(ids)
             if tokenizer.unknown_id in ids:
-                unknown.update(tokenizer.unknown_text(spelling.prepare(sentence)))
+                unknown.update(tokenizer.unknown_text(read_as(spelling, sentence)))
             advance(1)
     where = ", ".join(map(str, subject.settings.texts))
     return [
@@ -43,9 +44,15 @@ def text_findings(subject: Subject) -> list[Finding]:
 
 def spelled(spelling: Spelling, sentence: str) -> list[int]:
     """Ids of a sentence of the new language, with its tag where the language is known and has one."""
-    if spelling.language is not None:
+    tokenizer = spelling.grown or spelling.base
+    if spelling.language is not None and not isinstance(tokenizer, FlatMap):
         return spelling.encode(sentence, spelling.language)
-    return (spelling.grown or spelling.base).encode(spelling.prepare(sentence))
+    return tokenizer.encode(read_as(spelling, sentence))
+
+
+def read_as(spelling: Spelling, sentence: str) -> str:
+    """What the tokenizer is given. The forks look the characters of a flat map up in the text as it stands."""
+    return sentence if isinstance(spelling.grown, FlatMap) else spelling.prepare(sentence)
 
 
 def shown_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

@@ -29,14 +29,16 @@ _WORDS = {
     "checkpoint": "a checkpoint",
     "checkpoint_paths": "a checkpoint or a base",
     "family": "a known family",
-    "graft": "a whole graft",
+    "graft": "a run with a whole graft",
     "grown": "a grown tokenizer",
     "old": "an old config",
     "prepared": "prepared data",
     "run": "a run",
+    "spare_rows": "a family with a spare row",
     "spelling": "a tokenizer of a known family",
     "texts": "texts",
     "tokenizer": "a tokenizer",
+    "with_new_rows": "a checkpoint or a graft",
 }
 
 
@@ -49,8 +51,11 @@ class Topic:
     look: Callable[[Subject], list[Finding]]
 
     def missing(self, subject: Subject) -> list[str]:
-        """What it needs and does not have, in words."""
-        return [_WORDS[need] for need in self.needs if getattr(subject, need) is None]
+        """What it needs and does not have, in words. Where there is no base at all, its parts are not listed."""
+        words = list(dict.fromkeys(_WORDS[need] for need in self.needs if getattr(subject, need) is None))
+        if subject.settings.base is None and any(word.startswith("the base") for word in words):
+            words = [*(word for word in words if not word.startswith("the base")), "a base"]
+        return words
 
 
 TOPICS = (
@@ -64,8 +69,8 @@ TOPICS = (
     Topic("values of the rows", ("any_checkpoint", "family"), value_findings),
     Topic("sizes in the old config", ("old", "family"), config_findings),
     Topic("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
-    Topic("spare row", ("checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
-    Topic("new rows", ("any_checkpoint", "base_pieces"), new_row_findings),
+    Topic("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
+    Topic("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
     Topic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
     Topic("what else is in the checkpoint", ("checkpoint",), extra_findings),
     Topic("text", ("texts", "spelling"), text_findings),
@@ -84,7 +89,7 @@ class Outcome:
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
     not_checked: dict[str, str]
-    """Topic to what it would need."""
+    """Topic to the reason."""
 
     @property
     def errors(self) -> int:
@@ -98,11 +103,12 @@ def look_at(subject: Subject) -> Outcome:
     not_checked: dict[str, str] = {}
     for topic in TOPICS:
         if missing := topic.missing(subject):
-            not_checked[topic.name] = " and ".join(dict.fromkeys(missing))
+            not_checked[topic.name] = f"needs {' and '.join(missing)}"
             continue
-        checked.append(topic.name)
         try:
             findings += topic.look(subject)
+            checked.append(topic.name)
         except VoxgraftError as error:
             findings.append(error.finding)
+            not_checked[topic.name] = f"stopped by {error.code}"
     return Outcome(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)

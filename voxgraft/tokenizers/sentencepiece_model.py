@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.errors import TokenizerError
@@ -193,6 +194,8 @@ def _validate_pieces(model: Any, path: Path) -> None:
     seen: dict[str, int] = {}
     for at, piece in enumerate(model.pieces):
         text = piece.piece
+        if not isinstance(text, str):  # the parser hands on what is not UTF-8 as bytes
+            _broken(path, f"piece {at} is not UTF-8")
         if not text or "\x00" in text:
             _broken(path, f"piece {at} is empty or holds NUL")
         if text in seen:
@@ -216,13 +219,21 @@ def _validate_charsmap(charsmap: bytes, path: Path) -> None:
     if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
         _broken(path, "the normaliser's table is damaged")
     units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
-    strings = len(charsmap) - 4 - size
-    leaf = (units >> 31) & 1 == 1
-    values = units & 0x7FFFFFFF
-    offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
-    blocks = (np.arange(len(units)) ^ offsets) | 0xFF
-    if (values[leaf] >= strings).any() or (blocks[~leaf] >= len(units)).any():
+    inner = units >> 31 == 0
+    jumps = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
+    if (jumps[inner] | 0xFF >= len(units)).any():
         _broken(path, "the normaliser's table points outside itself")
+    # A unit with the ninth bit says that its jump leads to a value: the place of a text behind the table.
+    places = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
+    _validate_replacements(charsmap[4 + size :], places, path)
+
+
+def _validate_replacements(texts: bytes, places: NDArray[np.int64], path: Path) -> None:
+    """What the normaliser writes must be whole characters, or its results could not be read back."""
+    starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
+    if (places >= len(texts)).any() or not starts[places].all():
+        _broken(path, "the normaliser's table points outside its texts")
+    texts.decode("utf-8")
 
 
 def _broken(path: Path, found: str, expected: str = "") -> Any:

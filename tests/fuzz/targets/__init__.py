@@ -10,6 +10,10 @@ _TARGETS = {
     "safetensors": "checkpoints:SafetensorsTarget",
     "torch-zip": "checkpoints:TorchZipTarget",
     "torch-pickle": "checkpoints:TorchPickleTarget",
+    "tokenizer-json": "tokenizers:BpeJsonTarget",
+    "flat-map": "tokenizers:FlatMapTarget",
+    "additions": "tokenizers:AdditionsTarget",
+    "sentencepiece": "sentencepiece_models:SentencePieceTarget",
 }
 
 

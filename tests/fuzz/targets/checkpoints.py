@@ -89,7 +89,7 @@ class TorchTarget(Target):
         }
         layer = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(layer.parameters())
-        layer(torch.ones(3)).sum().backward()  # type: ignore[no-untyped-call]
+        layer(torch.ones(3)).sum().backward()
         optimizer.step()
         whole = {
             "model": {**layer.state_dict(), "weight": torch.nn.Parameter(layer.weight.half())},

@@ -1,0 +1,64 @@
+"""The page for users of the forks: its commands exist, and it names every script; the whole way in one process."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.old_files import CONFIG, every_rule, write
+from voxgraft.cli import VERBS
+from voxgraft.old_flags import SCRIPTS
+from voxgraft.random_base import random_base
+from voxgraft.settings import RandomBaseSettings
+
+PAGE = Path(__file__).parent.parent / "docs" / "coming-from-the-forks.md"
+
+
+def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_path: Path) -> None:
+    random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / "models" / "chatterbox"))
+    write(tmp_path, "config/training.yaml", CONFIG)
+    command = [sys.executable, "-m", "voxgraft", "new", "runs/am", "--from", "config/training.yaml", "--language", "am"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for word in (
+        "Taken over",
+        "as comments",
+        "Gone, and why",
+        "does not do this yet",
+        "Not known",
+        "voxgraft graft runs/am",
+    ):
+        assert word in done.stdout
+    values = yaml.safe_load((tmp_path / "runs" / "am" / "run.yaml").read_text())
+    assert values["base"] == "../../models/chatterbox"
+
+
+def commands_in(page: str) -> list[str]:
+    """Every voxgraft command line that a page shows, in blocks and inline."""
+    blocks = "\n".join(line for line in page.splitlines() if line.startswith("    ")).replace("\\\n", " ")
+    inline = re.findall(r"`(voxgraft [^`]+)`", page)
+    return [line.strip() for line in blocks.splitlines() if line.strip().startswith("voxgraft ")] + inline
+
+
+@pytest.mark.parametrize("command", commands_in(PAGE.read_text(encoding="utf-8")))
+def test_every_command_on_the_page_for_fork_users_exists(command: str) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    verb = next(verb for verb in VERBS if words[: len(verb.name.split())] == verb.name.split())
+    flags = {name for leaf in verb.leaves() for name in verb.names_of(leaf)} | {"--json", "--dry-run"}
+    assert {word for word in words if word.startswith("-")} <= flags
+
+
+def test_the_page_for_fork_users_names_every_script_and_every_setting_that_old_ones_became() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [script.path for script in SCRIPTS if script.path not in page] == []
+    assert sorted({rule.key for _, rule in every_rule() if rule.key and f"`{rule.key}`" not in page} - {"texts"}) == []
+    grown_with = [
+        script for script in SCRIPTS if script.name in ("extend_bpe", "merge_tokenizers", "extend_model_embeddings")
+    ]
+    assert [flag for script in grown_with for flag in script.flags if f"{flag}`" not in page] == []

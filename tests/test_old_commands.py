@@ -1,0 +1,119 @@
+"""`new --from` on shell scripts and notes: commands are found however they are written, and prose is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.old_files import SCRIPT, codes, made_from, rows_by_name, settings_of
+from tests.shared import shared
+from voxgraft.config import RunSettings
+from voxgraft.errors import VoxgraftError
+from voxgraft.new import new
+from voxgraft.old_flags import SCRIPTS, Script
+from voxgraft.settings import NewSettings
+
+
+def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: Path) -> None:
+    result = made_from(tmp_path, SCRIPT, "train.sh")
+    rows = {(row.old, row.key): row for row in result.rows}
+    made = settings_of(tmp_path / "run")
+    assert (made.language, made.family) == ("am", "indextts2")
+    train = made.train
+    assert (train.body_rate, train.text_weight, train.speech_weight, train.warmup_steps) == (5e-5, 0.4, 0.6, 2000)
+    assert train.steps == RunSettings().train.steps
+    assert rows["train_gpt_v2 --max-steps", ""].fate == "gone"
+    assert rows["train_gpt_v2 --train-manifest", ""].fate == "later"
+    assert rows["train_gpt_v2 --train-manifest", "language"].new == "am"
+    assert rows["train_gpt_v2 --amp", ""].value == ""
+    assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "only a shell knows what this value becomes"
+    assert rows["train_gpt_v2 --output-dir", ""].value == "runs/out"
+    not_read = next(item for item in result.findings if item.code == "old-not-read")
+    assert not_read.found == "line 19: scripts/other.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python trainers/train_gpt_v2.py --warmup-steps 7",
+        "  $ python3.11 train_gpt_v2.py --warmup-steps=7",
+        "(venv) $ uv run python trainers/train_gpt_v2.py --warmup 7",
+        "!python -m trainers.train_gpt_v2 --warmup-steps 7",
+        "./trainers/train_gpt_v2.py --warmup-steps 7",
+        "1. Run `python trainers/train_gpt_v2.py --warmup-steps 7` and wait, don't stop it.",
+        "cd x && nohup python trainers/train_gpt_v2.py --warmup-steps 7 2>&1 | tee log",
+        "for i in 1; do python trainers/train_gpt_v2.py --warmup-steps 7; done",
+        "python trainers/train_gpt_v2.py `\n  --warmup-steps 7",
+        "python trainers\\train_gpt_v2.py ^\r\n  --warmup-steps 7\r\n".replace("\\t", "/t"),
+        "python trainers/train_gpt_v2.py \\  # a remark\n  --warmup-steps 7",
+        "W=7\npython trainers/train_gpt_v2.py --warmup-steps $W",
+        '$Env:W = "7"\npython trainers/train_gpt_v2.py --warmup-steps ${env:W}',
+        "python trainers/train_gpt_v2.py --warmup-steps 3\npython trainers/train_gpt_v2.py --warmup-steps 7",
+    ],
+)
+def test_a_command_is_found_however_it_is_written_down(tmp_path: Path, text: str) -> None:
+    made_from(tmp_path, text, "notes.md")
+    assert settings_of(tmp_path / "run").train.warmup_steps == 7
+
+
+def test_of_two_values_the_last_counts_and_the_other_is_named(tmp_path: Path) -> None:
+    lines = [f"python trainers/train_gpt_v2.py --warmup-steps {steps}" for steps in (3, 7)]
+    first, last = made_from(tmp_path, "\n".join(lines), "notes.txt").rows
+    assert (first.fate, last.fate) == ("suggested", "mapped")
+    assert first.why == "another value comes later, and counts: 7 (train_gpt_v2 --warmup-steps)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Modified `trainers/train_gpt_v2.py` to freeze rows --always",
+        "We don't run train_gpt_v2.py any more; it's broken",
+        "echo python trainers/train_gpt_v2.py --warmup-steps 7",
+        "# python trainers/train_gpt_v2.py --warmup-steps 7",
+        "python my_own_trainer.py --warmup-steps 7",
+        "just some words",
+    ],
+)
+def test_prose_is_not_taken_for_a_command(tmp_path: Path, text: str) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        made_from(tmp_path, text, "notes.txt")
+    assert caught.value.code == "old-unknown"
+
+
+def test_yaml_blocks_in_notes_are_read_and_those_that_contradict_themselves_are_named(tmp_path: Path) -> None:
+    notes = "# Fix\n```yaml\ntraining:\n  warmup_steps: 7\n```\nWrong and right:\n```yaml\na: 1\na: 2\n```\n"
+    result = made_from(tmp_path, notes, "notes.md")
+    assert settings_of(tmp_path / "run").train.warmup_steps == 7
+    assert next(item for item in result.findings if item.code == "old-not-read").found == "line 8: a block of YAML"
+
+
+@pytest.mark.parametrize("flag", ["--leaning-rate", "--learning_rate", "--lr-rate"])
+def test_an_unknown_flag_gets_the_nearest_known_one(tmp_path: Path, flag: str) -> None:
+    result = made_from(tmp_path, f"python train_gpt_v2.py --amp {flag} 1", "run.sh")
+    assert rows_by_name(result)[f"train_gpt_v2 {flag}"].why == "did you mean train_gpt_v2 --learning-rate?"
+    assert "old-keys-unknown" in codes(result)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.path)
+def test_every_flag_of_every_known_script_is_told_what_becomes_of_it(tmp_path: Path, script: Script) -> None:
+    flags = script.flags or ("--any",)
+    result = made_from(tmp_path, f"python x/{script.path} " + " ".join(f"{flag} 1" for flag in flags), "run.sh")
+    rows = {row.old: row.fate for row in result.rows}
+    assert list(rows) == [f"{script.name} {flag}" for flag in flags]
+    assert ("unknown" in rows.values()) is (not script.flags)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_notes_that_users_wrote_are_read_whole(tmp_path: Path, number: int) -> None:
+    notes = next(shared("seeds").glob(f"{number:03}_*.txt"))
+    result = new(NewSettings(run=tmp_path / "run", old=notes))
+    assert result.rows
+    assert not [row for row in result.rows if row.fate == "unknown"]
+    settings_of(tmp_path / "run")
+
+
+def test_the_published_indextts2_config_has_no_unknown_key(tmp_path: Path) -> None:
+    result = new(NewSettings(run=tmp_path / "run", old=shared("real/indextts2/config.yaml")))
+    assert len(result.rows) > 80
+    assert not [row.old for row in result.rows if row.fate == "unknown"]

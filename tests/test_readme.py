@@ -1,0 +1,59 @@
+"""The commands that the README shows are run here, in its order, on random bases in the published formats."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from voxgraft.families.random_base import make_random_base
+
+ROOT = Path(__file__).parent.parent
+COMMAND = re.compile(r"^    \.venv/bin/voxgraft ((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def commands() -> list[list[str]]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [shlex.split(match.replace("\\\n", " "), comments=True) for match in COMMAND.findall(text)]
+
+
+def test_every_command_of_the_readme_runs_as_shown(commands: list[list[str]], tmp_path: Path) -> None:
+    assert len(commands) >= 6
+    chatterbox = make_random_base("chatterbox", tmp_path / "models/chatterbox")
+    index = make_random_base("indextts2", tmp_path / "models/indextts2")
+    assert chatterbox.checkpoint.is_file()
+    sentences = resources.files("voxgraft").joinpath("data/demo/am.txt").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "amharic.txt").write_text("\n".join(sentences[:200]) + "\n", encoding="utf-8")
+    shutil.copy(index.tokenizer, tmp_path / "their_bpe.model")
+    for words in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "voxgraft", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        # Their tokenizer is the base's own here: it moves nothing, and knows no Amharic letter.
+        expected = 1 if words[:2] == ["tokenizer", "prove"] else 0
+        assert done.returncode == expected, f"voxgraft {shlex.join(words)}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+    assert (tmp_path / "runs/amharic/graft/rows.safetensors").is_file()
+    assert (tmp_path / "t3_amharic.safetensors").is_file()
+
+
+def test_the_readme_shows_the_two_commands_that_do_the_set_up() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in ("demo", "test"):
+        assert f"make {command}" in text
+        assert re.search(rf"^{command}:", targets, re.MULTILINE)
+
+
+def test_the_links_of_the_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
