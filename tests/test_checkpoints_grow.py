@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -366,51 +363,3 @@ def test_the_proof_finds_other_rows_names_types_notes_and_torn_aliases(tmp_path:
             assert caught.value.code == "growth-differs", fault
         with open_checkpoint(saved(good, tmp_path / "same.pth")) as new:
             assert verify_growth(old, new, a_plan()).tensors_grown == 3
-
-
-CHILD = """
-import sys, time
-from contextlib import contextmanager
-from pathlib import Path
-import numpy as np
-from voxgraft import progress
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow, open_checkpoint
-
-class StopHalfWay:
-    @contextmanager
-    def task(self, name, total):
-        done = 0
-        def advance(amount):
-            nonlocal done
-            done += amount
-            if done > total // 2:
-                print("half way", flush=True)
-                time.sleep(60)
-        yield advance
-
-plan = GrowthPlan({"table": TableGrowth(1000, 0, np.ones((10, 64), np.float32))})
-with open_checkpoint(Path(sys.argv[1])) as checkpoint, progress.listening(StopHalfWay()):
-    grow(checkpoint, plan, Path(sys.argv[2]))
-"""
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "torch"])
-def test_a_process_killed_half_way_leaves_no_output(kind: str, tmp_path: Path) -> None:
-    tensors = {f"t{n}": values(256, 1024, seed=n) for n in range(6)} | {"table": values(1000, 64)}
-    path, output = tmp_path / "m", tmp_path / "out" / "g"
-    save_file(tensors, path) if kind == "safetensors" else saved(tensors, path)
-    before = sha256_of(path)
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path), str(output)], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"half way\n"
-    unfinished = [entry.stat().st_size for entry in output.parent.iterdir()]
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    child.stdout.close()
-    assert len(unfinished) == 1
-    assert unfinished[0] > 1 << 20  # it really was in the middle of writing
-    assert not output.exists()
-    assert all(entry.name.startswith(".") and entry.name.endswith(".part") for entry in output.parent.iterdir())
-    assert sha256_of(path) == before
-    plan = GrowthPlan({"table": TableGrowth(1000, 0, np.ones((10, 64), np.float32))})
-    grown_with(path, plan, output)

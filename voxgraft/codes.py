@@ -407,12 +407,6 @@ CATALOGUE: dict[str, Code] = {
         "The file with a graft's rows does not hold finite float32 rows.",
         "make the graft again with `voxgraft graft RUN`, or get the file from its maker again.",
     ),
-    "pickle-unsafe": Code(
-        "checkpoints",
-        "The pickle in the file asks for names that could run any code when torch loads it. voxgraft reads its tensors without that.",
-        "do not load it with torch.load(weights_only=False); a file written by `voxgraft extend` holds tensors only.",
-        level="warning",
-    ),
     # ---- rows against tokenizer --------------------------------------------------------------------------
     "checkpoint-family": Code(
         "rows",

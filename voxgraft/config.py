@@ -30,7 +30,9 @@ LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 class Settings(BaseModel):
     """Base of all settings: frozen, no unknown keys, the docstring under a field is its help."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -67,11 +67,16 @@ def is_folder(path: Path) -> bool:
 
 
 def existing_folder(path: Path) -> Path:
-    """The path itself, if it is a folder."""
-    if not is_there(path):
-        raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
-    if not is_folder(path):
-        raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
+    """The path itself, if it is a folder that can be read."""
+    try:
+        if not path.exists():
+            raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
+        if not path.is_dir():
+            raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
+    except (OSError, ValueError) as error:
+        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise FileError("file-unreadable", f"folder {path.name} may not be read", where=path)
     return path
 
 

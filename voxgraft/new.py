@@ -225,15 +225,16 @@ def _tables(rows: tuple[Row, ...], fate: Fate) -> list[Table]:
     chosen = [row for row in rows if row.fate == fate]
     if not chosen:
         return []
+    has_successor = fate in ("mapped", "suggested")
     cells: list[tuple[str, ...]] = []
     above = ""
     for row in chosen:
         why = "(as above)" if row.why and row.why == above else row.why
         above = row.why
-        new_cells = (row.key, _yaml_shown(row.new)) if fate in ("mapped", "suggested") else ()
-        cells.append((row.old, row.value, *new_cells, why))
-    columns = ("new key", "new value", "remark") if fate in ("mapped", "suggested") else ("why",)
-    return [Table(("old key", "old value", *columns), tuple(cells), TABLE_TITLES[fate])]
+        new_cells = (f"{row.key}: {_yaml_shown(row.new)}",) if has_successor else ()
+        cells.append((f"{row.old}: {row.value}" if row.value else row.old, *new_cells, why))
+    columns = ("old", "new", "remark") if has_successor else ("old", "why")
+    return [Table(columns, tuple(cells), TABLE_TITLES[fate])]
 
 
 def _family_of(base: Path | None, name: str | None) -> Family | None:

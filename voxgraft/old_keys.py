@@ -57,8 +57,8 @@ def later(why: str, reads: Reads = "nothing") -> Rule:
 # ---- reasons that several keys share ---------------------------------------------------------------------------
 
 BODY_RATE = (
-    "one rate for all weights there; here it is the body's alone, used in merged mode only. New rows and the adapter "
-    "have rates of their own. In early trials a body at 1e-5 learned no Amharic, and at 1e-4 it lost English"
+    "one rate for everything there; here the body's alone, in merged mode only. New rows and adapter have their own. "
+    "In early trials a body at 1e-5 learned no Amharic, and at 1e-4 it lost English"
 )
 DECAY = "not for new rows; base rows are never in the optimizer, so decay cannot shrink them as it did there"
 SIZE = "the tokenizer is the only source of this number: rows are counted from it, never typed"
@@ -77,7 +77,7 @@ LOGS = "belongs to logging a training, which voxgraft does not do yet"
 INERT = "was in the file, but no code there ever read it"
 RUN_FOLDER = "everything that a run makes lies in its run folder"
 RESUME = "a new run starts at step 0; state that was saved for other tensors would push the wrong rows"
-TOKENIZER = "not taken unproven: most merges that the forks made are broken"
+TOKENIZER = "most merges that the forks made are broken, so prove it first"
 OPTIMIZER = "rates and decay in run.yaml are meant for AdamW; its inner numbers are not settings"
 
 

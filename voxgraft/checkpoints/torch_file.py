@@ -17,7 +17,7 @@ from voxgraft.checkpoints.dtypes import item_bytes
 from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
 from voxgraft.checkpoints.source import ByteSource
-from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, Storage, TorchTensor, is_tensor, tensor_of
+from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, TorchTensor, is_tensor, tensor_of
 from voxgraft.checkpoints.zip_records import ZipRecord, zip_records
 from voxgraft.errors import CheckpointError
 from voxgraft.files import is_text
@@ -193,11 +193,6 @@ def _extras(tree: Dictionary, wrapper: str | None) -> Iterator[Extra]:
     for key, node in [*beside.items(), *inner.items()]:
         scalar = is_scalar(node) and isinstance(key, str)
         yield Extra(str(key)[:80], description_of(node, looks), scalar, node if scalar else None)
-
-
-def storages_of(tensors: Mapping[str, TorchTensor]) -> dict[str, Storage]:
-    """The storages that the tensors are views of, in the order in which they are met."""
-    return {tensor.storage.key: tensor.storage for tensor in tensors.values()}
 
 
 def _unusable(source: ByteSource, found: str) -> CheckpointError:

@@ -114,7 +114,7 @@ def _rich_table(table: Table) -> RichTable:
 
     made = RichTable(title=table.title or None, title_justify="left")
     for number, column in enumerate(table.columns):
-        made.add_column(column, justify="right" if table.numeric(number) else "left")
+        made.add_column(column, justify="right" if table.numeric(number) else "left", overflow="fold")
     for row in table.rows:
         made.add_row(*map(_rich_text, row))
     return made

@@ -17,7 +17,7 @@ def freeze_findings(subject: Subject) -> list[Finding]:
     if old is None:
         return []
     base = subject.base_pieces or (old.original_pieces.count if old.original_pieces else None)
-    findings = _boundary_findings(old, base, subject.tokenizer.size if subject.tokenizer else None)
+    findings = _boundary_findings(old, base, subject.grown.size if subject.grown else None)
     if old.freeze_original is False:
         found = "freeze_original_embeddings is false: the base's text rows are trained on the new language"
         findings.append(finding("freeze-off", found, expected="true", where=old.path))

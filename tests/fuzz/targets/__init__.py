@@ -14,6 +14,17 @@ _TARGETS = {
     "flat-map": "tokenizers:FlatMapTarget",
     "additions": "tokenizers:AdditionsTarget",
     "sentencepiece": "sentencepiece_models:SentencePieceTarget",
+    "graft-card": "grafts:CardTarget",
+    "rows": "grafts:RowsTarget",
+    "run-yaml": "settings:RunYamlTarget",
+    "base-config": "settings:BaseConfigTarget",
+    "old-config": "settings:OldConfigTarget",
+    "old-command": "settings:OldCommandTarget",
+    "text": "texts:TextTarget",
+    "cangjie": "texts:CangjieTarget",
+    "npy": "texts:NpyTarget",
+    "verbs": "verbs:VerbTarget",
+    "slow-verbs": "verbs:SlowVerbTarget",
 }
 
 

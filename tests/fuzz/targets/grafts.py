@@ -1,0 +1,111 @@
+"""The graft folder: its card and its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from tests.fuzz import byte_mutations, safetensors_mutations
+from tests.fuzz.target import Mutant, Random, Target
+from tests.fuzz.targets.tokenizers import PIECES, bpe_document, json_mutant, write_documents
+from voxgraft.checkpoints import read_rows_file, write_rows
+from voxgraft.graft_folder import CARD_NAME, ROWS_NAME, GraftCard, card_text, open_graft, read_card, versions
+
+NUM_ROWS = 3
+
+
+class GraftTarget(Target):
+    """A whole graft folder, of which one file is damaged."""
+
+    def make_seeds(self, folder: Path) -> None:
+        graft = folder / "graft"
+        graft.mkdir()
+        values = np.random.default_rng(0).normal(size=(NUM_ROWS, 4)).astype(np.float32)
+        write_rows(graft / ROWS_NAME, {"text_emb.weight": values, "text_head.weight": -values}, {"language": "am"})
+        write_documents(graft, [("tokenizer.json", bpe_document())])
+        card = GraftCard(
+            family="chatterbox",
+            language="am",
+            tag="[am]",
+            num_rows=NUM_ROWS,
+            base={"checkpoint": "t3.safetensors", "checkpoint_sha256": "0" * 64, "pieces": len(PIECES) - NUM_ROWS},
+            tokenizer="tokenizer.json",
+            tokenizer_sha256=_hash(graft / "tokenizer.json"),
+            rows_sha256=_hash(graft / ROWS_NAME),
+            method={"init": "mean", "noise": 0.05, "seed": 0},
+            proof={"same": 1, "total": 1},
+            licence="free",
+            versions=versions(),
+        )
+        (graft / CARD_NAME).write_text(card_text(card), encoding="utf-8")
+
+    def copied(self, scratch: Path) -> Path:
+        return Path(shutil.copytree(self.folder / "graft", scratch / "graft"))
+
+    def load(self, folder: Path) -> None:
+        self.folder = folder
+        super().load(folder)
+
+
+class CardTarget(GraftTarget):
+    """graft.json."""
+
+    name: ClassVar[str] = "graft-card"
+    count: ClassVar[int] = 2000
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self.seeds = {CARD_NAME: (folder / "graft" / CARD_NAME).read_bytes()}
+
+    def mutant(self, rng: Random) -> Mutant:
+        return json_mutant(self, rng)
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        folder = self.copied(scratch)
+        (folder / CARD_NAME).write_bytes(data)
+        card = read_card(folder)
+        assert json.loads(card_text(card))
+        graft = open_graft(folder)
+        return graft.card, sorted(graft.rows)
+
+
+class RowsTarget(GraftTarget):
+    """rows.safetensors, with a card that has its hash."""
+
+    name: ClassVar[str] = "rows"
+    count: ClassVar[int] = 2000
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self.seeds = {ROWS_NAME: (folder / "graft" / ROWS_NAME).read_bytes()}
+        self.card = json.loads((folder / "graft" / CARD_NAME).read_bytes())
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        choice = rng.random()
+        if choice < 0.15:
+            made, how = safetensors_mutations.reformed(data, rng)
+            return Mutant(seed, how, made, same=True)
+        if choice < 0.5:
+            made, how = safetensors_mutations.lying(data, rng)
+        else:
+            damage = byte_mutations.damaged if choice < 0.8 else safetensors_mutations.edited_header
+            made, how = damage(data, rng)
+        return Mutant(seed, how, made)
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        folder = self.copied(scratch)
+        (folder / ROWS_NAME).write_bytes(data)
+        read_rows_file(folder / ROWS_NAME)
+        (folder / CARD_NAME).write_text(json.dumps({**self.card, "rows_sha256": _hash(folder / ROWS_NAME)}))
+        graft = open_graft(folder)
+        return {name: rows.tobytes() for name, rows in sorted(graft.rows.items())}
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,211 @@
+"""Whole verbs on damaged inputs, through the command line: an exit code, and an output that is whole or absent.
+
+The command line has the one handler that catches everything; its exit code is a failure here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from tests.fuzz import (
+    byte_mutations,
+    json_mutations,
+    pickle_mutations,
+    protobuf_mutations,
+    safetensors_mutations,
+    text_mutations,
+    yaml_mutations,
+    zip_mutations,
+)
+from tests.fuzz.target import Mutant, Random, Refused, Target
+from tests.fuzz.targets.settings import CHATTERBOX_CONFIG, COMMANDS, INDEX_CONFIG
+from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_torch
+from voxgraft.cli import run
+from voxgraft.cli.app import EXIT_BUG, EXIT_INPUT
+from voxgraft.families.indextts2.random_base import MAKER
+from voxgraft.families.random_base import make_random_base
+from voxgraft.families.random_values import RandomSize
+from voxgraft.graft_folder import open_graft
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Additions
+
+SENTENCES = "ሰላም ለዓለም ነው።\nእንደምን አደሩ ሰላም?\nቡና እፈልጋለሁ ሰላም።\n" * 3
+RUN = "base: ../t3\nlanguage: am\ntexts: [../am.txt]\nrows: {init: mean}\ntokenizer: {pieces: 20, min_count: 2}\n"
+Damage = Callable[[bytes, Random], tuple[bytes, str]]
+OUT = "out"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One command, the file of its inputs that is damaged, and how its output is opened."""
+
+    words: tuple[str, ...]
+    damaged: str
+    damage: tuple[Damage, ...]
+    output: str = ""
+    open_output: Callable[[Path], object] = os.stat
+
+
+def _in_pickle(data: bytes, rng: Random) -> tuple[bytes, str]:
+    made, how = pickle_mutations.edited(zip_mutations.record(data, "data.pkl"), rng)
+    return zip_mutations.with_record(data, "data.pkl", made), how
+
+
+def _read_checkpoint(path: Path) -> None:
+    with open_checkpoint(path) as checkpoint:
+        for name in checkpoint.tensors:
+            checkpoint.read(name)
+
+
+T3, T3_TOKENIZER = "t3/t3_mtl23ls_v2.safetensors", "t3/grapheme_mtl_merged_expanded_v1.json"
+SAFETENSORS = (safetensors_mutations.lying, safetensors_mutations.edited_header, byte_mutations.damaged)
+TORCH = (zip_mutations.lying, zip_mutations.damaged_tail, _in_pickle, _in_pickle, byte_mutations.damaged)
+JSON = (json_mutations.edited, json_mutations.edited, byte_mutations.damaged)
+MODEL = (protobuf_mutations.edited, protobuf_mutations.damaged_wire, byte_mutations.damaged)
+TEXT = (text_mutations.edited, byte_mutations.damaged)
+YAML = (yaml_mutations.edited, byte_mutations.damaged)
+EXTEND_T3 = ("extend", T3, "--tokenizer", "t3_am.json", "--output", "out/new.safetensors", "--rows.init", "mean")
+EXTEND_INDEX = ("extend", "index/gpt.pth", "--tokenizer", "index_am.model", "--output", "out/new.pth", "--rows.init", "mean")
+MERGE = ("tokenizer", "merge", "--base", "t3", "--additions", "am.json", "--output", "out/grown.json")
+TRAIN = ("tokenizer", "train", "--base", "t3", "--language", "am", "--texts", "am.txt", "--output", "out/additions.json")
+TRAIN_INDEX = ("tokenizer", "train", "--base", "index", "--language", "am", "--texts", "am.txt", "--output", "out/additions.json")
+SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--grown", "t3_am.json", "--language", "am")
+NEW = ("new", "out/run", "--language", "am", "--from")
+CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--base-config", "old.yaml")
+PROVE = ("tokenizer", "prove", "--base", "index", "--grown", "index_am.model", "--language", "am", "--texts", "am.txt")
+
+CASES: dict[str, Case] = {
+    "extend": Case(EXTEND_T3, T3, SAFETENSORS, "out/new.safetensors", _read_checkpoint),
+    "extend a pickle": Case(EXTEND_INDEX, "index/gpt.pth", TORCH, "out/new.pth", _read_checkpoint),
+    "extend by a tokenizer": Case(EXTEND_T3, "t3_am.json", JSON, "out/new.safetensors", _read_checkpoint),
+    "extend by a model": Case(EXTEND_INDEX, "index_am.model", MODEL, "out/new.pth", _read_checkpoint),
+    "extend from a tokenizer": Case(EXTEND_T3, T3_TOKENIZER, JSON, "out/new.safetensors", _read_checkpoint),
+    "merge": Case(MERGE, "am.json", JSON, "out/grown.json", open_tokenizer),
+    "merge into a tokenizer": Case(MERGE, T3_TOKENIZER, JSON, "out/grown.json", open_tokenizer),
+    "train": Case(TRAIN, "am.txt", TEXT, "out/additions.json", Additions.load),
+    "train on a model": Case(TRAIN_INDEX, "index/bpe.model", MODEL, "out/additions.json", Additions.load),
+    "train on a config": Case(TRAIN_INDEX, "index/config.yaml", YAML, "out/additions.json", Additions.load),
+    "train with a table": Case(TRAIN, "t3/Cangjie5_TC.json", JSON, "out/additions.json", Additions.load),
+    "show": Case(SHOW, "t3_am.json", JSON),
+    "new from a config": Case((*NEW, "old.yaml"), "old.yaml", YAML, "out/run/run.yaml"),
+    "new from commands": Case((*NEW, "old.sh"), "old.sh", TEXT, "out/run/run.yaml"),
+}
+SLOW_CASES: dict[str, Case] = {
+    "graft": Case(("graft", "run"), "run/run.yaml", YAML, "run/graft", open_graft),
+    "graft on a checkpoint": Case(("graft", "run"), T3, SAFETENSORS, "run/graft", open_graft),
+    "graft on a tokenizer": Case(("graft", "run"), T3_TOKENIZER, JSON, "run/graft", open_graft),
+    "graft from texts": Case(("graft", "run"), "am.txt", TEXT, "run/graft", open_graft),
+    "check a pickle": Case(CHECK, "index/gpt.pth", TORCH),
+    "check a config": Case(CHECK, "old.yaml", YAML),
+    "check a base": Case(CHECK, T3, SAFETENSORS),
+    "prove a model": Case(PROVE, "index_am.model", MODEL),
+}
+
+
+class VerbTarget(Target):
+    """Quick verbs."""
+
+    name: ClassVar[str] = "verbs"
+    count: ClassVar[int] = 600
+    cases: ClassVar[dict[str, Case]] = CASES
+
+    def make_seeds(self, folder: Path) -> None:
+        inputs = folder / "inputs"
+        make_random_base("chatterbox", inputs / "t3", size=RandomSize(width=4, layers=1, pieces=640))
+        (inputs / "am.txt").write_text(SENTENCES, encoding="utf-8")
+        (inputs / "old.yaml").write_text(CHATTERBOX_CONFIG)
+        (inputs / "old.sh").write_text(COMMANDS)
+        (inputs / "run").mkdir()
+        (inputs / "run/run.yaml").write_text(RUN)
+        (inputs / OUT).mkdir()
+        _make_index_base(inputs / "index")
+        with contextlib.chdir(inputs):
+            _grow("t3", "am.json", "t3_am.json")
+            _grow("index", "index_am.json", "index_am.model")
+
+    def load(self, folder: Path) -> None:
+        self.inputs = folder / "inputs"
+        self.seeds = {name: (self.inputs / case.damaged).read_bytes() for name, case in self.cases.items()}
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        if rng.random() < 0.03:
+            return Mutant(seed, "not damaged", data, same=True)
+        made, how = rng.choice(self.cases[seed].damage)(data, rng)
+        return Mutant(seed, how, made)
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        case = self.cases[seed]
+        place = scratch / "inputs"
+        shutil.copytree(self.inputs, place, copy_function=os.link)
+        (place / case.damaged).unlink()
+        (place / case.damaged).write_bytes(data)
+        before = _listing(place)
+        with contextlib.chdir(place):
+            status, code, shown = _run(case.words)
+        made = _listing(place) - before
+        assert not [name for name in made if name.endswith(".part")], f"unfinished files: {made}"
+        if status == EXIT_BUG:
+            raise AssertionError(f"the handler for everything was reached: {shown[-3000:]}")
+        if status != 0:
+            assert not made, f"exit {status}, and yet there is {made}"
+        if status == EXIT_INPUT:
+            raise Refused(code)
+        assert status in (0, 1), shown
+        if status == 0 and case.output:
+            case.open_output(place / case.output)
+        return status, sorted(made)
+
+
+class SlowVerbTarget(VerbTarget):
+    """Verbs that look at the whole built-in corpus."""
+
+    name: ClassVar[str] = "slow-verbs"
+    count: ClassVar[int] = 40
+    cases: ClassVar[dict[str, Case]] = SLOW_CASES
+
+
+def _run(words: tuple[str, ...]) -> tuple[int, str, str]:
+    """Exit status, code of the error if there was one, and everything that was printed."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        status = run([*words, "--json"])
+    told = json.loads(stdout.getvalue())
+    return status, told.get("error", {}).get("code", ""), stderr.getvalue()
+
+
+def _listing(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def _grow(base: str, additions: str, grown: str) -> None:
+    texts = ("--texts", "am.txt", "--tokenizer.pieces", "20", "--tokenizer.min-count", "2")
+    for words in (
+        ("tokenizer", "train", "--base", base, "--language", "am", *texts, "--output", additions),
+        ("tokenizer", "merge", "--base", base, "--additions", additions, "--output", grown),
+    ):
+        status, _, shown = _run(words)
+        assert status == 0, shown
+
+
+def _make_index_base(folder: Path) -> None:
+    """The tokenizer that random bases have, with a checkpoint that is much smaller than theirs."""
+    folder.mkdir()
+    size = RandomSize(width=4, layers=1, pieces=400)
+    MAKER.write_beside(folder, size)
+    (folder / "config.yaml").write_text(json.dumps({**INDEX_CONFIG, "gpt": {"number_text_tokens": size.pieces}}))
+    values = np.random.default_rng(0)
+    shapes = {"text_embedding.weight": (401, 4), "text_head.weight": (401, 4), "text_head.bias": (401,), "gpt.ln.weight": (4,)}
+    tensors = {name: TensorBytes.of(values.normal(size=shape).astype(np.float32)) for name, shape in shapes.items()}
+    with (folder / "gpt.pth").open("wb") as stream:
+        write_torch(stream, tensors, wrapper="model", beside={"epoch": 3})

@@ -1,0 +1,81 @@
+"""`check` on old configs and on the rates of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.check_files import checked, codes, found, old_yaml
+from voxgraft.config import TrainMode, TrainSettings
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.random_base import make_random_base
+from voxgraft.families.random_values import RandomSize
+
+
+@pytest.fixture(scope="module")
+def chatterbox(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
+    return make_random_base("chatterbox", tmp_path_factory.mktemp("t3") / "base", size=RandomSize(16, 1, 640))
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
+    return make_random_base("indextts2", tmp_path_factory.mktemp("index") / "base", size=RandomSize(16, 1, 1000))
+
+
+@pytest.mark.parametrize(
+    ("boundary", "code", "says"),
+    [
+        (640, "freeze-needless", "the base's number of pieces"),
+        (100, "freeze-boundary", "base rows 100 to 639 are trained"),
+        (650, "freeze-boundary", "new rows 640 to 649 never learn"),
+        (99_999, "freeze-boundary", "past the"),
+    ],
+)
+def test_the_freeze_boundary_is_judged_by_the_base(
+    boundary: int, code: str, says: str, chatterbox: BaseFiles, tmp_path: Path
+) -> None:
+    config = old_yaml(tmp_path / "old.yaml", model={"n_vocab": 700, "freeze_until_index": boundary})
+    result = checked(base=chatterbox.folder, base_config=config)
+    assert {item.code for item in result.outcome.findings if item.code.startswith("freeze")} == {code}
+    assert says in found(result, code)
+
+
+@pytest.mark.parametrize(
+    ("rate", "level"), [("5.0e-6", "warning"), ("2.0e-5", None), ("2.0e-4", "warning"), ("1.0e-2", "error")]
+)
+def test_an_old_rate_is_judged_as_one_that_moves_the_body(
+    rate: str, level: str | None, chatterbox: BaseFiles, tmp_path: Path
+) -> None:
+    config = tmp_path / "old.yaml"
+    config.write_text(f"training:\n  learning_rate: {rate}\n")
+    result = checked(base=chatterbox.folder, base_config=config)
+    levels = [item.level for item in result.outcome.findings if item.code == "rate-out-of-range"]
+    assert levels == ([level] if level else [])
+
+
+def test_a_rate_that_yaml_reads_as_text_is_read_and_told(chatterbox: BaseFiles, tmp_path: Path) -> None:
+    config = tmp_path / "old.yaml"
+    config.write_text("training:\n  learning_rate: 1e-5\n")
+    result = checked(base=chatterbox.folder, base_config=config)
+    assert result.exit_code == 0
+    assert "rate-as-text" in codes(result, "note")
+    assert "rate-out-of-range" not in codes(result)
+
+
+def test_the_rate_on_an_old_command_line_is_judged_too(index: BaseFiles, tmp_path: Path) -> None:
+    config = tmp_path / "command.txt"
+    config.write_text("python trainers/train_gpt_v2.py \\\n  --tokenizer a.model \\\n  --learning-rate 5e-6\n")
+    result = checked(base=index.folder, base_config=config)
+    assert "is 5e-06, below the range for the body of indextts2" in found(result, "rate-out-of-range")
+    assert "rate-as-text" not in codes(result)
+
+
+@pytest.mark.parametrize("mode", get_args(TrainMode))
+def test_only_rates_that_the_runs_mode_uses_are_judged(mode: str, chatterbox: BaseFiles, tmp_path: Path) -> None:
+    values = {"mode": mode, "adapter_rate": 0.02, "body_rate": 0.0008}
+    result = checked(run=tmp_path, base=chatterbox.folder, train=TrainSettings.model_validate(values))
+    said = found(result, "rate-out-of-range")
+    assert ("adapter_rate" in said) == (mode == "gated")
+    assert ("body_rate" in said) == (mode == "merged")
