@@ -11,9 +11,8 @@ from voxgraft.config import RowInit, RowSettings
 from voxgraft.families import family
 from voxgraft.families.random_base import make_random_base
 from voxgraft.rows import Array, RowPlan, make_rows, plan_rows, report_rows
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts
-from voxgraft.tokenizer_verbs import learn_language
 from voxgraft.tokenizers import open_tokenizer
 
 SENTENCES = ("ሰላም ለዓለም ሁሉ።", "ሰላም ነው ወይ?", "ደህና ነኝ ሰላም ሰላም።") * 4

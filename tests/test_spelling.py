@@ -9,9 +9,8 @@ import pytest
 from voxgraft.config import LearnSettings
 from voxgraft.families import family
 from voxgraft.families.random_base import make_random_base
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts
-from voxgraft.tokenizer_verbs import learn_language
 from voxgraft.tokenizers import open_tokenizer
 
 

@@ -13,11 +13,12 @@ import tokenizers
 
 from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
 from voxgraft.config import LearnSettings
+from voxgraft.reports import additions_lines
 from voxgraft.results import plain
 from voxgraft.settings import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
 from voxgraft.text.characters import is_letter, script_characters
 from voxgraft.text.texts import proof_corpus
-from voxgraft.tokenizer_verbs import additions_lines, merge, prove, train
+from voxgraft.tokenizer_verbs import merge, prove, train
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers import prove as proving
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from voxgraft.config import LearnSettings
 from voxgraft.families import family
 from voxgraft.families.random_base import random_maker
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts, read_texts
-from voxgraft.tokenizer_verbs import learn_language
 from voxgraft.tokenizers import tokenizer_from
 from voxgraft.tokenizers.base import Tokenizer
 from voxgraft.tokenizers.train import Learnt

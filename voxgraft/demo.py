@@ -14,7 +14,7 @@ from typing import Any
 
 from voxgraft.config import FamilyName
 from voxgraft.errors import FileError
-from voxgraft.extend import ExtendResult, extend, growth_lines
+from voxgraft.extend import ExtendResult, extend
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Role
 from voxgraft.families.random_base import make_random_base
@@ -22,6 +22,7 @@ from voxgraft.files import write_text
 from voxgraft.graft import GraftResult, graft
 from voxgraft.graft_folder import open_graft
 from voxgraft.new import new
+from voxgraft.reports import growth_lines
 from voxgraft.results import Line, styled
 from voxgraft.settings import DemoSettings, ExtendSettings, GraftSettings, NewSettings
 

@@ -17,12 +17,12 @@ from voxgraft.checkpoints import (
 )
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import CheckpointError
-from voxgraft.graft import make_tables, row_lines
+from voxgraft.reports import growth_lines, row_lines
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
 from voxgraft.settings import ExtendSettings
 from voxgraft.spelling import Spelling
-from voxgraft.tables import RowCount, family_of_checkpoint, require_fit, require_grown, tokenizer_beside
+from voxgraft.tables import RowCount, family_of_checkpoint, make_tables, require_fit, require_grown, tokenizer_beside
 from voxgraft.tokenizers import open_tokenizer
 
 
@@ -94,19 +94,3 @@ def _read_back(checkpoint: Checkpoint, plan: GrowthPlan, output: Path) -> Growth
     except CheckpointError:
         output.unlink(missing_ok=True)
         raise
-
-
-def growth_lines(report: GrowthReport) -> list[Line]:
-    """What was copied, what grew, what was left out."""
-    copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
-    lines: list[Line] = [copied]
-    lines += [
-        f"  {item.name} ({item.dtype}): {list(item.old_shape)} -> {list(item.new_shape)}" for item in report.grown
-    ]
-    lines += [
-        f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})"
-        for extra in report.left_out
-    ]
-    if report.input_sha256 and report.output_sha256:
-        lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
-    return lines

@@ -23,7 +23,8 @@ import yaml
 from voxgraft import progress
 from voxgraft.errors import ConfigError, FileError, TextError
 
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 16 << 20
+"""Values take up to thirty times the room of their text."""
 MAX_YAML_BYTES = 1 << 18
 """A settings file has a few kilobytes, and YAML takes long to read."""
 MAX_TEXT_BYTES = 2 << 30
@@ -322,7 +323,9 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
         def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
             if not is_text(node.value):
                 line = node.start_mark.line + 1
-                raise ConfigError("yaml-broken", f"line {line} holds half of a character (a lone surrogate)", where=where)
+                raise ConfigError(
+                    "yaml-broken", f"line {line} holds half of a character (a lone surrogate)", where=where
+                )
             return str(super().construct_yaml_str(node))
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_family
-from voxgraft.checkpoints import open_checkpoint, write_rows
+from voxgraft.checkpoints import write_rows
 from voxgraft.config import RowSettings
 from voxgraft.errors import ConfigError
-from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.base import BaseFiles
 from voxgraft.files import replacing_folder, sha256_of, write_json, write_text
 from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, GraftCard, card_text, readme, versions
-from voxgraft.results import Line, Table
-from voxgraft.rows import Array, RowReport, counts_by_method, make_rows, plan_rows, report_rows
+from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
+from voxgraft.results import Line
+from voxgraft.rows import RowReport
 from voxgraft.settings import GraftSettings
-from voxgraft.spelling import Spelling
-from voxgraft.tables import RowCount, base_tables, require_fit, require_grown
+from voxgraft.spelling import Spelling, learn_language, prove_spelling
+from voxgraft.tables import MadeRows, RowCount, make_tables, require_grown
 from voxgraft.text.characters import exemplar
 from voxgraft.text.texts import Texts, read_texts
-from voxgraft.tokenizer_verbs import additions_json, additions_lines, learn_language, proof_lines, prove_spelling
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 from voxgraft.tokenizers.prove import Proof
@@ -86,48 +86,6 @@ def graft(settings: GraftSettings) -> GraftResult:
     _write(folder, spelling, files, made, settings.rows, proof)
     _write_card(settings, spelling, files)
     return GraftResult(chosen, learnt, texts, proof, counts, made.methods, made.samples, folder)
-
-
-@dataclass(frozen=True, slots=True)
-class MadeRows:
-    """New rows by tensor, how many were made which way, and a sample to look at."""
-
-    rows: dict[str, Array]
-    methods: dict[str, int]
-    samples: tuple[RowReport, ...]
-
-
-def make_tables(checkpoint_path: Path, spelling: Spelling, settings: RowSettings) -> MadeRows:
-    """New rows for every text table of a base checkpoint."""
-    plans = plan_rows(spelling, settings.init)
-    rows: dict[str, Array] = {}
-    samples: tuple[RowReport, ...] = ()
-    with open_checkpoint(checkpoint_path) as checkpoint:
-        require_fit(checkpoint, spelling.family, spelling.base.size)
-        for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
-            rows[tensor] = make_rows(table, plans, settings, role)
-            if role == "embedding":
-                samples = tuple(report_rows(table, rows[tensor], plans, spelling))
-    return MadeRows(rows, counts_by_method(plans), samples)
-
-
-def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
-    """How the rows were made, and what a few of them sit near."""
-    if not methods:
-        return ["no new rows: the base has every piece already"]
-    made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
-    rows = tuple(
-        (
-            sample.piece,
-            sample.romanised or sample.how,
-            f"{sample.norm:.3f}",
-            f"{sample.base_norm:.3f}",
-            "  ".join(f"{piece} {cosine:.2f}" for piece, cosine in sample.nearest),
-        )
-        for sample in samples
-    )
-    table = Table(("new row", "romanised", "norm", "base norm", "nearest base tokens (cosine)"), rows)
-    return [f"new rows: {made}", table]
 
 
 def _required(settings: GraftSettings) -> tuple[Path, str]:
@@ -212,10 +170,3 @@ def _write_card(settings: GraftSettings, spelling: Spelling, files: BaseFiles) -
         "versions": versions(),
     }
     write_json(settings.run / "card.json", card, overwrite=True)
-
-
-def base_of(settings: GraftSettings) -> tuple[Family, BaseFiles]:
-    """Family and files of a run's base."""
-    folder, _ = _required(settings)
-    found = base_family(folder, settings.family)
-    return found, found.files(folder)

@@ -32,7 +32,7 @@ _POWERSHELL_ASSIGNS = re.compile(r"^\s*\$(?:env:)?([A-Za-z_]\w*)\s*=\s*(.*)$", r
 _VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|(?:env:)?([A-Za-z_]\w*))", re.IGNORECASE)
 _WORD_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _REDIRECTED = re.compile(r"\d?>|<$|<[^>]*$")
-_CONTINUED = re.compile(r"\\+$|(?<=\s)[`^]$")
+_CONTINUED = re.compile(r"(?<!\\)\\++$|(?<=\s)[`^]$")
 _NOT_SETTINGS = frozenset({"...", "…", "--help", "-h", ""})
 _NEGATIVE = re.compile(r"-\.?\d")
 _YAML_FENCE = re.compile(r"\s*(```|~~~)\s*ya?ml\b", re.IGNORECASE)

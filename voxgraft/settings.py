@@ -47,7 +47,7 @@ class CheckSettings(RunSettings):
     checkpoint: Path | None = None
     """A grown or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """An old config in YAML whose sizes, rates and freeze boundary are checked."""
+    """An old config in YAML, or a text with an old command line, whose sizes, rates and freeze boundary are checked."""
     prepared: Path | None = None
     """A folder of prepared data of another trainer (text_ids/*.npy) whose ids are checked."""
 

@@ -5,13 +5,17 @@ Text of a base language is always spelled by the base's own tokenizer; the grown
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxgraft.config import LearnSettings
 from voxgraft.families.base import Family, Front
 from voxgraft.text.characters import exemplar
-from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.tokenizers.prove import NewText
+from voxgraft.text.texts import Texts, proof_corpus, user_corpus
+from voxgraft.tokenizers.base import Additions, Tokenizer
+from voxgraft.tokenizers.prove import NewText, Proof, prove
+from voxgraft.tokenizers.train import Learnt, learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,24 @@ class Spelling:
         """The new language's sentences in the form that `prove` takes."""
         entry = exemplar(self.language) if self.language else None
         return NewText(sentences, self.prepare, self.tag, entry.letters if entry else "")
+
+
+def learn_language(spelling: Spelling, texts: Texts, settings: LearnSettings) -> Learnt:
+    """What a language adds to the base of a spelling."""
+    base, language = spelling.base, spelling.language
+    assert language is not None
+    tag = spelling.tag if spelling.tag and not base.has_whole(spelling.tag) else None
+    header = Additions(spelling.family.name, language, base.kind, base.sha256, tag, ())
+    return learn(base, spelling.prepare, texts.sentences, header, settings)
+
+
+def prove_spelling(spelling: Spelling, texts: Texts, proof_texts: tuple[Path, ...]) -> Proof:
+    """The proof for one base and one grown tokenizer over the built-in corpus and the user's own."""
+    assert spelling.grown is not None
+
+    def corpus() -> Iterator[tuple[str | None, str]]:
+        yield from proof_corpus()
+        yield from user_corpus(proof_texts, frozenset(spelling.family.languages))
+
+    new = spelling.new_text(texts.sentences)
+    return prove(spelling.base, spelling.grown, corpus(), spelling.prepare_base, new)

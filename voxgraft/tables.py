@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints import Checkpoint, open_checkpoint
+from voxgraft.config import RowSettings
 from voxgraft.errors import CheckpointError, Finding, TokenizerError, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.results import Table
-from voxgraft.rows import Array
+from voxgraft.rows import Array, RowReport, counts_by_method, make_rows, plan_rows, report_rows
+from voxgraft.spelling import Spelling
 from voxgraft.tokenizers.base import Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
 
@@ -139,3 +141,26 @@ def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> It
 def tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
     """The tokenizer of the base folder that a checkpoint lies in."""
     return found_family.files(checkpoint.parent).tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRows:
+    """New rows by tensor, how many were made which way, and a sample to look at."""
+
+    rows: dict[str, Array]
+    methods: dict[str, int]
+    samples: tuple[RowReport, ...]
+
+
+def make_tables(checkpoint_path: Path, spelling: Spelling, settings: RowSettings) -> MadeRows:
+    """New rows for every text table of a base checkpoint."""
+    plans = plan_rows(spelling, settings.init)
+    rows: dict[str, Array] = {}
+    samples: tuple[RowReport, ...] = ()
+    with open_checkpoint(checkpoint_path) as checkpoint:
+        require_fit(checkpoint, spelling.family, spelling.base.size)
+        for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
+            rows[tensor] = make_rows(table, plans, settings, role)
+            if role == "embedding":
+                samples = tuple(report_rows(table, rows[tensor], plans, spelling))
+    return MadeRows(rows, counts_by_method(plans), samples)

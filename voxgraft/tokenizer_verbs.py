@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,20 @@ from voxgraft.bases import base_tokenizer, spelling_of
 from voxgraft.errors import TokenizerError
 from voxgraft.families.base import Family
 from voxgraft.files import replacing
-from voxgraft.results import Line, Table, styled
+from voxgraft.reports import additions_json, additions_lines, proof_lines
+from voxgraft.results import Line, styled
 from voxgraft.settings import (
     TokenizerMergeSettings,
     TokenizerProveSettings,
     TokenizerShowSettings,
     TokenizerTrainSettings,
 )
-from voxgraft.spelling import Spelling
-from voxgraft.text.characters import exemplar, named
-from voxgraft.text.texts import Texts, proof_corpus, read_texts, user_corpus
-from voxgraft.tokenizers import prove as proving
+from voxgraft.spelling import Spelling, learn_language, prove_spelling
+from voxgraft.text.texts import Texts, read_texts
 from voxgraft.tokenizers import tokenizer_from
 from voxgraft.tokenizers.base import Additions, Tokenizer
-from voxgraft.tokenizers.prove import Coverage, Proof
-from voxgraft.tokenizers.train import CharacterPlan, Learnt, learn
+from voxgraft.tokenizers.prove import Proof
+from voxgraft.tokenizers.train import CharacterPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +125,6 @@ def train(settings: TokenizerTrainSettings) -> TrainResult:
     return TrainResult(learnt.additions, learnt.plan, texts, settings.output)
 
 
-def learn_language(spelling: Spelling, texts: Texts, settings: Any) -> Learnt:
-    """What a language adds to the base of a spelling."""
-    base, language = spelling.base, spelling.language
-    assert language is not None
-    tag = spelling.tag if spelling.tag and not base.has_whole(spelling.tag) else None
-    header = Additions(spelling.family.name, language, base.kind, base.sha256, tag, ())
-    return learn(base, spelling.prepare, texts.sentences, header, settings)
-
-
 def merge(settings: TokenizerMergeSettings) -> MergeResult:
     """Append additions to the base's tokenizer; every old id stays."""
     family, base = base_tokenizer(settings.base, settings.family)
@@ -171,18 +160,6 @@ def prove(settings: TokenizerProveSettings) -> ProveResult:
     return ProveResult(prove_spelling(spelling, texts, settings.proof_texts))
 
 
-def prove_spelling(spelling: Spelling, texts: Texts, proof_texts: tuple[Path, ...]) -> Proof:
-    """The proof for one base and one grown tokenizer over the built-in corpus and the user's own."""
-    assert spelling.grown is not None
-
-    def corpus() -> Iterator[tuple[str | None, str]]:
-        yield from proof_corpus()
-        yield from user_corpus(proof_texts, frozenset(spelling.family.languages))
-
-    new = spelling.new_text(texts.sentences)
-    return proving.prove(spelling.base, spelling.grown, corpus(), spelling.prepare_base, new)
-
-
 def show(settings: TokenizerShowSettings) -> ShowResult:
     """Spell sentences piece by piece, old against new."""
     spelling = spelling_of(settings.base, settings.family, settings.grown, settings.language)
@@ -199,73 +176,6 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
             new = pieces(spelling.grown, spelling.encode(text, settings.language))
         shown.append(Shown(text, prepared, old, new))
     return ShowResult(tuple(shown))
-
-
-def additions_json(additions: Additions, plan: CharacterPlan) -> dict[str, Any]:
-    """Counts for machines."""
-    return {
-        "language": additions.language,
-        "tag": additions.tag,
-        "new_characters": len(additions.characters),
-        "new_pieces": len(additions.merges),
-        "new_rows": len(additions),
-        "whole_scripts": list(plan.whole_scripts),
-        "left_unknown": plan.left_unknown,
-    }
-
-
-def additions_lines(additions: Additions, plan: CharacterPlan, texts: Texts) -> list[Line]:
-    """What a language adds, for people."""
-    entry = exemplar(additions.language)
-    name = entry.name if entry else additions.language
-    lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentences"]
-    if texts.repeated or texts.renormalised:
-        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalised:,} brought into NFC")
-    if not additions.pieces:
-        tag = f"the tag {additions.tag}" if additions.tag else "nothing"
-        lines.append(f"  the base has every letter of {name} already: {tag} is added, and no piece")
-    else:
-        scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
-        tag = f", the tag {additions.tag}" if additions.tag else ""
-        lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
-    if plan.left_unknown:
-        signs = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6])
-        more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
-        lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
-    return lines
-
-
-def proof_lines(proof: Proof) -> list[Line]:
-    """A proof, for people."""
-    counts = proof.counts
-    kept = ("kept", "bold green") if proof.old_text_same else ("BROKEN", "bold red")
-    lines: list[Line] = [
-        styled("promise 1, old text reads the same: ", kept),
-        Table(
-            ("base sentences", "same", "base had unknowns", "hold the tag", "changed"),
-            (
-                tuple(
-                    f"{n:,}" for n in (counts.total, counts.same, counts.base_unknown, counts.holds_tag, counts.changed)
-                ),
-            ),
-        ),
-    ]
-    if proof.before is not None and proof.after is not None:
-        lines.append(
-            Table(
-                ("new language", "tokens", "unknown", "share", "tokens per character"),
-                (_coverage_row("before", proof.before), _coverage_row("after", proof.after)),
-            )
-        )
-    lines.append(f"pieces that can never occur: {len(proof.unreachable):,}")
-    for item in proof.findings:
-        lines += item.lines()
-    return lines
-
-
-def _coverage_row(name: str, coverage: Coverage) -> tuple[str, ...]:
-    share = f"{coverage.unknown_share:.1%}"
-    return name, f"{coverage.tokens:,}", f"{coverage.unknown:,}", share, f"{coverage.tokens_per_character:.2f}"
 
 
 def _spelled_line(title: str, pieces: tuple[tuple[str, int, bool], ...]) -> Line:

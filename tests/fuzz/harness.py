@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.target import mutant_of
 from tests.fuzz.targets import make_target
 from tests.fuzz.worker import LOADED
 
@@ -71,7 +70,7 @@ def fuzz(name: str, seed: int, times: float, folder: Path) -> Campaign:
             campaign.failures[done] = _failure(line, seed, name, folder)
             done += 1
     for number in campaign.failures:
-        (folder / f"{name}-{seed}-{number}.bin").write_bytes(mutant_of(target, seed, number).data)
+        (folder / f"{name}-{seed}-{number}.bin").write_bytes(target.numbered(seed, number).data)
     return campaign
 
 

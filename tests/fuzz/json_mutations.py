@@ -31,7 +31,22 @@ Edit = Callable[[Any, Random], None]
 
 ODD_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 255, 1.5, -0.0, 1e308, 2**31, 2**53 + 1, 2**63, 10**9, 10**40),
-    *("", " ", "\ud800", "\udcff", "\x00", "\u202e", "a\nb", "..", "/etc/passwd", "[am]", "▁", "é", "e\u0301", "\U0010ffff"),
+    *(
+        "",
+        " ",
+        "\ud800",
+        "\udcff",
+        "\x00",
+        "\u202e",
+        "a\nb",
+        "..",
+        "/etc/passwd",
+        "[am]",
+        "▁",
+        "é",
+        "e\u0301",
+        "\U0010ffff",
+    ),
     *([], [[]], [None], [1, 2, 3], Pairs(), Pairs([("", 1)]), Pairs([("a", None)]), "x" * 20_000, [0] * 5000),
     *(Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("1e999"), Raw("-1e999"), Raw("9" * 4299), Raw("9" * 5000)),
     *(Raw("0x10"), Raw("01"), Raw("1."), Raw("'a'"), Raw('"\\ud83d"'), Raw('"\\x41"'), Raw('"\t"'), Raw("1e-999")),
@@ -113,7 +128,10 @@ def other_type(tree: Any, rng: Random) -> None:
     if slot := _any_slot(tree, rng):
         value = value_at(slot)
         plain = None if isinstance(value, list) else value
-        put(slot, rng.choice((str(plain), [value], Pairs([("value", value)]), float(plain) if type(plain) is int else 0)))
+        put(
+            slot,
+            rng.choice((str(plain), [value], Pairs([("value", value)]), float(plain) if type(plain) is int else 0)),
+        )
 
 
 def near_number(tree: Any, rng: Random) -> None:
@@ -148,7 +166,9 @@ def odd_key(tree: Any, rng: Random) -> None:
     if objects:
         container, at = rng.choice(objects)
         key, value = container[at]
-        new = rng.choice(("", key + "x", key.upper(), "\ud800", "\x00", key + "\u0301", "x" * 5000, "__metadata__", "é", 'a"b\\'))
+        new = rng.choice(
+            ("", key + "x", key.upper(), "\ud800", "\x00", key + "\u0301", "x" * 5000, "__metadata__", "é", 'a"b\\')
+        )
         container[at] = (new, value)
 
 

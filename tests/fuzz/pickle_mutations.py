@@ -18,8 +18,21 @@ Ops = list[bytes]
 HOSTILE_NAMES = (
     *(b"posix system", b"os system", b"builtins eval", b"builtins exec", b"subprocess Popen", b"nt system"),
     *(b"builtins getattr", b"__builtin__ eval", b"torch load", b"numpy load", b"operator attrgetter", b"os.path join"),
-    *(b"torch._utils _rebuild_tensor_v2", b"torch.storage _load_from_bytes", b"collections OrderedDict", b"pickle loads"),
-    *(b"importlib import_module", b"torch FloatStorage", b"", b"a", b"torch.Size", b"torch.hub load", b"runpy _run_code"),
+    *(
+        b"torch._utils _rebuild_tensor_v2",
+        b"torch.storage _load_from_bytes",
+        b"collections OrderedDict",
+        b"pickle loads",
+    ),
+    *(
+        b"importlib import_module",
+        b"torch FloatStorage",
+        b"",
+        b"a",
+        b"torch.Size",
+        b"torch.hub load",
+        b"runpy _run_code",
+    ),
 )
 ODD_INTEGERS = (0, 1, -1, 2, 255, 256, 65535, 2**31 - 1, -(2**31), 2**32, 2**62, 2**63, -(2**63), 2**64, 2**500)
 
@@ -151,7 +164,9 @@ def swapped(ops: Ops, rng: Random) -> None:
 def any_operation(ops: Ops, rng: Random) -> None:
     """A random opcode with a random argument."""
     opcode = rng.choice(pickletools.opcodes)
-    argument = rng.choice((b"", b"\x00", rng.randbytes(1), b"0\n", b"a\nb\n", rng.randbytes(9), struct.pack("<I", 2) + b"ab"))
+    argument = rng.choice(
+        (b"", b"\x00", rng.randbytes(1), b"0\n", b"a\nb\n", rng.randbytes(9), struct.pack("<I", 2) + b"ab")
+    )
     ops.insert(rng.randrange(len(ops)), opcode.code.encode("latin-1") + argument)
 
 
@@ -165,13 +180,37 @@ def odd_integer(ops: Ops, rng: Random) -> None:
 def other_kind(ops: Ops, rng: Random) -> None:
     """Another kind of value where a value stands."""
     values = [at for at, op in enumerate(ops) if op[:1] in b"KMJX\x8c)\x88\x89NG"]
-    odd = (b"N", b"\x88", b")", b"]", b"}", b"\x8f", b"G" + bytes(8), _text(b"0"), _text(b"\xed\xa0\x80"), b"C\x01a", b"U\x01a")
+    odd = (
+        b"N",
+        b"\x88",
+        b")",
+        b"]",
+        b"}",
+        b"\x8f",
+        b"G" + bytes(8),
+        _text(b"0"),
+        _text(b"\xed\xa0\x80"),
+        b"C\x01a",
+        b"U\x01a",
+    )
     ops[rng.choice(values) if values else rng.randrange(len(ops))] = rng.choice(odd)
 
 
 def odd_text(ops: Ops, rng: Random) -> None:
     texts = [at for at, op in enumerate(ops) if op[:1] in b"X\x8c"]
-    odd = (b"", b"0", b"storage", b"cpu", b"../../x", b"\xed\xa0\x80", b"a" * 70_000, b"\xff", b"model", b"\x00", b"__class__")
+    odd = (
+        b"",
+        b"0",
+        b"storage",
+        b"cpu",
+        b"../../x",
+        b"\xed\xa0\x80",
+        b"a" * 70_000,
+        b"\xff",
+        b"model",
+        b"\x00",
+        b"__class__",
+    )
     if texts:
         ops[rng.choice(texts)] = _text(rng.choice(odd))
 
@@ -236,7 +275,16 @@ EDITS: tuple[Callable[[Ops, Random], None], ...] = (
 def reformed(data: bytes, rng: Random) -> tuple[bytes, str]:
     """Values put down and taken up again, hints for buffering: operations that change nothing."""
     ops = operations(data)
-    nothing = (b"N0", b"]0", b"}0", b"\x95" + bytes(8), b"(1", b"K\x010", b"(K\x01K\x02t0", _global(b"os system") + b"0")
+    nothing = (
+        b"N0",
+        b"]0",
+        b"}0",
+        b"\x95" + bytes(8),
+        b"(1",
+        b"K\x010",
+        b"(K\x01K\x02t0",
+        _global(b"os system") + b"0",
+    )
     for _ in range(rng.randrange(1, 6)):
         ops.insert(rng.randrange(1, len(ops)), rng.choice(nothing))
     return b"".join(ops), "operations that change nothing"

@@ -12,7 +12,23 @@ from tests.fuzz import byte_mutations
 from tests.fuzz.target import Random
 
 ODD_FLOATS = (float("nan"), float("inf"), float("-inf"), 3e38, -3e38, 1e10, -1e10, 0.0, -0.0, 1e-45, 1.0)
-ODD_PIECES = ("", "a", "▁", "▁▁▁", "<s>", "<unk>", "\x00", "a\x00b", " ", "x" * 5000, "ሰ", "e\u0301", "\ufffd", "<0x41>", "\t")
+ODD_PIECES = (
+    "",
+    "a",
+    "▁",
+    "▁▁▁",
+    "<s>",
+    "<unk>",
+    "\x00",
+    "a\x00b",
+    " ",
+    "x" * 5000,
+    "ሰ",
+    "e\u0301",
+    "\ufffd",
+    "<0x41>",
+    "\t",
+)
 ODD_SETTINGS: dict[str, tuple[Any, ...]] = {
     "bool": (True, False),
     "float": ODD_FLOATS,
@@ -197,7 +213,17 @@ def cut_table(model: Model, rng: Random) -> None:
 
 EDITS: tuple[Callable[[Model, Random], None], ...] = (
     *(odd_score, odd_piece, no_piece, doubled_piece, lost_piece, odd_type, all_scores, odd_setting, odd_setting),
-    *(odd_ids, odd_names, self_test, many_pieces, damaged_table, damaged_table, damaged_units, damaged_units, cut_table),
+    *(
+        odd_ids,
+        odd_names,
+        self_test,
+        many_pieces,
+        damaged_table,
+        damaged_table,
+        damaged_units,
+        damaged_units,
+        cut_table,
+    ),
 )
 
 
@@ -223,7 +249,9 @@ def damaged_wire(data: bytes, rng: Random) -> tuple[bytes, str]:
                 nested = unwire([(number, 2, nested)])
             fields[at] = (number, 2, nested)
         case _:
-            return unwire(fields[:at]) + varint(number << 3 | 2) + varint(rng.choice((2**31, 2**32, 2**63))) + payload, "wire length"
+            return unwire(fields[:at]) + varint(number << 3 | 2) + varint(
+                rng.choice((2**31, 2**32, 2**63))
+            ) + payload, "wire length"
     return unwire(fields), "wire"
 
 

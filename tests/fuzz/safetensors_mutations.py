@@ -107,7 +107,16 @@ def empty_tensors(tree: Any, entry: Any, rng: Random) -> None:
 
 
 def odd_metadata(tree: Any, entry: Any, rng: Random) -> None:
-    notes: tuple[Any, ...] = (Pairs([("a", 1)]), Pairs([("a", None)]), [], "text", None, 5, Pairs([("\ud800", "b")]), Raw("NaN"))
+    notes: tuple[Any, ...] = (
+        Pairs([("a", 1)]),
+        Pairs([("a", None)]),
+        [],
+        "text",
+        None,
+        5,
+        Pairs([("\ud800", "b")]),
+        Raw("NaN"),
+    )
     tree.insert(0, ("__metadata__", rng.choice(notes)))
 
 

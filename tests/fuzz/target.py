@@ -41,9 +41,13 @@ class Target(ABC):
         """Read the sound files back."""
         self.seeds = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
+    def numbered(self, seed: int, number: int) -> Mutant:
+        """The mutant of that number, whatever was made before it."""
+        return self.mutant(random.Random(f"{self.name}:{seed}:{number}"))
+
     @abstractmethod
     def mutant(self, rng: Random) -> Mutant:
-        """The next damaged file; the same for the same state of `rng`."""
+        """A damaged file; the same for the same state of `rng`."""
 
     @abstractmethod
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
@@ -61,11 +65,6 @@ class Refused(Exception):  # noqa: N818 (an outcome, not an error)
     def __init__(self, code: str) -> None:
         super().__init__(code)
         self.code = code
-
-
-def mutant_of(target: Target, seed: int, index: int) -> Mutant:
-    """The mutant of that number, whatever was made before it."""
-    return target.mutant(random.Random(f"{target.name}:{seed}:{index}"))
 
 
 Mutation = Callable[[bytes, Random], bytes]

@@ -8,12 +8,66 @@ from collections.abc import Callable
 from tests.fuzz.target import Random
 
 ODD_CHARACTERS = (
-    *("\x00", "\x01", "\x07", "\x1b[31m", "\x1c", "\x7f", "\x85", "\u00ad", "\u200b", "\u200d", "\u2028", "\u2029", "\u202e"),
-    *("\ufeff", "\ufffd", "\ufffe", "\ue000", "\U0001f600", "\U000e0001", "\U0010ffff", "\u0301" * 40, "ﷺ", "ﬁ", "™", "İ", "ß", "[am]"),
-    *("[SPACE]", "\u1361", "፠", "&", "→", "\u0300\u0315" * 30, "\t", "\v", "\f", "\r", "\n\n", "\r\n", "\n\r", " " * 500),
+    *(
+        "\x00",
+        "\x01",
+        "\x07",
+        "\x1b[31m",
+        "\x1c",
+        "\x7f",
+        "\x85",
+        "\u00ad",
+        "\u200b",
+        "\u200d",
+        "\u2028",
+        "\u2029",
+        "\u202e",
+    ),
+    *(
+        "\ufeff",
+        "\ufffd",
+        "\ufffe",
+        "\ue000",
+        "\U0001f600",
+        "\U000e0001",
+        "\U0010ffff",
+        "\u0301" * 40,
+        "ﷺ",
+        "ﬁ",
+        "™",
+        "İ",
+        "ß",
+        "[am]",
+    ),
+    *(
+        "[SPACE]",
+        "\u1361",
+        "፠",
+        "&",
+        "→",
+        "\u0300\u0315" * 30,
+        "\t",
+        "\v",
+        "\f",
+        "\r",
+        "\n\n",
+        "\r\n",
+        "\n\r",
+        " " * 500,
+    ),
 )
 ENCODINGS = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be", "utf-7", "utf-8-sig")
-ODD_BYTES = (b"\xff", b"\xfe\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe1\x88", b"\x80", b"\xef\xbb\xbf", b"\x00")
+ODD_BYTES = (
+    b"\xff",
+    b"\xfe\xff",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\xe1\x88",
+    b"\x80",
+    b"\xef\xbb\xbf",
+    b"\x00",
+)
 Edit = Callable[[bytes, Random], bytes]
 
 
@@ -61,7 +115,20 @@ def long_line(data: bytes, rng: Random) -> bytes:
 
 def only_odd(data: bytes, rng: Random) -> bytes:
     del data
-    return rng.choice((b"", b"\n", b" \t \n" * 9, b"\xef\xbb\xbf", b"123 456\n", b"\x00" * 64, b"a", "ሰ".encode(), b"...\n!!!\n", b"\r"))
+    return rng.choice(
+        (
+            b"",
+            b"\n",
+            b" \t \n" * 9,
+            b"\xef\xbb\xbf",
+            b"123 456\n",
+            b"\x00" * 64,
+            b"a",
+            "ሰ".encode(),
+            b"...\n!!!\n",
+            b"\r",
+        )
+    )
 
 
 def any_unicode(data: bytes, rng: Random) -> bytes:

@@ -16,7 +16,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from tests.fuzz.target import Mutant, Refused, Target, mutant_of
+from tests.fuzz.target import Mutant, Refused, Target
 from tests.fuzz.targets import make_target
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import VoxgraftError
@@ -47,7 +47,7 @@ def main() -> None:
             target.make_seeds(seeds)
         target.load(seeds)
         if options.save:
-            options.save.write_bytes(mutant_of(target, options.seed, options.start).data)
+            options.save.write_bytes(target.numbered(options.seed, options.start).data)
             return
         run(target, options.seed, range(options.start, options.start + options.count), Path(folder) / "scratch")
 
@@ -60,7 +60,7 @@ def run(target: Target, seed: int, numbers: range, scratch: Path) -> None:
     _limit_memory()
     for number in numbers:
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        mutant = mutant_of(target, seed, number)
+        mutant = target.numbered(seed, number)
         outcome, failure = _judged(target, mutant, meanings, scratch)
         line = {"number": number, "seed": mutant.seed, "how": mutant.how, "outcome": outcome, "failure": failure}
         print(json.dumps(line), flush=True)

@@ -9,21 +9,166 @@ from tests.fuzz.target import Random
 
 BOM = b"\xef\xbb\xbf"
 ODD_VALUES = (
-    *("", "~", "null", "true", "no", "0", "-1", "1.5", "1e400", "1e-400", ".nan", ".inf", "-.inf", "1_000", "0x1F", "0b101"),
-    *("0o17", "017", "1:30:45", "190:20:30.15", "2001-01-01", "2001-13-45", "2001-12-14t21:59:43.10-05:00", "=", "<<", "0x_"),
-    *("'text'", '"text"', '"\\0"', '"\\ud800"', '"\\U00110000"', '"\\x41\\u1234"', "'unclosed", '"unclosed', "@at", "`tick`"),
-    *("[]", "{}", "[1, 2, 3]", "{a: 1}", "[[[[]]]]", "{a: {b: {c: {d: 1}}}}", "[a, b", "{a: b", "a: b: c", "- x", "? y"),
-    *("&a x", "*a", "*missing", "&a [*a]", "!!int '5'", "!!int ''", "!!float ''", "!!bool x", "!!null x", "!!timestamp x"),
-    *("!!binary '%%%'", "!!binary aGk=", "!!set {a}", "!!omap [a: 1]", "!!pairs [a: 1]", "!!str 5", "!!python/none", "!x y"),
-    *("!!python/object/apply:os.system ['touch canary']", "!!python/name:os.system", "!!python/tuple [1]", "!<tag:x> y", "!"),
-    *("|\n  block", ">\n  folded", "|9\n  x", "|+", "../../../etc/passwd", "/", "~", "~/x", "a\tb", "\tx", "#", "%x", "é", "ሰላም"),
-    *("9" * 90, "9" * 5000, "0x" + "f" * 5000, "0b" + "1" * 20_000, "1:" * 3000 + "1", "x" * 300, "x" * 20_000, "a/" * 5000 + "a"),
-    *("[" * 63 + "]" * 63, "[" * 70 + "]" * 70, "[" * 5000, "{a: " * 70, "- " * 70 + "x", "? " * 70 + "x", "\u2028", "\x85", "\u202e"),
+    *(
+        "",
+        "~",
+        "null",
+        "true",
+        "no",
+        "0",
+        "-1",
+        "1.5",
+        "1e400",
+        "1e-400",
+        ".nan",
+        ".inf",
+        "-.inf",
+        "1_000",
+        "0x1F",
+        "0b101",
+    ),
+    *(
+        "0o17",
+        "017",
+        "1:30:45",
+        "190:20:30.15",
+        "2001-01-01",
+        "2001-13-45",
+        "2001-12-14t21:59:43.10-05:00",
+        "=",
+        "<<",
+        "0x_",
+    ),
+    *(
+        "'text'",
+        '"text"',
+        '"\\0"',
+        '"\\ud800"',
+        '"\\U00110000"',
+        '"\\x41\\u1234"',
+        "'unclosed",
+        '"unclosed',
+        "@at",
+        "`tick`",
+    ),
+    *(
+        "[]",
+        "{}",
+        "[1, 2, 3]",
+        "{a: 1}",
+        "[[[[]]]]",
+        "{a: {b: {c: {d: 1}}}}",
+        "[a, b",
+        "{a: b",
+        "a: b: c",
+        "- x",
+        "? y",
+    ),
+    *(
+        "&a x",
+        "*a",
+        "*missing",
+        "&a [*a]",
+        "!!int '5'",
+        "!!int ''",
+        "!!float ''",
+        "!!bool x",
+        "!!null x",
+        "!!timestamp x",
+    ),
+    *(
+        "!!binary '%%%'",
+        "!!binary aGk=",
+        "!!set {a}",
+        "!!omap [a: 1]",
+        "!!pairs [a: 1]",
+        "!!str 5",
+        "!!python/none",
+        "!x y",
+    ),
+    *(
+        "!!python/object/apply:os.system ['touch canary']",
+        "!!python/name:os.system",
+        "!!python/tuple [1]",
+        "!<tag:x> y",
+        "!",
+    ),
+    *(
+        "|\n  block",
+        ">\n  folded",
+        "|9\n  x",
+        "|+",
+        "../../../etc/passwd",
+        "/",
+        "~",
+        "~/x",
+        "a\tb",
+        "\tx",
+        "#",
+        "%x",
+        "é",
+        "ሰላም",
+    ),
+    *(
+        "9" * 90,
+        "9" * 5000,
+        "0x" + "f" * 5000,
+        "0b" + "1" * 20_000,
+        "1:" * 3000 + "1",
+        "x" * 300,
+        "x" * 20_000,
+        "a/" * 5000 + "a",
+    ),
+    *(
+        "[" * 63 + "]" * 63,
+        "[" * 70 + "]" * 70,
+        "[" * 5000,
+        "{a: " * 70,
+        "- " * 70 + "x",
+        "? " * 70 + "x",
+        "\u2028",
+        "\x85",
+        "\u202e",
+    ),
 )
 ODD_LINES = (
-    *("<<: {a: 1}", "<<: [1]", "<<: x", "<<: *a", "? [a, b]\n: c", "? {a: b}\n: c", "[a]: b", "{}: 1", "~: 1", "1: 2", "1.5: x"),
-    *("true: x", "2001-01-01: x", '"": x', '"\\0": x', "!!int '1': x", "&a b: c", "---", "...", "%YAML 1.1", "%YAML 9.9", "%TAG ! x"),
-    *("\tkey: tab", "  stray: indent", "key", ": x", "- item", "key: value: more", "# only a comment", "'quoted': x", "x" * 200 + ": 1"),
+    *(
+        "<<: {a: 1}",
+        "<<: [1]",
+        "<<: x",
+        "<<: *a",
+        "? [a, b]\n: c",
+        "? {a: b}\n: c",
+        "[a]: b",
+        "{}: 1",
+        "~: 1",
+        "1: 2",
+        "1.5: x",
+    ),
+    *(
+        "true: x",
+        "2001-01-01: x",
+        '"": x',
+        '"\\0": x',
+        "!!int '1': x",
+        "&a b: c",
+        "---",
+        "...",
+        "%YAML 1.1",
+        "%YAML 9.9",
+        "%TAG ! x",
+    ),
+    *(
+        "\tkey: tab",
+        "  stray: indent",
+        "key",
+        ": x",
+        "- item",
+        "key: value: more",
+        "# only a comment",
+        "'quoted': x",
+        "x" * 200 + ": 1",
+    ),
 )
 _VALUE = re.compile(r"^(\s*(?:- )?[\w.\-\"']+:)(.*)$")
 
@@ -110,9 +255,14 @@ def reformed(data: bytes, rng: Random) -> tuple[bytes, str]:
     """Comments, empty lines, spaces at the end, a document start, Windows line ends, a byte-order mark."""
     lines = data.decode().split("\n")
     for _ in range(rng.randrange(1, 8)):
-        lines.insert(rng.randrange(len(lines) + 1), rng.choice(("", "# a remark: with a colon", "   # indented remark", "  ")))
+        lines.insert(
+            rng.randrange(len(lines) + 1), rng.choice(("", "# a remark: with a colon", "   # indented remark", "  "))
+        )
     if rng.random() < 0.3:
-        lines = [line + rng.choice(("", " ", "  # remark")) if _VALUE.match(line) and '"' not in line else line for line in lines]
+        lines = [
+            line + rng.choice(("", " ", "  # remark")) if _VALUE.match(line) and '"' not in line else line
+            for line in lines
+        ]
     if rng.random() < 0.3:
         lines.insert(0, "---")
     text = rng.choice(("\n", "\r\n")).join(lines)

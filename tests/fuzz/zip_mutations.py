@@ -213,7 +213,9 @@ def doubled(archive: Archive, rng: Random) -> None:
 
 def odd_extra(archive: Archive, rng: Random) -> None:
     entry = _entry(archive, rng)
-    entry.extra = rng.choice((b"\x01\x00", b"\x01\x00\xff\xff", b"\x01\x00\x08\x00" + bytes(8), rng.randbytes(40), b"FB\x00\x00"))
+    entry.extra = rng.choice(
+        (b"\x01\x00", b"\x01\x00\xff\xff", b"\x01\x00\x08\x00" + bytes(8), rng.randbytes(40), b"FB\x00\x00")
+    )
     if rng.random() < 0.5:
         entry.size = entry.packed = 2**32 - 1
 
@@ -233,7 +235,9 @@ def odd_comment(archive: Archive, rng: Random) -> None:
 
 def other_contents(archive: Archive, rng: Random) -> None:
     entry = _entry(archive, rng)
-    entry.data = rng.choice((b"", b"big", b"\x00", b"little\n", b"2", entry.data[:-1], entry.data + b"\x00", bytes(100_000)))
+    entry.data = rng.choice(
+        (b"", b"big", b"\x00", b"little\n", b"2", entry.data[:-1], entry.data + b"\x00", bytes(100_000))
+    )
 
 
 def more_records(archive: Archive, rng: Random) -> None:

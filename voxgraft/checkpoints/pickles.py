@@ -20,6 +20,8 @@ MAX_STEPS = 1_000_000
 HIGHEST_PROTOCOL = 5
 PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 PERSISTENT = "persistent id"
+MAX_KEY_BITS = 60
+"""Up to here no two numbers have the same hash."""
 MAX_BITS = 1024
 """Longer numbers cannot be printed; random generators keep their states in 128 bits."""
 
@@ -188,8 +190,7 @@ class PickleMachine:
             target.items.extend(items)
         elif isinstance(target, Dictionary):
             pairs = zip(items[::2], items[1::2], strict=True)
-            # A tuple as a key would be hashed, and a hostile one takes for ever: such keys stand for themselves.
-            target.entries.update((key if isinstance(key, PLAIN_KEYS) else Foreign("key", key), v) for key, v in pairs)
+            target.entries.update((key if _is_plain_key(key) else Foreign("key", key), v) for key, v in pairs)
         else:
             raise BrokenPickle(f"it sets a key of {_kind(target)}")
 
@@ -314,6 +315,11 @@ def read_pickle(data: bytes, where: object) -> Any:
         return PickleMachine().run(io.BytesIO(data))
     except BrokenPickle as error:
         raise CheckpointError("torch-pickle", f"the pickle cannot be read: {error}", where=str(where)) from None
+
+
+def _is_plain_key(key: Any) -> bool:
+    """Whether a key may be looked up. Tuples take for ever to hash, and long numbers can be chosen to hash alike."""
+    return isinstance(key, PLAIN_KEYS) and not (isinstance(key, int) and key.bit_length() > MAX_KEY_BITS)
 
 
 def _kind(value: Any) -> str:

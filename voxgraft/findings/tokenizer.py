@@ -7,9 +7,8 @@ from dataclasses import replace
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
 from voxgraft.findings.subject import Subject
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, prove_spelling
 from voxgraft.text.texts import Texts
-from voxgraft.tokenizer_verbs import prove_spelling
 from voxgraft.tokenizers.base import Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
 

@@ -9,7 +9,8 @@ from voxgraft.errors import TokenizerError
 from voxgraft.files import decode_utf8, parse_json, read_bytes
 from voxgraft.tokenizers.base import Tokenizer
 
-MAX_TOKENIZER_BYTES = 64 << 20
+MAX_TOKENIZER_BYTES = 16 << 20
+"""The published ones have under 1 MB."""
 
 
 def open_tokenizer(path: Path) -> Tokenizer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxgraft import progress
-from voxgraft.config import TokenizerSettings
+from voxgraft.config import LearnSettings
 from voxgraft.text.characters import (
     INVISIBLE,
     OWN_SCRIPT_SHARE,
@@ -103,7 +103,7 @@ def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
 
 
 def learn(
-    base: Tokenizer, prepare: Prepare, sentences: Sequence[str], header: Additions, settings: TokenizerSettings
+    base: Tokenizer, prepare: Prepare, sentences: Sequence[str], header: Additions, settings: LearnSettings
 ) -> Learnt:
     """Characters, then merges. `header` names family, language and tag; its pieces are not looked at."""
     prepared = [prepare(sentence) for sentence in sentences]

@@ -25,6 +25,7 @@ _TARGETS = {
     "npy": "texts:NpyTarget",
     "verbs": "verbs:VerbTarget",
     "slow-verbs": "verbs:SlowVerbTarget",
+    "bombs": "bombs:BombTarget",
 }
 
 

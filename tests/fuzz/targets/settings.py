@@ -94,7 +94,9 @@ class RunYamlTarget(YamlTarget):
     def make_seeds(self, folder: Path) -> None:
         settings = RunSettings(base=Path("base"), language="am", texts=(Path("a.txt"), Path("b.txt")))
         (folder / "whole.yaml").write_text(commented_yaml(settings, "A run"), encoding="utf-8")
-        short = "base: ../base\nlanguage: am\ntexts: [texts.txt]\ntokenizer:\n  pieces: 200\ntrain:\n  row_rate: 1.0e-3\n"
+        short = (
+            "base: ../base\nlanguage: am\ntexts: [texts.txt]\ntokenizer:\n  pieces: 200\ntrain:\n  row_rate: 1.0e-3\n"
+        )
         (folder / "short.yaml").write_text(short, encoding="utf-8")
 
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
@@ -156,9 +158,54 @@ class OldCommandTarget(Target):
     name: ClassVar[str] = "old-command"
     count: ClassVar[int] = 2000
     _odd: ClassVar[tuple[str, ...]] = (
-        *("'", '"', "\\", "`", "$", "${", "$(", "|", "&&", ";", "#", ">", "<", "--", "-", "=", "\\\n", "$BASE", "${LANG:-x}", "*"),
-        *("--tokenizer", "--learning-rate", "--vocab-size", "1e999", "nan", "-1", "9" * 5000, "x" * 5000, "~/x", "/", "A=$A$A"),
-        *("python", "python x.py", "~~~yaml\na: &x 1\n~~~", "```yaml", "\t", "::am", "am=", "é", "\x1b", "\u2028", "export "),
+        *(
+            "'",
+            '"',
+            "\\",
+            "`",
+            "$",
+            "${",
+            "$(",
+            "|",
+            "&&",
+            ";",
+            "#",
+            ">",
+            "<",
+            "--",
+            "-",
+            "=",
+            "\\\n",
+            "$BASE",
+            "${LANG:-x}",
+            "*",
+        ),
+        *(
+            "--tokenizer",
+            "--learning-rate",
+            "--vocab-size",
+            "1e999",
+            "nan",
+            "-1",
+            "9" * 5000,
+            "x" * 5000,
+            "~/x",
+            "/",
+            "A=$A$A",
+        ),
+        *(
+            "python",
+            "python x.py",
+            "~~~yaml\na: &x 1\n~~~",
+            "```yaml",
+            "\t",
+            "::am",
+            "am=",
+            "é",
+            "\x1b",
+            "\u2028",
+            "export ",
+        ),
     )
 
     def make_seeds(self, folder: Path) -> None:

@@ -26,7 +26,9 @@ class TextTarget(Target):
 
     def make_seeds(self, folder: Path) -> None:
         (folder / "am.txt").write_text("ሰላም ለዓለም፡፡\nእንደምን አደሩ?\nቡና እፈልጋለሁ።\n", encoding="utf-8")
-        (folder / "vi.txt").write_text("Xin chào thế giới.\nTôi thích cà phê.\nCảm ơn bạn rất nhiều!\n", encoding="utf-8")
+        (folder / "vi.txt").write_text(
+            "Xin chào thế giới.\nTôi thích cà phê.\nCảm ơn bạn rất nhiều!\n", encoding="utf-8"
+        )
 
     def mutant(self, rng: Random) -> Mutant:
         seed, data = self.pick(rng)
@@ -76,8 +78,31 @@ class NpyTarget(Target):
     name: ClassVar[str] = "npy"
     count: ClassVar[int] = 2500
     _odd: ClassVar[tuple[bytes, ...]] = (
-        *(b"'|O'", b"'<f4'", b"'<i8'", b"'>i4'", b"'<u8'", b"'<i3'", b"'<M8[ns]'", b"[('a', '<i4')]", b"'|V8'", b"'<U4'", b"True"),
-        *(b"False", b"(4,)", b"()", b"(-1,)", b"(4, 1)", b"(99999999999999999999,)", b"(4", b"(1e9,)", b"__import__('os')", b"'shape'"),
+        *(
+            b"'|O'",
+            b"'<f4'",
+            b"'<i8'",
+            b"'>i4'",
+            b"'<u8'",
+            b"'<i3'",
+            b"'<M8[ns]'",
+            b"[('a', '<i4')]",
+            b"'|V8'",
+            b"'<U4'",
+            b"True",
+        ),
+        *(
+            b"False",
+            b"(4,)",
+            b"()",
+            b"(-1,)",
+            b"(4, 1)",
+            b"(99999999999999999999,)",
+            b"(4",
+            b"(1e9,)",
+            b"__import__('os')",
+            b"'shape'",
+        ),
         *(b"'descr'", b"{", b"}", b"\n", b" ", b"\x00", b"(0,)", b"(1, 2, 3)", b"'='", b"'i'"),
     )
 
@@ -96,7 +121,9 @@ class NpyTarget(Target):
             at = rng.randrange(min(12, len(words)))
             words[at : at + rng.randrange(2)] = [rng.choice(self._odd)]
         body = b" ".join(words)
-        length = rng.choice((data[8:10], len(body).to_bytes(4, "little")[:2], (body.find(b"\n") + 1).to_bytes(2, "little")))
+        length = rng.choice(
+            (data[8:10], len(body).to_bytes(4, "little")[:2], (body.find(b"\n") + 1).to_bytes(2, "little"))
+        )
         return Mutant(seed, "odd header", data[:8] + length + body)
 
     def read(self, data: bytes, seed: str, scratch: Path) -> object:

@@ -17,7 +17,17 @@ from voxgraft.tokenizers.base import Additions, NewPiece, Tokenizer
 
 EVERYWHERE = "".join(map(chr, [*range(1, 0x300), *range(0x300, 0xD800, 251), *range(0xE000, 0x10FFFF, 9973)]))
 """A little of all of Unicode, so that every branch of a table is walked."""
-TEXTS = (EVERYWHERE, "THE CAT  SAT ÉÉ", "", "a", "the cat sat, then it slept.", "[en][SPACE]the cat", "ሰላም ለዓለም", "e\u0301 é ﬁ ™ \U0001f600", "\u2581the\x7f\x00\t.")
+TEXTS = (
+    EVERYWHERE,
+    "THE CAT  SAT ÉÉ",
+    "",
+    "a",
+    "the cat sat, then it slept.",
+    "[en][SPACE]the cat",
+    "ሰላም ለዓለም",
+    "e\u0301 é ﬁ ™ \U0001f600",
+    "\u2581the\x7f\x00\t.",
+)
 PIECES = "[STOP] [UNK] [SPACE] a b c e h i l n p s t th the ca cat at , . s. [en] [START]".split()
 MERGES = (("t", "h"), ("th", "e"), ("c", "a"), ("ca", "t"), ("a", "t"), ("s", "."))
 
@@ -121,7 +131,13 @@ class AdditionsTarget(Target):
         inner.mkdir()
         write_documents(inner, [("tokenizer.json", bpe_document())])
         base = open_tokenizer(inner / "tokenizer.json")
-        pieces = (NewPiece("ሰ"), NewPiece("ላ"), NewPiece("ም"), NewPiece("ሰላ", ("ሰ", "ላ"), 7), NewPiece("ሰላም", ("ሰላ", "ም"), 5, -3.5))
+        pieces = (
+            NewPiece("ሰ"),
+            NewPiece("ላ"),
+            NewPiece("ም"),
+            NewPiece("ሰላ", ("ሰ", "ላ"), 7),
+            NewPiece("ሰላም", ("ሰላ", "ም"), 5, -3.5),
+        )
         Additions("chatterbox", "am", base.kind, base.sha256, "[am]", pieces).save(folder / "additions.json")
         Additions("chatterbox", "sw", base.kind, base.sha256, "[sw]", ()).save(folder / "only_tag.json")
 

@@ -75,10 +75,41 @@ MODEL = (protobuf_mutations.edited, protobuf_mutations.damaged_wire, byte_mutati
 TEXT = (text_mutations.edited, byte_mutations.damaged)
 YAML = (yaml_mutations.edited, byte_mutations.damaged)
 EXTEND_T3 = ("extend", T3, "--tokenizer", "t3_am.json", "--output", "out/new.safetensors", "--rows.init", "mean")
-EXTEND_INDEX = ("extend", "index/gpt.pth", "--tokenizer", "index_am.model", "--output", "out/new.pth", "--rows.init", "mean")
+EXTEND_INDEX = (
+    "extend",
+    "index/gpt.pth",
+    "--tokenizer",
+    "index_am.model",
+    "--output",
+    "out/new.pth",
+    "--rows.init",
+    "mean",
+)
 MERGE = ("tokenizer", "merge", "--base", "t3", "--additions", "am.json", "--output", "out/grown.json")
-TRAIN = ("tokenizer", "train", "--base", "t3", "--language", "am", "--texts", "am.txt", "--output", "out/additions.json")
-TRAIN_INDEX = ("tokenizer", "train", "--base", "index", "--language", "am", "--texts", "am.txt", "--output", "out/additions.json")
+TRAIN = (
+    "tokenizer",
+    "train",
+    "--base",
+    "t3",
+    "--language",
+    "am",
+    "--texts",
+    "am.txt",
+    "--output",
+    "out/additions.json",
+)
+TRAIN_INDEX = (
+    "tokenizer",
+    "train",
+    "--base",
+    "index",
+    "--language",
+    "am",
+    "--texts",
+    "am.txt",
+    "--output",
+    "out/additions.json",
+)
 SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--grown", "t3_am.json", "--language", "am")
 NEW = ("new", "out/run", "--language", "am", "--from")
 CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--base-config", "old.yaml")
@@ -205,7 +236,12 @@ def _make_index_base(folder: Path) -> None:
     MAKER.write_beside(folder, size)
     (folder / "config.yaml").write_text(json.dumps({**INDEX_CONFIG, "gpt": {"number_text_tokens": size.pieces}}))
     values = np.random.default_rng(0)
-    shapes = {"text_embedding.weight": (401, 4), "text_head.weight": (401, 4), "text_head.bias": (401,), "gpt.ln.weight": (4,)}
+    shapes = {
+        "text_embedding.weight": (401, 4),
+        "text_head.weight": (401, 4),
+        "text_head.bias": (401,),
+        "gpt.ln.weight": (4,),
+    }
     tensors = {name: TensorBytes.of(values.normal(size=shape).astype(np.float32)) for name, shape in shapes.items()}
     with (folder / "gpt.pth").open("wb") as stream:
         write_torch(stream, tensors, wrapper="model", beside={"epoch": 3})

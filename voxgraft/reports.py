@@ -1,0 +1,116 @@
+"""What several verbs tell people in the same words: additions, proofs, new rows, growth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxgraft.checkpoints import GrowthReport
+from voxgraft.results import Line, Table, styled
+from voxgraft.rows import RowReport
+from voxgraft.text.characters import exemplar, named
+from voxgraft.text.texts import Texts
+from voxgraft.tokenizers.base import Additions
+from voxgraft.tokenizers.prove import Coverage, Proof
+from voxgraft.tokenizers.train import CharacterPlan
+
+
+def additions_json(additions: Additions, plan: CharacterPlan) -> dict[str, Any]:
+    """Counts for machines."""
+    return {
+        "language": additions.language,
+        "tag": additions.tag,
+        "new_characters": len(additions.characters),
+        "new_pieces": len(additions.merges),
+        "new_rows": len(additions),
+        "whole_scripts": list(plan.whole_scripts),
+        "left_unknown": plan.left_unknown,
+    }
+
+
+def additions_lines(additions: Additions, plan: CharacterPlan, texts: Texts) -> list[Line]:
+    """What a language adds, for people."""
+    entry = exemplar(additions.language)
+    name = entry.name if entry else additions.language
+    lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentences"]
+    if texts.repeated or texts.renormalised:
+        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalised:,} brought into NFC")
+    if not additions.pieces:
+        tag = f"the tag {additions.tag}" if additions.tag else "nothing"
+        lines.append(f"  the base has every letter of {name} already: {tag} is added, and no piece")
+    else:
+        scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
+        tag = f", the tag {additions.tag}" if additions.tag else ""
+        lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
+    if plan.left_unknown:
+        signs = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6])
+        more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
+        lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
+    return lines
+
+
+def proof_lines(proof: Proof) -> list[Line]:
+    """A proof, for people."""
+    counts = proof.counts
+    kept = ("kept", "bold green") if proof.old_text_same else ("BROKEN", "bold red")
+    lines: list[Line] = [
+        styled("promise 1, old text reads the same: ", kept),
+        Table(
+            ("base sentences", "same", "base had unknowns", "hold the tag", "changed"),
+            (
+                tuple(
+                    f"{n:,}" for n in (counts.total, counts.same, counts.base_unknown, counts.holds_tag, counts.changed)
+                ),
+            ),
+        ),
+    ]
+    if proof.before is not None and proof.after is not None:
+        lines.append(
+            Table(
+                ("new language", "tokens", "unknown", "share", "tokens per character"),
+                (_coverage_row("before", proof.before), _coverage_row("after", proof.after)),
+            )
+        )
+    lines.append(f"pieces that can never occur: {len(proof.unreachable):,}")
+    for item in proof.findings:
+        lines += item.lines()
+    return lines
+
+
+def _coverage_row(name: str, coverage: Coverage) -> tuple[str, ...]:
+    share = f"{coverage.unknown_share:.1%}"
+    return name, f"{coverage.tokens:,}", f"{coverage.unknown:,}", share, f"{coverage.tokens_per_character:.2f}"
+
+
+def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
+    """How the rows were made, and what a few of them sit near."""
+    if not methods:
+        return ["no new rows: the base has every piece already"]
+    made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
+    rows = tuple(
+        (
+            sample.piece,
+            sample.romanised or sample.how,
+            f"{sample.norm:.3f}",
+            f"{sample.base_norm:.3f}",
+            "  ".join(f"{piece} {cosine:.2f}" for piece, cosine in sample.nearest),
+        )
+        for sample in samples
+    )
+    table = Table(("new row", "romanised", "norm", "base norm", "nearest base tokens (cosine)"), rows)
+    return [f"new rows: {made}", table]
+
+
+def growth_lines(report: GrowthReport) -> list[Line]:
+    """What was copied, what grew, what was left out."""
+    copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
+    lines: list[Line] = [copied]
+    lines += [
+        f"  {item.name} ({item.dtype}): {list(item.old_shape)} -> {list(item.new_shape)}" for item in report.grown
+    ]
+    lines += [
+        f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})"
+        for extra in report.left_out
+    ]
+    if report.input_sha256 and report.output_sha256:
+        lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
+    return lines
