@@ -206,6 +206,18 @@ def test_texts_that_changed_after_the_graft_are_told(chatterbox: Made, tmp_path:
     assert "texts-changed" in codes(checked(**chatterbox.run_settings(run=run, texts=(texts,))), "warning")
 
 
+def test_texts_of_a_run_are_found_from_any_folder(
+    chatterbox: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.txt").write_text("ሰላም ለዓለም\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    values = {"run": "run", "base": chatterbox.base.folder, "language": "am", "texts": ["texts.txt"]}
+    assert graft(GraftSettings.model_validate(values)).exit_code == 0
+    monkeypatch.chdir(tmp_path / "run")
+    result = checked(**chatterbox.run_settings(run=Path(), texts=(tmp_path / "texts.txt",)))
+    assert "texts-changed" not in codes(result)
+
+
 def test_a_run_without_a_graft_cannot_train(chatterbox: Made, tmp_path: Path) -> None:
     result = checked(**chatterbox.run_settings(run=tmp_path))
     assert codes(result, "error") == {"graft-missing"}
@@ -326,6 +338,14 @@ def test_letters_that_a_grown_tokenizer_lacks_are_an_error(index: Made, tmp_path
     texts = tmp_path / "texts.txt"
     texts.write_text("សួស្តី\n", encoding="utf-8")
     assert "proof-unknown-letters" in codes(checked(**index.loose(texts=(texts,))), "error")
+
+
+def test_letters_of_another_script_are_no_error_to_check_as_they_are_none_to_graft(index: Made, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("ሰላም ለዓለም ሁሉም ሰው ደህና ነው Ж\n", encoding="utf-8")
+    result = checked(**index.loose(texts=(texts,)))
+    assert "Ж U+0416" in found(result, "proof-unknown-symbols")
+    assert result.exit_code == 0
 
 
 # ---- hostile files ----------------------------------------------------------------------------------------------------

@@ -137,16 +137,16 @@ def test_characters_that_share_a_cangjie_code_get_a_digit_from_the_second_on() -
 
 
 def test_han_passes_unchanged_where_the_folder_has_no_cangjie_table(tmp_path: Path) -> None:
-    assert Chatterbox().front(tmp_path).prepare("你好", "zh") == "[zh]你好"
+    assert Chatterbox().front(tmp_path / "tokenizer.json").prepare("你好", "zh") == "[zh]你好"
     (tmp_path / CANGJIE_NAME).write_bytes(FORMULA_CANGJIE.read_bytes())
-    assert Chatterbox().front(tmp_path).prepare("你好", "zh") == "[zh][cj_c][cj_a][cj_.]好"
+    assert Chatterbox().front(tmp_path / "tokenizer.json").prepare("你好", "zh") == "[zh][cj_c][cj_a][cj_.]好"
 
 
 @pytest.mark.parametrize("content", ['{"你": "ca"}', '["你"]', "[1]", "[null]"])
 def test_a_cangjie_table_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / CANGJIE_NAME).write_text(content, encoding="utf-8")
     with pytest.raises(FileError) as caught:
-        Chatterbox().front(tmp_path)
+        Chatterbox().front(tmp_path / "tokenizer.json")
     assert caught.value.code == "json-shape"
 
 
@@ -162,7 +162,7 @@ def test_every_release_is_found_by_its_own_pair_of_files(tmp_path: Path) -> None
         found = Chatterbox().files(folder)
         assert (found.checkpoint.name, found.tokenizer.name) == (release.checkpoint, release.tokenizer)
         assert found.config is None
-        assert isinstance(Chatterbox().front(folder), EnglishFront) == (release.title == "English")
+        assert isinstance(Chatterbox().front(found.tokenizer), EnglishFront) == (release.title == "English")
 
 
 def test_files_of_two_releases_are_never_paired(tmp_path: Path) -> None:
@@ -180,6 +180,19 @@ def test_the_multilingual_release_wins_where_all_are_in_one_folder(tmp_path: Pat
         (tmp_path / release.checkpoint).write_bytes(b"x")
         (tmp_path / release.tokenizer).write_bytes(b"x")
     assert Chatterbox().files(tmp_path).checkpoint.name == "t3_mtl23ls_v2.safetensors"
+
+
+def test_each_checkpoint_has_its_own_tokenizer_and_front_where_all_releases_are_in_one_folder(tmp_path: Path) -> None:
+    for release in RELEASES:
+        (tmp_path / release.checkpoint).write_bytes(b"x")
+        (tmp_path / release.tokenizer).write_bytes(b"x")
+    for release in RELEASES:
+        tokenizer = Chatterbox().tokenizer_of(tmp_path / release.checkpoint)
+        assert tokenizer.name == release.tokenizer
+        assert isinstance(Chatterbox().front(tokenizer), EnglishFront) == (release.title == "English")
+    (tmp_path / "mtl_tokenizer.json").unlink()
+    with pytest.raises(FileError, match=r"t3_23lang\.safetensors is there without its tokenizer"):
+        Chatterbox().tokenizer_of(tmp_path / "t3_23lang.safetensors")
 
 
 def test_an_empty_folder_is_refused_with_every_name_that_was_looked_for(tmp_path: Path) -> None:

@@ -295,6 +295,37 @@ def test_bad_input_ends_with_exit_code_2_one_message_and_no_traceback(
     assert [path.name for path in run.iterdir()] == ["run.yaml"]
 
 
+def test_a_sentence_on_the_command_line_that_is_no_text_is_bad_input(bases: dict[str, BaseFiles]) -> None:
+    done = run_cli("tokenizer", "show", os.fsdecode(b"a\xff"), "--base", bases["chatterbox"].folder)
+    assert done.returncode == 2
+    assert "text-not-utf8" in done.stderr
+
+
+def test_an_output_that_is_there_is_refused_before_any_work(bases: dict[str, BaseFiles], tmp_path: Path) -> None:
+    output = tmp_path / "additions.json"
+    output.write_text("mine")
+    missing = tmp_path / "missing.txt"
+    done = run_cli(
+        *("tokenizer", "train", "--base", bases["chatterbox"].folder, "--language", "am"),
+        *("--texts", missing, "--output", output),
+    )
+    assert "file-exists" in done.stderr
+    assert output.read_text() == "mine"
+
+
+def test_additions_with_a_tag_that_is_not_the_languages_are_refused(
+    bases: dict[str, BaseFiles], tmp_path: Path
+) -> None:
+    base, additions = bases["chatterbox"].folder, tmp_path / "additions.json"
+    done = run_cli("tokenizer", "train", "--base", base, "--language", "am", "--texts", AMHARIC, "--output", additions)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(additions.read_text(encoding="utf-8"))
+    additions.write_text(json.dumps({**document, "tag": "the"}), encoding="utf-8")
+    done = run_cli("tokenizer", "merge", "--base", base, "--additions", additions, "--output", tmp_path / "grown.json")
+    assert (done.returncode, "additions-broken" in done.stderr) == (2, True)
+    assert not (tmp_path / "grown.json").exists()
+
+
 def test_the_demo_keeps_its_promises_and_says_so(tmp_path: Path) -> None:
     done = run_cli("demo", tmp_path / "demo", "--json")
     assert done.returncode == 0, done.stderr

@@ -164,7 +164,7 @@ def test_the_chatterbox_tokenizer_spells_its_own_languages_and_no_amharic(tmp_pa
     maker = random_maker("chatterbox")
     maker.write_beside(tmp_path, maker.sizes["tiny"])
     chatterbox = family("chatterbox")
-    front = chatterbox.front(tmp_path)
+    front = chatterbox.front(tmp_path / chatterbox.tokenizer_names[0])
     tokenizer = Tokenizer.from_file(str(tmp_path / chatterbox.tokenizer_names[0]))
     for code, sentence in proof_corpus():
         if code != "ja":  # kanji need pykakasi

@@ -227,7 +227,7 @@ def test_no_corpus_teaches_a_piece_that_is_dead_or_old(kind: str, language: str,
     distinct = data.draw(st.lists(words, min_size=1, max_size=12))
     sentences = data.draw(st.lists(st.lists(st.sampled_from(distinct), max_size=8).map(" ".join), max_size=12))
     header = Additions("any", language, before.kind, before.sha256, None, ())
-    learnt = learn(before, str, sentences, header, LearnSettings(pieces=30, min_count=2))  # type: ignore[arg-type]
+    learnt = learn(before, str, sentences, header, LearnSettings(pieces=30, min_count=2))
     after, additions = learnt.grown, learnt.additions
     assert after.gaps == ()
     assert len(set(after.pieces)) == after.size

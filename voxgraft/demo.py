@@ -18,7 +18,7 @@ from voxgraft.extend import ExtendResult, extend
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Role
 from voxgraft.families.random_base import make_random_base
-from voxgraft.files import write_text
+from voxgraft.files import is_file, is_there, write_text
 from voxgraft.graft import GraftResult, graft
 from voxgraft.graft_folder import open_graft
 from voxgraft.new import new
@@ -90,9 +90,10 @@ class DemoResult:
 def demo(settings: DemoSettings) -> DemoResult:
     """Make a random base of each family, graft Amharic onto it, grow the checkpoint, and try to move the base."""
     folder = settings.folder
-    if folder.exists():
-        if not (folder / _MARK).is_file():
-            raise FileError("file-exists", f"{folder} is there already and is no demo of ours", where=folder)
+    if is_there(folder):
+        if not is_file(folder / _MARK):
+            found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
+            raise FileError("file-exists", found, where=folder, cure=cure)
         shutil.rmtree(folder)
     write_text(folder / _MARK, "Made by `voxgraft demo`, which replaces this folder.\n")
     with resources.as_file(resources.files("voxgraft").joinpath(f"data/demo/{LANGUAGE}.txt")) as text:

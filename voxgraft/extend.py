@@ -17,6 +17,7 @@ from voxgraft.checkpoints import (
 )
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import CheckpointError
+from voxgraft.files import require_free
 from voxgraft.reports import growth_lines, row_lines
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
@@ -69,6 +70,7 @@ class ExtendResult:
 
 def extend(settings: ExtendSettings) -> ExtendResult:
     """Grow the text tables of a checkpoint. The input is only read; the output appears whole or not at all."""
+    require_free(settings.output, overwrite=settings.overwrite)
     grown = open_tokenizer(settings.tokenizer)
     with open_checkpoint(settings.checkpoint) as checkpoint:
         family = family_of_checkpoint(checkpoint, settings.family)

@@ -25,7 +25,7 @@ from voxgraft.errors import ConfigError, FileError, TextError
 
 MAX_JSON_BYTES = 16 << 20
 """Values take up to thirty times the room of their text."""
-MAX_YAML_BYTES = 1 << 18
+MAX_YAML_BYTES = 1 << 17
 """A settings file has a few kilobytes, and YAML takes long to read."""
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
@@ -79,6 +79,18 @@ def existing_folder(path: Path) -> Path:
     if not os.access(path, os.R_OK | os.X_OK):
         raise FileError("file-unreadable", f"folder {path.name} may not be read", where=path)
     return path
+
+
+def seen_from(folder: Path, path: Path) -> Path:
+    """A path as a file in `folder` states it: absolute as it is; relative from there, unless they share no folder."""
+    if path.is_absolute():
+        return path
+    # `..` goes up from where a link leads, so both ends must be real; the last name is kept, as people know it.
+    start = os.path.realpath(folder)
+    target = os.path.join(os.path.realpath(path.parent), path.name) if path.name else os.path.realpath(path)
+    if os.path.commonpath([start, target]) == os.path.sep:
+        return Path(target)
+    return Path(os.path.relpath(target, start))
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
@@ -176,7 +188,7 @@ def parse_json(text: str, where: Path | str) -> Any:
 
 
 def is_text(value: object) -> bool:
-    """Whether the value is a text that can be written as UTF-8 (JSON, YAML and pickles can hold halves of characters)."""
+    """Whether the value is a text that can be written as UTF-8 (files can hold halves of characters)."""
     return isinstance(value, str) and not _HALF.search(value)
 
 
@@ -224,15 +236,21 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
-    """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
+def require_free(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse a place that `replacing` would refuse; a verb that works for minutes asks before it starts."""
     _check_name(path)
     if is_there(path) and not overwrite:
         raise FileError("file-exists", f"{path.name} is there already", where=path)
     if is_folder(path):
         raise FileError("not-a-file", f"{path.name} is a folder", where=path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+    """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
+    require_free(path, overwrite=overwrite)
     temporary: Path | None = None
+    made = _missing_folders(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -244,13 +262,14 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
             os.fsync(stream.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-        temporary = None
+        temporary, made = None, []
         sync_folder(path.parent)
     except OSError as error:
         raise _write_error(error, path) from None
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+        _remove_empty(made)
 
 
 @contextlib.contextmanager
@@ -258,6 +277,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
     _check_name(path)
     temporary: Path | None = None
+    made = _missing_folders(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
@@ -268,13 +288,25 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(previous, ignore_errors=True)
             os.replace(path, previous)
         os.replace(temporary, path)
-        temporary = None
+        temporary, made = None, []
         sync_folder(path.parent)
     except OSError as error:
         raise _write_error(error, path) from None
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        _remove_empty(made)
+
+
+def _missing_folders(path: Path) -> list[Path]:
+    """The folders above a path that are not there yet, the lowest first."""
+    return [folder for folder in path.parents if not is_there(folder)]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def write_text(path: Path, text: str, *, overwrite: bool = False) -> None:

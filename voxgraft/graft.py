@@ -11,7 +11,7 @@ from voxgraft.checkpoints import write_rows
 from voxgraft.config import RowSettings
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import BaseFiles
-from voxgraft.files import replacing_folder, sha256_of, write_json, write_text
+from voxgraft.files import replacing, replacing_folder, seen_from, sha256_of, write_json, write_text
 from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, GraftCard, card_text, readme, versions
 from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
 from voxgraft.results import Line
@@ -74,8 +74,8 @@ def graft(settings: GraftSettings) -> GraftResult:
     files = family.files(base_folder)
     base = open_tokenizer(files.tokenizer)
     texts = read_texts(settings.texts) if settings.texts else Texts(())
-    grown, learnt, chosen = _grown_tokenizer(settings, Spelling.of(family, base, None, language, base_folder), texts)
-    spelling = Spelling.of(family, base, grown, language, base_folder)
+    grown, learnt, chosen = _grown_tokenizer(settings, Spelling.of(family, base, None, language), texts)
+    spelling = Spelling.of(family, base, grown, language)
     proof = prove_spelling(spelling, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
     if not proof.holds:
@@ -129,7 +129,8 @@ def _write(
     }
     counts = {key: getattr(proof.counts, key) for key in ("same", "base_unknown", "holds_tag", "changed", "total")}
     with replacing_folder(folder) as temporary:
-        (temporary / name).write_bytes(grown.data)
+        with replacing(temporary / name) as stream:
+            stream.write(grown.data)
         note = {"family": spelling.family.name, "language": language, "base_sha256": checkpoint_sha256}
         write_rows(temporary / ROWS_NAME, made.rows, note)
         card = GraftCard(
@@ -165,7 +166,7 @@ def _write_card(settings: GraftSettings, spelling: Spelling, files: BaseFiles) -
         "format": "voxgraft-run-1",
         "family": spelling.family.name,
         "base": {path.name: sha256_of(path) for path in (files.checkpoint, files.tokenizer)},
-        "texts": {str(path): sha256_of(path) for path in settings.texts},
+        "texts": {str(seen_from(settings.run, path)): sha256_of(path) for path in settings.texts},
         "settings": resolved,
         "versions": versions(),
     }

@@ -20,7 +20,7 @@ from voxgraft.config import RunSettings, commented_yaml, merged_values, settings
 from voxgraft.errors import ConfigError, FileError, Finding, finding
 from voxgraft.families import family
 from voxgraft.families.base import Family
-from voxgraft.files import existing_file, existing_folder, parse_yaml, replacing_folder, write_text
+from voxgraft.files import existing_file, existing_folder, is_there, parse_yaml, replacing_folder, seen_from, write_text
 from voxgraft.old_configs import OldConfig, read_old, shown
 from voxgraft.old_keys import Fate
 from voxgraft.old_values import Given, Row, Translation, translate
@@ -115,7 +115,7 @@ def new(settings: NewSettings) -> NewResult:
 
 
 def _refuse_existing(run: Path) -> None:
-    if "\0" in str(run) or (run.name == ".." and not run.exists()):
+    if "\0" in str(run) or (run.name == ".." and not is_there(run)):
         raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
     if os.path.lexists(run):
         cure = "choose another name, or move what is there away."
@@ -138,22 +138,10 @@ def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: Old
 def _from_run(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     result = dict(values)
     if "base" in result:
-        result["base"] = _as_written(result["base"], run)
+        result["base"] = seen_from(run, result["base"])
     if "texts" in result:
-        result["texts"] = tuple(_as_written(path, run) for path in result["texts"])
+        result["texts"] = tuple(seen_from(run, path) for path in result["texts"])
     return result
-
-
-def _as_written(path: Path, run: Path) -> Path:
-    """A path for run.yaml: absolute as it is; relative from the run folder, unless the two share no folder."""
-    if path.is_absolute():
-        return path
-    # `..` goes up from where a link leads, so both ends must be real; the last name is kept, as people know it.
-    folder = os.path.realpath(run)
-    target = os.path.join(os.path.realpath(path.parent), path.name) if path.name else os.path.realpath(path)
-    if os.path.commonpath([folder, target]) == os.path.sep:
-        return Path(target)
-    return Path(os.path.relpath(target, folder))
 
 
 def _run_yaml(settings: RunSettings, run: Path, rows: list[Row]) -> str:
@@ -195,7 +183,7 @@ def _notes(rows: list[Row], run: Path) -> dict[str, list[str]]:
 def _as_yaml(value: Any, run: Path) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_as_yaml(item, run) for item in value) + "]"
-    return json.dumps(str(_as_written(value, run)) if isinstance(value, Path) else value, ensure_ascii=False)
+    return json.dumps(str(seen_from(run, value)) if isinstance(value, Path) else value, ensure_ascii=False)
 
 
 def _with_notes(lines: list[str], notes: Mapping[str, list[str]]) -> list[str]:

@@ -34,6 +34,7 @@ class RandomBaseResult:
 def random_base(settings: RandomBaseSettings) -> RandomBaseResult:
     """Make the folder; refused if it is there already."""
     if is_there(settings.folder):
-        raise FileError("file-exists", f"{settings.folder} is there already", where=settings.folder)
+        cure = "choose another folder, or move what is there away."
+        raise FileError("file-exists", f"{settings.folder} is there already", where=settings.folder, cure=cure)
     files = make_random_base(settings.family, settings.folder, size=settings.size, seed=settings.seed)
     return RandomBaseResult(files)

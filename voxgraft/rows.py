@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from voxgraft import progress
 from voxgraft.config import RowInit, RowSettings
 from voxgraft.spelling import Spelling
 from voxgraft.text.characters import SHARED_SCRIPTS, exemplar, is_letter, script_of
@@ -58,20 +59,22 @@ def plan_rows(spelling: Spelling, init: RowInit) -> list[RowPlan]:
     assert grown is not None
     everything = _spellable(base)
     scripts = _by_script(base)
-    plans: list[RowPlan] = []
-    for token in range(base.size, grown.size):
+    tags = _language_tags(base)
+
+    def plan(token: int) -> RowPlan:
         piece = grown.shown(token)
-        if init == "random":
-            plans.append(RowPlan(token, piece, "random", "", everything))
-        elif init == "mean":
-            plans.append(RowPlan(token, piece, "mean", "", everything))
-        elif token in grown.whole_ids and (tags := _language_tags(base)):
-            plans.append(RowPlan(token, piece, "tags", "", tags))
-        else:
-            plans.append(
-                _from_text(spelling, token, piece, init == "romanised", scripts)
-                or RowPlan(token, piece, "mean", "", everything)
-            )
+        if init in ("random", "mean"):
+            return RowPlan(token, piece, init, "", everything)
+        if token in grown.whole_ids and tags:
+            return RowPlan(token, piece, "tags", "", tags)
+        made = _from_text(spelling, token, piece, init == "romanised", scripts)
+        return made or RowPlan(token, piece, "mean", "", everything)
+
+    plans: list[RowPlan] = []
+    with progress.task("planning new rows", grown.size - base.size) as advance:
+        for token in range(base.size, grown.size):
+            plans.append(plan(token))
+            advance(1)
     return plans
 
 

@@ -5,6 +5,7 @@ Text of a base language is always spelled by the base's own tokenizer; the grown
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,9 @@ class Spelling:
     language: str | None = None
 
     @classmethod
-    def of(
-        cls, family: Family, base: Tokenizer, grown: Tokenizer | None, language: str | None, folder: Path | None = None
-    ) -> Spelling:
-        """Extra tables of the front are looked for in `folder`, else beside the base's tokenizer file."""
-        return cls(family, family.front(folder or base.path.parent), base, grown, language)
+    def of(cls, family: Family, base: Tokenizer, grown: Tokenizer | None, language: str | None) -> Spelling:
+        """The front is that of the base's tokenizer file."""
+        return cls(family, family.front(base.path), base, grown, language)
 
     @property
     def tag(self) -> str | None:
@@ -41,7 +40,8 @@ class Spelling:
         return self.family.tag(self.language) if self.language else None
 
     def prepare(self, text: str) -> str:
-        """Text of the new language as the tokenizer reads it, without the tag."""
+        """Text of the new language as the tokenizer reads it, without the tag. In NFC, as the texts that are learnt."""
+        text = unicodedata.normalize("NFC", text)
         # A text of one letter is left in its own case by some stock programs; with a full stop it is ordinary text.
         single = len(text.strip()) == 1 and text.strip().isalpha()
         return self.front.prepare(self.front.clean(f"{text.strip()}." if single else text), None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.config import RowSettings
-from voxgraft.errors import CheckpointError, Finding, TokenizerError, finding
+from voxgraft.errors import CheckpointError, FileError, Finding, TokenizerError, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.results import Table
@@ -139,8 +139,13 @@ def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> It
 
 
 def tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
-    """The tokenizer of the base folder that a checkpoint lies in."""
-    return found_family.files(checkpoint.parent).tokenizer
+    """The tokenizer that lies in one base folder with its checkpoint."""
+    try:
+        return found_family.tokenizer_of(checkpoint)
+    except FileError as error:
+        found = f"the base's tokenizer is not beside {checkpoint.name}: {error.finding.found}"
+        expected, cure = error.finding.expected, "name it with --base-tokenizer."
+        raise FileError(error.code, found, expected=expected, where=checkpoint.parent, cure=cure) from None
 
 
 @dataclass(frozen=True, slots=True)

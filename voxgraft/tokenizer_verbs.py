@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_tokenizer, spelling_of
-from voxgraft.errors import TokenizerError
+from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family
-from voxgraft.files import replacing
+from voxgraft.files import is_text, replacing, require_free
 from voxgraft.reports import additions_json, additions_lines, proof_lines
 from voxgraft.results import Line, styled
 from voxgraft.settings import (
@@ -117,6 +117,7 @@ class ShowResult:
 
 def train(settings: TokenizerTrainSettings) -> TrainResult:
     """Learn the characters and pieces that a base lacks for a language, and write them down."""
+    require_free(settings.output, overwrite=settings.overwrite)
     family, base = base_tokenizer(settings.base, settings.family)
     texts = read_texts(settings.texts)
     spelling = Spelling.of(family, base, None, settings.language)
@@ -131,7 +132,7 @@ def merge(settings: TokenizerMergeSettings) -> MergeResult:
     additions = Additions.load(settings.additions)
     grown = merged(family, base, additions, settings.additions)
     with replacing(settings.output, overwrite=settings.overwrite) as stream:
-        stream.write(base.grown(additions))
+        stream.write(grown.data)
     return MergeResult(base, grown, settings.output)
 
 
@@ -143,6 +144,10 @@ def merged(family: Family, base: Tokenizer, additions: Additions, where: Path) -
     if additions.family != family.name:
         found = f"learnt for family {additions.family}, this base is {family.name}"
         raise TokenizerError("additions-other-base", found, where=where)
+    if additions.tag not in (None, family.tag(additions.language)):
+        found = f"the tag of {additions.language} is {additions.tag!r:.40}"
+        expected = family.tag(additions.language) or f"none: {family.name} has no tags"
+        raise TokenizerError("additions-broken", found, expected=expected, where=where)
     names = [*([additions.tag] if additions.tag else []), *(piece.text for piece in additions.pieces)]
     if len(set(names)) != len(names) or any(name in base.ids for name in names):
         raise TokenizerError("additions-broken", "a piece stands twice, or the base has it already", where=where)
@@ -169,6 +174,8 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
 
     shown = []
     for text in settings.text:
+        if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
+            raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
         prepared = spelling.prepare_base(text, settings.language)
         old = pieces(spelling.base, spelling.base.encode(prepared))
         new = None

@@ -37,12 +37,20 @@ class Campaign:
     def inputs(self) -> int:
         return self.outcomes.total()
 
+    @property
+    def loaded(self) -> int:
+        return self.outcomes[LOADED]
+
+    @property
+    def refused(self) -> int:
+        return self.inputs - self.loaded
+
     def to_json(self) -> dict[str, Any]:
         return {
             "target": self.target,
             "seed": self.seed,
             "inputs": self.inputs,
-            "loaded": self.outcomes[LOADED],
+            "loaded": self.loaded,
             "outcomes": dict(self.outcomes.most_common()),
             "failures": len(self.failures),
         }
@@ -55,7 +63,7 @@ def fuzz(name: str, seed: int, times: float, folder: Path) -> Campaign:
     seeds.mkdir()
     target.make_seeds(seeds)
     target.load(seeds)
-    total, done = max(1, round(target.count * times)), 0
+    total, done = target.count if target.fixed else max(1, round(target.count * times)), 0
     campaign = Campaign(name, seed)
     while done < total and len(campaign.failures) < MAX_FAILURES:
         errors = folder / "stderr.txt"

@@ -89,6 +89,14 @@ def edited(data: bytes, rng: Random) -> tuple[bytes, str]:
     return text.encode("utf-8", "surrogatepass"), " + ".join(names)
 
 
+def edited_lines(data: bytes, rng: Random) -> tuple[bytes, str]:
+    """Injuries to one line of JSON Lines."""
+    lines = data.split(b"\n")
+    at = rng.choice([at for at, line in enumerate(lines) if line])
+    lines[at], how = edited(lines[at], rng)
+    return b"\n".join(lines), how
+
+
 def slots(tree: Any) -> list[Slot]:
     """Every place in the document that holds a value, but for its root."""
     found: list[Slot] = []

@@ -7,10 +7,8 @@ import pickletools
 import struct
 from collections.abc import Callable
 
-from tests.fuzz.target import Random
+from tests.fuzz.target import CANARY, Random
 
-CANARY = "canary"
-"""A hostile pickle would make a file of this name in the folder in which it is read."""
 TOUCH = f"touch {CANARY}".encode()
 Ops = list[bytes]
 """The operations of one pickle, each with its argument."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 Random = random.Random
+CANARY = "canary"
+"""A hostile file would have a file of this name made in the working folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Target(ABC):
     name: ClassVar[str]
     count: ClassVar[int]
     """Mutants in an ordinary run of the suite."""
+    fixed: ClassVar[bool] = False
+    """Whether there are no more than these, however many are asked for."""
 
     def __init__(self) -> None:
         self.seeds: dict[str, bytes] = {}

@@ -7,6 +7,7 @@ A hang or a crash ends the process, and the line that did not come tells which m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import json
 import resource
@@ -16,7 +17,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from tests.fuzz.target import Mutant, Refused, Target
+from tests.fuzz.target import CANARY, Mutant, Refused, Target
 from tests.fuzz.targets import make_target
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import VoxgraftError
@@ -95,14 +96,21 @@ def _wrong_refusal(error: VoxgraftError, mutant: Mutant) -> str | None:
 
 
 def _read(target: Target, data: bytes, seed: str, scratch: Path) -> object:
+    """Read in an empty folder, which is the working folder too: a program that a file starts would leave its mark there."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    return target.read(data, seed, scratch)
+    try:
+        with contextlib.chdir(scratch):
+            return target.read(data, seed, scratch)
+    finally:
+        assert not (scratch / CANARY).exists(), "a program in the file was run"
 
 
 def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + SPARE_BYTES
+    size = Path("/proc/self/statm")
+    if not size.exists():  # only Linux tells
+        return
+    limit = int(size.read_text().split()[0]) * resource.getpagesize() + SPARE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 

@@ -55,6 +55,9 @@ class Foreign:
     state: Any = None
     items: list[Any] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        return f"<{self.maker}>"
+
 
 class BrokenPickle(Exception):  # noqa: N818 (never reaches a user: read_pickle turns it into an error with a code)
     """The machine cannot go on."""

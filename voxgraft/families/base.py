@@ -80,12 +80,16 @@ class Family(ABC):
         """The files of a base folder; an error that lists what was looked for if one is missing."""
 
     @abstractmethod
-    def front(self, folder: Path | None = None) -> Front:
-        """The text front; `folder` may hold extra tables (Chatterbox: the Cangjie table for Chinese)."""
+    def front(self, tokenizer: Path | None = None) -> Front:
+        """The text front of a tokenizer file; tables may lie beside it (Chatterbox: the Cangjie table for Chinese)."""
 
     @abstractmethod
     def configured_pieces(self, config: Path) -> int | None:
         """The number of text pieces that the base's own config file states, if it states one."""
+
+    def tokenizer_of(self, checkpoint: Path) -> Path:
+        """The tokenizer that belongs to a checkpoint, in the same folder; an error if it is not there."""
+        return self.files(checkpoint.parent).tokenizer
 
     def tag(self, language: str) -> str | None:
         """The language's tag as the tokenizer spells it, or None where the family has no tags."""

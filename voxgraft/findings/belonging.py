@@ -27,7 +27,7 @@ def belonging_findings(subject: Subject) -> list[Finding]:
                 stated.setdefault(base.folder / name, digest)
     findings = [item for path, digest in stated.items() for item in _hash_findings(path, digest, "base-other")]
     for path, digest in _hashes(card, "texts").items():
-        findings += _hash_findings(Path(path), digest, "texts-changed")
+        findings += _hash_findings(run / path, digest, "texts-changed")
     return findings + _tokenizer_findings(subject)
 
 

@@ -92,8 +92,7 @@ class Subject:
         if self.family is None or self.tokenizer is None:
             return None
         base = self.base_tokenizer or self.tokenizer
-        folder = self.base.folder if self.base else None
-        return Spelling.of(self.family, base, self.tokenizer, self.settings.language, folder)
+        return Spelling.of(self.family, base, self.tokenizer, self.settings.language)
 
     def attempt(self, make: Callable[[], Made]) -> Made | None:
         """What `make` gives; None, and a finding, if it meets one of our errors."""

@@ -10,9 +10,10 @@ from voxgraft import progress
 from voxgraft.errors import Finding, finding
 from voxgraft.findings.subject import Subject
 from voxgraft.spelling import Spelling
-from voxgraft.text.characters import is_letter, named
+from voxgraft.text.characters import named
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
+from voxgraft.tokenizers.prove import own_letters
 
 _NUM_SHOWN = 3
 _NUM_NAMED = 10
@@ -81,10 +82,14 @@ def _share_findings(subject: Subject, counts: Counter[int], where: str) -> list[
 
 
 def _unknown_findings(subject: Subject, unknown: Counter[str], tokens: int, where: str) -> list[Finding]:
-    """Letters and signs apart: a letter without a piece is an error, a general symbol is not."""
+    """Letters and signs apart, as `prove` tells them: a letter of the language without a piece is an error."""
+    texts, spelling, tokenizer = subject.texts, subject.spelling, subject.tokenizer
+    if texts is None or spelling is None or tokenizer is None:
+        return []
+    own = frozenset(own_letters(tokenizer, unknown, spelling.new_text(texts.sentences)))
     findings: list[Finding] = []
     for code, letters in (("proof-unknown-letters", True), ("proof-unknown-symbols", False)):
-        missing = [(sign, count) for sign, count in unknown.most_common() if is_letter(sign) == letters]
+        missing = [(sign, count) for sign, count in unknown.most_common() if (sign in own) == letters]
         missing = [(sign, count) for sign, count in missing if not sign.isspace() and sign != WORD_START]
         if not missing:
             continue

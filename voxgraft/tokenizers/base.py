@@ -81,7 +81,7 @@ class Additions:
             pieces = tuple(
                 NewPiece(
                     _text(item["text"]),
-                    None if item["parts"] is None else (_text(item["parts"][0]), _text(item["parts"][1])),
+                    None if item["parts"] is None else _parts(item["parts"], item["text"]),
                     int(item["count"]),
                     None if item["score"] is None else float(item["score"]),
                 )
@@ -100,6 +100,14 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"expected text, found {value!r:.40}")
     return value
+
+
+def _parts(value: Any, text: str) -> tuple[str, str]:
+    """The merge of a piece. One that spells another text would be a merge of base pieces, and move base text."""
+    left, right = (_text(part) for part in value)
+    if left + right != text:
+        raise ValueError(f"{left!r:.40} and {right!r:.40} do not make {text!r:.40}")
+    return left, right
 
 
 class Tokenizer(ABC):

@@ -75,14 +75,14 @@ class _Learner:
         self._allowed: dict[int, bool] = {}
         self._counts: Counter[int] = Counter()
         self._places: dict[int, array[int]] = {}
-        self._tokens = array("q", [_END])
-        self._weights = array("q", [0])
+        self._tokens = array("i", [_END])
+        self._weights = array("i", [0])
         for unit, count in units.items():
             self._tokens.extend([self._number(piece) for piece in unit])
             self._tokens.append(_END)
             self._weights.extend([count] * (len(unit) + 1))
-        self._before = array("q", range(-1, len(self._tokens) - 1))
-        self._after = array("q", range(1, len(self._tokens) + 1))
+        self._before = array("i", range(-1, len(self._tokens) - 1))
+        self._after = array("i", range(1, len(self._tokens) + 1))
         for at in range(1, len(self._tokens) - 1):
             self._add(at, at + 1)
         self._heap = [(-count, self._text(pair), pair) for pair, count in self._counts.items()]
@@ -124,7 +124,7 @@ class _Learner:
         if pair != _END:
             self._counts[pair] += self._weights[at]
             if pair not in self._places:
-                self._places[pair] = array("q")
+                self._places[pair] = array("i")
             self._places[pair].append(at)
         return pair
 

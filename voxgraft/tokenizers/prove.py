@@ -16,7 +16,7 @@ from voxgraft.text.characters import SURELY_OWN_SHARE, is_own_letter, named, own
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
 from voxgraft.tokenizers.sentencepiece_model import SentencePiece
-from voxgraft.tokenizers.train import Prepare, survivors
+from voxgraft.tokenizers.train import Prepare, survives
 
 PrepareTagged = Callable[[str, str | None], str]
 """A family's front: text and language code to tokenizer input, tag included where the base has it."""
@@ -140,7 +140,7 @@ def prove(
     findings = [
         *_structure_findings(base, grown, new),
         *_change_findings(overall, first),
-        *_unknown_findings(after, unknown, new),
+        *_unknown_findings(grown, after, unknown, new),
         *_unreachable_findings(unreachable),
     ]
     return Proof(
@@ -167,8 +167,9 @@ def _compare(
     overall = Counts()
     by_language: dict[str, Counts] = {}
     first: Change | None = None
-    with progress.task("proving", None) as advance:
-        for language, text in corpus:
+    sentences = list(corpus)
+    with progress.task("proving", len(sentences)) as advance:
+        for language, text in sentences:
             prepared = front(text, language)
             old, new = base.encode(prepared), grown.encode(prepared)
             counts = by_language.setdefault(language or "other", Counts())
@@ -195,15 +196,17 @@ def coverage(tokenizer: Tokenizer, new: NewText) -> tuple[Coverage, Counter[str]
     """How a tokenizer spells the new language, and the characters that it cannot spell."""
     tokens = unknown = characters = touched = 0
     missing: Counter[str] = Counter()
-    for sentence in new.sentences:
-        prepared = new.prepare(sentence)
-        ids = tokenizer.encode(prepared)
-        characters += len(sentence)
-        tokens += len(ids)
-        if tokenizer.unknown_id in ids:
-            unknown += ids.count(tokenizer.unknown_id)
-            touched += 1
-            missing.update(tokenizer.unknown_text(prepared))
+    with progress.task(f"spelling the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
+        for sentence in new.sentences:
+            prepared = new.prepare(sentence)
+            ids = tokenizer.encode(prepared)
+            characters += len(sentence)
+            tokens += len(ids)
+            if tokenizer.unknown_id in ids:
+                unknown += ids.count(tokenizer.unknown_id)
+                touched += 1
+                missing.update(tokenizer.unknown_text(prepared))
+            advance(1)
     return Coverage(len(new.sentences), characters, tokens, unknown, touched), missing
 
 
@@ -215,7 +218,7 @@ def unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple
         if piece is None or token in grown.whole_ids:
             continue
         text = piece.replace(WORD_START, " ").strip()
-        if survivors(grown, new.prepare, text).strip() != text or grown.encode_exact(piece) != [token]:
+        if not survives(grown, new.prepare, text) or grown.encode_exact(piece) != [token]:
             dead.append(piece)
     return tuple(dead)
 
@@ -261,13 +264,20 @@ def _change_findings(counts: Counts, first: Change | None) -> list[Finding]:
     return [finding("proof-changed", found, expected="0", where=spelled)]
 
 
-def _unknown_findings(after: Coverage | None, unknown: Counter[str], new: NewText) -> list[Finding]:
+def own_letters(grown: Tokenizer, unknown: Iterable[str], new: NewText) -> list[str]:
+    """Of the characters that became unknown, the letters that the language is written in."""
+    seen = Counter(character for text in new.sentences for character in text)
+    scripts = own_scripts(new.letters, seen, SURELY_OWN_SHARE)
+    own = (character for character in unknown if is_own_letter(character, scripts))
+    # A letter that the front would have written otherwise came out of a sign, as the o out of №.
+    return [character for character in own if survives(grown, new.prepare, character)]
+
+
+def _unknown_findings(grown: Tokenizer, after: Coverage | None, unknown: Counter[str], new: NewText) -> list[Finding]:
     """Letters of the language without a piece are an error; symbols and letters of other scripts are not."""
     if after is None or not after.unknown:
         return []
-    seen = Counter(character for text in new.sentences for character in text)
-    scripts = own_scripts(new.letters, seen, SURELY_OWN_SHARE)
-    letters = [character for character in unknown if is_own_letter(character, scripts)]
+    letters = own_letters(grown, unknown, new)
     others = [character for character in unknown if character not in letters]
     findings: list[Finding] = []
     for code, signs in (("proof-unknown-letters", letters), ("proof-unknown-symbols", others)):

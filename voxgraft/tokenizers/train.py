@@ -38,7 +38,7 @@ _STRAY_LETTERS = 10
 """A base with fewer letters of a script than this does not have the script, only strays."""
 _SPARE_CANDIDATES = 1.25
 """Unigram: some learnt pieces lose against others once all have scores, so learn a few more than asked."""
-_MAX_ROUNDS = 12
+_LEAST_ROUNDS, _MAX_ROUNDS = 2, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,10 @@ def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> boo
 def _missing(base: Tokenizer, prepare: Prepare, wanted: Iterable[str]) -> set[str]:
     """What the front makes of the wanted characters, as far as no base piece has it."""
     made = {character for text in wanted for character in survivors(base, prepare, text)}
-    return {character for character in made - base.characters if _may_become_piece(character)}
+    # Twice: some signs become letters in the wrong case (№ becomes No) after the front has set the case of letters.
+    made |= {character for text in made for character in survivors(base, prepare, text)}
+    new = {character for character in made - base.characters if _may_become_piece(character)}
+    return {character for character in new if survives(base, prepare, character)}
 
 
 def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
@@ -100,6 +103,11 @@ def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
     prepared = base.normalise(prepare(f"0{text}0"))
     first, last = prepared.find("0"), prepared.rfind("0")
     return prepared[first + 1 : last] if first < last else ""
+
+
+def survives(base: Tokenizer, prepare: Prepare, text: str) -> bool:
+    """Whether the front and the normaliser leave a text as it is; spaces around it do not count."""
+    return survivors(base, prepare, text).strip() == text
 
 
 def learn(
@@ -144,18 +152,16 @@ def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_
         if at_round:
             used = sorted(used, key=lambda piece: (-counts[piece.text], piece.text))[:num_pieces]
         kept = {piece.text for piece in used}
-        settled = at_round > 1 and all(piece.parts is None or piece.text in kept for piece in pieces)
+        kept_all = all(piece.parts is None or piece.text in kept for piece in pieces)
         pieces = [
-            replace(piece, count=counts[piece.text], score=_score(counts[piece.text], total, base.lowest_score))
-            for piece in pieces
-            if piece.parts is None or piece.text in kept
+            replace(piece, count=counts[piece.text]) for piece in pieces if piece.parts is None or piece.text in kept
         ]
-        if settled:
+        # To stop here and not after new scores: with these the spelling is known, and it uses every piece. In the last
+        # round as well, since to drop a piece that no best spelling has moves none of them.
+        if (at_round > _LEAST_ROUNDS and kept_all) or at_round == _MAX_ROUNDS - 1:
             break
-    # The last scores may have put a piece out of use. To drop it moves no other, since no best spelling had it.
-    counts = _usage(_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
-    used = [replace(piece, count=counts[piece.text]) for piece in pieces]
-    return [piece for piece in used if piece.parts is None or piece.count]
+        pieces = [replace(piece, score=_score(piece.count, total, base.lowest_score)) for piece in pieces]
+    return pieces
 
 
 def _score(count: int, total: int, lowest: float) -> float:

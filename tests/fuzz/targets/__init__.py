@@ -25,6 +25,7 @@ _TARGETS = {
     "npy": "texts:NpyTarget",
     "verbs": "verbs:VerbTarget",
     "slow-verbs": "verbs:SlowVerbTarget",
+    "command-line": "verbs:CommandLineTarget",
     "bombs": "bombs:BombTarget",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import sentencepiece
 
@@ -52,7 +52,7 @@ class SentencePieceTarget(Target):
         return tokenizer_meaning(path)
 
 
-def _trained(kind: str, **normaliser: str) -> bytes:
+def _trained(kind: str, **normaliser: Any) -> bytes:
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=islice((text.upper() for code, text in proof_corpus() if code == "en"), 60),

@@ -89,7 +89,7 @@ class RunYamlTarget(YamlTarget):
     """run.yaml, as `voxgraft new` writes it and as people shorten it."""
 
     name: ClassVar[str] = "run-yaml"
-    count: ClassVar[int] = 3000
+    count: ClassVar[int] = 2500
 
     def make_seeds(self, folder: Path) -> None:
         settings = RunSettings(base=Path("base"), language="am", texts=(Path("a.txt"), Path("b.txt")))
@@ -112,7 +112,7 @@ class BaseConfigTarget(YamlTarget):
     """IndexTTS-2's config.yaml, which says which files the base has."""
 
     name: ClassVar[str] = "base-config"
-    count: ClassVar[int] = 2000
+    count: ClassVar[int] = 1500
 
     def make_seeds(self, folder: Path) -> None:
         (folder / "config.yaml").write_text(yaml.safe_dump(INDEX_CONFIG, sort_keys=False))
@@ -140,7 +140,7 @@ class OldConfigTarget(YamlTarget):
     """Configs of other trainers."""
 
     name: ClassVar[str] = "old-config"
-    count: ClassVar[int] = 2000
+    count: ClassVar[int] = 1500
 
     def make_seeds(self, folder: Path) -> None:
         (folder / "chatterbox.yaml").write_text(CHATTERBOX_CONFIG)
@@ -156,7 +156,7 @@ class OldCommandTarget(Target):
     """Shell scripts and READMEs with the commands of other trainers."""
 
     name: ClassVar[str] = "old-command"
-    count: ClassVar[int] = 2000
+    count: ClassVar[int] = 1500
     _odd: ClassVar[tuple[str, ...]] = (
         *(
             "'",

@@ -74,18 +74,18 @@ JSON = (json_mutations.edited, json_mutations.edited, byte_mutations.damaged)
 MODEL = (protobuf_mutations.edited, protobuf_mutations.damaged_wire, byte_mutations.damaged)
 TEXT = (text_mutations.edited, byte_mutations.damaged)
 YAML = (yaml_mutations.edited, byte_mutations.damaged)
-EXTEND_T3 = ("extend", T3, "--tokenizer", "t3_am.json", "--output", "out/new.safetensors", "--rows.init", "mean")
+EXTEND_T3 = ("extend", T3, "--tokenizer", "t3_am.json", "--output", "out/deep/new.safetensors", "--rows.init", "mean")
 EXTEND_INDEX = (
     "extend",
     "index/gpt.pth",
     "--tokenizer",
     "index_am.model",
     "--output",
-    "out/new.pth",
+    "out/deep/new.pth",
     "--rows.init",
     "mean",
 )
-MERGE = ("tokenizer", "merge", "--base", "t3", "--additions", "am.json", "--output", "out/grown.json")
+MERGE = ("tokenizer", "merge", "--base", "t3", "--additions", "am.json", "--output", "out/deep/grown.json")
 TRAIN = (
     "tokenizer",
     "train",
@@ -96,7 +96,7 @@ TRAIN = (
     "--texts",
     "am.txt",
     "--output",
-    "out/additions.json",
+    "out/deep/additions.json",
 )
 TRAIN_INDEX = (
     "tokenizer",
@@ -108,28 +108,36 @@ TRAIN_INDEX = (
     "--texts",
     "am.txt",
     "--output",
-    "out/additions.json",
+    "out/deep/additions.json",
 )
 SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--grown", "t3_am.json", "--language", "am")
-NEW = ("new", "out/run", "--language", "am", "--from")
+NEW = ("new", "out/deep/run", "--language", "am", "--from")
 CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--base-config", "old.yaml")
+CHECK_FILES = ("check", "--checkpoint", "index/gpt.pth", "--tokenizer", "index_am.model", "--base-config", "old.yaml")
+CHECK_PREPARED = ("check", "--prepared", "prepared", "--tokenizer", "index_am.model", "--family", "indextts2")
+CHECK_GRAFT = ("check", "grafted")
 PROVE = ("tokenizer", "prove", "--base", "index", "--grown", "index_am.model", "--language", "am", "--texts", "am.txt")
 
 CASES: dict[str, Case] = {
-    "extend": Case(EXTEND_T3, T3, SAFETENSORS, "out/new.safetensors", _read_checkpoint),
-    "extend a pickle": Case(EXTEND_INDEX, "index/gpt.pth", TORCH, "out/new.pth", _read_checkpoint),
-    "extend by a tokenizer": Case(EXTEND_T3, "t3_am.json", JSON, "out/new.safetensors", _read_checkpoint),
-    "extend by a model": Case(EXTEND_INDEX, "index_am.model", MODEL, "out/new.pth", _read_checkpoint),
-    "extend from a tokenizer": Case(EXTEND_T3, T3_TOKENIZER, JSON, "out/new.safetensors", _read_checkpoint),
-    "merge": Case(MERGE, "am.json", JSON, "out/grown.json", open_tokenizer),
-    "merge into a tokenizer": Case(MERGE, T3_TOKENIZER, JSON, "out/grown.json", open_tokenizer),
-    "train": Case(TRAIN, "am.txt", TEXT, "out/additions.json", Additions.load),
-    "train on a model": Case(TRAIN_INDEX, "index/bpe.model", MODEL, "out/additions.json", Additions.load),
-    "train on a config": Case(TRAIN_INDEX, "index/config.yaml", YAML, "out/additions.json", Additions.load),
-    "train with a table": Case(TRAIN, "t3/Cangjie5_TC.json", JSON, "out/additions.json", Additions.load),
+    "extend": Case(EXTEND_T3, T3, SAFETENSORS, "out/deep/new.safetensors", _read_checkpoint),
+    "extend a pickle": Case(EXTEND_INDEX, "index/gpt.pth", TORCH, "out/deep/new.pth", _read_checkpoint),
+    "extend by a tokenizer": Case(EXTEND_T3, "t3_am.json", JSON, "out/deep/new.safetensors", _read_checkpoint),
+    "extend by a model": Case(EXTEND_INDEX, "index_am.model", MODEL, "out/deep/new.pth", _read_checkpoint),
+    "extend from a tokenizer": Case(EXTEND_T3, T3_TOKENIZER, JSON, "out/deep/new.safetensors", _read_checkpoint),
+    "merge": Case(MERGE, "am.json", JSON, "out/deep/grown.json", open_tokenizer),
+    "merge into a tokenizer": Case(MERGE, T3_TOKENIZER, JSON, "out/deep/grown.json", open_tokenizer),
+    "train": Case(TRAIN, "am.txt", TEXT, "out/deep/additions.json", Additions.load),
+    "train on a model": Case(TRAIN_INDEX, "index/bpe.model", MODEL, "out/deep/additions.json", Additions.load),
+    "train on a config": Case(TRAIN_INDEX, "index/config.yaml", YAML, "out/deep/additions.json", Additions.load),
+    "train with a table": Case(TRAIN, "t3/Cangjie5_TC.json", JSON, "out/deep/additions.json", Additions.load),
     "show": Case(SHOW, "t3_am.json", JSON),
-    "new from a config": Case((*NEW, "old.yaml"), "old.yaml", YAML, "out/run/run.yaml"),
-    "new from commands": Case((*NEW, "old.sh"), "old.sh", TEXT, "out/run/run.yaml"),
+    "check a checkpoint": Case(CHECK_FILES, "index/gpt.pth", TORCH),
+    "check a model": Case(CHECK_FILES, "index_am.model", MODEL),
+    "check an old config": Case(CHECK_FILES, "old.yaml", YAML),
+    "check a manifest": Case(CHECK_PREPARED, "prepared/train_manifest.jsonl", (json_mutations.edited_lines, *TEXT)),
+    "check ids": Case(CHECK_PREPARED, "prepared/text_ids/1.npy", (byte_mutations.damaged,)),
+    "new from a config": Case((*NEW, "old.yaml"), "old.yaml", YAML, "out/deep/run/run.yaml"),
+    "new from commands": Case((*NEW, "old.sh"), "old.sh", TEXT, "out/deep/run/run.yaml"),
 }
 SLOW_CASES: dict[str, Case] = {
     "graft": Case(("graft", "run"), "run/run.yaml", YAML, "run/graft", open_graft),
@@ -137,7 +145,9 @@ SLOW_CASES: dict[str, Case] = {
     "graft on a tokenizer": Case(("graft", "run"), T3_TOKENIZER, JSON, "run/graft", open_graft),
     "graft from texts": Case(("graft", "run"), "am.txt", TEXT, "run/graft", open_graft),
     "check a pickle": Case(CHECK, "index/gpt.pth", TORCH),
-    "check a config": Case(CHECK, "old.yaml", YAML),
+    "check a graft": Case(CHECK_GRAFT, "grafted/graft/graft.json", JSON),
+    "check rows": Case(CHECK_GRAFT, "grafted/graft/rows.safetensors", SAFETENSORS),
+    "check a card": Case(CHECK_GRAFT, "grafted/card.json", JSON),
     "check a base": Case(CHECK, T3, SAFETENSORS),
     "prove a model": Case(PROVE, "index_am.model", MODEL),
 }
@@ -147,7 +157,7 @@ class VerbTarget(Target):
     """Quick verbs."""
 
     name: ClassVar[str] = "verbs"
-    count: ClassVar[int] = 600
+    count: ClassVar[int] = 400
     cases: ClassVar[dict[str, Case]] = CASES
 
     def make_seeds(self, folder: Path) -> None:
@@ -163,6 +173,10 @@ class VerbTarget(Target):
         with contextlib.chdir(inputs):
             _grow("t3", "am.json", "t3_am.json")
             _grow("index", "index_am.json", "index_am.model")
+            _make_prepared(Path("prepared"))
+            shutil.copytree("run", "grafted")
+            status, _, shown = _run(("graft", "grafted"))
+            assert status == 0, shown
 
     def load(self, folder: Path) -> None:
         self.inputs = folder / "inputs"
@@ -202,7 +216,7 @@ class SlowVerbTarget(VerbTarget):
     """Verbs that look at the whole built-in corpus."""
 
     name: ClassVar[str] = "slow-verbs"
-    count: ClassVar[int] = 40
+    count: ClassVar[int] = 24
     cases: ClassVar[dict[str, Case]] = SLOW_CASES
 
 
@@ -245,3 +259,85 @@ def _make_index_base(folder: Path) -> None:
     tensors = {name: TensorBytes.of(values.normal(size=shape).astype(np.float32)) for name, shape in shapes.items()}
     with (folder / "gpt.pth").open("wb") as stream:
         write_torch(stream, tensors, wrapper="model", beside={"epoch": 3})
+
+
+def _make_prepared(folder: Path) -> None:
+    """Data as the forks prepare it: a manifest, and the ids of each sentence in a file."""
+    (folder / "text_ids").mkdir(parents=True)
+    tokenizer = open_tokenizer(Path("index_am.model"))
+    lines = []
+    for number, text in enumerate(SENTENCES.splitlines()[:3]):
+        name = f"text_ids/{number}.npy"
+        np.save(folder / name, np.array(tokenizer.encode(text), dtype=np.int32))
+        lines.append(json.dumps({"id": number, "text": text, "text_ids_path": name}, ensure_ascii=False))
+    (folder / "train_manifest.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class CommandLineTarget(Target):
+    """Command lines of real and odd words, read to the end and not run."""
+
+    name: ClassVar[str] = "command-line"
+    count: ClassVar[int] = 300
+    _odd: ClassVar[tuple[str, ...]] = (
+        *(
+            "",
+            " ",
+            "-",
+            "--",
+            "---",
+            "--=",
+            "=",
+            "-x",
+            "--x",
+            "--json=",
+            "--json=maybe",
+            "--no-json",
+            "--texts",
+            "--rows.seed",
+        ),
+        *(
+            "--config",
+            "x" * 300,
+            "x" * 5000,
+            "/",
+            "..",
+            "~",
+            "\x00",
+            "\ud800",
+            "\udcff",
+            "é",
+            "\x1b[31m",
+            "[am]",
+            "nan",
+            "inf",
+        ),
+        *("-1", "1e999", "9" * 50, "9" * 5000, "true", "null", "[]", "{}", "am", "AM", "a-b-c", "--rows.noise", "0.5"),
+        *("--tokenizer.pieces", "--help", "--version", "tokenizer", "--rows", "--rows.", "--.", "--tokenizer.file="),
+    )
+
+    def make_seeds(self, folder: Path) -> None:
+        commands = [case.words for case in (*CASES.values(), *SLOW_CASES.values())]
+        (folder / "commands.json").write_text(json.dumps(sorted(set(commands)), ensure_ascii=True))
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        commands = json.loads(data)
+        words = list(rng.choice(commands))
+        everything = sorted({word for command in commands for word in command})
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            at = rng.randrange(len(words) + 1)
+            words[at : at + rng.randrange(2)] = [rng.choice((*self._odd, rng.choice(everything)))]
+        return Mutant(seed, "odd words", json.dumps(words).encode())
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        words = json.loads(data)
+        if seed == "commands.json" and words and isinstance(words[0], list):
+            return "the seed itself"
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with contextlib.chdir(scratch), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            status = run([*words, "--dry-run"])
+        assert status in (0, EXIT_INPUT), stderr.getvalue()[-3000:]
+        assert not list(scratch.iterdir())
+        if status == EXIT_INPUT:
+            raise Refused(stderr.getvalue().split()[1].rstrip(":"))
+        return status

@@ -64,34 +64,33 @@ class Chatterbox(Family):
         release = self.release(folder)
         return BaseFiles(folder, folder / release.checkpoint, folder / release.tokenizer)
 
-    def release(self, folder: Path) -> Release:
+    def tokenizer_of(self, checkpoint: Path) -> Path:
+        """Of the release whose checkpoint has that name; for a name of one's own, of the first release there is."""
+        named = tuple(release for release in RELEASES if release.checkpoint == checkpoint.name)
+        return checkpoint.parent / self.release(checkpoint.parent, named or RELEASES).tokenizer
+
+    def release(self, folder: Path, among: tuple[Release, ...] = RELEASES) -> Release:
         """The first release whose checkpoint and tokenizer are both in the folder; never a pair of two releases."""
         existing_folder(folder)
         half: list[str] = []
-        for release in RELEASES:
+        for release in among:
             checkpoint, tokenizer = is_file(folder / release.checkpoint), is_file(folder / release.tokenizer)
             if checkpoint and tokenizer:
                 return release
             if checkpoint:
                 half.append(f"{release.checkpoint} is there without its tokenizer {release.tokenizer}")
         looked = "; ".join(half) or f"none of {', '.join(self.checkpoint_names)} is in the folder"
-        expected = "; or ".join(f"{release.checkpoint} with {release.tokenizer}" for release in RELEASES)
+        expected = "; or ".join(f"{release.checkpoint} with {release.tokenizer}" for release in among)
         raise FileError("base-file-missing", looked, expected=expected, where=folder)
 
-    def front(self, folder: Path | None = None) -> Front:
-        if folder is None:
+    def front(self, tokenizer: Path | None = None) -> Front:
+        if tokenizer is None:
             return ChatterboxFront()
-        if self._is_english(folder):
+        # By itself the name says nothing: an export and a graft have a tokenizer.json too.
+        if tokenizer.name == ENGLISH.tokenizer and is_file(tokenizer.with_name(ENGLISH.checkpoint)):
             return EnglishFront()
-        table = folder / CANGJIE_NAME
+        table = tokenizer.with_name(CANGJIE_NAME)
         return ChatterboxFront(read_cangjie(table) if is_file(table) else None)
 
     def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None
-
-    def _is_english(self, folder: Path) -> bool:
-        """A folder that holds no whole release (an export, a folder of tables) is read the multilingual way."""
-        try:
-            return self.release(folder) is ENGLISH
-        except FileError:
-            return False

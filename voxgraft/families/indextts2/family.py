@@ -59,7 +59,7 @@ class IndexTTS2(Family):
             config,
         )
 
-    def front(self, folder: Path | None = None) -> Front:  # noqa: ARG002 (no tables beside the tokenizer)
+    def front(self, tokenizer: Path | None = None) -> Front:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexFront()
 
     def configured_pieces(self, config: Path) -> int | None:

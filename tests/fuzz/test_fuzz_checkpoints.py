@@ -1,0 +1,18 @@
+"""Checkpoints and grafts, damaged by the thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fuzz.harness import Campaign
+
+
+@pytest.mark.parametrize("target", ["safetensors", "torch-zip", "torch-pickle", "graft-card", "rows"])
+def test_a_damaged_file_is_read_or_refused_with_a_code_and_a_sound_one_is_read(
+    target: str, survive: Callable[[str], Campaign]
+) -> None:
+    campaign = survive(target)
+    assert campaign.loaded
+    assert campaign.refused

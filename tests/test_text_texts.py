@@ -1,0 +1,71 @@
+"""Reading texts: one normal form, each sentence once, and refusals that name the line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from voxgraft.errors import FileError, TextError
+from voxgraft.text.characters import scripts_of
+from voxgraft.text.texts import proof_corpus, read_texts, user_corpus
+
+
+def written(folder: Path, data: bytes, name: str = "am.txt") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def test_sentences_come_once_in_order_without_blank_lines_and_byte_order_mark(tmp_path: Path) -> None:
+    path = written(tmp_path, "\ufeffሰላም\r\n\n  ለዓለም  \nሰላም\n".encode())
+    texts = read_texts([path])
+    assert texts.sentences == ("ሰላም", "ለዓለም")
+    assert texts.repeated == 1
+
+
+def test_decomposed_text_is_composed_and_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, "Vie\u0323\u0302t\nVie\u0302\u0323t\nViệt\n".encode())
+    texts = read_texts([path])
+    assert texts.sentences == ("Việt",)
+    assert (texts.repeated, texts.renormalised) == (2, 2)
+
+
+def test_several_files_are_one_text(tmp_path: Path) -> None:
+    first, second = written(tmp_path, "ሀ\nለ".encode(), "a.txt"), written(tmp_path, "ለ\nሐ".encode(), "b.txt")
+    assert read_texts([first, second]).sentences == ("ሀ", "ለ", "ሐ")
+
+
+@pytest.mark.parametrize("data", [b"1 2 3\n", b"& . !\n", b"\n \n\t\n"])
+def test_a_text_without_a_letter_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(TextError) as refused:
+        read_texts([written(tmp_path, data)])
+    assert refused.value.code == "text-empty"
+
+
+def test_a_wrong_byte_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(TextError) as refused:
+        read_texts([written(tmp_path, b"good\nb\xe9d\n")])
+    assert refused.value.code == "text-not-utf8"
+    assert "line 2" in refused.value.finding.found
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileError) as refused:
+        read_texts([written(tmp_path, b"")])
+    assert refused.value.code == "file-empty"
+
+
+def test_a_users_proof_text_is_of_the_language_that_its_file_is_named_after(tmp_path: Path) -> None:
+    french, mine = written(tmp_path, b"Bonjour.", "fr.txt"), written(tmp_path, b"Hello.", "mine.txt")
+    assert list(user_corpus([french, mine], frozenset({"fr", "en"}))) == [("fr", "Bonjour."), (None, "Hello.")]
+
+
+def test_the_built_in_corpus_has_5000_sentences_in_twelve_languages_and_six_scripts() -> None:
+    languages = Counter(code for code, _ in proof_corpus())
+    scripts = scripts_of("".join(text for _, text in proof_corpus()))
+    assert languages.total() >= 5000
+    assert len(languages) >= 12
+    assert sum(count > 1000 for count in scripts.values()) >= 6
+    assert all(text == text.strip() != "" for _, text in proof_corpus())
