@@ -22,9 +22,13 @@ LETTERS = [chr(code) for code in range(0x1208, 0x1248)]
 SENTENCES = ("ሰላም ለዓለም", "ሀገሬ ቆንጆ ነች", "በሰላም ግቡ", "ደህና ነህ ወይ")
 
 
-def checked(*, tokenizer: Path | None = None, **settings: Any) -> CheckResult:
+PIECES = 50
+"""Pieces that the grafts of the tests were learnt with."""
+
+
+def checked(*, tokenizer: Path | None = None, pieces: int = PIECES, **settings: Any) -> CheckResult:
     """`check` on loose files or a run."""
-    return check(CheckSettings(tokenizer=TokenizerSettings(file=tokenizer), **settings))
+    return check(CheckSettings(tokenizer=TokenizerSettings(file=tokenizer, pieces=pieces), **settings))
 
 
 def codes(result: CheckResult, level: str | None = None) -> set[str]:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from tests.check_files import SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
+from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
 from voxgraft.checkpoints import write_rows
 from voxgraft.cli import run as run_cli
 from voxgraft.codes import CATALOGUE
@@ -31,6 +31,7 @@ from voxgraft.settings import ExtendSettings, GraftSettings
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomSize(16, 1, 640), "indextts2": RandomSize(16, 1, 1000)}
+KHMER = Path(str(resources.files("voxgraft").joinpath("data/demo/km.txt")))
 AMHARIC = Path(str(resources.files("voxgraft").joinpath("data/demo/am.txt")))
 
 
@@ -63,7 +64,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
         folder = tmp_path_factory.mktemp(name)
         base = make_random_base(name, folder / "base", size=SIZES[name])
         run = folder / "run"
-        values = {"run": run, "base": base.folder, "language": "am", "texts": [AMHARIC], "tokenizer": {"pieces": 50}}
+        values = {
+            "run": run,
+            "base": base.folder,
+            "language": "am",
+            "texts": [AMHARIC],
+            "tokenizer": {"pieces": PIECES},
+        }
         assert graft(GraftSettings.model_validate(values)).exit_code == 0
         tokenizer = next((run / "graft").glob("tokenizer.*"))
         grown = folder / f"grown{base.checkpoint.suffix}"
@@ -385,3 +392,24 @@ def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
     assert result.exit_code == 1
     assert any(str(broken) in item.where for item in result.outcome.findings)
     assert len(result.outcome.checked) >= 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"pieces": 51}, "tokenizer was"),
+        ({"rows": {"init": "random"}}, "rows was"),
+        ({"texts": (KHMER,)}, "texts are other files"),
+    ],
+)
+def test_settings_that_changed_after_the_graft_are_told(
+    change: dict[str, Any], told: str, made: dict[str, Made]
+) -> None:
+    result = checked(**made["chatterbox"].run_settings(**change))
+    assert told in found(result, "run-changed")
+
+
+def test_texts_in_another_script_than_the_language_has_are_an_error(made: dict[str, Made]) -> None:
+    result = checked(**made["chatterbox"].run_settings(texts=(KHMER,)))
+    assert result.exit_code == 1
+    assert "Khmer" in found(result, "text-other-script")

@@ -143,7 +143,8 @@ def test_a_ready_made_tokenizer_is_proven_and_its_hash_printed(
     )
     result = graft(chosen)
     assert result.exit_code == 0
-    assert sha256_of(ready) in result.chosen
+    assert sha256_of(ready) == result.sha256
+    assert any(result.sha256 in line for line in result.lines() if isinstance(line, str))
     assert (tmp_path / "run/graft/tokenizer.json").read_bytes() == ready.read_bytes()
 
 
@@ -357,3 +358,36 @@ def test_an_empty_folder_is_no_graft(tmp_path: Path) -> None:
     (tmp_path / "graft.json").write_text('{"format": "something else"}')
     with pytest.raises(GraftError):
         open_graft(tmp_path)
+
+
+def test_texts_of_another_language_are_refused_before_anything_is_learnt(
+    bases: dict[str, BaseFiles], tmp_path: Path
+) -> None:
+    with pytest.raises(VoxgraftError) as error:
+        graft(settings(bases["chatterbox"], tmp_path / "run", "km"))
+    assert error.value.code == "text-other-script"
+    assert "Ethiopic" in error.value.finding.found
+    assert not (tmp_path / "run").exists()
+
+
+def test_extend_refuses_a_name_that_promises_another_format(
+    bases: dict[str, BaseFiles], grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    tokenizer = next(grafts["chatterbox"].glob("tokenizer.*"))
+    with pytest.raises(CheckpointError) as error:
+        extend(
+            ExtendSettings(checkpoint=bases["chatterbox"].checkpoint, tokenizer=tokenizer, output=tmp_path / "x.pth")
+        )
+    assert error.value.code == "output-suffix"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_few_stray_letters_are_no_reason_to_grow_a_table(bases: dict[str, BaseFiles], tmp_path: Path) -> None:
+    text = tmp_path / "sw.txt"
+    lines = [f"Watu wote wamezaliwa huru na sawa, mtu {word}." for word in ("wa kwanza", "wa pili", "wa tatu") * 60]
+    lines = [f"{line} {'na' * (at % 7)} {'ku' * (at // 7)}" for at, line in enumerate(lines)]
+    text.write_text("\n".join([*lines, "Erdoğan alisema."]) + "\n", encoding="utf-8")
+    result = graft(settings(bases["indextts2"], tmp_path / "run", "sw", (text,)))
+    assert result.exit_code == 0
+    assert result.counts.new_pieces == 0
+    assert "proof-unknown-symbols" in {item.code for item in result.proof.findings}

@@ -70,7 +70,7 @@ def test_a_community_merge_of_mixed_text_moves_old_text_and_the_first_sentence_i
     assert result.proof.counts.changed > 0
     assert change is not None
     assert repr(change.text) in shown(result)
-    assert "  became  " in shown(result)
+    assert " became " in shown(result)
     assert "promise 1, old text reads the same: BROKEN" in shown(result)
 
 

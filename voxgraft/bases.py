@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxgraft.errors import TokenizerError
+from voxgraft.errors import FileError, TokenizerError
 from voxgraft.families import family, family_names, family_of
 from voxgraft.families.base import Family
-from voxgraft.files import is_folder
+from voxgraft.files import is_folder, is_there
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
@@ -21,8 +21,8 @@ def base_family(folder: Path, name: str | None) -> Family:
 def base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
     """Family and tokenizer of a base folder, or of a tokenizer file by itself."""
     if is_folder(path):
-        found = base_family(path, name)
-        return found, open_tokenizer(found.files(path).tokenizer)
+        found, file = _tokenizer_in(path, name)
+        return found, open_tokenizer(file)
     tokenizer = open_tokenizer(path)
     return (family(name) if name else _family_of_tokenizer(tokenizer)), tokenizer
 
@@ -31,6 +31,19 @@ def spelling_of(path: Path, name: str | None, grown: Path | None, language: str 
     """The spelling of a base (folder or tokenizer file) with an optional grown tokenizer."""
     found, base = base_tokenizer(path, name)
     return Spelling.of(found, base, open_tokenizer(grown) if grown else None, language)
+
+
+def _tokenizer_in(folder: Path, name: str | None) -> tuple[Family, Path]:
+    """The tokenizer of a whole base, or the one that lies in a folder by itself, without its gigabytes."""
+    try:
+        found = base_family(folder, name)
+        return found, found.files(folder).tokenizer
+    except FileError:
+        families = [family(name)] if name else list(map(family, family_names()))
+        alone = [(each, folder / file) for each in families for file in each.tokenizer_names if is_there(folder / file)]
+        if len(alone) != 1:
+            raise
+        return alone[0]
 
 
 def _family_of_tokenizer(tokenizer: Tokenizer) -> Family:

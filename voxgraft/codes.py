@@ -36,7 +36,7 @@ CATALOGUE: dict[str, Code] = {
     "file-exists": Code(
         "files",
         "The output is there already, and nothing is ever overwritten unasked.",
-        "choose another --output, or add --overwrite.",
+        "choose another place; where the verb has it, --overwrite replaces a file.",
     ),
     "disk-full": Code(
         "files", "Writing failed part-way; the unfinished file was removed.", "free some disk space and run it again."
@@ -48,7 +48,7 @@ CATALOGUE: dict[str, Code] = {
     "text-not-utf8": Code(
         "text",
         "The file is not UTF-8, so its letters would be guessed.",
-        "convert it, for example: iconv -f UTF-16 -t UTF-8 OLD > NEW.",
+        "convert it, for example: iconv -f CP1252 -t UTF-8 OLD > NEW (or -f UTF-16, as the file was saved).",
     ),
     "text-binary": Code(
         "text", "The file holds NUL bytes: it is not a text file.", "check that this is the right file."
@@ -408,6 +408,33 @@ CATALOGUE: dict[str, Code] = {
         "checkpoints",
         "The file with a graft's rows does not hold finite float32 rows.",
         "make the graft again with `voxgraft graft RUN`, or get the file from its maker again.",
+    ),
+    "text-other-script": Code(
+        "text",
+        "Less than half of the letters are of a script in which the language is written: these are texts of another language, or the language code is wrong.",
+        "check the texts and the language code; if the language is written so, add the script to its code, as in uz-Cyrl or sw-Arab.",
+    ),
+    "text-few": Code(
+        "text",
+        "So few sentences teach hardly any piece, and show little of the language's letters.",
+        "give a few thousand sentences if you can.",
+        "warning",
+    ),
+    "tag-taken": Code(
+        "tokenizers",
+        "The base has the language's tag as an ordinary piece, which is never matched whole.",
+        "choose another language code.",
+    ),
+    "run-changed": Code(
+        "check",
+        "The graft was made with other settings than the run has now.",
+        "run `voxgraft graft RUN` again, or put the settings back.",
+        "warning",
+    ),
+    "output-suffix": Code(
+        "rows",
+        "The file keeps its format, and its name would promise another.",
+        "give the output the ending of the input.",
     ),
     # ---- rows against tokenizer --------------------------------------------------------------------------
     "checkpoint-family": Code(

@@ -73,6 +73,7 @@ def extend(settings: ExtendSettings) -> ExtendResult:
     require_free(settings.output, overwrite=settings.overwrite)
     grown = open_tokenizer(settings.tokenizer)
     with open_checkpoint(settings.checkpoint) as checkpoint:
+        _require_fitting_name(checkpoint, settings.output)
         family = family_of_checkpoint(checkpoint, settings.family)
         base_path = settings.base_tokenizer or tokenizer_beside(settings.checkpoint, family)
         base = open_tokenizer(base_path)
@@ -86,6 +87,14 @@ def extend(settings: ExtendSettings) -> ExtendResult:
         proof = _read_back(checkpoint, plan, settings.output) if settings.verify else None
     chosen = f"{base_path} (sha256 {base.sha256})"
     return ExtendResult(chosen, counts, made.methods, made.samples, report, proof, settings.output)
+
+
+def _require_fitting_name(checkpoint: Checkpoint, output: Path) -> None:
+    """The format is kept, so a name that promises the other one would mislead every loader."""
+    others = (".pt", ".pth", ".bin", ".ckpt") if checkpoint.format == "safetensors" else (".safetensors",)
+    if output.suffix in others:
+        found = f"the output is called {output.name}, and the input is a {checkpoint.format} file"
+        raise CheckpointError("output-suffix", found, where=output)
 
 
 def _read_back(checkpoint: Checkpoint, plan: GrowthPlan, output: Path) -> GrowthProof:

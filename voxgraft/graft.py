@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from voxgraft.config import RowSettings
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import BaseFiles
 from voxgraft.files import replacing, replacing_folder, seen_from, sha256_of, write_json, write_text
-from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, GraftCard, card_text, readme, versions
+from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, GraftCard, card_text, made_with, readme, versions
 from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
@@ -32,7 +33,9 @@ class GraftResult:
     """The proof, and the graft if the proof holds."""
 
     chosen: str
-    """Which tokenizer was taken, from where, with its hash."""
+    """Which tokenizer was taken, from where."""
+    sha256: str
+    """Of the grown tokenizer."""
     learnt: Learnt | None
     texts: Texts
     proof: Proof
@@ -47,7 +50,7 @@ class GraftResult:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "tokenizer": self.chosen,
+            "tokenizer": {"chosen": self.chosen, "sha256": self.sha256},
             "learnt": additions_json(self.learnt.additions, self.learnt.plan) if self.learnt else None,
             "proof": self.proof.to_json(),
             "rows": self.counts.to_json(),
@@ -57,14 +60,15 @@ class GraftResult:
         }
 
     def lines(self) -> list[Line]:
-        lines: list[Line] = [f"tokenizer: {self.chosen}"]
+        lines: list[Line] = [f"tokenizer: {self.chosen}", f"  its sha256: {self.sha256}"]
         if self.learnt:
             lines += additions_lines(self.learnt.additions, self.learnt.plan, self.texts)
         lines += proof_lines(self.proof)
         if self.folder is None:
             return [*lines, "nothing was written, since the proof does not hold"]
         lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
-        return [*lines, *row_lines(self.methods, self.samples), f"graft: {self.folder}"]
+        lines += [*row_lines(self.methods, self.samples), f"graft: {self.folder}"]
+        return [*lines, f"next: voxgraft check {shlex.quote(str(self.folder.parent))}"]
 
 
 def graft(settings: GraftSettings) -> GraftResult:
@@ -79,13 +83,13 @@ def graft(settings: GraftSettings) -> GraftResult:
     proof = prove_spelling(spelling, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
     if not proof.holds:
-        return GraftResult(chosen, learnt, texts, proof, counts, {}, (), None)
+        return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, {}, (), None)
     require_grown(base, grown)
     made = make_tables(files.checkpoint, spelling, settings.rows)
     folder = settings.run / "graft"
     _write(folder, spelling, files, made, settings.rows, proof)
     _write_card(settings, spelling, files)
-    return GraftResult(chosen, learnt, texts, proof, counts, made.methods, made.samples, folder)
+    return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
 
 
 def _required(settings: GraftSettings) -> tuple[Path, str]:
@@ -104,12 +108,10 @@ def _grown_tokenizer(settings: GraftSettings, spelling: Spelling, texts: Texts) 
     """The ready-made file if one is named, else one that is learnt from the texts. There is no third way."""
     if settings.tokenizer.file is not None:
         grown = open_tokenizer(settings.tokenizer.file)
-        return grown, None, f"{settings.tokenizer.file} (brought along; sha256 {grown.sha256})"
+        return grown, None, f"{settings.tokenizer.file}, brought along"
     learnt = learn_language(spelling, texts, settings.tokenizer)
-    chosen = (
-        f"learnt from {len(settings.texts)} text file(s) on {spelling.base.path.name} (sha256 {learnt.grown.sha256})"
-    )
-    return learnt.grown, learnt, chosen
+    names = ", ".join(path.name for path in settings.texts)
+    return learnt.grown, learnt, f"{spelling.base.path.name}, grown by what was learnt from {names}"
 
 
 def _write(
@@ -161,13 +163,12 @@ def _sample_lines(made: MadeRows) -> list[str]:
 
 def _write_card(settings: GraftSettings, spelling: Spelling, files: BaseFiles) -> None:
     """RUN/card.json: what the run was made from."""
-    resolved = settings.model_dump(mode="json", exclude={"run"})
     card = {
         "format": "voxgraft-run-1",
         "family": spelling.family.name,
         "base": {path.name: sha256_of(path) for path in (files.checkpoint, files.tokenizer)},
         "texts": {str(seen_from(settings.run, path)): sha256_of(path) for path in settings.texts},
-        "settings": resolved,
+        "settings": made_with(settings),
         "versions": versions(),
     }
     write_json(settings.run / "card.json", card, overwrite=True)

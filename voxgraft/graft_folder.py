@@ -13,7 +13,8 @@ from typing import Any
 
 from voxgraft import __version__
 from voxgraft.checkpoints import read_rows_file
-from voxgraft.errors import GraftError
+from voxgraft.config import LearnSettings, RunSettings
+from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.families import family
 from voxgraft.files import existing_file, existing_folder, read_json, sha256_of
 from voxgraft.rows import Array
@@ -93,7 +94,10 @@ def open_graft(folder: Path) -> Graft:
     """The whole graft; refused with the difference if a part does not belong."""
     card = read_card(folder)
     tokenizer = open_tokenizer(folder / card.tokenizer)
-    rows = read_rows_file(folder / ROWS_NAME)
+    try:
+        rows = read_rows_file(folder / ROWS_NAME)
+    except CheckpointError as error:
+        raise GraftError("graft-broken", f"{ROWS_NAME}: {error.finding.found}", where=folder) from None
     if tokenizer.size != card.base_pieces + card.num_rows:
         found = (
             f"{card.tokenizer} has {tokenizer.size:,} pieces, but {CARD_NAME} adds {card.num_rows:,} rows "
@@ -148,6 +152,13 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def made_with(settings: RunSettings) -> dict[str, Any]:
+    """The settings that a graft depends on, beside the files whose hashes are kept."""
+    return settings.model_dump(
+        mode="json", include={"language": True, "tokenizer": set(LearnSettings.model_fields), "rows": True}
+    )
 
 
 def card_text(card: GraftCard) -> str:

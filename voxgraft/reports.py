@@ -7,7 +7,8 @@ from typing import Any
 from voxgraft.checkpoints import GrowthReport
 from voxgraft.results import Line, Table, styled
 from voxgraft.rows import RowReport
-from voxgraft.text.characters import exemplar, named
+from voxgraft.text.characters import exemplar, named, shown
+from voxgraft.text.suits import suit_findings
 from voxgraft.text.texts import Texts
 from voxgraft.tokenizers.base import Additions
 from voxgraft.tokenizers.prove import Coverage, Proof
@@ -31,7 +32,8 @@ def additions_lines(additions: Additions, plan: CharacterPlan, texts: Texts) -> 
     """What a language adds, for people."""
     entry = exemplar(additions.language)
     name = entry.name if entry else additions.language
-    lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentences"]
+    lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentence{'s' if len(texts.sentences) != 1 else ''}"]
+    lines += [line for item in suit_findings(additions.language, texts.sentences) for line in item.lines()]
     if texts.repeated or texts.renormalised:
         lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalised:,} brought into NFC")
     if not additions.pieces:
@@ -63,10 +65,16 @@ def proof_lines(proof: Proof) -> list[Line]:
             ),
         ),
     ]
+    if counts.base_unknown:
+        still = counts.base_unknown - counts.base_unknown_moved
+        lines.append(
+            f"{counts.base_unknown:,} hold signs that the base cannot spell: {still:,} keep their ids all the same, "
+            f"{counts.base_unknown_moved:,} are spelled better now"
+        )
     if proof.before is not None and proof.after is not None:
         lines.append(
             Table(
-                ("new language", "tokens", "unknown", "share", "tokens per character"),
+                ("new language", "tokens", "unknown", "share", "unknown characters", "tokens per character"),
                 (_coverage_row("before", proof.before), _coverage_row("after", proof.after)),
             )
         )
@@ -77,8 +85,10 @@ def proof_lines(proof: Proof) -> list[Line]:
 
 
 def _coverage_row(name: str, coverage: Coverage) -> tuple[str, ...]:
-    share = f"{coverage.unknown_share:.1%}"
-    return name, f"{coverage.tokens:,}", f"{coverage.unknown:,}", share, f"{coverage.tokens_per_character:.2f}"
+    tokens, unknown, characters = (
+        f"{count:,}" for count in (coverage.tokens, coverage.unknown, coverage.unknown_characters)
+    )
+    return name, tokens, unknown, f"{coverage.unknown_share:.1%}", characters, f"{coverage.tokens_per_character:.2f}"
 
 
 def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
@@ -88,7 +98,7 @@ def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[L
     made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
     rows = tuple(
         (
-            sample.piece,
+            shown(sample.piece),
             sample.romanised or sample.how,
             f"{sample.norm:.3f}",
             f"{sample.base_norm:.3f}",

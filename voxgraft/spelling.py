@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.config import LearnSettings
+from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family, Front
 from voxgraft.text.characters import exemplar
+from voxgraft.text.suits import suit_findings
 from voxgraft.text.texts import Texts, proof_corpus, user_corpus
 from voxgraft.tokenizers.base import Additions, Tokenizer
 from voxgraft.tokenizers.prove import NewText, Proof, prove
@@ -78,6 +80,11 @@ def learn_language(spelling: Spelling, texts: Texts, settings: LearnSettings) ->
     """What a language adds to the base of a spelling."""
     base, language = spelling.base, spelling.language
     assert language is not None
+    for item in suit_findings(language, texts.sentences):
+        if item.level == "error":
+            raise TextError(item.code, item.found, expected=item.expected, cure=item.cure)
+    if spelling.tag in base.ids and not base.has_whole(spelling.tag):
+        raise TokenizerError("tag-taken", f"the base has {spelling.tag} as an ordinary piece", where=base.path)
     tag = spelling.tag if spelling.tag and not base.has_whole(spelling.tag) else None
     header = Additions(spelling.family.name, language, base.kind, base.sha256, tag, ())
     return learn(base, spelling.prepare, texts.sentences, header, settings)

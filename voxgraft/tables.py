@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
+from voxgraft.checkpoints.dtypes import FLOATS
 from voxgraft.config import RowSettings
 from voxgraft.errors import CheckpointError, FileError, Finding, TokenizerError, finding
 from voxgraft.families import family, family_names
@@ -17,9 +18,7 @@ from voxgraft.results import Table
 from voxgraft.rows import Array, RowReport, counts_by_method, make_rows, plan_rows, report_rows
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.tokenizers.flat_map import FlatMap
-
-_FLOATS = ("F32", "F16", "BF16")
+from voxgraft.tokenizers.prove import structure_findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> l
         if info is None:
             findings.append(finding("tensor-missing", f"{point.tensor} is not in the file", where=where))
             continue
-        if info.dtype not in _FLOATS or len(info.shape) != (1 if point.role == "head-bias" else 2):
+        if info.dtype not in FLOATS or len(info.shape) != (1 if point.role == "head-bias" else 2):
             found = f"{point.tensor} is {info.dtype} {list(info.shape)}"
             findings.append(finding("tensor-shape", found, expected="float rows", where=where))
             continue
@@ -112,19 +111,9 @@ def require_fit(checkpoint: Checkpoint, found_family: Family, pieces: int) -> No
 
 
 def require_grown(base: Tokenizer, grown: Tokenizer) -> None:
-    """The grown tokenizer must be the base's with pieces appended, without gaps."""
-    where = grown.path
-    if isinstance(grown, FlatMap):
-        raise TokenizerError("tokenizer-flat-map", f"{where.name} is a flat map without merges", where=where)
-    if base.kind != grown.kind:
-        raise TokenizerError("tokenizer-kind", f"{where.name} is {grown.kind}, the base {base.kind}", where=where)
-    if grown.pieces[: base.size] != base.pieces:
-        at = next(at for at in range(base.size) if at >= grown.size or grown.pieces[at] != base.pieces[at])
-        found = f"id {at} is {base.shown(at)!r} in the base and {grown.shown(at)!r} in {where.name}"
-        raise TokenizerError("tokenizer-not-grown", found, where=where)
-    if grown.gaps:
-        found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
-        raise TokenizerError("tokenizer-gaps", found, where=where)
+    """The grown tokenizer must be the base's with pieces appended, without gaps: raise the first finding else."""
+    for item in structure_findings(base, grown, None):
+        raise TokenizerError(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
 
 
 def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> Iterator[tuple[str, str, Array]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from voxgraft.errors import Finding, GraftError, finding
 from voxgraft.files import existing_file, read_json, sha256_of
 from voxgraft.findings.subject import Subject
+from voxgraft.graft_folder import made_with
 
 CARD_NAME = "card.json"
 
@@ -28,7 +30,27 @@ def belonging_findings(subject: Subject) -> list[Finding]:
     findings = [item for path, digest in stated.items() for item in _hash_findings(path, digest, "base-other")]
     for path, digest in _hashes(card, "texts").items():
         findings += _hash_findings(run / path, digest, "texts-changed")
-    return findings + _tokenizer_findings(subject)
+    return findings + _settings_findings(subject, card) + _tokenizer_findings(subject)
+
+
+def _settings_findings(subject: Subject, card: dict[str, Any]) -> list[Finding]:
+    """Settings that were changed after the graft was made."""
+    stated, now = card.get("settings"), made_with(subject.settings)
+    if subject.graft is None or not isinstance(stated, dict):
+        return []
+    changed = [
+        f"{key} was {_brief(stated.get(key))}, is {_brief(now[key])}" for key in now if stated.get(key) != now[key]
+    ]
+    texts = {os.path.realpath(subject.graft.folder.parent / path) for path in _hashes(card, "texts")}
+    if subject.settings.texts and texts != {os.path.realpath(path) for path in subject.settings.texts}:
+        changed.append("texts are other files")
+    found = f"settings have changed since the graft was made: {'; '.join(changed)}"
+    return [finding("run-changed", found, where=subject.graft.folder.parent)] if changed else []
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _card(path: Path) -> dict[str, Any]:

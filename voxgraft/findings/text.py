@@ -11,6 +11,7 @@ from voxgraft.errors import Finding, finding
 from voxgraft.findings.subject import Subject
 from voxgraft.spelling import Spelling
 from voxgraft.text.characters import named
+from voxgraft.text.suits import suit_findings
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
 from voxgraft.tokenizers.prove import own_letters
@@ -37,6 +38,7 @@ def text_findings(subject: Subject) -> list[Finding]:
             advance(1)
     where = ", ".join(map(str, subject.settings.texts))
     return [
+        *(suit_findings(spelling.language, texts.sentences) if spelling.language else []),
         *_share_findings(subject, counts, where),
         *_unknown_findings(subject, unknown, counts[tokenizer.unknown_id], where),
         *_spelled_findings(spelling, texts.sentences),

@@ -35,10 +35,13 @@ _SCRIPT_NAMES = (
     "Tibetan Tifinagh Tirhuta Toto Vai Vithkuqi Wancho Warang_Citi Yezidi Yi"
 ).split()
 _LAST_CODE_POINT = 0x323AF
+_SCRIPT_CODE_LENGTH = 4
 _MAX_WHOLE_SCRIPT = 20_000
 """Of a script with more characters than this (Han has a hundred thousand) nobody needs all."""
 OWN_SCRIPT_SHARE = 0.1
 """A script with this share of a text's letters gets pieces, whatever CLDR says of the language."""
+STRAY_SHARE = 0.001
+"""Letters that CLDR does not give a language, and that are rarer than this in its texts, are strays."""
 SURELY_OWN_SHARE = 0.3
 """A script with this share is the language's own beyond doubt: that its letters have no piece is an error."""
 _GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
@@ -60,13 +63,15 @@ class Exemplar:
 
 
 def exemplar(language: str) -> Exemplar | None:
-    """CLDR's entry for a language code; None where CLDR has none. `am-ET` falls back to `am`."""
+    """CLDR's entry for a language code; None where CLDR has none. `am-ET` falls back to `am`, `sw-Arab` does not."""
     table = _exemplar_table()
     while language:
         if language in table:
             entry = table[language]
             return Exemplar(**{field: entry.get(field, "") for field in Exemplar.__slots__})
-        language = language.rpartition("-")[0]
+        language, _, last = language.rpartition("-")
+        if len(last) == _SCRIPT_CODE_LENGTH:  # the same language in another script has other letters
+            return None
     return None
 
 
@@ -100,13 +105,19 @@ def script_characters(script: str) -> tuple[str, ...]:
 
 def own_scripts(letters: str, seen: Mapping[str, int], share: float) -> tuple[str, ...]:
     """The scripts that a language is written in: those of CLDR's letters, and those with this share of its texts."""
+    found = letters_by_script(seen)
+    total = found.total()
+    frequent = [script for script, count in found.most_common() if count >= share * total]
+    return tuple(dict.fromkeys([*scripts_of(letters), *frequent]))
+
+
+def letters_by_script(seen: Mapping[str, int]) -> Counter[str]:
+    """How many letters of each real script were seen."""
     found: Counter[str] = Counter()
     for character, count in seen.items():
         if is_letter(character) and script_of(character) not in SHARED_SCRIPTS:
             found[script_of(character)] += count
-    total = found.total()
-    frequent = [script for script, count in found.most_common() if count >= share * total]
-    return tuple(dict.fromkeys([*scripts_of(letters), *frequent]))
+    return found
 
 
 def is_own_letter(character: str, scripts: Iterable[str]) -> bool:
@@ -135,7 +146,11 @@ def scripts_of(characters: Iterable[str]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
+def shown(text: str) -> str:
+    """Text for people: a mark at its start is given something to sit on."""
+    return f"◌{text}" if text and unicodedata.category(text[0])[0] == "M" else text
+
+
 def named(character: str) -> str:
     """A character for people: itself, its code point, its Unicode name."""
-    shown = f"◌{character}" if unicodedata.category(character)[0] == "M" else character
-    return f"{shown} U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"
+    return f"{shown(character)} U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"

@@ -47,9 +47,9 @@ def read_texts(paths: Iterable[Path]) -> Texts:
 
 
 def proof_corpus() -> Iterator[tuple[str, str]]:
-    """The built-in corpus of base languages: language code and sentence."""
+    """The built-in corpus of base languages: language code and sentence. English first: most people can read it."""
     folder = resources.files("voxgraft").joinpath("data/proof")
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+    for entry in sorted(folder.iterdir(), key=lambda item: (item.name != "en.txt", item.name)):
         if entry.name.endswith(".txt"):
             code = entry.name.removesuffix(".txt")
             for line in entry.read_text(encoding="utf-8").splitlines():

@@ -5,14 +5,22 @@ Also judges merges that others made. Takes fronts as functions; knows nothing of
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from voxgraft import progress
 from voxgraft.errors import Finding, finding
-from voxgraft.text.characters import SURELY_OWN_SHARE, is_own_letter, named, own_scripts
+from voxgraft.text.characters import (
+    STRAY_SHARE,
+    SURELY_OWN_SHARE,
+    is_own_letter,
+    letters_by_script,
+    named,
+    own_scripts,
+)
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
 from voxgraft.tokenizers.sentencepiece_model import SentencePiece
@@ -59,6 +67,8 @@ class Coverage:
     tokens: int
     unknown: int
     sentences_with_unknown: int
+    unknown_characters: int
+    """One unknown token can stand for many characters in a row, so these are counted by themselves."""
 
     @property
     def unknown_share(self) -> float:
@@ -138,7 +148,7 @@ def prove(
         after, unknown = coverage(grown, new)
     unreachable = unreachable_pieces(base, grown, new)
     findings = [
-        *_structure_findings(base, grown, new),
+        *structure_findings(base, grown, new.tag),
         *_change_findings(overall, first),
         *_unknown_findings(grown, after, unknown, new),
         *_unreachable_findings(unreachable),
@@ -207,7 +217,7 @@ def coverage(tokenizer: Tokenizer, new: NewText) -> tuple[Coverage, Counter[str]
                 touched += 1
                 missing.update(tokenizer.unknown_text(prepared))
             advance(1)
-    return Coverage(len(new.sentences), characters, tokens, unknown, touched), missing
+    return Coverage(len(new.sentences), characters, tokens, unknown, touched, missing.total()), missing
 
 
 def unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple[str, ...]:
@@ -223,7 +233,8 @@ def unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple
     return tuple(dead)
 
 
-def _structure_findings(base: Tokenizer, grown: Tokenizer, new: NewText) -> list[Finding]:
+def structure_findings(base: Tokenizer, grown: Tokenizer, tag: str | None) -> list[Finding]:
+    """Whether the grown tokenizer is the base's with pieces appended, and the tag is one token."""
     findings: list[Finding] = []
     where = grown.path
     if isinstance(grown, FlatMap):
@@ -244,8 +255,8 @@ def _structure_findings(base: Tokenizer, grown: Tokenizer, new: NewText) -> list
     if grown.gaps:
         found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
         findings.append(finding("tokenizer-gaps", found, where=where))
-    if new.tag is not None and not grown.has_whole(new.tag):
-        found = f"{new.tag} is spelled as {' '.join(map(grown.shown, grown.encode(new.tag)))}"
+    if tag is not None and not grown.has_whole(tag):
+        found = f"{tag} is spelled as {' '.join(map(grown.shown, grown.encode(tag)))}"
         findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
 
@@ -260,15 +271,23 @@ def _change_findings(counts: Counts, first: Change | None) -> list[Finding]:
     if first is None:
         return []
     found = f"{counts.changed:,} of {counts.total:,} base sentences are spelled otherwise; the first: {first.text!r}"
-    spelled = f"{' '.join(first.base)}  became  {' '.join(first.grown)}"
-    return [finding("proof-changed", found, expected="0", where=spelled)]
+    start = next((at for at, (old, new) in enumerate(zip(first.base, first.grown, strict=False)) if old != new), 0)
+    old, new = (" ".join(pieces[max(0, start - 2) : start + 6]) for pieces in (first.base, first.grown))
+    return [finding("proof-changed", f"{found}: ... {old} ... became ... {new} ...", expected="0 changed")]
 
 
-def own_letters(grown: Tokenizer, unknown: Iterable[str], new: NewText) -> list[str]:
+def own_letters(grown: Tokenizer, unknown: Mapping[str, int], new: NewText) -> list[str]:
     """Of the characters that became unknown, the letters that the language is written in."""
     seen = Counter(character for text in new.sentences for character in text)
     scripts = own_scripts(new.letters, seen, SURELY_OWN_SHARE)
-    own = (character for character in unknown if is_own_letter(character, scripts))
+    cases = new.letters + new.letters.upper()
+    known = frozenset(unicodedata.normalize("NFC", cases) + unicodedata.normalize("NFKD", cases))
+    stray = STRAY_SHARE * letters_by_script(seen).total() if known else 0
+    own = (
+        character
+        for character, count in unknown.items()
+        if is_own_letter(character, scripts) and (character in known or count >= stray)
+    )
     # A letter that the front would have written otherwise came out of a sign, as the o out of №.
     return [character for character in own if survives(grown, new.prepare, character)]
 

@@ -17,11 +17,13 @@ from voxgraft.text.characters import (
     INVISIBLE,
     OWN_SCRIPT_SHARE,
     SHARED_SCRIPTS,
+    STRAY_SHARE,
     Exemplar,
     exemplar,
     is_letter,
     is_own_letter,
     is_punctuation,
+    letters_by_script,
     own_scripts,
     script_characters,
     script_of,
@@ -75,9 +77,18 @@ def plan_characters(base: Tokenizer, prepare: Prepare, language: str, prepared: 
     wanted |= {character for character in seen if is_own_letter(character, scripts)}
     wanted |= {character for character in seen if _is_own_sign(character, entry, scripts)}
     new = _missing(base, prepare, wanted)
+    if not _worth_growing(new, _missing(base, prepare, entry.letters), entry, lacking, seen):
+        new = set()
     if new:  # punctuation alone is no reason to grow a table
         new |= _missing(base, prepare, {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen})
     return CharacterPlan(tuple(sorted(new)), tuple(script for script in lacking if script_characters(script)), {})
+
+
+def _worth_growing(new: set[str], own: set[str], entry: Exemplar, lacking: Sequence[str], seen: Counter[str]) -> bool:
+    """Where the base has every letter of the language, a few strays in the texts are no reason to grow a table."""
+    if own or lacking or not entry.letters:
+        return True
+    return sum(seen[character] for character in new) >= STRAY_SHARE * letters_by_script(seen).total()
 
 
 def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> bool:

@@ -171,7 +171,9 @@ BOMBS: dict[str, Bomb] = {
     "learning from a long word": _bomb("a.txt", lambda: "ሰላ".encode() * (LINE // 30), _learn, LOADED),
     "learning from every character": _bomb(
         "a.txt",
-        lambda: "\n".join(map(chr, [*range(0xA0, 0xD800, 29), *range(0x10000, 0x30000, 101)])).encode(),
+        lambda: "\n".join(
+            f"ሰላም {chr(at)}" for at in [*range(0xA0, 0xD800, 29), *range(0x10000, 0x30000, 101)]
+        ).encode(),
         _learn,
         LOADED,
     ),
