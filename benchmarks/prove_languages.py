@@ -24,6 +24,7 @@ from voxgraft.bases import base_tokenizer
 from voxgraft.config import LearnSettings
 from voxgraft.results import Table
 from voxgraft.spelling import Spelling, learn_language
+from voxgraft.text.characters import is_letter
 from voxgraft.text.texts import Texts, proof_corpus, read_texts
 from voxgraft.tokenizers import prove as proving
 from voxgraft.tokenizers import tokenizer_from
@@ -59,6 +60,8 @@ class Row:
     """Share of unknown among all tokens of that text."""
     held_out_letters: int
     held_out_symbols: int
+    any_letters: int
+    """Unknown letters and marks of any script, strays included, in both texts: hangs on no idea of what is own."""
     held_out_unknown_tokens: float
     tokens_per_character_before: float
     tokens_per_character_after: float
@@ -180,6 +183,9 @@ def _judged(
         unknown_tokens=proof.after.unknown_share,
         held_out_letters=sum(unknown[sign] for sign in rest_letters),
         held_out_symbols=sum(n for sign, n in unknown.items() if sign not in rest_letters),
+        any_letters=sum(
+            n for part in (proof.unknown_characters, unknown) for sign, n in part.items() if is_letter(sign)
+        ),
         held_out_unknown_tokens=after.unknown_share,
         tokens_per_character_before=proof.before.tokens_per_character,
         tokens_per_character_after=proof.after.tokens_per_character,
@@ -201,6 +207,7 @@ COLUMNS = (
     "unknown symbols",
     "held out: letters",
     "held out: symbols",
+    "letters of any script, both texts",
     "tokens per character",
     "CPU seconds",
 )
@@ -208,7 +215,7 @@ COLUMNS = (
 
 def _cells(row: Row) -> tuple[str, ...]:
     numbers = (row.sentences, row.same, row.base_unknown, row.changed, row.new_rows, row.unreachable)
-    unknown = (row.unknown_letters, row.unknown_symbols, row.held_out_letters, row.held_out_symbols)
+    unknown = (row.unknown_letters, row.unknown_symbols, row.held_out_letters, row.held_out_symbols, row.any_letters)
     length = f"{row.tokens_per_character_before:.3f} -> {row.tokens_per_character_after:.3f}"
     return (row.language, *(f"{n:,}" for n in (*numbers, *unknown)), length, f"{row.train_seconds:.1f}")
 

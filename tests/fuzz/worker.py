@@ -55,7 +55,7 @@ def main() -> None:
 
 def run(target: Target, seed: int, numbers: range, scratch: Path) -> None:
     """Read each mutant in an empty folder, within limits that end the process."""
-    meanings = {name: _read(target, data, name, scratch) for name, data in target.seeds.items()}
+    meanings: dict[str, object] = {}
     faulthandler.enable()
     faulthandler.register(signal.SIGPROF, chain=True)
     _limit_memory()
@@ -80,6 +80,8 @@ def _judged(target: Target, mutant: Mutant, meanings: dict[str, object], scratch
         if isinstance(error, KeyboardInterrupt):
             raise
         return type(error).__name__, traceback.format_exc(limit=-12)
+    if mutant.same and mutant.seed not in meanings:
+        meanings[mutant.seed] = _read(target, target.seeds[mutant.seed], mutant.seed, scratch)
     if mutant.same and meaning != meanings[mutant.seed]:
         return LOADED, f"it is read as something else than its seed: {str(meaning)[:1000]}"
     return LOADED, None

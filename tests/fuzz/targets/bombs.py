@@ -65,6 +65,10 @@ def _read_tokenizer(path: Path) -> None:
 
 
 def _read_checkpoint(path: Path) -> None:
+    checkpoint_meaning(path)
+
+
+def _read_bare_pickle(path: Path) -> None:
     dangerous_globals(path)
     checkpoint_meaning(path)
 
@@ -134,8 +138,8 @@ def _yaml(start: str, repeated: str, end: str = "") -> bytes:
     return (start + repeated * (room // len(repeated.encode())) + end).encode()
 
 
-def _json(start: str, repeated: str, end: str) -> bytes:
-    return (start + repeated * ((MAX_JSON_BYTES - 100) // len(repeated)) + end).encode()
+def _json(start: str, repeated: str, end: str, share: int = 1) -> bytes:
+    return (start + repeated * ((MAX_JSON_BYTES // share - 100) // len(repeated)) + end).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +183,13 @@ BOMBS: dict[str, Bomb] = {
     ),
     "brackets": _bomb("t.json", lambda: _json("", "[", ""), _read_tokenizer, "tokenizer-broken"),
     "objects in objects": _bomb("t.json", lambda: _json("", '{"a":', ""), _read_tokenizer, "json-too-deep"),
-    "empty objects": _bomb("t.json", lambda: _json('{"a":[', "{},", "{}]}"), _read_tokenizer, "tokenizer-broken"),
+    "empty objects": _bomb("t.json", lambda: _json('{"a":[', "{},", "{}]}", 4), _read_tokenizer, "tokenizer-broken"),
     "a long number": _bomb("t.json", lambda: _json('{"a":', "9", "}"), _read_tokenizer, "json-broken"),
     "a long fraction": _bomb("t.json", lambda: _json('{"a":0.', "9", "}"), _read_tokenizer, "tokenizer-broken"),
     "escaped halves": _bomb("t.json", lambda: _json('{"a":"', "\\ud800", '"}'), _read_tokenizer, "json-broken"),
     "characters of one code": _bomb(
         "c.json",
-        lambda: ("[" + ",".join(f'"{chr(at)}\\tabc"' for at in range(0x20000, 0x60000)) + "]").encode(),
+        lambda: ("[" + ",".join(f'"{chr(at)}\\tabc"' for at in range(0x20000, 0x30000)) + "]").encode(),
         read_cangjie,
         LOADED,
     ),
@@ -228,7 +232,7 @@ BOMBS: dict[str, Bomb] = {
         "m.pth", lambda: _torch(b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s."), _read_checkpoint, "torch-contents"
     ),
     "shared entries": _bomb("m.pth", lambda: _torch(_shared_entries(40_000)), _read_checkpoint, "torch-contents"),
-    "keys with one hash": _bomb("m.pth", lambda: _torch(_colliding_keys(150_000)), _read_checkpoint, "torch-contents"),
+    "keys with one hash": _bomb("m.pth", lambda: _torch(_colliding_keys(60_000)), _read_checkpoint, "torch-contents"),
     "a long text": _bomb(
         "m.pth",
         lambda: _torch(b"\x80\x02X\x00\x00\xf0\x00" + b"a" * 0xF00000 + b"."),
@@ -242,15 +246,15 @@ BOMBS: dict[str, Bomb] = {
         "torch-contents",
     ),
     "a pickle of names": _bomb(
-        "m.pth", lambda: b"\x80\x02" + b"ca\nb\n0" * 100_000 + b".", _read_checkpoint, "checkpoint-pickle"
+        "m.pth", lambda: b"\x80\x02" + b"ca\nb\n0" * 100_000 + b".", _read_bare_pickle, "checkpoint-pickle"
     ),
-    "many pickles": _bomb("m.pth", lambda: b"\x80\x02N." * 60_000, _read_checkpoint, "checkpoint-pickle"),
+    "many pickles": _bomb("m.pth", lambda: b"\x80\x02N." * 60_000, _read_bare_pickle, "checkpoint-pickle"),
     "many records": _bomb("m.pth", lambda: _many_records(20_000), _read_checkpoint, "torch-archive"),
     "pieces of growing length": _bomb(
-        "u.model", lambda: _pieces(["a" * at for at in range(2, 1500)], 1), _read_tokenizer, LOADED
+        "u.model", lambda: _pieces(["a" * at for at in range(2, 700)], 1), _read_tokenizer, LOADED
     ),
     "unused pieces of growing length": _bomb(
-        "b.model", lambda: _pieces(["a" * at for at in range(2, 1500)], 2, 5), _read_tokenizer, LOADED
+        "b.model", lambda: _pieces(["a" * at for at in range(2, 700)], 2, 5), _read_tokenizer, LOADED
     ),
     "pieces without number": _bomb(
         "u.model", lambda: _pieces([f"a{at}" for at in range(100_000)], 1), _read_tokenizer, LOADED

@@ -115,7 +115,7 @@ class TorchZipTarget(TorchTarget):
     """Archives that lie about their records."""
 
     name: ClassVar[str] = "torch-zip"
-    count: ClassVar[int] = 3000
+    count: ClassVar[int] = 2500
 
     def mutant(self, rng: Random) -> Mutant:
         seed, data = self.pick(rng)
@@ -136,7 +136,7 @@ class TorchPickleTarget(TorchTarget):
     """Sound archives with damaged and hostile pickles inside, and such pickles by themselves."""
 
     name: ClassVar[str] = "torch-pickle"
-    count: ClassVar[int] = 3000
+    count: ClassVar[int] = 2500
 
     def mutant(self, rng: Random) -> Mutant:
         seed, data = self.pick(rng)

@@ -22,7 +22,7 @@ class SentencePieceTarget(Target):
     """Unigram and BPE models, with and without a normaliser's table."""
 
     name: ClassVar[str] = "sentencepiece"
-    count: ClassVar[int] = 4000
+    count: ClassVar[int] = 3000
 
     def make_seeds(self, folder: Path) -> None:
         rules = folder / "rules"

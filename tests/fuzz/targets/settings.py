@@ -89,7 +89,7 @@ class RunYamlTarget(YamlTarget):
     """run.yaml, as `voxgraft new` writes it and as people shorten it."""
 
     name: ClassVar[str] = "run-yaml"
-    count: ClassVar[int] = 2500
+    count: ClassVar[int] = 2000
 
     def make_seeds(self, folder: Path) -> None:
         settings = RunSettings(base=Path("base"), language="am", texts=(Path("a.txt"), Path("b.txt")))

@@ -22,7 +22,7 @@ class TextTarget(Target):
     """Files of sentences."""
 
     name: ClassVar[str] = "text"
-    count: ClassVar[int] = 3000
+    count: ClassVar[int] = 2500
 
     def make_seeds(self, folder: Path) -> None:
         (folder / "am.txt").write_text("ሰላም ለዓለም፡፡\nእንደምን አደሩ?\nቡና እፈልጋለሁ።\n", encoding="utf-8")

@@ -95,7 +95,7 @@ class BpeJsonTarget(Target):
     """tokenizers-JSON with a BPE model."""
 
     name: ClassVar[str] = "tokenizer-json"
-    count: ClassVar[int] = 4000
+    count: ClassVar[int] = 3000
 
     def make_seeds(self, folder: Path) -> None:
         write_documents(folder, [("texts.json", bpe_document()), ("pairs.json", bpe_document(pairs=True))])
