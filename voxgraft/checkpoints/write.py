@@ -10,6 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -123,20 +124,22 @@ def write_torch_tree(
     sink: Sink, tree: Dictionary, storages: Mapping[str, StorageBytes], folder: str = "archive/"
 ) -> None:
     """A torch archive of any tree that `dump_pickle` takes; `storages` by the keys that its tensors name."""
-    archive = _ZipWriter(sink)
-    archive.add(folder + "data.pkl", dump_pickle(tree))
-    archive.add(folder + "byteorder", b"little")
-    for key, storage in storages.items():
-        archive.add_storage(f"{folder}data/{key}", storage)
-    archive.add(folder + "version", b"3\n")
-    archive.finish()
+    with ThreadPoolExecutor(1) as pool:
+        archive = _ZipWriter(sink, pool)
+        archive.add(folder + "data.pkl", dump_pickle(tree))
+        archive.add(folder + "byteorder", b"little")
+        for key, storage in storages.items():
+            archive.add_storage(f"{folder}data/{key}", storage)
+        archive.add(folder + "version", b"3\n")
+        archive.finish()
 
 
 class _ZipWriter:
     """Stored records, each aligned, then the directory."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
         self._sink = sink
+        self._pool = pool
         self._directory: list[bytes] = []
 
     def add(self, name: str, data: bytes) -> None:
@@ -148,9 +151,11 @@ class _ZipWriter:
         sink.write(_local_header(name.encode(), header_at, large=large))
         crc = count = 0
         for chunk in storage.chunks():
-            crc = zlib.crc32(chunk, crc)
-            count += len(chunk)
+            # Checksum and write of one chunk side by side: both let other threads run, and each takes a while.
+            sum_up = self._pool.submit(zlib.crc32, chunk, crc)
             sink.write(chunk)
+            crc = sum_up.result()
+            count += len(chunk)
         _exactly(size, count, name)
         storage.check(crc)
         sink.write(b"PK\x07\x08" + struct.pack("<IQQ" if large else "<III", crc, size, size))
