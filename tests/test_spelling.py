@@ -36,7 +36,7 @@ def test_text_of_the_new_language_starts_with_its_tag_and_has_no_unknown(spellin
     assert spelling.grown.unknown_id not in ids
 
 
-@pytest.mark.parametrize("text", ["ሰላም [am] ለዓለም", "[am]", "ሰ[am]ም", "([am])", "[AM] ሰላም"])
+@pytest.mark.parametrize("text", ["ሰላም [am] ለዓለም", "[am]", "ሰ[am]ም", "([am])", "[AM] ሰላም", "[am][am]"])
 def test_a_tag_typed_inside_the_text_is_broken_up(spelling: Spelling, text: str) -> None:
     assert spelling.grown is not None
     ids = spelling.encode(text, "am")
@@ -52,3 +52,10 @@ def test_breaking_a_tag_up_changes_nothing_else(spelling: Spelling) -> None:
     unbroken = [spelling.grown.shown(token) for token in spelling.encode("ሰላም [am ] ሰላም", "am")]
     unbroken.remove("[SPACE]")
     assert sorted(spelled) == sorted(unbroken)
+
+
+def test_the_tag_of_another_language_inside_the_text_is_broken_up_too(spelling: Spelling) -> None:
+    assert spelling.grown is not None
+    spelled = [spelling.grown.shown(token) for token in spelling.encode("ሰላም [fr] ሰላም", "am")]
+    assert "[fr]" not in spelled
+    assert spelled[0] == "[am]"

@@ -5,6 +5,7 @@ Text of a base language is always spelled by the base's own tokenizer; the grown
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from voxgraft.text.texts import Texts, proof_corpus, user_corpus
 from voxgraft.tokenizers.base import Additions, Tokenizer
 from voxgraft.tokenizers.prove import NewText, Proof, prove
 from voxgraft.tokenizers.train import Learnt, learn
+
+_LANGUAGE_TAG = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
+"""The place behind the bracket of something that looks like a tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Spelling:
         return self.front.prepare(self.front.clean(text), language if known else None)
 
     def encode(self, text: str, language: str | None) -> list[int]:
-        """Ids of a text. Tags of the new language that a user typed inside the text are broken up."""
+        """Ids of a text. Language tags that a user typed inside text of the new language are broken up."""
         if language is None or language != self.language or self.grown is None:
             return self.base.encode(self.prepare_base(text, language))
         tag = self.tag
@@ -64,9 +68,7 @@ class Spelling:
             return self.grown.encode(prepared)
         ids = [self.grown.ids[tag]] if self.grown.has_whole(tag) else self.grown.encode(tag)
         # Cut behind the bracket: letters and brackets never share a piece, so the spelling is as without the tag.
-        first, *others = prepared.split(tag)
-        parts = [first, *(tag[1:] + other for other in others)]
-        for part in (*(part + tag[0] for part in parts[:-1]), parts[-1]):
+        for part in _LANGUAGE_TAG.split(prepared):
             ids += self.grown.encode(part)
         return ids
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from voxgraft.errors import Finding, finding
 from voxgraft.text.characters import exemplar, letters_by_script, scripts_of
 
-_OWN_SHARE = 0.5
+_OWN_SHARE = 0.3
 """With a smaller share of letters in the language's own script, the texts are of another language."""
 _FEW_SENTENCES = 100
 
