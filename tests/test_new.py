@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(project: Path, words: l
 @pytest.mark.parametrize("run", ["am.txt/run", "x" * 300, "."])
 def test_a_run_folder_that_cannot_be_made_is_our_error(project: Path, run: str) -> None:
     before = sorted(project.rglob("*"))
-    assert error_code(voxgraft(project, "new", run, "--json")) in ("file-unreadable", "file-exists")
+    assert error_code(voxgraft(project, "new", run, "--json")) in ("file-unwritable", "file-exists")
     assert sorted(project.rglob("*")) == before
 
 
@@ -247,5 +247,5 @@ def test_a_run_is_whole_or_absent_when_the_disk_says_no(project: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     (project / "locked").mkdir(mode=0o500)
-    assert error_code(voxgraft(project, "new", "locked/run", "--json")) == "file-unreadable"
+    assert error_code(voxgraft(project, "new", "locked/run", "--json")) == "file-unwritable"
     assert not list((project / "locked").iterdir())

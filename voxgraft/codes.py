@@ -23,8 +23,9 @@ class Code:
 CATALOGUE: dict[str, Code] = {
     # ---- files -------------------------------------------------------------------------------------------
     "file-missing": Code("files", "A file or folder that was named is not there.", "check the path."),
-    "file-unreadable": Code(
-        "files", "The system would not let us read or write it.", "check permissions and the disk."
+    "file-unreadable": Code("files", "The system would not let us read it.", "check permissions and the disk."),
+    "file-unwritable": Code(
+        "files", "The system would not let us write there.", "check permissions and the disk, or choose another place."
     ),
     "file-empty": Code(
         "files", "The file has no bytes, often a download or a copy that was cut off.", "fetch or copy it again."

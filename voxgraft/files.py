@@ -391,7 +391,7 @@ def _umask() -> int:
 def _write_error(error: OSError, path: Path) -> FileError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FileError("disk-full", f"no room to write {path.name}", where=path)
-    return FileError("file-unreadable", f"cannot write {path.name}: {_reason(error)}", where=path)
+    return FileError("file-unwritable", f"cannot write {path.name}: {_reason(error)}", where=path)
 
 
 def _reason(error: BaseException) -> str:
