@@ -24,6 +24,8 @@ from voxgraft.files import read_yaml
 FamilyName = Literal["chatterbox", "indextts2"]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
+RUN_FILE = "run.yaml"
+"""What a run is asked for, in its folder."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from voxgraft.codes import CATALOGUE
 
@@ -72,6 +72,11 @@ class VoxgraftError(Exception):
     def __init__(self, code: str, found: str, *, expected: str = "", where: str | Path = "", cure: str = "") -> None:
         self.finding = finding(code, found, expected=expected, where=where, cure=cure, level="error")
         super().__init__("\n".join(self.finding.lines()))
+
+    @classmethod
+    def of(cls, item: Finding) -> Self:
+        """The error that says what a finding says."""
+        return cls(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
 
     @property
     def code(self) -> str:

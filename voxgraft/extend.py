@@ -23,7 +23,7 @@ from voxgraft.results import Line
 from voxgraft.rows import RowReport
 from voxgraft.settings import ExtendSettings
 from voxgraft.spelling import Spelling
-from voxgraft.tables import RowCount, family_of_checkpoint, make_tables, require_fit, require_grown, tokenizer_beside
+from voxgraft.tables import RowCount, family_of_checkpoint, make_tables, require_grown, tokenizer_beside
 from voxgraft.tokenizers import open_tokenizer
 
 
@@ -78,9 +78,7 @@ def extend(settings: ExtendSettings) -> ExtendResult:
         base_path = settings.base_tokenizer or tokenizer_beside(settings.checkpoint, family)
         base = open_tokenizer(base_path)
         require_grown(base, grown)
-        require_fit(checkpoint, family, base.size)
-        spelling = Spelling.of(family, base, grown, None)
-        made = make_tables(settings.checkpoint, spelling, settings.rows)
+        made = make_tables(checkpoint, Spelling.of(family, base, grown, None), settings.rows)
         counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
         plan = GrowthPlan({name: TableGrowth(base.size, family.spare_rows, rows) for name, rows in made.rows.items()})
         report = grow(checkpoint, plan, settings.output, overwrite=settings.overwrite, hashed=settings.hash)

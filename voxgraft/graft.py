@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_family
-from voxgraft.checkpoints import write_rows
-from voxgraft.config import RowSettings
+from voxgraft.checkpoints import open_checkpoint, write_rows
+from voxgraft.config import RUN_FILE, RowSettings
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import BaseFiles
 from voxgraft.files import replacing, replacing_folder, seen_from, sha256_of, write_json, write_text
-from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, GraftCard, card_text, made_with, readme, versions
+from voxgraft.graft_folder import (
+    CARD_NAME,
+    README_NAME,
+    ROWS_NAME,
+    RUN_CARD_NAME,
+    GraftCard,
+    card_text,
+    made_with,
+    readme,
+    versions,
+)
 from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
@@ -85,20 +95,22 @@ def graft(settings: GraftSettings) -> GraftResult:
     if not proof.holds:
         return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, {}, (), None)
     require_grown(base, grown)
-    made = make_tables(files.checkpoint, spelling, settings.rows)
+    with open_checkpoint(files.checkpoint) as checkpoint:
+        made = make_tables(checkpoint, spelling, settings.rows)
     folder = settings.run / "graft"
-    _write(folder, spelling, files, made, settings.rows, proof)
-    _write_card(settings, spelling, files)
+    base_card = _base_card(spelling, files)
+    _write(folder, spelling, base_card, made, settings.rows, proof)
+    _write_card(settings, spelling, base_card)
     return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
 
 
 def _required(settings: GraftSettings) -> tuple[Path, str]:
     for name in ("base", "language"):
         if getattr(settings, name) is None:
-            raise ConfigError("config-missing", f"`{name}` is not given", where=settings.run / "run.yaml")
+            raise ConfigError("config-missing", f"`{name}` is not given", where=settings.run / RUN_FILE)
     if not settings.texts and settings.tokenizer.file is None:
         found = "neither `texts` nor `tokenizer.file` is given"
-        raise ConfigError("config-missing", found, where=settings.run / "run.yaml")
+        raise ConfigError("config-missing", found, where=settings.run / RUN_FILE)
     assert settings.base is not None
     assert settings.language is not None
     return settings.base, settings.language
@@ -114,26 +126,29 @@ def _grown_tokenizer(settings: GraftSettings, spelling: Spelling, texts: Texts) 
     return learnt.grown, learnt, f"{spelling.base.path.name}, grown by what was learnt from {names}"
 
 
-def _write(
-    folder: Path, spelling: Spelling, files: BaseFiles, made: MadeRows, settings: RowSettings, proof: Proof
-) -> None:
-    grown, language = spelling.grown, spelling.language
-    assert grown is not None
-    assert language is not None
-    name = f"tokenizer{files.tokenizer.suffix}"
-    checkpoint_sha256 = sha256_of(files.checkpoint)
-    base = {
+def _base_card(spelling: Spelling, files: BaseFiles) -> dict[str, Any]:
+    """The base that a graft belongs to. Hashes the checkpoint, which takes a while for gigabytes."""
+    return {
         "checkpoint": files.checkpoint.name,
-        "checkpoint_sha256": checkpoint_sha256,
+        "checkpoint_sha256": sha256_of(files.checkpoint),
         "tokenizer": files.tokenizer.name,
         "tokenizer_sha256": spelling.base.sha256,
         "pieces": spelling.base.size,
     }
+
+
+def _write(
+    folder: Path, spelling: Spelling, base: dict[str, Any], made: MadeRows, settings: RowSettings, proof: Proof
+) -> None:
+    grown, language = spelling.grown, spelling.language
+    assert grown is not None
+    assert language is not None
+    name = f"tokenizer{spelling.base.path.suffix}"
     counts = {key: getattr(proof.counts, key) for key in ("same", "base_unknown", "holds_tag", "changed", "total")}
     with replacing_folder(folder) as temporary:
         with replacing(temporary / name) as stream:
             stream.write(grown.data)
-        note = {"family": spelling.family.name, "language": language, "base_sha256": checkpoint_sha256}
+        note = {"family": spelling.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
         write_rows(temporary / ROWS_NAME, made.rows, note)
         card = GraftCard(
             family=spelling.family.name,
@@ -161,14 +176,14 @@ def _sample_lines(made: MadeRows) -> list[str]:
     return [f"For a look: {near}."]
 
 
-def _write_card(settings: GraftSettings, spelling: Spelling, files: BaseFiles) -> None:
+def _write_card(settings: GraftSettings, spelling: Spelling, base: dict[str, Any]) -> None:
     """RUN/card.json: what the run was made from."""
     card = {
         "format": "voxgraft-run-1",
         "family": spelling.family.name,
-        "base": {path.name: sha256_of(path) for path in (files.checkpoint, files.tokenizer)},
+        "base": {base[part]: base[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
         "texts": {str(seen_from(settings.run, path)): sha256_of(path) for path in settings.texts},
         "settings": made_with(settings),
         "versions": versions(),
     }
-    write_json(settings.run / "card.json", card, overwrite=True)
+    write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)

@@ -23,6 +23,8 @@ from voxgraft.tokenizers.base import Tokenizer
 
 FORMAT = "voxgraft-graft-1"
 CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
+RUN_CARD_NAME = "card.json"
+"""In the run folder, beside the graft: what the run was made from."""
 _PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex")
 _TEXT_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
 

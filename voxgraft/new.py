@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_family
-from voxgraft.config import RunSettings, commented_yaml, merged_values, settings_from
+from voxgraft.config import RUN_FILE, RunSettings, commented_yaml, merged_values, settings_from
 from voxgraft.errors import ConfigError, FileError, Finding, finding
 from voxgraft.families import family
 from voxgraft.families.base import Family
@@ -28,7 +28,6 @@ from voxgraft.results import Line, Table
 from voxgraft.settings import NewSettings
 from voxgraft.text.characters import exemplar
 
-RUN_FILE = "run.yaml"
 TITLE = (
     "What this run is asked for. Every key stands here with its meaning; flags of a command win over this file.\n"
     "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."

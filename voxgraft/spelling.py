@@ -84,7 +84,7 @@ def learn_language(spelling: Spelling, texts: Texts, settings: LearnSettings) ->
     assert language is not None
     for item in suit_findings(language, texts.sentences):
         if item.level == "error":
-            raise TextError(item.code, item.found, expected=item.expected, cure=item.cure)
+            raise TextError.of(item)
     if spelling.tag in base.ids and not base.has_whole(spelling.tag):
         raise TokenizerError("tag-taken", f"the base has {spelling.tag} as an ordinary piece", where=base.path)
     tag = spelling.tag if spelling.tag and not base.has_whole(spelling.tag) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.checkpoints import Checkpoint, open_checkpoint
+from voxgraft.checkpoints import Checkpoint
 from voxgraft.checkpoints.dtypes import FLOATS
 from voxgraft.config import RowSettings
 from voxgraft.errors import CheckpointError, FileError, Finding, TokenizerError, finding
@@ -107,13 +107,13 @@ def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> l
 def require_fit(checkpoint: Checkpoint, found_family: Family, pieces: int) -> None:
     """Raise the first of `row_findings`."""
     for item in row_findings(checkpoint, found_family, pieces):
-        raise CheckpointError(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
+        raise CheckpointError.of(item)
 
 
 def require_grown(base: Tokenizer, grown: Tokenizer) -> None:
     """The grown tokenizer must be the base's with pieces appended, without gaps: raise the first finding else."""
     for item in structure_findings(base, grown, None):
-        raise TokenizerError(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
+        raise TokenizerError.of(item)
 
 
 def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> Iterator[tuple[str, str, Array]]:
@@ -146,15 +146,14 @@ class MadeRows:
     samples: tuple[RowReport, ...]
 
 
-def make_tables(checkpoint_path: Path, spelling: Spelling, settings: RowSettings) -> MadeRows:
-    """New rows for every text table of a base checkpoint."""
+def make_tables(checkpoint: Checkpoint, spelling: Spelling, settings: RowSettings) -> MadeRows:
+    """New rows for every text table of a base checkpoint; an error if its rows do not fit the base's tokenizer."""
+    require_fit(checkpoint, spelling.family, spelling.base.size)
     plans = plan_rows(spelling, settings.init)
     rows: dict[str, Array] = {}
     samples: tuple[RowReport, ...] = ()
-    with open_checkpoint(checkpoint_path) as checkpoint:
-        require_fit(checkpoint, spelling.family, spelling.base.size)
-        for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
-            rows[tensor] = make_rows(table, plans, settings, role)
-            if role == "embedding":
-                samples = tuple(report_rows(table, rows[tensor], plans, spelling))
+    for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
+        rows[tensor] = make_rows(table, plans, settings, role)
+        if role == "embedding":
+            samples = tuple(report_rows(table, rows[tensor], plans, spelling))
     return MadeRows(rows, counts_by_method(plans), samples)

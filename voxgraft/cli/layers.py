@@ -8,11 +8,9 @@ from typing import Any
 
 from voxgraft.cli.flags import CommandLine
 from voxgraft.cli.usage import COMMAND_LINE
-from voxgraft.config import Origin, RunSettings, Settings, merged_values, read_settings, settings_from
+from voxgraft.config import RUN_FILE, Origin, RunSettings, Settings, merged_values, read_settings, settings_from
 from voxgraft.errors import FileError
 from voxgraft.files import is_there
-
-RUN_FILE = "run.yaml"
 
 
 def resolve(line: CommandLine) -> Settings:

@@ -10,9 +10,7 @@ from typing import Any
 from voxgraft.errors import Finding, GraftError, finding
 from voxgraft.files import existing_file, read_json, sha256_of
 from voxgraft.findings.subject import Subject
-from voxgraft.graft_folder import made_with
-
-CARD_NAME = "card.json"
+from voxgraft.graft_folder import RUN_CARD_NAME, made_with
 
 
 def belonging_findings(subject: Subject) -> list[Finding]:
@@ -20,7 +18,7 @@ def belonging_findings(subject: Subject) -> list[Finding]:
     run, base = subject.run, subject.base
     if run is None or base is None:
         return []
-    card = _card(run / CARD_NAME) if os.path.exists(run / CARD_NAME) or subject.graft else {}
+    card = _card(run / RUN_CARD_NAME) if os.path.exists(run / RUN_CARD_NAME) or subject.graft else {}
     stated: dict[Path, str] = {base.folder / name: digest for name, digest in _hashes(card, "base").items()}
     if subject.graft is not None:
         for part in ("checkpoint", "tokenizer"):
@@ -64,7 +62,7 @@ def _hashes(card: dict[str, Any], key: str) -> dict[str, str]:
     """File names with their SHA-256, as the card states them."""
     value = card.get(key, {})
     if not isinstance(value, dict) or not all(isinstance(digest, str) for digest in value.values()):
-        raise GraftError("graft-broken", f"`{key}` in {CARD_NAME} is no list of files with their SHA-256")
+        raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is no list of files with their SHA-256")
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from voxgraft.config import RUN_FILE
 from voxgraft.errors import Finding, Level, finding
 from voxgraft.families.base import Family
 from voxgraft.findings.subject import Subject
@@ -23,7 +24,7 @@ def run_rate_findings(subject: Subject) -> list[Finding]:
     findings: list[Finding] = []
     for part in _PARTS_BY_MODE[train.mode]:
         name = _SETTINGS[part]
-        findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / "run.yaml")
+        findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / RUN_FILE)
     return findings
 
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 from voxgraft.errors import TokenizerError
 from voxgraft.files import read_json, write_json
@@ -108,6 +108,16 @@ def _parts(value: Any, text: str) -> tuple[str, str]:
     if left + right != text:
         raise ValueError(f"{left!r:.40} and {right!r:.40} do not make {text!r:.40}")
     return left, right
+
+
+def broken(path: Path, found: str, expected: str = "") -> NoReturn:
+    """Refuse a tokenizer file that is damaged."""
+    raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", expected=expected, where=path)
+
+
+def unsupported(path: Path, found: str, expected: str) -> NoReturn:
+    """Refuse a tokenizer file that works in a way about which nothing can be proven."""
+    raise TokenizerError("tokenizer-unsupported", f"{path.name}: {found}", expected=expected, where=path)
 
 
 class Tokenizer(ABC):

@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 
 from voxgraft.errors import TokenizerError
-from voxgraft.tokenizers.base import Additions, Tokenizer
+from voxgraft.tokenizers.base import Additions, Tokenizer, broken, unsupported
 
 MAX_ID = 1_000_000
 _ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -120,15 +120,15 @@ def _validate(document: dict[str, Any], path: Path) -> None:
     for key, accepted in _ACCEPTED.items():
         value = document.get(key)
         if value not in accepted:
-            _unsupported(path, f"{key} is {_brief(value)}", f"{_brief(accepted[0])}")
+            unsupported(path, f"{key} is {_brief(value)}", f"{_brief(accepted[0])}")
     for key, accepted in _ACCEPTED_MODEL.items():
         value = model.get(key)
         if value not in accepted:
-            _unsupported(path, f"model.{key} is {_brief(value)}", f"{_brief(accepted[0])}")
+            unsupported(path, f"model.{key} is {_brief(value)}", f"{_brief(accepted[0])}")
     vocab = _validated_vocab(model.get("vocab"), path)
     unknown = model.get("unk_token")
     if not isinstance(unknown, str) or unknown not in vocab:
-        _broken(path, f"unk_token {_brief(unknown)} is not in the vocabulary")
+        broken(path, f"unk_token {_brief(unknown)} is not in the vocabulary")
     _validate_added(document.get("added_tokens"), vocab, path)
     _validate_merges(model.get("merges"), vocab, path)
 
@@ -153,10 +153,10 @@ _ACCEPTED_MODEL: dict[str, tuple[Any, ...]] = {
 
 def _validated_vocab(vocab: Any, path: Path) -> dict[str, int]:
     if not isinstance(vocab, dict) or not vocab:
-        _broken(path, "model.vocab is not a map from piece to id")
+        broken(path, "model.vocab is not a map from piece to id")
     for piece, at in vocab.items():
         if type(at) is not int or not 0 <= at < MAX_ID:
-            _broken(path, f"piece {piece!r:.40} has id {_brief(at)}", f"a whole number from 0 to {MAX_ID - 1:,}")
+            broken(path, f"piece {piece!r:.40} has id {_brief(at)}", f"a whole number from 0 to {MAX_ID - 1:,}")
     if len(set(vocab.values())) != len(vocab):
         seen: dict[int, str] = {}
         for piece, at in vocab.items():
@@ -169,17 +169,17 @@ def _validated_vocab(vocab: Any, path: Path) -> dict[str, int]:
 
 def _validate_added(added: Any, vocab: dict[str, int], path: Path) -> None:
     if not isinstance(added, list):
-        _broken(path, "added_tokens is not a list")
+        broken(path, "added_tokens is not a list")
     holders = {at: piece for piece, at in vocab.items()}
     seen: set[str] = set()
     for token in added:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str) or not token["content"]:
-            _broken(path, f"added token {_brief(token)} has no content")
+            broken(path, f"added token {_brief(token)} has no content")
         content, at = token["content"], token.get("id")
         if type(at) is not int or not 0 <= at < MAX_ID:
-            _broken(path, f"added token {content!r:.40} has id {_brief(at)}")
+            broken(path, f"added token {content!r:.40} has id {_brief(at)}")
         if any(type(token.get(flag)) is not bool for flag in _ADDED_FLAGS):
-            _broken(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_FLAGS)}")
+            broken(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_FLAGS)}")
         if content in seen or vocab.get(content, at) != at or holders.get(at, content) != content:
             found = f"added token {content!r:.40} with id {at} clashes with another piece"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
@@ -189,26 +189,18 @@ def _validate_added(added: Any, vocab: dict[str, int], path: Path) -> None:
 
 def _validate_merges(merges: Any, vocab: dict[str, int], path: Path) -> None:
     if not isinstance(merges, list):
-        _broken(path, "model.merges is not a list")
+        broken(path, "model.merges is not a list")
     styles: set[type] = set()
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            _broken(path, f"merge {number} is {_brief(merge)}", "two pieces")
+            broken(path, f"merge {number} is {_brief(merge)}", "two pieces")
         styles.add(type(merge))
         for piece in (*pair, "".join(pair)):
             if piece not in vocab:
-                _broken(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
+                broken(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
     if len(styles) > 1:
-        _broken(path, "merges are written in two styles")
-
-
-def _broken(path: Path, found: str, expected: str = "") -> Any:
-    raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", expected=expected, where=path)
-
-
-def _unsupported(path: Path, found: str, expected: str) -> Any:
-    raise TokenizerError("tokenizer-unsupported", f"{path.name}: {found}", expected=expected, where=path)
+        broken(path, "merges are written in two styles")
 
 
 def _brief(value: Any) -> str:

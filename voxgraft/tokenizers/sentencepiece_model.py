@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.errors import TokenizerError
-from voxgraft.tokenizers.base import WORD_START, Additions, Kind, Tokenizer
+from voxgraft.tokenizers.base import WORD_START, Additions, Kind, Tokenizer, broken, unsupported
 
 _NORMAL, _UNKNOWN, _USER_DEFINED = 1, 2, 4
 _UNIGRAM, _BPE = 1, 2
@@ -172,18 +172,18 @@ def _engine(data: bytes, path: Path) -> Any:
 def _validate(model: Any, path: Path) -> None:
     spec, normaliser = model.trainer_spec, model.normalizer_spec
     if not 3 <= len(model.pieces) <= _MAX_PIECES:
-        _broken(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_PIECES:,}")
+        broken(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_PIECES:,}")
     if spec.model_type not in (_UNIGRAM, _BPE):
-        _unsupported(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
+        unsupported(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
     if spec.byte_fallback or any(piece.type == 6 for piece in model.pieces):
-        _unsupported(path, "byte fallback: it already spells every character", "a model without it")
+        unsupported(path, "byte fallback: it already spells every character", "a model without it")
     if spec.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
-        _unsupported(path, "spaces are marked after words or not at all", "spaces marked before words")
+        unsupported(path, "spaces are marked after words or not at all", "spaces marked before words")
     _validate_pieces(model, path)
     for name, piece_type in (("bos", 3), ("eos", 3)):
         at = getattr(spec, f"{name}_id")
         if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (piece_type, 4)):
-            _broken(path, f"{name} has id {at}, which is no control piece")
+            broken(path, f"{name} has id {at}, which is no control piece")
     for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
         _validate_charsmap(charsmap, path)
     if model.HasField("self_test_data"):
@@ -195,20 +195,20 @@ def _validate_pieces(model: Any, path: Path) -> None:
     for at, piece in enumerate(model.pieces):
         text = piece.piece
         if not isinstance(text, str):  # the parser hands on what is not UTF-8 as bytes
-            _broken(path, f"piece {at} is not UTF-8")
+            broken(path, f"piece {at} is not UTF-8")
         if not text or "\x00" in text:
-            _broken(path, f"piece {at} is empty or holds NUL")
+            broken(path, f"piece {at} is empty or holds NUL")
         if text in seen:
             found = f"piece {text!r:.40} stands at {seen[text]} and at {at}"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen[text] = at
         if piece.type not in (1, 2, 3, 4, 5):
-            _broken(path, f"piece {at} has type {piece.type}")
+            broken(path, f"piece {at} has type {piece.type}")
         if not math.isfinite(piece.score) or abs(piece.score) > 1e9:
-            _broken(path, f"piece {at} has score {piece.score}")
+            broken(path, f"piece {at} has score {piece.score}")
     unknowns = [at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
     if len(unknowns) != 1:
-        _broken(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
+        broken(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
 
 
 def _validate_charsmap(charsmap: bytes, path: Path) -> None:
@@ -217,12 +217,12 @@ def _validate_charsmap(charsmap: bytes, path: Path) -> None:
         return
     size = int.from_bytes(charsmap[:4], "little") if len(charsmap) > 4 else 0
     if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
-        _broken(path, "the normaliser's table is damaged")
+        broken(path, "the normaliser's table is damaged")
     units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
     inner = units >> 31 == 0
     jumps = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
     if (jumps[inner] | 0xFF >= len(units)).any():
-        _broken(path, "the normaliser's table points outside itself")
+        broken(path, "the normaliser's table points outside itself")
     # A unit with the ninth bit says that its jump leads to a value: the place of a text behind the table.
     places = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
     _validate_replacements(charsmap[4 + size :], places, path)
@@ -232,13 +232,5 @@ def _validate_replacements(texts: bytes, places: NDArray[np.int64], path: Path) 
     """What the normaliser writes must be whole characters, or its results could not be read back."""
     starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
     if (places >= len(texts)).any() or not starts[places].all():
-        _broken(path, "the normaliser's table points outside its texts")
+        broken(path, "the normaliser's table points outside its texts")
     texts.decode("utf-8")
-
-
-def _broken(path: Path, found: str, expected: str = "") -> Any:
-    raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", expected=expected, where=path)
-
-
-def _unsupported(path: Path, found: str, expected: str) -> Any:
-    raise TokenizerError("tokenizer-unsupported", f"{path.name}: {found}", expected=expected, where=path)
