@@ -21,8 +21,8 @@ from tests.shared import shared
 from voxgraft.errors import ConfigError, FileError
 from voxgraft.families import family, family_names, family_of
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize, unified_voice_shapes
+from voxgraft.families.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes, voice_encoder_shapes
+from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize, codec_shapes, unified_voice_shapes
 from voxgraft.families.random_base import make_random_base, random_maker
 from voxgraft.families.random_values import RandomSize
 from voxgraft.files import sha256_of
@@ -68,6 +68,19 @@ def test_unified_voice_has_the_published_names_and_shapes_in_their_order() -> No
     assert list(unified_voice_shapes(tiny).items()) == list(golden.items())
 
 
+def test_what_hears_has_the_published_names_and_shapes_in_their_order() -> None:
+    chatterbox, index = "golden/chatterbox/names.json", "golden/indextts2/names.json"
+    assert list(voice_encoder_shapes().items()) == list(golden_shapes(chatterbox, "ve").items())
+    assert list(codec_shapes().items()) == list(golden_shapes(index, "repcodec_full").items())
+    assert list(codec_shapes(32, 64, 2).items()) == list(golden_shapes(index, "repcodec_small").items())
+    small = golden_shapes(chatterbox, "s3_small")
+    assert list(speech_tokenizer_shapes(128, 2).items()) == list(small.items())
+    full = golden_shapes(chatterbox, "s3_full")
+    computed = {name: full.pop(name) for name in ("_mel_filters", "window")}
+    assert computed == {"_mel_filters": (128, 201), "window": (400,)}
+    assert list(speech_tokenizer_shapes().items()) == list(full.items())
+
+
 @pytest.mark.parametrize(
     ("name", "tensors", "values"), [("chatterbox", 292, 535_989_248), ("indextts2", 665, 871_100_639)]
 )
@@ -106,11 +119,31 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_weights(
 ) -> None:
     name, files = tiny
     again = make_random_base(name, tmp_path / "again", seed=7)
-    for path in files.folder.iterdir():
-        assert sha256_of(path) == sha256_of(again.folder / path.name), path.name
+    paths = [path for path in files.folder.rglob("*") if path.is_file()]
+    assert len(paths) >= 5
+    for path in paths:
+        assert sha256_of(path) == sha256_of(again.folder / path.relative_to(files.folder)), path.name
     other = make_random_base(name, tmp_path / "other", seed=8)
     assert sha256_of(other.checkpoint) != sha256_of(files.checkpoint)
     assert sha256_of(other.tokenizer) == sha256_of(files.tokenizer)
+
+
+def test_what_hears_lies_beside_the_checkpoint_as_torch_and_safetensors_read_it(tiny: tuple[str, BaseFiles]) -> None:
+    name, files = tiny
+    if name == "chatterbox":
+        voice = torch.load(files.folder / "ve.pt", weights_only=True)
+        assert {key: tuple(value.shape) for key, value in voice.items()} == voice_encoder_shapes()
+        heard = torch.load(files.folder / "s3gen.pt", weights_only=True)
+        expected = {f"tokenizer.{key}": shape for key, shape in speech_tokenizer_shapes(128, 2).items()}
+        assert {key: tuple(value.shape) for key, value in heard.items()} == expected
+        assert all(value.isfinite().all() for value in (*voice.values(), *heard.values()))
+    else:
+        statistics = torch.load(files.folder / "wav2vec2bert_stats.pt", weights_only=True)
+        published = torch.load(shared("real/indextts2/wav2vec2bert_stats.pt"), weights_only=True)
+        assert {key: value.shape for key, value in statistics.items()} == {k: v.shape for k, v in published.items()}
+        assert (statistics["var"] > 0.1).all()
+        codec = load_file(files.folder / "semantic_codec/model.safetensors")
+        assert {key: value.shape for key, value in codec.items()} == codec_shapes(32, 64, 2)
 
 
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])

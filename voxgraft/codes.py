@@ -145,6 +145,42 @@ CATALOGUE: dict[str, Code] = {
         "The base is another generation of this family, whose tensors and tokenizer are not the same.",
         "use a base of the version that is expected.",
     ),
+    # ---- bases, by looking -------------------------------------------------------------------------------
+    "base-several": Code(
+        "bases",
+        "Several files of the folder would do, and voxgraft never guesses which one is meant.",
+        "move the others into another folder, or give the one that is meant its published name.",
+    ),
+    "base-turbo": Code(
+        "bases",
+        "Chatterbox Turbo and Chatterbox Nano are models of their own: a GPT-2 with another tokenizer (50,276 text rows), which speaks English only.",
+        "use Chatterbox multilingual (t3_mtl23ls_v2.safetensors or t3_mtl23ls_v3.safetensors) or English (t3_cfg.safetensors), from ResembleAI/chatterbox.",
+    ),
+    "base-speech-parts": Code(
+        "bases",
+        "The folder holds parts that turn speech into codes or codes into speech, but not the language model, to which a language is taught.",
+        "download the whole base: for Chatterbox the T3 file and its tokenizer too, for IndexTTS-2 gpt.pth, bpe.model and config.yaml.",
+    ),
+    "base-tokenizer-only": Code(
+        "bases",
+        "The folder holds a tokenizer and no model.",
+        "put the checkpoint beside it. The verbs under `voxgraft tokenizer` need the tokenizer alone.",
+    ),
+    "base-adapter": Code(
+        "bases",
+        "A LoRA adapter is only a change to a model; by itself it is none.",
+        "give the folder of the base that the adapter was made for.",
+    ),
+    "base-other-model": Code(
+        "bases",
+        "A model of another library. The bases that voxgraft knows come in formats of their own.",
+        "give a folder of Chatterbox or IndexTTS-2 as their makers publish them.",
+    ),
+    "checkpoint-prefixed": Code(
+        "bases",
+        "The model was saved from inside a wrapper (DDP, torch.compile, a trainer's own class), which put its name before every tensor's.",
+        "save it again without: state = {name.removeprefix(PREFIX): tensor for name, tensor in state.items()}.",
+    ),
     # ---- tokenizers --------------------------------------------------------------------------------------
     "tokenizer-broken": Code(
         "tokenizers", "The tokenizer file is damaged or is not a tokenizer.", "restore it from where it came."
@@ -231,6 +267,37 @@ CATALOGUE: dict[str, Code] = {
         "The text holds an id for which the model has no row; on a GPU this ends in a device assert.",
         "spell the text with the tokenizer of this graft, and make the model with this graft's rows.",
     ),
+    # ---- sequences ---------------------------------------------------------------------------------------
+    "ids-outside": Code(
+        "sequences",
+        "A text id or speech code has no row in the model; on a GPU this ends in a device assert.",
+        "prepare the data with this run's tokenizer and this base's speech tokenizer.",
+    ),
+    "ids-barred": Code(
+        "sequences",
+        "The stock program takes these ids out of every text, so their sound would be learnt from nothing.",
+        "take them out of the tokenizer's output; no piece of a language may stand on them.",
+    ),
+    "ids-length": Code(
+        "sequences",
+        "The utterance is empty, or longer than the model has positions for.",
+        "cut the clip or the text into shorter ones.",
+    ),
+    "ids-form": Code("sequences", "Ids and codes are whole numbers in a row.", "check where they come from."),
+    "packing": Code("sequences", "These sequences do not make a batch.", "give as many of each, none of them empty."),
+    "condition-form": Code(
+        "sequences",
+        "The voice, prompt or emotion that an utterance is conditioned on has not the form that the model reads.",
+        "make the conditions with this family's own front end.",
+    ),
+    "sampling": Code("sequences", "A setting of how speech is drawn makes no sense.", "choose a value in the range."),
+    # ---- IndexTTS-2's conditioning -----------------------------------------------------------------------
+    "features-form": Code(
+        "sequences",
+        "The speech features of a clip are not what the base's encoders read: too few or too many frames, another width, or not finite.",
+        "make them with this family's own front end, from a clip of ordinary length.",
+    ),
+    # ---- layers (continued) ------------------------------------------------------------------------------
     "layer-rows-mismatch": Code(
         "layers",
         "The table has other rows than the model that should hold it.",
@@ -255,6 +322,40 @@ CATALOGUE: dict[str, Code] = {
         "layers",
         "The optimizer state was made for other tensors, for example by a run that trained the whole table; its moments would push the wrong rows.",
         "start the optimizer afresh from this checkpoint, or resume the run that the state belongs to.",
+    ),
+    # ---- adapters ----------------------------------------------------------------------------------------
+    "adapter-settings": Code(
+        "layers",
+        "With these numbers an adapter cannot be made.",
+        "give layers, a rank of at least 1 (8 to 64 are usual) and an alpha above 0.",
+    ),
+    "adapter-layer": Code(
+        "layers",
+        "A layer that should get an adapter is not one that can have it without changing what the base computes.",
+        "check the family's list of body layers against the model.",
+    ),
+    "adapter-present": Code(
+        "layers",
+        "The model has an adapter already, and a model holds one at a time.",
+        "take it out or fold it in first (remove_adapter, merge_adapter), or load the values into the one that is there.",
+    ),
+    "adapter-missing": Code(
+        "layers", "The model has no adapter.", "add one first (add_adapter), with the rank and layers of the graft."
+    ),
+    "adapter-mismatch": Code(
+        "layers",
+        "The adapter was made for other layers, sizes or another rank than the model has.",
+        "use the base and the settings with which the adapter was made.",
+    ),
+    "adapter-variant": Code(
+        "layers",
+        "The adapter is of a kind that computes something else than voxgraft does; read as a plain one it would speak noise.",
+        "make it as plain LoRA: one rank and alpha for all layers, no DoRA, no rank-stabilised scale, no trained biases or extra modules.",
+    ),
+    "adapter-broken": Code(
+        "layers",
+        "The adapter's files do not hold a whole low-rank adapter of finite numbers.",
+        "export it again, or get the files from their maker again.",
     ),
     # ---- checkpoints -------------------------------------------------------------------------------------
     "checkpoint-unknown": Code(
@@ -330,6 +431,11 @@ CATALOGUE: dict[str, Code] = {
         "checkpoints",
         "The checkpoint has no tensor of that name.",
         "check that the checkpoint and the family belong together.",
+    ),
+    "tensors-mismatch": Code(
+        "checkpoints",
+        "Tensors of the model are missing from the file, or have another shape there: it belongs to another model or size, or only a part of it was saved.",
+        "use the file that the base was published with; where a file was grown, use the tokenizer and the graft that it was grown for.",
     ),
     "torch-archive": Code(
         "checkpoints",
@@ -468,6 +574,43 @@ CATALOGUE: dict[str, Code] = {
         "rows",
         "Reading the written file back gave other bits than the input has; the disk or the memory is at fault.",
         "write to another disk, and check this machine's memory.",
+    ),
+    # ---- audio -------------------------------------------------------------------------------------------
+    "audio-shape": Code(
+        "audio",
+        "The waveform is not one channel of floating-point samples.",
+        "mix the channels down to one, and divide 16-bit samples by 32768.",
+    ),
+    "audio-scale": Code(
+        "audio",
+        "The samples are far larger than any sound: they are 16-bit numbers that were never scaled.",
+        "divide them by 32768.",
+    ),
+    "audio-not-finite": Code(
+        "audio",
+        "The waveform holds NaN or infinite samples: a damaged file, or a division by its own silence.",
+        "read the recording again, or leave the clip out.",
+    ),
+    "audio-too-short": Code(
+        "audio", "The clip is too short to be heard as speech.", "leave the clip out, or cut it longer."
+    ),
+    "audio-too-long": Code(
+        "audio",
+        "The clip is longer than the model was made for.",
+        "cut it into sentences, for example along its subtitles.",
+    ),
+    "audio-silent": Code(
+        "audio", "The clip holds no sound, so it has no voice.", "leave the clip out, or check how it was cut."
+    ),
+    "statistics-broken": Code(
+        "audio",
+        "The file with the mean and the variance of the features holds numbers that cannot be divided by.",
+        "download the file again; it comes with the base.",
+    ),
+    "package-missing": Code(
+        "audio",
+        "This part of the work is done by an optional package.",
+        "install voxgraft with the extra that is named.",
     ),
     # ---- grafts ------------------------------------------------------------------------------------------
     "graft-broken": Code(

@@ -6,7 +6,6 @@ own models. Nothing here imports torch or a tokenizer.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from voxgraft.codes import CATALOGUE
-from voxgraft.errors import ConfigError
+from voxgraft.errors import ConfigError, nearest
 from voxgraft.files import read_yaml
 
 FamilyName = Literal["chatterbox", "indextts2"]
@@ -245,12 +244,6 @@ def _yaml_exponent(value: float) -> str:
     """YAML 1.1 reads 1e-05 as a string; 1.0e-05 is a number."""
     mantissa, exponent = f"{value:.10g}".split("e")
     return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
-
-
-def nearest(name: str, valid: list[str]) -> str | None:
-    """The valid name closest to a mistyped one, if any is close."""
-    close = difflib.get_close_matches(name.replace("-", "_"), valid, n=1, cutoff=0.5)
-    return close[0] if close else None
 
 
 def _config_error(

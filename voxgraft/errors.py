@@ -6,6 +6,7 @@ The library raises; only the faces print.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -105,3 +106,9 @@ class CheckpointError(VoxgraftError):
 
 class GraftError(VoxgraftError):
     """A graft or a run folder whose parts do not belong together."""
+
+
+def nearest(name: str, valid: list[str]) -> str | None:
+    """The valid name closest to a mistyped one, if any is close."""
+    close = difflib.get_close_matches(name.replace("-", "_"), valid, n=1, cutoff=0.5)
+    return close[0] if close else None

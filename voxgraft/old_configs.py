@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config import RunSettings, nearest
-from voxgraft.errors import ConfigError, Finding, finding
+from voxgraft.config import RunSettings
+from voxgraft.errors import ConfigError, Finding, finding, nearest
 from voxgraft.files import MAX_YAML_BYTES, parse_yaml, read_text
 from voxgraft.old_commands import Command, find_commands, yaml_blocks
 from voxgraft.old_flags import SCRIPTS, Script

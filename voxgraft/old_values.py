@@ -17,7 +17,7 @@ from typing import Any
 from voxgraft.bases import base_family
 from voxgraft.codes import CATALOGUE
 from voxgraft.config import RunSettings, settings_from
-from voxgraft.errors import ConfigError, FileError, Finding, Level, finding
+from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, Level, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.old_configs import OldConfig, OldKey, shown
@@ -320,7 +320,7 @@ class _Translator:
             return "its folder is not there"
         try:
             base_family(folder, self._given.family).files(folder)
-        except (FileError, ConfigError) as error:
+        except (FileError, ConfigError, CheckpointError) as error:
             return f"its folder is no base: {error.finding.found}"
         return ""
 

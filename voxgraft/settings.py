@@ -141,6 +141,17 @@ class TokenizerShowSettings(Settings):
     """Language of the sentences: its tag is put in front where the family has tags."""
 
 
+class ShowSettings(Settings):
+    """The base to look at."""
+
+    base: Path
+    """Folder of a base, folder of a run (its base is shown), or one checkpoint file. It is only read."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files."""
+    fingerprint: bool = True
+    """Read all values for the fingerprint, which takes a few seconds for gigabytes."""
+
+
 class RandomBaseSettings(Settings):
     """The base that is made."""
 

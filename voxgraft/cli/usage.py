@@ -15,8 +15,7 @@ from cyclopts import (
 )
 
 from voxgraft.cli.verbs import Verb
-from voxgraft.config import nearest
-from voxgraft.errors import ConfigError
+from voxgraft.errors import ConfigError, nearest
 
 COMMAND_LINE = "command line"
 COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")

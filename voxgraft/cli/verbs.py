@@ -64,6 +64,13 @@ VERBS = (
         positional=("folder",),
     ),
     Verb(
+        "show",
+        settings.ShowSettings,
+        "voxgraft.show:show",
+        "Show a base: its parts, rows, tokenizer, languages, fingerprint, and what is missing.",
+        positional=("base",),
+    ),
+    Verb(
         "new",
         settings.NewSettings,
         "voxgraft.new:new",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from voxgraft.config import nearest
-from voxgraft.errors import ConfigError, FileError
+from voxgraft.errors import ConfigError, FileError, VoxgraftError, nearest
 from voxgraft.families.base import Family
 from voxgraft.files import existing_folder
 
@@ -36,13 +35,21 @@ def family(name: str) -> Family:
 def family_of(folder: Path) -> Family:
     """The family whose files stand in a base folder; never guessed when none or several fit."""
     existing_folder(folder)
-    looked: list[str] = []
-    for name in family_names():
-        candidate = family(name)
+    failures: dict[Family, FileError] = {}
+    refusals: list[VoxgraftError] = []
+    for candidate in map(family, family_names()):
         try:
             candidate.files(folder)
         except FileError as error:
-            looked.append(f"{name}: {error.finding.found}")
-            continue
-        return candidate
-    raise FileError("base-unknown", "; ".join(looked), where=folder)
+            failures[candidate] = error
+        except VoxgraftError as error:  # its files, but not as they should be; another family may fit all the same
+            refusals.append(error)
+        else:
+            return candidate
+    if refusals:
+        raise refusals[0]
+    from voxgraft.families.near_misses import refuse_folder
+
+    refuse_folder(folder, failures)
+    looked = "; ".join(f"{candidate.name}: {error.finding.found}" for candidate, error in failures.items())
+    raise FileError("base-unknown", looked, where=folder)

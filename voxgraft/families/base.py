@@ -6,11 +6,22 @@ A family knows nothing of optimizers, runs or the command line. Only `families/_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from voxgraft.errors import Finding
+from voxgraft.families.description import Description, Shape, Size
+from voxgraft.families.layout import Frame
+
+if TYPE_CHECKING:  # what needs torch is imported by whoever calls
+    from voxgraft.families.encoding import Clip, ClipEncoder
+    from voxgraft.families.model import SpeechModel
+    from voxgraft.nn.sampling import Sampling
 
 Role = Literal["embedding", "head", "head-bias"]
+EmotionFrom = Literal["target", "prompt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +95,50 @@ class Family(ABC):
         """The text front of a tokenizer file; tables may lie beside it (Chatterbox: the Cangjie table for Chinese)."""
 
     @abstractmethod
+    def frame(self, num_text_ids: int) -> Frame:
+        """What the published model's sequences are made of, with that many text ids."""
+
+    @abstractmethod
+    def empty_model(self, files: BaseFiles) -> SpeechModel:
+        """A model of the size that the files show, not yet filled; an error where they make no whole one."""
+
+    @abstractmethod
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        """The front end of a base, on the model's device; an error that names the files it needs if one is missing."""
+
+    @abstractmethod
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionFrom = "target") -> Any:
+        """What an utterance in the prompt's voice is conditioned on. `target` is the clip that is learnt from, if any;
+        `emotion_from` says whose emotion goes with it, in families that know emotions apart from voices.
+        """
+
+    @abstractmethod
+    def stock_sampling(self) -> Sampling:
+        """How the stock program draws speech unless told otherwise."""
+
+    @abstractmethod
     def configured_pieces(self, config: Path) -> int | None:
         """The number of text pieces that the base's own config file states, if it states one."""
+
+    @abstractmethod
+    def recognises(self, shapes: Mapping[str, Shape]) -> bool:
+        """Whether a file's tensors are this family's, whole or not."""
+
+    @abstractmethod
+    def near_miss(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        """What to say of a file that is easily taken for this family's and is another model; None for all others."""
+
+    @abstractmethod
+    def size_of(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> Size:
+        """The model's size by looking; an error with the differences if the tensors make no whole model."""
+
+    @abstractmethod
+    def part_of(self, tensor: str) -> str | None:
+        """The part of the model that a tensor belongs to, in a word; None for a second name of another tensor."""
+
+    @abstractmethod
+    def describe(self, files: BaseFiles, rows: int) -> Description:
+        """Release, languages and other files of a base with that many text rows."""
 
     def tokenizer_of(self, checkpoint: Path) -> Path:
         """The tokenizer that belongs to a checkpoint, in the same folder; an error if it is not there."""

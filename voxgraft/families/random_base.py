@@ -17,7 +17,7 @@ from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_tor
 from voxgraft.errors import FileError
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_values import RandomMaker, RandomSize, Shape
+from voxgraft.families.random_values import Blocks, Dtype, RandomMaker, RandomSize, Shape, lively_blocks
 from voxgraft.files import is_folder, is_there, replacing, replacing_folder
 
 SizeName = Literal["tiny", "small", "full"]
@@ -36,7 +36,12 @@ def make_random_base(
         folder.rmdir()
     with replacing_folder(folder) as building:
         maker.write_beside(building, chosen)
-        _write_checkpoint(building / maker.checkpoint_name, maker, chosen, seed)
+        for name, shapes in maker.side_shapes(chosen).items():
+            side = {tensor: _tensor(tensor, shape, lively_blocks, "F32", seed) for tensor, shape in shapes.items()}
+            _write_checkpoint(building / name, side)
+        tensors = maker.shapes(chosen).items()
+        own = {name: _tensor(name, shape, maker.blocks, chosen.dtype, seed) for name, shape in tensors}
+        _write_checkpoint(building / maker.checkpoint_name, own)
     return made.files(folder)
 
 
@@ -47,9 +52,8 @@ def random_maker(family_name: str) -> RandomMaker:
     return maker
 
 
-def _write_checkpoint(path: Path, maker: RandomMaker, size: RandomSize, seed: int) -> None:
+def _write_checkpoint(path: Path, tensors: dict[str, TensorBytes]) -> None:
     """The tensors in the format that the file's name stands for, made while they are written."""
-    tensors = {name: _tensor(name, shape, maker, size, seed) for name, shape in maker.shapes(size).items()}
     total = sum(tensor.num_bytes for tensor in tensors.values())
     with replacing(path) as stream, progress.task(f"writing {path.name}", total) as advance:
         sink = Sink(stream, advance=advance)
@@ -59,9 +63,9 @@ def _write_checkpoint(path: Path, maker: RandomMaker, size: RandomSize, seed: in
             write_torch(sink, tensors)
 
 
-def _tensor(name: str, shape: Shape, maker: RandomMaker, size: RandomSize, seed: int) -> TensorBytes:
+def _tensor(name: str, shape: Shape, blocks: Blocks, dtype: Dtype, seed: int) -> TensorBytes:
     def chunks() -> Iterator[bytes]:
-        for block in maker.blocks(name, shape, seed):
-            yield from_float32(block, size.dtype).tobytes()
+        for block in blocks(name, shape, seed):
+            yield from_float32(block, dtype).tobytes()
 
-    return TensorBytes(size.dtype, shape, chunks)
+    return TensorBytes(dtype, shape, chunks)

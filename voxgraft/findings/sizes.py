@@ -7,6 +7,7 @@ import numpy as np
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
+from voxgraft.families.stand_in import stand_in_parts
 from voxgraft.findings.old_numbers import Stated
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in, text_tables
@@ -142,8 +143,7 @@ def _stand_in_findings(subject: Subject) -> list[Finding]:
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
     if checkpoint is None or family is None:
         return []
-    parts = sorted({name.split(".")[0] for name in checkpoint.tensors})
-    found = f"{checkpoint.path.name} holds {', '.join(parts)}"
+    found = f"{checkpoint.path.name} holds {stand_in_parts(checkpoint.tensors)}"
     lacking = ", ".join(point.tensor for point in family.graft_points)
     findings = [finding("checkpoint-stand-in", found, expected=f"{lacking} and the body", where=checkpoint.path)]
     table = next(iter(text_tables(checkpoint, family).values()), None)

@@ -25,6 +25,7 @@ __all__ = [
     "base_fingerprint",
     "freeze_base",
     "load_new_state",
+    "modules_by_prefix",
     "new_state",
     "require_fitting_moments",
     "require_same_base",
@@ -39,7 +40,7 @@ def freeze_base(model: nn.Module) -> dict[str, nn.Parameter]:
     """
     model.requires_grad_(False)
     trained: dict[str, nn.Parameter] = {}
-    for prefix, module in _modules(model):
+    for prefix, module in modules_by_prefix(model):
         if isinstance(module, Grafted):
             trained |= {prefix + name: value for name, value in module.graft_parameters().items() if value.numel()}
     for parameter in trained.values():
@@ -181,7 +182,7 @@ def _part_count(part: str, everything: list[_Held]) -> PartCount:
 def _held(model: nn.Module) -> Iterator[_Held]:
     """Every parameter and saved buffer, once, however many names it has."""
     seen: set[int] = set()
-    for prefix, module in _modules(model):
+    for prefix, module in modules_by_prefix(model):
         for held in _held_by(module, prefix):
             if id(held.tensor) not in seen:
                 seen.add(id(held.tensor))
@@ -203,7 +204,7 @@ def _held_by(module: nn.Module, prefix: str) -> Iterator[_Held]:
             yield _Held(prefix + name, buffer, "body")
 
 
-def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module with its name as a prefix, without the names that DDP and torch.compile put before it."""
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     for name, module in bare.named_modules():
@@ -211,7 +212,7 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _grown(model: nn.Module) -> Iterator[tuple[str, GrownLayer]]:
-    return ((prefix, module) for prefix, module in _modules(model) if isinstance(module, GrownLayer))
+    return ((prefix, module) for prefix, module in modules_by_prefix(model) if isinstance(module, GrownLayer))
 
 
 def _digest(name: str, tensor: Tensor) -> str:

@@ -111,6 +111,7 @@ TRAIN_INDEX = (
     "out/deep/additions.json",
 )
 SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--grown", "t3_am.json", "--language", "am")
+SHOW_BASE, SHOW_INDEX = ("show", "t3"), ("show", "index")
 NEW = ("new", "out/deep/run", "--language", "am", "--from")
 CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--base-config", "old.yaml")
 CHECK_FILES = ("check", "--checkpoint", "index/gpt.pth", "--tokenizer", "index_am.model", "--base-config", "old.yaml")
@@ -131,6 +132,10 @@ CASES: dict[str, Case] = {
     "train on a config": Case(TRAIN_INDEX, "index/config.yaml", YAML, "out/deep/additions.json", Additions.load),
     "train with a table": Case(TRAIN, "t3/Cangjie5_TC.json", JSON, "out/deep/additions.json", Additions.load),
     "show": Case(SHOW, "t3_am.json", JSON),
+    "show a base": Case(SHOW_BASE, T3, SAFETENSORS),
+    "show a tokenizer": Case(SHOW_BASE, T3_TOKENIZER, JSON),
+    "show a pickle": Case(SHOW_INDEX, "index/gpt.pth", TORCH),
+    "show a config": Case(SHOW_INDEX, "index/config.yaml", YAML),
     "check a checkpoint": Case(CHECK_FILES, "index/gpt.pth", TORCH),
     "check a model": Case(CHECK_FILES, "index_am.model", MODEL),
     "check an old config": Case(CHECK_FILES, "old.yaml", YAML),

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from voxgraft.errors import FileError
-from voxgraft.families.base import BaseFiles, Family, Front, GraftPoint, RateRange
+from voxgraft.errors import FileError, Finding, VoxgraftError
+from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, RateRange
+from voxgraft.families.chatterbox.near_misses import t3_near_miss
+from voxgraft.families.chatterbox.shapes import T3Size, is_t3, t3_part
 from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
+from voxgraft.families.description import Description, Shape
+from voxgraft.families.layout import Frame
 from voxgraft.files import existing_folder, is_file
+
+if TYPE_CHECKING:
+    from voxgraft.families.encoding import Clip, ClipEncoder
+    from voxgraft.families.model import SpeechModel
+    from voxgraft.nn.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,7 @@ class Release:
     tokenizer: str
 
 
+ENGLISH_ROWS = 704
 ENGLISH = Release("English", "t3_cfg.safetensors", "tokenizer.json")
 RELEASES = (
     Release("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
@@ -29,6 +40,7 @@ RELEASES = (
     ENGLISH,
 )
 """In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise."""
+MULTILINGUAL_TOKENIZERS = {release.tokenizer for release in RELEASES if release != ENGLISH}
 
 
 class Chatterbox(Family):
@@ -61,13 +73,26 @@ class Chatterbox(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        release = self.release(folder)
-        return BaseFiles(folder, folder / release.checkpoint, folder / release.tokenizer)
+        from voxgraft.families.looking import own_named, refuse_mistaken
+
+        try:
+            release = self.release(folder)
+        except FileError as missing:
+            return BaseFiles(folder, *own_named(self, folder, missing))
+        checkpoint, tokenizer = folder / release.checkpoint, folder / release.tokenizer
+        refuse_mistaken(self, checkpoint, tokenizer)
+        return BaseFiles(folder, checkpoint, tokenizer)
 
     def tokenizer_of(self, checkpoint: Path) -> Path:
-        """Of the release whose checkpoint has that name; for a name of one's own, of the first release there is."""
-        named = tuple(release for release in RELEASES if release.checkpoint == checkpoint.name)
-        return checkpoint.parent / self.release(checkpoint.parent, named or RELEASES).tokenizer
+        """Of the release whose checkpoint has that name; for a name of one's own, the one that fits its rows."""
+        from voxgraft.families.looking import fitting_tokenizer, look_at
+
+        if named := tuple(release for release in RELEASES if release.checkpoint == checkpoint.name):
+            return checkpoint.parent / self.release(checkpoint.parent, named).tokenizer
+        seen = look_at(checkpoint)
+        if self.recognises(seen.shapes):
+            return fitting_tokenizer(self, seen)
+        return checkpoint.parent / self.release(checkpoint.parent).tokenizer
 
     def release(self, folder: Path, among: tuple[Release, ...] = RELEASES) -> Release:
         """The first release whose checkpoint and tokenizer are both in the folder; never a pair of two releases."""
@@ -89,8 +114,63 @@ class Chatterbox(Family):
         # By itself the name says nothing: an export and a graft have a tokenizer.json too.
         if tokenizer.name == ENGLISH.tokenizer and is_file(tokenizer.with_name(ENGLISH.checkpoint)):
             return EnglishFront()
+        if tokenizer.name not in MULTILINGUAL_TOKENIZERS and _num_pieces(tokenizer) == ENGLISH_ROWS:
+            return EnglishFront()
         table = tokenizer.with_name(CANGJIE_NAME)
         return ChatterboxFront(read_cangjie(table) if is_file(table) else None)
 
+    def frame(self, num_text_ids: int) -> Frame:
+        from voxgraft.families.chatterbox.frame import t3_frame
+
+        return t3_frame(num_text_ids)
+
+    def empty_model(self, files: BaseFiles) -> SpeechModel:
+        from voxgraft.families.chatterbox.model import T3
+        from voxgraft.families.tensors import stored_shapes
+
+        return T3(self.size_of(files, stored_shapes(files.checkpoint)))
+
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        from voxgraft.families.chatterbox.encoder import T3Encoder
+
+        return T3Encoder.load(files.folder, model.device)
+
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionFrom = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
+        from voxgraft.families.chatterbox.encoder import t3_condition
+
+        return t3_condition(prompt)
+
+    def stock_sampling(self) -> Sampling:
+        from voxgraft.nn.sampling import Sampling
+
+        return Sampling(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
+
+    def recognises(self, shapes: Mapping[str, Shape]) -> bool:
+        return is_t3(shapes)
+
+    def near_miss(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        return t3_near_miss(path, shapes)
+
+    def size_of(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
+        return T3Size.of(shapes, files.checkpoint)
+
+    def part_of(self, tensor: str) -> str | None:
+        return t3_part(tensor)
+
+    def describe(self, files: BaseFiles, rows: int) -> Description:
+        from voxgraft.families.chatterbox.describing import describe
+
+        return describe(files, rows)
+
     def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
+        return None
+
+
+def _num_pieces(tokenizer: Path) -> int | None:
+    """How many pieces a tokenizer file has; None where it cannot be opened, which is told by who opens it."""
+    from voxgraft.tokenizers import open_tokenizer
+
+    try:
+        return open_tokenizer(tokenizer).size
+    except VoxgraftError:
         return None

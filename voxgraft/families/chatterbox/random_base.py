@@ -1,4 +1,5 @@
-"""A random-weight Chatterbox base: T3 tensors, a tokenizer of the published structure, a made-up Cangjie table."""
+"""A random-weight Chatterbox base: T3 tensors, a tokenizer of the published structure, a made-up Cangjie table, and
+the two networks that hear."""
 
 from __future__ import annotations
 
@@ -11,8 +12,15 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from voxgraft.errors import ConfigError
+from voxgraft.families.chatterbox.describing import VOICE_ENCODER, WAVEFORM_MODEL
 from voxgraft.families.chatterbox.family import RELEASES, Chatterbox
-from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.families.chatterbox.shapes import (
+    SPEECH_TOKENIZER_PREFIX,
+    T3Size,
+    speech_tokenizer_shapes,
+    t3_shapes,
+    voice_encoder_shapes,
+)
 from voxgraft.families.chatterbox.text import CANGJIE_NAME, KANJI, SPACE, ChatterboxFront
 from voxgraft.families.random_values import RandomMaker, RandomSize
 from voxgraft.files import write_json
@@ -34,6 +42,14 @@ _BRACKETED = re.compile(r"\[[^\]]*\]")
 
 def _shapes(size: RandomSize) -> dict[str, tuple[int, ...]]:
     return t3_shapes(T3Size(size.pieces, size.width, size.layers, 4 * size.width))
+
+
+def _side_shapes(size: RandomSize) -> dict[str, dict[str, tuple[int, ...]]]:
+    """What hears: the voice encoder at its one size, and of S3Gen the speech tokenizer, narrow beside a narrow T3."""
+    full = size.width == T3Size().width
+    tokenizer = speech_tokenizer_shapes() if full else speech_tokenizer_shapes(width=128, layers=2)
+    in_s3gen = {SPEECH_TOKENIZER_PREFIX + name: shape for name, shape in tokenizer.items()}
+    return {VOICE_ENCODER[0]: voice_encoder_shapes(), WAVEFORM_MODEL[0]: in_s3gen}
 
 
 def _write_beside(folder: Path, size: RandomSize) -> None:
@@ -112,4 +128,4 @@ def _code(number: int) -> str:
     return "".join(CANGJIE_LETTERS[number // base**place % base] for place in range(3))
 
 
-MAKER = RandomMaker(SIZES, RELEASES[0].checkpoint, _shapes, _write_beside)
+MAKER = RandomMaker(SIZES, RELEASES[0].checkpoint, _shapes, _write_beside, side_shapes=_side_shapes)

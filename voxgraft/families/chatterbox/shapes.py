@@ -1,19 +1,38 @@
-"""The tensors of a Chatterbox T3 checkpoint: every name with its shape, at any size."""
+"""The tensors of Chatterbox's checkpoints: every name with its shape, at any size, and the size by looking.
+
+T3 is the language model; the voice encoder and the speech tokenizer are what preparing data needs beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-SPEECH_ROWS = 8194
-SPEECH_POSITIONS = 4100
-TEXT_POSITIONS = 2050
-SPEAKER_WIDTH = 256
-PERCEIVER_QUERIES = 32
+from voxgraft.errors import CheckpointError
+from voxgraft.families.differences import Shape, require_whole
+
+HEAD_WIDTH = 64
 UNUSED_ROWS = 8
 """The backbone's own token table is never read, but the stock loader insists on it."""
+SPEECH_TOKENIZER_PREFIX = "tokenizer."
+"""Before the speech tokenizer's names in s3gen.pt."""
+VOICE_WIDTH, VOICE_LAYERS, VOICE_MELS = 256, 3, 40
+SPEECH_MELS, SPEECH_KERNEL, CODE_DIGITS = 128, 31, 8
 
-Shape = tuple[int, ...]
+_LAYER = re.compile(r"tfmr\.layers\.(\d{1,4})\.")
+_PARTS = {
+    "tfmr.": "backbone",
+    "cond_enc.": "conditioning",
+    "text_emb.": "text tables",
+    "text_head.": "text tables",
+    "speech_emb.": "speech tables",
+    "speech_head.": "speech tables",
+    "text_pos_emb.": "positions",
+    "speech_pos_emb.": "positions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +43,41 @@ class T3Size:
     width: int = 1024
     layers: int = 30
     mlp: int = 4096
+    heads: int = 0
+    """No tensor shows it; 0 stands for heads of the published width of 64."""
+    speech_rows: int = 8194
+    text_positions: int = 2050
+    speech_positions: int = 4100
+    speaker_width: int = 256
+    perceiver_queries: int = 32
+    perceiver_heads: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.heads:
+            object.__setattr__(self, "heads", max(1, self.width // HEAD_WIDTH))
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, Shape], where: str | Path = "") -> T3Size:
+        """The size of the T3 that these tensors are; an error with the differences where they make no whole one."""
+        published = cls()
+        width = _most_common(shapes, "layernorm.weight", published.width)
+        size = cls(
+            text_rows=_length(shapes, "text_emb.weight", 0, published.text_rows),
+            width=width,
+            layers=_num_layers(shapes),
+            mlp=_most_common(shapes, "mlp.gate_proj.weight", 4 * width),
+            speech_rows=_length(shapes, "speech_emb.weight", 0, published.speech_rows),
+            text_positions=_length(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
+            speech_positions=_length(shapes, "speech_pos_emb.emb.weight", 0, published.speech_positions),
+            speaker_width=_length(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
+            perceiver_queries=_length(shapes, "cond_enc.perceiver.pre_attention_query", 1, published.perceiver_queries),
+        )
+        require_whole(shapes, t3_shapes(size), "T3", where)
+        if not (size.layers and size.width) or size.width % (2 * size.heads) or size.width % size.perceiver_heads:
+            found = f"a T3 of {size.layers:,} layers that is {size.width:,} wide"
+            expected = f"layers, and a multiple of {HEAD_WIDTH} that can be cut into heads"
+            raise CheckpointError("tensors-mismatch", found, expected=expected, where=where)
+        return size
 
 
 def t3_shapes(size: T3Size) -> dict[str, Shape]:
@@ -33,15 +87,53 @@ def t3_shapes(size: T3Size) -> dict[str, Shape]:
     for layer in range(size.layers):
         shapes |= {f"tfmr.layers.{layer}.{name}": shape for name, shape in _layer(size)}
     shapes["tfmr.norm.weight"] = (width,)
-    shapes |= {f"cond_enc.{name}": shape for name, shape in _conditioning(width)}
+    shapes |= {f"cond_enc.{name}": shape for name, shape in _conditioning(size)}
     return shapes | {
         "text_emb.weight": (size.text_rows, width),
-        "speech_emb.weight": (SPEECH_ROWS, width),
-        "text_pos_emb.emb.weight": (TEXT_POSITIONS, width),
-        "speech_pos_emb.emb.weight": (SPEECH_POSITIONS, width),
+        "speech_emb.weight": (size.speech_rows, width),
+        "text_pos_emb.emb.weight": (size.text_positions, width),
+        "speech_pos_emb.emb.weight": (size.speech_positions, width),
         "text_head.weight": (size.text_rows, width),
-        "speech_head.weight": (SPEECH_ROWS, width),
+        "speech_head.weight": (size.speech_rows, width),
     }
+
+
+def t3_part(tensor: str) -> str:
+    """The part of the model that a tensor belongs to, in a word for people."""
+    return next((part for start, part in _PARTS.items() if tensor.startswith(start)), "other")
+
+
+def is_t3(names: Iterable[str]) -> bool:
+    """Whether these are the names of a T3 with the Llama backbone, whole or not."""
+    return {"text_emb.weight", "speech_emb.weight", "tfmr.layers.0.self_attn.q_proj.weight"} <= set(names)
+
+
+def voice_encoder_shapes() -> dict[str, Shape]:
+    """The 16 tensors of ve.pt, in its order."""
+    shapes: dict[str, Shape] = {"similarity_weight": (1,), "similarity_bias": (1,)}
+    gates = 4 * VOICE_WIDTH
+    for layer in range(VOICE_LAYERS):
+        shapes |= {
+            f"lstm.weight_ih_l{layer}": (gates, VOICE_WIDTH if layer else VOICE_MELS),
+            f"lstm.weight_hh_l{layer}": (gates, VOICE_WIDTH),
+            f"lstm.bias_ih_l{layer}": (gates,),
+            f"lstm.bias_hh_l{layer}": (gates,),
+        }
+    return shapes | {"proj.weight": (VOICE_WIDTH, VOICE_WIDTH), "proj.bias": (VOICE_WIDTH,)}
+
+
+def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
+    """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
+
+    Its mel filters and its window, which the published file holds as well, are computed.
+    """
+    shapes: dict[str, Shape] = {}
+    for number, inputs in ((1, SPEECH_MELS), (2, width)):
+        shapes |= {f"encoder.conv{number}.weight": (width, inputs, 3), f"encoder.conv{number}.bias": (width,)}
+    for layer in range(layers):
+        shapes |= {f"encoder.blocks.{layer}.{name}": shape for name, shape in _speech_block(width)}
+    down = "quantizer._codebook.project_down"
+    return shapes | {f"{down}.weight": (CODE_DIGITS, width), f"{down}.bias": (CODE_DIGITS,)}
 
 
 def _layer(size: T3Size) -> Iterator[tuple[str, Shape]]:
@@ -55,13 +147,51 @@ def _layer(size: T3Size) -> Iterator[tuple[str, Shape]]:
         yield f"{place}_layernorm.weight", (width,)
 
 
-def _conditioning(width: int) -> Iterator[tuple[str, Shape]]:
-    yield "spkr_enc.weight", (width, SPEAKER_WIDTH)
+def _conditioning(size: T3Size) -> Iterator[tuple[str, Shape]]:
+    width = size.width
+    yield "spkr_enc.weight", (width, size.speaker_width)
     yield "spkr_enc.bias", (width,)
     yield "emotion_adv_fc.weight", (width, 1)
-    yield "perceiver.pre_attention_query", (1, PERCEIVER_QUERIES, width)
+    yield "perceiver.pre_attention_query", (1, size.perceiver_queries, width)
     yield "perceiver.attn.norm.weight", (width,)
     yield "perceiver.attn.norm.bias", (width,)
     for part in ("to_q", "to_k", "to_v", "proj_out"):
         yield f"perceiver.attn.{part}.weight", (width, width)
         yield f"perceiver.attn.{part}.bias", (width,)
+
+
+def _speech_block(width: int) -> Iterator[tuple[str, Shape]]:
+    for part in ("query", "key", "value", "out"):
+        yield f"attn.{part}.weight", (width, width)
+        if part != "key":
+            yield f"attn.{part}.bias", (width,)
+    yield "attn.fsmn_block.weight", (width, 1, SPEECH_KERNEL)
+    yield from _norm("attn_ln", width)
+    yield "mlp.0.weight", (4 * width, width)
+    yield "mlp.0.bias", (4 * width,)
+    yield "mlp.2.weight", (width, 4 * width)
+    yield "mlp.2.bias", (width,)
+    yield from _norm("mlp_ln", width)
+
+
+def _norm(name: str, width: int) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (width,)
+    yield f"{name}.bias", (width,)
+
+
+def _length(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
+    """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
+    shape = shapes.get(name, ())
+    return shape[axis] if axis < len(shape) else published
+
+
+def _most_common(shapes: Mapping[str, Shape], ending: str, otherwise: int) -> int:
+    """The first side that most tensors of a kind have: one damaged tensor does not make all others look wrong."""
+    sides = Counter(shape[0] for name, shape in shapes.items() if name.endswith(ending) and shape)
+    return sides.most_common(1)[0][0] if sides else otherwise
+
+
+def _num_layers(shapes: Mapping[str, Shape]) -> int:
+    """Up to the last layer that is there, so that one which is missing before it is noticed."""
+    layers = {int(match[1]) for match in map(_LAYER.match, shapes) if match}
+    return max((layer + 1 for layer in layers if layer < len(shapes)), default=0)

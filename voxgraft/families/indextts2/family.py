@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from voxgraft.errors import ConfigError, FileError
-from voxgraft.families.base import BaseFiles, Family, Front, GraftPoint, RateRange
+from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding
+from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, RateRange
+from voxgraft.families.description import Description, Shape
+from voxgraft.families.indextts2.config_file import CONFIG_NAME, file_name, section_of, settings_of
+from voxgraft.families.indextts2.near_misses import gpt_near_miss, refuse_other_versions
+from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, is_alias, is_unified_voice, unified_voice_part
 from voxgraft.families.indextts2.text import IndexFront
-from voxgraft.files import existing_folder, is_file, read_yaml
+from voxgraft.families.layout import Frame
+from voxgraft.files import existing_folder, is_file
 
-CONFIG_NAME = "config.yaml"
-FIRST_VERSION, NEXT_VERSION = 2.0, 2.5
-"""1.x has no emotion part; 2.5 has another tokenizer and another way to the speaker."""
+if TYPE_CHECKING:
+    from voxgraft.families.encoding import Clip, ClipEncoder
+    from voxgraft.families.model import SpeechModel
+    from voxgraft.nn.sampling import Sampling
 
 
 class IndexTTS2(Family):
@@ -44,69 +51,112 @@ class IndexTTS2(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        existing_folder(folder)
-        config = folder / CONFIG_NAME
+        from voxgraft.families.looking import own_named, refuse_mistaken
+
+        config = existing_folder(folder) / CONFIG_NAME
         if not is_file(config):
-            raise FileError("base-file-missing", f"{CONFIG_NAME} is not in the folder", where=folder)
-        settings = _settings(config)
-        _refuse_other_versions(settings, config)
-        checkpoint = _file_name(settings, "gpt_checkpoint", config)
-        tokenizer = _file_name(_section(settings, "dataset", config), "dataset.bpe_model", config)
-        return BaseFiles(
-            folder,
-            _first_there(folder, (checkpoint,) if checkpoint else self.checkpoint_names),
-            _first_there(folder, (tokenizer,) if tokenizer else self.tokenizer_names),
-            config,
-        )
+            raise self._without_config(folder)
+        settings = settings_of(config)
+        refuse_other_versions(settings, config)
+        checkpoint = file_name(settings, "gpt_checkpoint", config)
+        tokenizer = file_name(section_of(settings, "dataset", config), "dataset.bpe_model", config)
+        try:
+            found = (
+                _first_there(folder, (checkpoint,) if checkpoint else self.checkpoint_names),
+                _first_there(folder, (tokenizer,) if tokenizer else self.tokenizer_names),
+            )
+        except FileError as missing:
+            # A name of its own in the config means that very file, and no other will do.
+            if {checkpoint, tokenizer} - {None, *self.checkpoint_names, *self.tokenizer_names}:
+                raise
+            return BaseFiles(folder, *own_named(self, folder, missing), config)
+        refuse_mistaken(self, *found)
+        return BaseFiles(folder, *found, config)
+
+    def tokenizer_of(self, checkpoint: Path) -> Path:
+        """The one that the config names; for a checkpoint beside several others, the one that fits its rows."""
+        from voxgraft.families.looking import fitting_tokenizer, look_at
+
+        try:
+            return super().tokenizer_of(checkpoint)
+        except FileError:
+            seen = look_at(checkpoint)
+            if not self.recognises(seen.shapes):
+                raise
+            return fitting_tokenizer(self, seen)
+
+    def _without_config(self, folder: Path) -> FileError:
+        """What is missing in a folder without a config; raises if its checkpoint is of another generation."""
+        from voxgraft.families.looking import look_around
+
+        missing = f"{CONFIG_NAME} is not in the folder"
+        for seen in look_around(folder):
+            if item := self.near_miss(seen.path, seen.shapes):
+                raise CheckpointError.of(item)
+            if self.recognises(seen.shapes):
+                missing = f"{seen.path.name} holds IndexTTS-2's tensors, and {missing}"
+        cure = f"put the {CONFIG_NAME} that came with the base beside the checkpoint; no tensor shows the heads."
+        return FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
 
     def front(self, tokenizer: Path | None = None) -> Front:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexFront()
 
+    def frame(self, num_text_ids: int) -> Frame:
+        from voxgraft.families.indextts2.frame import unified_voice_frame
+
+        return unified_voice_frame(num_text_ids)
+
+    def empty_model(self, files: BaseFiles) -> SpeechModel:
+        from voxgraft.families.indextts2.model import UnifiedVoice
+        from voxgraft.families.tensors import stored_shapes
+
+        return UnifiedVoice(self.size_of(files, stored_shapes(files.checkpoint)))
+
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        from voxgraft.families.indextts2.encoder import UnifiedVoiceEncoder
+        from voxgraft.families.indextts2.model import UnifiedVoice
+
+        assert isinstance(model, UnifiedVoice)
+        return UnifiedVoiceEncoder.load(files.folder, model)
+
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionFrom = "target") -> Any:
+        from voxgraft.families.indextts2.encoder import unified_voice_condition
+
+        return unified_voice_condition(prompt, target, emotion_from)
+
+    def stock_sampling(self) -> Sampling:
+        from voxgraft.nn.sampling import Sampling
+
+        return Sampling(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0, max_codes=1500)
+
+    def recognises(self, shapes: Mapping[str, Shape]) -> bool:
+        return is_unified_voice(shapes)
+
+    def near_miss(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        return gpt_near_miss(path, shapes)
+
+    def size_of(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> UnifiedVoiceSize:
+        if files.config is None:
+            found = f"{CONFIG_NAME} is not beside {files.checkpoint.name}, and no tensor shows the number of heads"
+            raise FileError("base-file-missing", found, where=files.folder)
+        return UnifiedVoiceSize.of(settings_of(files.config), shapes, files.checkpoint, files.config)
+
+    def part_of(self, tensor: str) -> str | None:
+        return None if is_alias(tensor) else unified_voice_part(tensor)
+
+    def describe(self, files: BaseFiles, rows: int) -> Description:  # noqa: ARG002 (there is one release)
+        from voxgraft.families.indextts2.describing import describe
+
+        return describe(files)
+
     def configured_pieces(self, config: Path) -> int | None:
-        pieces = _section(_settings(config), "gpt", config).get("number_text_tokens")
+        pieces = section_of(settings_of(config), "gpt", config).get("number_text_tokens")
         if pieces is None:
             return None
         if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
             found = f"gpt.number_text_tokens is {pieces!r}"
             raise ConfigError("base-config", found, expected="a whole number, 1 or more", where=config)
         return pieces
-
-
-def _settings(config: Path) -> dict[Any, Any]:
-    settings = read_yaml(config)
-    if not isinstance(settings, dict):
-        found = f"{config.name} holds a {type(settings).__name__}"
-        raise ConfigError("base-config", found, expected="settings by name", where=config)
-    return settings
-
-
-def _section(settings: dict[Any, Any], name: str, config: Path) -> dict[Any, Any]:
-    section = settings.get(name, {})
-    if not isinstance(section, dict):
-        found = f"{name} is {str(section)[:40]!r}"
-        raise ConfigError("base-config", found, expected="settings by name", where=config)
-    return section
-
-
-def _file_name(section: dict[Any, Any], path: str, config: Path) -> str | None:
-    """The file name that a setting gives, if it is there; it may not lead out of the base folder."""
-    name = section.get(path.rpartition(".")[2])
-    if name is None:
-        return None
-    expected = "the name of a file in the same folder"
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise ConfigError("base-config", f"{path} is {str(name)[:80]!r}", expected=expected, where=config)
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        cure = f"put the file into the folder and write its name as {path}."
-        found = f"{path} leads out of the folder: {name!r}"
-        raise ConfigError("base-config", found, expected=expected, where=config, cure=cure)
-    return name
-
-
-def _refuse_other_versions(settings: dict[Any, Any], config: Path) -> None:
-    version = settings.get("version")
-    if isinstance(version, (int, float)) and not FIRST_VERSION <= version < NEXT_VERSION:
-        raise ConfigError("base-version", f"version is {version}", expected=f"{FIRST_VERSION}", where=config)
 
 
 def _first_there(folder: Path, names: tuple[str, ...]) -> Path:

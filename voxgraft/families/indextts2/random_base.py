@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from voxgraft.errors import ConfigError
-from voxgraft.families.indextts2.family import CONFIG_NAME, IndexTTS2
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize, unified_voice_shapes
+from voxgraft.families.indextts2.config_file import CONFIG_NAME
+from voxgraft.families.indextts2.describing import CODEC_NAME, STATISTICS_NAME
+from voxgraft.families.indextts2.family import IndexTTS2
+from voxgraft.families.indextts2.shapes import (
+    FEATURE_WIDTH,
+    EncoderSize,
+    UnifiedVoiceSize,
+    codec_shapes,
+    unified_voice_shapes,
+)
 from voxgraft.families.indextts2.text import IndexFront
 from voxgraft.families.random_values import RandomMaker, RandomSize, random_blocks
 from voxgraft.files import replacing, write_text
@@ -47,6 +55,13 @@ _FINALS = "A AI AN ANG AO E EI EN ENG I IA IAN IANG IAO IE IN ING IU O ONG OU U 
 
 def _shapes(size: RandomSize) -> dict[str, tuple[int, ...]]:
     return unified_voice_shapes(_full_size(size))
+
+
+def _side_shapes(size: RandomSize) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The statistics of the features at their one size, and the semantic codec, narrow beside a narrow GPT."""
+    full = size.width == UnifiedVoiceSize().width
+    codec = codec_shapes() if full else codec_shapes(width=32, mlp=64, layers=2)
+    return {STATISTICS_NAME: {"mean": (FEATURE_WIDTH,), "var": (FEATURE_WIDTH,)}, CODEC_NAME: codec}
 
 
 def _write_beside(folder: Path, size: RandomSize) -> None:
@@ -137,7 +152,7 @@ def _config(size: RandomSize) -> dict[str, Any]:
             "model_dim": full.width,
             "max_mel_tokens": full.max_speech,
             "max_text_tokens": full.max_text,
-            "heads": max(4, full.width // 64),
+            "heads": full.heads,
             "use_mel_codes_as_input": True,
             "mel_length_compression": 1024,
             "layers": full.layers,
@@ -154,7 +169,7 @@ def _config(size: RandomSize) -> dict[str, Any]:
         },
         "semantic_codec": {"codebook_size": 8192, "hidden_size": 1024, "codebook_dim": 8},
         "gpt_checkpoint": CHECKPOINT_NAME,
-        "w2v_stat": "wav2vec2bert_stats.pt",
+        "w2v_stat": STATISTICS_NAME,
         "s2mel_checkpoint": "s2mel.pth",
         "emo_matrix": "feat2.pt",
         "spk_matrix": "feat1.pt",
@@ -184,4 +199,4 @@ def _sinusoid(rows: int, width: int) -> NDArray[np.float32]:
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(rows, width).astype(np.float32)
 
 
-MAKER = RandomMaker(SIZES, CHECKPOINT_NAME, _shapes, _write_beside, _blocks)
+MAKER = RandomMaker(SIZES, CHECKPOINT_NAME, _shapes, _write_beside, _blocks, _side_shapes)

@@ -1,9 +1,23 @@
-"""The tensors of an IndexTTS-2 GPT checkpoint (UnifiedVoice): every name with its shape, at any size."""
+"""The tensors of IndexTTS-2's checkpoints: every name with its shape, at any size, and the size by looking.
+
+UnifiedVoice is the language model; the semantic codec turns speech features into codes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.families.differences import Shape, require_whole
+from voxgraft.families.indextts2.numbers import (
+    ENCODER_NUMBERS,
+    GPT_NUMBERS,
+    numbers_of,
+    refuse_other_kinds,
+    require_cut,
+)
 
 FEATURE_WIDTH = 1024
 """Of the speech features that both conditioning encoders read; fixed in stock code, like the next three."""
@@ -13,8 +27,26 @@ PERCEIVER_LAYERS = 2
 SPEAKER_LATENTS = 32
 SINUSOID_ROWS = 5000
 DEPTHWISE_KERNEL = 15
+HEAD_WIDTH, FEWEST_HEADS = 64, 4
+ALIASES = ("inference_model.", "gpt.wte.")
+"""Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we."""
+CODES, CODE_WIDTH, CODEC_KERNEL = 8192, 8, 7
 
-Shape = tuple[int, ...]
+_PARTS = {
+    "gpt.": "backbone",
+    "final_norm.": "backbone",
+    "conditioning_encoder.": "voice conditioning",
+    "perceiver_encoder.": "voice conditioning",
+    "emo_": "emotion conditioning",
+    "emovec_layer.": "emotion conditioning",
+    "speed_emb.": "speed rows",
+    "text_embedding.": "text tables",
+    "text_head.": "text tables",
+    "mel_embedding.": "speech tables",
+    "mel_head.": "speech tables",
+    "text_pos_embedding.": "positions",
+    "mel_pos_embedding.": "positions",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +67,42 @@ class UnifiedVoiceSize:
     text_pieces: int = 12000
     width: int = 1280
     layers: int = 24
+    heads: int = 0
+    """No tensor shows it, config.yaml does; 0 stands for heads of the published width of 64, and four at least."""
     speech_rows: int = 8194
     max_text: int = 600
     max_speech: int = 1815
     speaker: EncoderSize = EncoderSize(width=512, mlp=2048, heads=8, blocks=6, perceiver_mult=2)
     emotion: EncoderSize = EncoderSize(width=512, mlp=1024, heads=4, blocks=4, perceiver_mult=2)
+
+    def __post_init__(self) -> None:
+        if not self.heads:
+            object.__setattr__(self, "heads", max(FEWEST_HEADS, self.width // HEAD_WIDTH))
+
+    @classmethod
+    def of(
+        cls,
+        config: Mapping[Any, Any],
+        shapes: Mapping[str, Shape],
+        where: str | Path = "",
+        config_path: str | Path = "",
+    ) -> UnifiedVoiceSize:
+        """The size that a base's config.yaml states, after looking whether the tensors are just that.
+
+        Aliases among the tensors do not count. What is no size in the config is an error, and so is any difference.
+        """
+        refuse_other_kinds(config, config_path)
+        size = cls(
+            **numbers_of(config, "gpt", GPT_NUMBERS, config_path),
+            speaker=EncoderSize(**numbers_of(config, "gpt.condition_module", ENCODER_NUMBERS, config_path)),
+            emotion=EncoderSize(**numbers_of(config, "gpt.emo_condition_module", ENCODER_NUMBERS, config_path)),
+        )
+        require_cut(size.width, size.heads, "gpt", config_path)
+        require_cut(size.speaker.width, size.speaker.heads, "gpt.condition_module", config_path)
+        require_cut(size.emotion.width, size.emotion.heads, "gpt.emo_condition_module", config_path)
+        own = {name: shape for name, shape in shapes.items() if not is_alias(name)}
+        require_whole(own, unified_voice_shapes(size), "UnifiedVoice of the size that config.yaml states", where)
+        return size
 
 
 def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
@@ -63,6 +126,52 @@ def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
     shapes |= _under("final_norm", _norm(width))
     shapes |= _under("text_head", _linear(text_rows, width))
     return shapes | _under("mel_head", _linear(size.speech_rows, width))
+
+
+def unified_voice_part(tensor: str) -> str:
+    """The part of the model that a tensor belongs to, in a word for people."""
+    if tensor.endswith(".pos_enc.pe"):
+        return "computed tables"
+    return next((part for start, part in _PARTS.items() if tensor.startswith(start)), "other")
+
+
+def is_alias(tensor: str) -> bool:
+    """Whether the name is a second one for a tensor that the model has anyway."""
+    return tensor.startswith(ALIASES)
+
+
+def is_unified_voice(names: Iterable[str]) -> bool:
+    """Whether these are the names of IndexTTS-2's GPT, whole or not. Older and newer generations lack some of them."""
+    wanted = {"text_embedding.weight", "mel_embedding.weight", "speed_emb.weight", "gpt.h.0.attn.c_attn.weight"}
+    return wanted <= set(names)
+
+
+def codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, Shape]:
+    """The semantic codec (RepCodec), in the order of its file: 239 tensors at the published size."""
+    shapes: dict[str, Shape] = {}
+    for side in ("encoder", "decoder"):
+        shapes |= _under(f"{side}.0", _codec_side(width, mlp, layers))
+        shapes |= _under(f"{side}.1", _linear(FEATURE_WIDTH, width))
+    quantizer = "quantizer.quantizers.0"
+    for place, outputs, inputs in (("in", CODE_WIDTH, FEATURE_WIDTH), ("out", FEATURE_WIDTH, CODE_WIDTH)):
+        project = f"{quantizer}.{place}_project"
+        shapes[f"{project}.bias"] = (outputs,)
+        shapes[f"{project}.weight_g"] = (outputs, 1, 1)
+        shapes[f"{project}.weight_v"] = (outputs, inputs, 1)
+    return shapes | {f"{quantizer}.codebook.weight": (CODES, CODE_WIDTH)}
+
+
+def _codec_side(width: int, mlp: int, layers: int) -> Iterator[tuple[str, Shape]]:
+    yield from _under("embed", _linear(width, FEATURE_WIDTH, CODEC_KERNEL)).items()
+    yield from _under("norm", _norm(width)).items()
+    for layer in range(layers):
+        block = f"convnext.{layer}"
+        yield f"{block}.gamma", (width,)
+        yield from _under(f"{block}.dwconv", _linear(width, 1, CODEC_KERNEL)).items()
+        yield from _under(f"{block}.norm", _norm(width)).items()
+        yield from _under(f"{block}.pwconv1", _linear(mlp, width)).items()
+        yield from _under(f"{block}.pwconv2", _linear(width, mlp)).items()
+    yield from _under("final_layer_norm", _norm(width)).items()
 
 
 def _under(prefix: str, parts: Iterator[tuple[str, Shape]]) -> dict[str, Shape]:

@@ -1,0 +1,114 @@
+"""What the contract tests need to know of each family: how to make a voice out of nothing. The rest is the interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.generate import Prompt
+from voxgraft.families.layout import Layout, lay_out
+from voxgraft.families.model import PackedBatch, SpeechModel, pack
+from voxgraft.families.opening import grow_model, open_model
+from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
+from voxgraft.nn.frozen import load_new_state, new_state
+
+NUM_NEW = 7
+RANK = 4
+SPREAD = 0.1
+"""Of random rows and adapters: far from nothing, and not so far that rounding is all one sees."""
+TOLERANCE = 5e-5
+
+
+def _t3_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
+    from voxgraft.families.chatterbox.model import T3Condition
+
+    voice = draw.random(256, dtype=np.float32)
+    prompt = draw.integers(0, model.frame.num_codes, int(draw.integers(3, 40)))
+    return T3Condition(voice / np.linalg.norm(voice), prompt, float(draw.random()))
+
+
+def _index_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
+    from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice
+
+    assert isinstance(model, UnifiedVoice)
+    width = model.size.width
+    latents = draw.standard_normal((32, width), dtype=np.float32)
+    return IndexCondition(latents, draw.standard_normal(width, dtype=np.float32))
+
+
+CONDITIONS: dict[str, Callable[[SpeechModel, np.random.Generator], Any]] = {
+    "chatterbox": _t3_condition,
+    "indextts2": _index_condition,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny random base of one family on disk."""
+
+    family: Family
+    files: BaseFiles
+
+    def open(self) -> SpeechModel:
+        """The base as published."""
+        return open_model(self.family, self.files)
+
+    def grafted(self, seed: int = 0) -> tuple[SpeechModel, Gate]:
+        """The base with rows and an adapter whose every number is random, so that nothing hides behind a zero."""
+        model = self.open()
+        grow_model(model, NUM_NEW)
+        gate = add_adapter(model, model.adapter_layers(), rank=RANK, alpha=RANK, seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        rows = {name: SPREAD * torch.randn(rows.shape, generator=generator) for name, rows in new_state(model).items()}
+        load_new_state(model, rows)
+        adapter = {
+            name: SPREAD * torch.randn(weight.shape, generator=generator)
+            for name, weight in adapter_state(model).items()
+        }
+        load_adapter_state(model, adapter)
+        return model, gate
+
+    def condition(self, model: SpeechModel, seed: int) -> Any:
+        return CONDITIONS[self.family.name](model, np.random.default_rng(seed))
+
+
+def case_of(name: str, base: Path) -> Case:
+    found = family(name)
+    return Case(found, found.files(base))
+
+
+def text_ids(model: SpeechModel, count: int, seed: int, *, below: int | None = None) -> list[int]:
+    """Ids that a text of this model may hold."""
+    draw = np.random.default_rng([seed, count])
+    ids = draw.integers(0, below or model.num_text_ids, 4 * count).tolist()
+    return [token for token in ids if token not in model.frame.barred_text][:count]
+
+
+def layout(model: SpeechModel, num_text: int, num_codes: int, seed: int, *, below: int | None = None) -> Layout:
+    draw = np.random.default_rng([seed, num_codes, 1])
+    codes = draw.integers(0, model.frame.num_codes, num_codes)
+    return lay_out(model.frame, text_ids(model, num_text, seed, below=below), codes)
+
+
+LENGTHS = ((5, 30), (17, 9), (3, 64), (11, 31), (6, 29))
+
+
+def batch(case: Case, model: SpeechModel, *, below: int | None = None, **options: Any) -> PackedBatch:
+    """Five utterances of different lengths. `below` keeps to the base's own ids."""
+    layouts = [layout(model, *lengths, seed, below=below) for seed, lengths in enumerate(LENGTHS)]
+    return pack(model, layouts, [case.condition(model, seed) for seed in range(len(layouts))], **options)
+
+
+def prompts(case: Case, model: SpeechModel, *, below: int | None = None) -> list[Prompt]:
+    """Three utterances to speak."""
+    return [
+        Prompt(text_ids(model, count, seed, below=below), case.condition(model, seed), seed)
+        for seed, count in enumerate((4, 12, 7))
+    ]

@@ -1,0 +1,111 @@
+"""The contract of every family: what a graft must leave alone, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.contract.cases import NUM_NEW, Case, batch, prompts
+from voxgraft.families.generate import generate
+from voxgraft.families.model import hidden_states, losses
+from voxgraft.families.opening import grow_model, open_model, save_model
+from voxgraft.nn.frozen import base_digests, base_fingerprint, freeze_base, require_same_base
+from voxgraft.nn.grown import GrownHead
+from voxgraft.nn.sampling import Sampling
+
+SAMPLED = Sampling(temperature=0.9, min_p=0.02, repetition_penalty=1.3, max_codes=12)
+
+
+@torch.no_grad()
+def test_growth_leaves_the_speech_logits_of_base_text_equal_bit_for_bit(case: Case) -> None:
+    base, grown = case.open(), case.open()
+    pieces = base.num_text_ids
+    grow_model(grown, NUM_NEW)
+    before = hidden_states(base, batch(case, base))
+    after = hidden_states(grown, batch(case, grown, below=pieces))
+    assert torch.equal(base.speech_logits(before), grown.speech_logits(after))
+    head = grown.get_submodule(grown.text_head_name)
+    assert isinstance(head, GrownHead)
+    text = base.text_logits(before)
+    assert torch.equal(text[:, :pieces], grown.text_logits(after)[:, :pieces])
+
+
+@torch.no_grad()
+def test_with_the_gate_off_a_graft_is_not_there_bit_for_bit(case: Case) -> None:
+    base = case.open()
+    grafted, gate = case.grafted()
+    pieces = base.num_text_ids
+    want = base.speech_logits(hidden_states(base, batch(case, base)))
+    mine = batch(case, grafted, below=pieces)
+    with gate.closed():
+        assert torch.equal(grafted.speech_logits(hidden_states(grafted, mine)), want)
+    with gate.opened():
+        assert not torch.equal(grafted.speech_logits(hidden_states(grafted, mine)), want)
+
+
+def test_with_the_gate_off_the_same_codes_are_spoken(case: Case) -> None:
+    base = case.open()
+    grafted, gate = case.grafted()
+    guidance = case.family.stock_sampling().guidance
+    sampling = Sampling(temperature=0.9, min_p=0.02, guidance=guidance, max_codes=12)
+    want = generate(base, prompts(case, base), sampling)
+    with gate.closed():
+        assert generate(grafted, prompts(case, grafted, below=base.num_text_ids), sampling) == want
+    with gate.opened():
+        assert generate(grafted, prompts(case, grafted, below=base.num_text_ids), sampling) != want
+
+
+def test_base_rows_and_body_are_the_same_bits_after_training_with_weight_decay(case: Case) -> None:
+    fingerprint = base_fingerprint(case.open())
+    model, gate = case.grafted()
+    trained = freeze_base(model)
+    digests = base_digests(model)
+    optimizer = torch.optim.AdamW(trained.values(), lr=1e-2, weight_decay=0.3)
+    start = {name: parameter.detach().clone() for name, parameter in trained.items()}
+    step = batch(case, model)
+    with gate.opened():
+        for _ in range(3):
+            optimizer.zero_grad()
+            found = losses(model, step)
+            torch.autograd.backward(found.text + found.speech)
+            optimizer.step()
+    require_same_base(model, digests)
+    assert base_fingerprint(model) == fingerprint
+    assert all(not torch.equal(parameter, start[name]) for name, parameter in trained.items())
+
+
+def test_a_model_trained_whole_learns_utterances_by_heart(case: Case) -> None:
+    """So gradients reach what they should: a random body under fixed random heads could not be moved this far."""
+    model = case.open().requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    step = batch(case, model)
+    values = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        found = losses(model, step, chunk=64)
+        torch.autograd.backward(found.text + found.speech)
+        optimizer.step()
+        values.append((found.text.item(), found.speech.item()))
+    assert values[-1][0] < 0.5 * values[0][0]
+    assert values[-1][1] < 0.5 * values[0][1]
+
+
+def test_a_grown_model_is_saved_and_opened_again_with_the_same_bits(case: Case, tmp_path: Path) -> None:
+    base, grafted = case.open(), case.grafted()[0]
+    folder = tmp_path / "grown"
+    folder.mkdir()
+    for file in case.files.folder.iterdir():
+        if file.is_file() and file != case.files.checkpoint:
+            (folder / file.name).write_bytes(file.read_bytes())
+    saved = folder / case.files.checkpoint.name
+    save_model(grafted, saved)
+    if case.files.config is not None:
+        config = folder / case.files.config.name
+        pieces = base.num_text_ids
+        config.write_text(config.read_text().replace(f": {pieces}\n", f": {pieces + NUM_NEW}\n"))
+    again = open_model(case.family, case.family.files(folder))
+    assert again.num_text_ids == base.num_text_ids + NUM_NEW
+    want = grafted.state_dict()
+    assert list(again.state_dict()) == list(base.state_dict())
+    assert all(torch.equal(tensor, want[name]) for name, tensor in again.state_dict().items())

@@ -1,0 +1,39 @@
+"""What can be told of a Chatterbox base beyond its tensors: which release it is, and its other files."""
+
+from __future__ import annotations
+
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.chatterbox.family import ENGLISH, ENGLISH_ROWS, RELEASES, Chatterbox
+from voxgraft.families.chatterbox.text import CANGJIE_NAME
+from voxgraft.families.description import Description, SideFile
+
+TITLES = {
+    2454: "multilingual, by its rows (v2 and v3 have as many)",
+    2352: "first multilingual, by its rows",
+    ENGLISH_ROWS: "English, by its rows",
+}
+VOICE_ENCODER = ("ve.pt", "ve.safetensors")
+WAVEFORM_MODEL = ("s3gen.pt", "s3gen_v3.pt", "s3gen.safetensors")
+WHAT_VOICE = "voice encoder: from a recording to the speaker's vector"
+WHAT_WAVEFORM = "S3Gen: from a recording to codes, and from codes to the waveform"
+WHAT_CONDITIONS = "built-in voice, for speaking without a recording"
+WHAT_CANGJIE = "Cangjie codes, for spelling Chinese"
+
+
+def describe(files: BaseFiles, rows: int) -> Description:
+    """By the checkpoint's published name; by its number of text rows where it has another."""
+    release = {release.checkpoint: release for release in RELEASES}.get(files.checkpoint.name)
+    english = release == ENGLISH or (release is None and rows == ENGLISH_ROWS)
+    title = release.title if release else TITLES.get(rows, f"of its own ({rows:,} text rows)")
+    return Description(title, ("en",) if english else Chatterbox.languages, _side_files(english))
+
+
+def _side_files(english: bool) -> tuple[SideFile, ...]:
+    """The English program wants safetensors where the multilingual one wants torch files."""
+    turn = -1 if english else 1
+    files = (
+        SideFile(VOICE_ENCODER[::turn], ("preparing", "speaking"), WHAT_VOICE),
+        SideFile(WAVEFORM_MODEL[::turn], ("preparing", "speaking"), WHAT_WAVEFORM),
+        SideFile(("conds.pt",), (), WHAT_CONDITIONS),
+    )
+    return files if english else (*files, SideFile((CANGJIE_NAME,), (), WHAT_CANGJIE))

@@ -1,0 +1,194 @@
+"""Chatterbox's T3: text and speech rows around a Llama body, conditioned on a voice, a prompt and an emotion.
+
+Every tensor has upstream's name and shape, so that loading a published file is the identity. No dropout.
+
+Shapes: B utterances, P prompt codes (padded), Q perceiver queries, W width, N positions, C = Q + 2 slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name)
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from voxgraft.errors import GraftError
+from voxgraft.families.chatterbox.frame import MAX_PROMPT, NUM_CODES, t3_frame
+from voxgraft.families.chatterbox.shapes import T3Size
+from voxgraft.families.layout import Frame
+from voxgraft.families.model import SpeechModel
+from voxgraft.nn.body import Body
+from voxgraft.nn.llama import LlamaBody, LlamaSize
+from voxgraft.nn.positions import LearnedPositions
+
+__all__ = ["T3", "T3Condition", "T3Conditions"]
+
+PUBLISHED_EMOTION = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class T3Condition:
+    """How one utterance shall sound: a voice, some seconds of it as codes, and how strong its emotion is."""
+
+    speaker: NDArray[np.float32]  # [256]
+    prompt: NDArray[np.int64]  # [1 .. 150] codes
+    emotion: float = PUBLISHED_EMOTION
+
+
+@dataclass(frozen=True, slots=True)
+class T3Conditions:
+    """The conditions of B utterances."""
+
+    speaker: Tensor  # [B, 256]
+    prompt: Tensor  # [B, P]
+    prompt_lengths: Tensor  # [B]
+    emotion: Tensor  # [B]
+
+    def __len__(self) -> int:
+        return len(self.speaker)
+
+    def to(self, device: torch.device | str) -> T3Conditions:
+        return T3Conditions(*(x.to(device) for x in (self.speaker, self.prompt, self.prompt_lengths, self.emotion)))
+
+
+class T3(SpeechModel):
+    """The model itself, at any width and depth."""
+
+    text_table: ClassVar[str] = "text_emb"
+    text_head_name: ClassVar[str] = "text_head"
+
+    def __init__(self, size: T3Size) -> None:
+        super().__init__()
+        self.size = size
+        self.tfmr = LlamaBody(LlamaSize(size.width, size.layers, size.heads, size.mlp))
+        self.cond_enc = ConditionEncoder(size)
+        self.text_emb: nn.Module = nn.Embedding(size.text_rows, size.width)
+        self.speech_emb = nn.Embedding(size.speech_rows, size.width)
+        self.text_pos_emb = LearnedPositions(size.text_positions, size.width)
+        self.speech_pos_emb = LearnedPositions(size.speech_positions, size.width)
+        self.text_head: nn.Module = nn.Linear(size.width, size.text_rows, bias=False)
+        self.speech_head = nn.Linear(size.width, size.speech_rows, bias=False)
+
+    @property
+    def body(self) -> Body:
+        return self.tfmr
+
+    @property
+    def frame(self) -> Frame:
+        return t3_frame(self.num_text_ids, self.size)
+
+    def adapter_layers(self) -> list[str]:
+        return [f"tfmr.{name}" for name, module in self.tfmr.named_modules() if name.endswith("_proj")]
+
+    def collate(self, conditions: Sequence[T3Condition]) -> T3Conditions:
+        for condition in conditions:
+            _require_condition(condition, self.size.speaker_width)
+        longest = max(len(condition.prompt) for condition in conditions)
+        prompt = np.zeros((len(conditions), longest), dtype=np.int64)
+        for row, condition in zip(prompt, conditions, strict=True):
+            row[: len(condition.prompt)] = condition.prompt
+        return T3Conditions(
+            speaker=torch.from_numpy(np.stack([condition.speaker for condition in conditions]).astype(np.float32)),
+            prompt=torch.from_numpy(prompt),
+            prompt_lengths=torch.tensor([len(condition.prompt) for condition in conditions]),
+            emotion=torch.tensor([condition.emotion for condition in conditions], dtype=torch.float32),
+        )
+
+    def conditioning(self, conditions: T3Conditions) -> Tensor:
+        positions = torch.arange(conditions.prompt.shape[1], device=conditions.prompt.device)
+        prompt = self.embed_speech(conditions.prompt, positions)
+        out: Tensor = self.cond_enc(conditions, prompt)
+        return out
+
+    def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
+        vectors: Tensor = self.text_emb(ids)
+        if silent is not None:
+            vectors = vectors.masked_fill(silent[:, None], 0.0)
+        out: Tensor = vectors + self.text_pos_emb(positions)
+        return out
+
+    def embed_speech(self, ids: Tensor, positions: Tensor) -> Tensor:
+        out: Tensor = self.speech_emb(ids) + self.speech_pos_emb(positions)
+        return out
+
+    def text_logits(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.text_head(hidden)
+        return out
+
+    def speech_logits(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.speech_head(hidden)
+        return out
+
+
+class ConditionEncoder(nn.Module):
+    """Voice, prompt and emotion as slots before the text: one, Q and one."""
+
+    def __init__(self, size: T3Size) -> None:
+        super().__init__()
+        self.spkr_enc = nn.Linear(size.speaker_width, size.width)
+        self.emotion_adv_fc = nn.Linear(1, size.width, bias=False)
+        self.perceiver = Perceiver(size)
+
+    def forward(self, conditions: T3Conditions, prompt: Tensor) -> Tensor:
+        """[B, P, W] prompt vectors -> [B, C, W]"""
+        dtype = self.spkr_enc.weight.dtype
+        speaker = self.spkr_enc(conditions.speaker.to(dtype))  # [B, W]
+        emotion = self.emotion_adv_fc(conditions.emotion[:, None].to(dtype))  # [B, W]
+        every = torch.arange(prompt.shape[1], device=prompt.device)
+        heard = every < conditions.prompt_lengths[:, None]  # [B, P]
+        return torch.cat([speaker[:, None], self.perceiver(prompt, heard), emotion[:, None]], 1)
+
+
+class Perceiver(nn.Module):
+    """Q learned queries read the prompt, then one another, through one and the same attention."""
+
+    def __init__(self, size: T3Size) -> None:
+        super().__init__()
+        self.pre_attention_query = nn.Parameter(torch.zeros(1, size.perceiver_queries, size.width))
+        self.attn = _PerceiverAttention(size.width, size.perceiver_heads)
+
+    def forward(self, prompt: Tensor, heard: Tensor) -> Tensor:
+        """[B, P, W], [B, P] -> [B, Q, W]"""
+        queries = self.pre_attention_query.to(prompt.dtype).expand(len(prompt), -1, -1)
+        read = self.attn(queries, prompt, heard[:, None, None])
+        out: Tensor = self.attn(read, read, None)
+        return out
+
+
+class _PerceiverAttention(nn.Module):
+    """x + proj(attention(norm(x), norm(y))): one norm for both sides, and the sum is with x as it came."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.to_q, self.to_k, self.to_v, self.proj_out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, y: Tensor, seen: Tensor | None) -> Tensor:
+        """[B, Q, W], [B, P, W] -> [B, Q, W]"""
+        inner, outer = self.norm(x), self.norm(y)
+        q, k, v = self.to_q(inner), self.to_k(outer), self.to_v(outer)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        out: Tensor = x + self.proj_out(mixed.transpose(1, 2).flatten(-2))
+        return out
+
+
+def _require_condition(condition: Any, speaker_width: int) -> None:
+    speaker, prompt = np.asarray(condition.speaker), np.asarray(condition.prompt)
+    if speaker.shape != (speaker_width,) or not np.isfinite(speaker).all():
+        found = f"a voice of shape {list(speaker.shape)}" + ("" if np.isfinite(speaker).all() else ", not finite")
+        raise GraftError("condition-form", found, expected=f"{speaker_width} finite numbers")
+    if prompt.ndim != 1 or not 1 <= len(prompt) <= MAX_PROMPT:
+        found = f"a prompt of shape {list(prompt.shape)}"
+        raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT} codes")
+    if int(prompt.min()) < 0 or int(prompt.max()) >= NUM_CODES:
+        found = f"prompt codes from {int(prompt.min())} to {int(prompt.max())}"
+        raise GraftError("condition-form", found, expected=f"0 to {NUM_CODES - 1}")
+    if not np.isfinite(condition.emotion):
+        raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")

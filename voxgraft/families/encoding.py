@@ -1,0 +1,37 @@
+"""From recordings to what is kept of them: speech codes, and what a voice is made of.
+
+What every family's encoder is. Takes 16 kHz mono; resampling is the caller's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.audio.waves import Wave
+
+__all__ = ["Clip", "ClipEncoder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """One recording as training keeps it. The codes are as many as the recording is long, whoever was beside it."""
+
+    codes: NDArray[np.int64]
+    voice: Mapping[str, NDArray[Any]]
+    """The family's own arrays, by name: whose voice it is, and how it speaks."""
+
+
+class ClipEncoder(ABC):
+    """The front end of one base."""
+
+    sample_rate: int = 16_000
+
+    @abstractmethod
+    def encode(self, waves: Sequence[Wave]) -> list[Clip]:
+        """Every recording as if it were alone; those of similar length go through together."""

@@ -1,0 +1,73 @@
+"""The sizes that IndexTTS-2's config.yaml states: read strictly, from its parsed contents.
+
+Knows no tensors; `shapes` builds them from these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import ConfigError
+
+GPT_NUMBERS = {
+    "text_pieces": "number_text_tokens",
+    "width": "model_dim",
+    "layers": "layers",
+    "heads": "heads",
+    "speech_rows": "number_mel_codes",
+    "max_text": "max_text_tokens",
+    "max_speech": "max_mel_tokens",
+}
+"""Our names of the sizes to the config's."""
+ENCODER_NUMBERS = {
+    "width": "output_size",
+    "mlp": "linear_units",
+    "heads": "attention_heads",
+    "blocks": "num_blocks",
+    "perceiver_mult": "perceiver_mult",
+}
+_LARGEST = {"layers": 1000, "num_blocks": 1000}
+_LARGEST_SIZE = 1 << 20
+_KINDS = {"gpt.condition_type": "conformer_perceiver", "gpt.condition_module.input_layer": "conv2d2"}
+
+
+def numbers_of(config: Mapping[Any, Any], section: str, keys: Mapping[str, str], where: str | Path) -> dict[str, int]:
+    """The whole numbers of a section such as `gpt.condition_module`, under our names."""
+    stated = _section(config, section, where)
+    return {name: _number(stated.get(key), f"{section}.{key}", where) for name, key in keys.items()}
+
+
+def refuse_other_kinds(config: Mapping[Any, Any], where: str | Path) -> None:
+    """Refuse a model whose conditioning is built another way than the published one."""
+    for path, expected in _KINDS.items():
+        section, _, key = path.rpartition(".")
+        kind = _section(config, section, where).get(key, expected)
+        if kind != expected:
+            raise ConfigError("base-config", f"{path} is {str(kind)[:40]!r}", expected=expected, where=where)
+
+
+def require_cut(width: int, heads: int, section: str, where: str | Path) -> None:
+    """A width is cut into heads of one size each."""
+    if width % heads:
+        found = f"{section} is {width:,} wide and has {heads:,} heads"
+        raise ConfigError("base-config", found, expected="heads that divide the width", where=where)
+
+
+def _section(config: Mapping[Any, Any], path: str, where: str | Path) -> Mapping[Any, Any]:
+    section: Any = config
+    for name in path.split("."):
+        section = section.get(name) if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping):
+        found = f"{path} is {'missing' if section is None else repr(section)[:40]}"
+        raise ConfigError("base-config", found, expected="settings by name", where=where)
+    return section
+
+
+def _number(value: Any, path: str, where: str | Path) -> int:
+    largest = _LARGEST.get(path.rpartition(".")[2], _LARGEST_SIZE)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+        found = f"{path} is {'missing' if value is None else repr(value)[:40]}"
+        raise ConfigError("base-config", found, expected=f"a whole number, 1 to {largest:,}", where=where)
+    return value

@@ -1,0 +1,78 @@
+"""A base's model out of its files, with its text rows grown where a graft asks for it, and back into a file.
+
+The file's tensors are the model's, name by name and bit by bit. Knows no concrete family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from voxgraft import progress
+from voxgraft.checkpoints.sink import Sink
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+from voxgraft.errors import CheckpointError
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.model import SpeechModel
+from voxgraft.families.tensors import iter_tensors
+from voxgraft.files import replacing
+from voxgraft.nn.grown import GrownLayer, grow_module
+
+__all__ = ["grow_model", "open_model", "save_model"]
+
+FORMATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+
+
+def open_model(
+    family: Family,
+    files: BaseFiles,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = torch.float32,
+) -> SpeechModel:
+    """The base's model, frozen and silent of dropout. `dtype=None` keeps each tensor as it is stored.
+
+    One tensor after the other goes to the device: in memory are the model and one tensor more.
+    """
+    with torch.device("meta"):
+        model = family.empty_model(files)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = {name: tensor.to(device) for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype)}
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.to(device).requires_grad_(False).eval()
+
+
+def grow_model(model: SpeechModel, num_new: int) -> dict[str, GrownLayer]:
+    """Give the text embedding and the text head of an opened base that many new rows, as parameters of their own."""
+    return grow_module(model, (model.text_table, model.text_head_name), num_new, model.spare_rows)
+
+
+def save_model(model: SpeechModel, path: Path) -> None:
+    """Write the model as the stock program reads it: upstream's names, whole or not at all.
+
+    A name that ends in `.safetensors` gives that format, every other one a torch archive.
+    """
+    state = model.state_dict()
+    tensors = {name: _bytes_of(name, tensor, path) for name, tensor in state.items()}
+    total = sum(tensor.num_bytes for tensor in tensors.values())
+    with replacing(path) as stream, progress.task(f"writing {path.name}", total) as advance:
+        sink = Sink(stream, advance=advance)
+        if path.suffix == ".safetensors":
+            write_safetensors(sink, tensors, None)
+        else:
+            write_torch(sink, tensors)
+
+
+def _bytes_of(name: str, tensor: Tensor, path: Path) -> TensorBytes:
+    if tensor.is_meta or tensor.dtype not in FORMATS:
+        found = f"{name} is {'not loaded' if tensor.is_meta else str(tensor.dtype)}"
+        raise CheckpointError("base-not-loaded", found, expected="floating-point numbers", where=path)
+
+    def chunks() -> Iterator[memoryview]:
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
+
+    return TensorBytes(FORMATS[tensor.dtype], tuple(tensor.shape), chunks)

@@ -1,0 +1,364 @@
+"""The gated adapter: low-rank weights beside a body's linear layers, which act only while its language is spoken.
+
+Off means that no operation of the adapter is run, so the body is the base, bit for bit. Knows no optimizer, no file and
+no family; `nn/peft_format.py` puts an adapter into PEFT's form. Needs torch and numpy only.
+
+Shapes: I inputs and O outputs of a layer, R rank of the adapter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name)
+from torch import Tensor, nn
+
+from voxgraft.errors import GraftError
+from voxgraft.nn.frozen import modules_by_prefix
+from voxgraft.nn.grown import Grafted
+from voxgraft.nn.linear import Linear, TransposedLinear
+
+__all__ = [
+    "AdaptedLayer",
+    "AdaptedLinear",
+    "AdaptedTransposedLinear",
+    "Gate",
+    "adaptable_layers",
+    "adapted_layers",
+    "adapter_state",
+    "add_adapter",
+    "gate_of",
+    "load_adapter_state",
+    "merge_adapter",
+    "merged_weight",
+    "remove_adapter",
+    "require_same_shapes",
+]
+
+
+class Gate:
+    """Whether the adapter acts. One for a whole model; closed when it is made, so that the model is the base.
+
+    `on` is read when a layer runs. What runs a layer a second time for the backward pass (activation checkpointing)
+    must therefore find the gate as it was: keep the backward pass inside the same `with`.
+    """
+
+    def __init__(self, *, on: bool = False) -> None:
+        self.on = on
+
+    def __repr__(self) -> str:
+        return f"Gate(on={self.on})"
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """The adapter acts inside this block."""
+        with self._set(True):
+            yield
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """The model is the base inside this block."""
+        with self._set(False):
+            yield
+
+    @contextmanager
+    def _set(self, on: bool) -> Iterator[None]:
+        before, self.on = self.on, on
+        try:
+            yield
+        finally:
+            self.on = before
+
+
+class AdaptedLayer(Grafted):
+    """A linear layer of the base with an adapter beside it: x W + b, and with the gate open + scale (x downᵀ) upᵀ.
+
+    - `weight` and `bias` are the base's own parameters, under their own names and in the base's orientation. They ask
+      for no gradient once the adapter is added; who trains the body as well says `requires_grad_()` afterwards.
+    - `down` [R, I] and `up` [O, R] are the adapter: float32 masters when the base is bf16 or fp16, else of the base's
+      dtype. PEFT calls them lora_A and lora_B. The result has the dtype that the base alone would give.
+    - `state_dict` and `load_state_dict` know the base's tensors and nothing else: see `adapter_state`.
+    - To compare bits with a base, freeze that base too: torch picks kernels by whether a weight asks for a gradient.
+    """
+
+    part = "adapter"
+    plain: ClassVar[type[Linear]]
+    """The base's own kind of layer."""
+    transposed: ClassVar[bool]
+    """Whether the base keeps this kind of weight as [I, O]."""
+    in_features: int
+    out_features: int
+    down: nn.Parameter
+    up: nn.Parameter
+
+    def __init__(self, base: Linear, gate: Gate, down: Tensor, alpha: float) -> None:
+        """Shares the parameters of `base`; `up` starts at zero, so that an open gate changes nothing yet."""
+        nn.Module.__init__(self)  # the plain layer's own would make, and fill, a second weight
+        self.in_features = base.in_features
+        self.out_features = base.out_features
+        self._parameters.update(base._parameters)  # the same objects; a bias that is not there is None
+        dtype = torch.promote_types(base.weight.dtype, torch.float32)
+        self.down = nn.Parameter(down.to(device=base.weight.device, dtype=dtype))  # [R, I]
+        self.up = nn.Parameter(self.down.new_zeros(self.out_features, len(down)))  # [O, R]
+        self.alpha = alpha
+        self.gate = gate
+        self.train(base.training)
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rank={self.rank}, alpha={self.alpha:g}"
+
+    def graft_parameters(self) -> dict[str, nn.Parameter]:
+        return {"down": self.down, "up": self.up}
+
+    def base_tensors(self) -> dict[str, Tensor]:
+        own = self.graft_parameters()
+        return {name: tensor for name, tensor in self.named_parameters(recurse=False) if name not in own}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., I] -> [..., O]"""
+        result: Tensor = super().forward(x)
+        if self.gate.on:
+            result = result + self._low_rank(x)
+        return result
+
+    def _low_rank(self, x: Tensor) -> Tensor:
+        """[..., I] -> [..., O]"""
+        dtype = self.base_weight.dtype
+        narrow = F.linear(x, self.down.to(dtype)) * self.scale  # [..., R]
+        return F.linear(narrow, self.up.to(dtype))
+
+    @property
+    def base_weight(self) -> nn.Parameter:
+        """The base's weight as it is kept: [O, I], or [I, O] if `transposed`."""
+        weight = self._parameters["weight"]
+        assert weight is not None
+        return weight
+
+    def plain_layer(self, weight: nn.Parameter) -> Linear:
+        """A layer of the base's own kind with this weight and the base's bias."""
+        with torch.device("meta"):  # nothing is drawn or filled
+            layer = self.plain(self.in_features, self.out_features)
+        layer.register_parameter("weight", weight)
+        layer.register_parameter("bias", self._parameters["bias"])
+        layer.train(self.training)
+        return layer
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        for name, tensor in self.base_tensors().items():
+            destination[prefix + name] = tensor if keep_vars else tensor.detach()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """torch's own loader does the work; the adapter's names are neither missing in a base's file nor a way in."""
+        own = {prefix + name for name in self.graft_parameters()}
+        base = {key: value for key, value in state_dict.items() if key not in own}
+        if strict:
+            unexpected_keys += sorted(own & state_dict.keys())
+        missing: list[str] = []
+        super()._load_from_state_dict(base, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
+        missing_keys += [key for key in missing if key not in own]
+
+
+class AdaptedLinear(AdaptedLayer, nn.Linear):
+    """An adapter beside `nn.Linear`."""
+
+    plain = nn.Linear
+    transposed = False
+
+
+class AdaptedTransposedLinear(AdaptedLayer, TransposedLinear):
+    """An adapter beside GPT-2's layer; a fused projection (`c_attn`) has one adapter, as in PEFT."""
+
+    plain = TransposedLinear
+    transposed = True
+
+
+_ADAPTED: dict[type, type[AdaptedLinear | AdaptedTransposedLinear]] = {
+    nn.Linear: AdaptedLinear,
+    TransposedLinear: AdaptedTransposedLinear,
+}
+
+
+def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float, seed: int) -> Gate:
+    """Put an adapter beside the named layers, under every name that they have. Returns its gate, closed.
+
+    All or nothing: every layer is looked at before the first is replaced. `down` depends on seed and name of the layer
+    alone, `up` is zero. Add after the base is loaded and before the optimizer is built or the model compiled.
+    """
+    names = list(dict.fromkeys(layers))
+    _require_settings(names, rank, alpha, seed)
+    if present := adapted_layers(model):
+        raise GraftError(
+            "adapter-present", f"{len(present)} layers have an adapter, for example `{next(iter(present))}`"
+        )
+    plain = adaptable_layers(model, names)
+    gate = Gate()
+    adapted: dict[int, nn.Module] = {}
+    for name, layer in plain.items():
+        down = _first_values(name, rank, layer.in_features, seed)
+        adapted[id(layer)] = _ADAPTED[type(layer)](layer, gate, down, alpha)
+    for layer in plain.values():
+        layer.requires_grad_(False)
+    _replace(model, adapted)
+    return gate
+
+
+def adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, Linear]:
+    """The plain layers of these names. A subclass may compute something else, so it is refused."""
+    modules = dict(model.named_modules())
+    num_holders: dict[int, int] = {}
+    for module in modules.values():
+        for parameter in module.parameters(recurse=False):
+            num_holders[id(parameter)] = num_holders.get(id(parameter), 0) + 1
+    layers: dict[str, Linear] = {}
+    for name in names:
+        module = modules.get(name) if name else None
+        if not (isinstance(module, Linear) and type(module) in _ADAPTED):
+            raise _unfit(
+                f"`{name}` is {_kind(model, name)}", "a plain nn.Linear or TransposedLinear, by its first name"
+            )
+        if any(num_holders[id(parameter)] > 1 for parameter in module.parameters()):
+            raise _unfit(f"the weights of `{name}` are tied to those of another layer", "weights of its own")
+        if not module.weight.is_floating_point():
+            raise _unfit(f"`{name}` has weights of {module.weight.dtype}", "floating-point weights")
+        if module.weight.is_meta:
+            raise GraftError("base-not-loaded", f"`{name}` is on the meta device and has no values")
+        layers[name] = module
+    return layers
+
+
+def adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:
+    """Every layer with an adapter, by its upstream name; also inside DDP and torch.compile."""
+    found = modules_by_prefix(model)
+    return {prefix.removesuffix("."): module for prefix, module in found if isinstance(module, AdaptedLayer)}
+
+
+def gate_of(model: nn.Module) -> Gate:
+    """The gate of a model's adapter; a copy of a model has a gate of its own."""
+    return next(iter(_require_adapter(model).values())).gate
+
+
+def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the adapter alone: `LAYER.down` [R, I] and `LAYER.up` [O, R], every bit of the masters."""
+    return {name: parameter.detach().clone() for name, parameter in _adapter_parameters(model).items()}
+
+
+def load_adapter_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Put an adapter's values in; nothing is changed unless names and shapes all fit."""
+    parameters = _adapter_parameters(model)
+    require_same_shapes(state, {name: tuple(parameter.shape) for name, parameter in parameters.items()})
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(state[name])
+
+
+def require_same_shapes(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise, naming the tensors, unless an adapter has exactly these."""
+    lacking = [name for name in expected if name not in state]
+    strange = [name for name in state if name not in expected]
+    if lacking or strange:
+        parts = [f"the adapter lacks {_some(lacking)}"] if lacking else []
+        parts += [f"the model has no place for {_some(strange)}"] if strange else []
+        raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as the model has")
+    for name, shape in expected.items():
+        if tuple(state[name].shape) != shape or not state[name].is_floating_point():
+            found = f"{name} is {state[name].dtype} {list(state[name].shape)}"
+            raise GraftError("adapter-mismatch", found, expected=f"floating-point {list(shape)}")
+
+
+@torch.no_grad()
+def merged_weight(layer: AdaptedLayer) -> Tensor:
+    """The base's weight plus scale * up down, in the base's dtype and orientation; the layer stays as it is.
+
+    Summed in float64, so that the result does not depend on autocast or on how float32 products are rounded.
+    """
+    change = layer.scale * (layer.up.double() @ layer.down.double())  # [O, I]
+    weight = layer.base_weight
+    return (weight.double() + (change.T if layer.transposed else change)).to(weight.dtype).contiguous()
+
+
+def merge_adapter(model: nn.Module) -> None:
+    """Fold the adapter into plain layers, as if the gate were open for good. The base's own tensors keep their bits.
+
+    The new weights are parameters of their own that ask for a gradient where the base's did.
+    """
+    for layer in _require_adapter(model).values():
+        asks = layer.base_weight.requires_grad
+        _replace(model, {id(layer): layer.plain_layer(nn.Parameter(merged_weight(layer), requires_grad=asks))})
+
+
+def remove_adapter(model: nn.Module) -> None:
+    """Take the adapter out: plain layers with the base's own parameters, which ask for a gradient as they do now."""
+    layers = _require_adapter(model).values()
+    _replace(model, {id(layer): layer.plain_layer(layer.base_weight) for layer in layers})
+
+
+def _replace(model: nn.Module, replacement: Mapping[int, nn.Module]) -> None:
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if id(module) in replacement:
+            model.set_submodule(path, replacement[id(module)])
+
+
+def _first_values(name: str, rank: int, num_inputs: int, seed: int) -> Tensor:
+    """Evenly spread over ± 1 / sqrt(I), as PEFT does it. [R, I]"""
+    generator = np.random.default_rng([seed, *name.encode()])
+    drawn = generator.random((rank, num_inputs), dtype=np.float32)
+    return torch.from_numpy((2 * drawn - 1) / np.float32(math.sqrt(num_inputs)))
+
+
+def _require_settings(names: list[str], rank: int, alpha: float, seed: int) -> None:
+    if not names:
+        raise GraftError("adapter-settings", "no layers", expected="at least one; a graft may have no adapter at all")
+    if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
+        found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
+        raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
+
+
+def _require_adapter(model: nn.Module) -> dict[str, AdaptedLayer]:
+    layers = adapted_layers(model)
+    if not layers:
+        raise GraftError("adapter-missing", f"no layer of this {type(model).__name__} has an adapter")
+    return layers
+
+
+def _adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    layers = adapted_layers(model).items()
+    return {f"{layer}.{name}": value for layer, it in layers for name, value in it.graft_parameters().items()}
+
+
+def _kind(model: nn.Module, name: str) -> str:
+    module = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
+    if module is None:
+        return "not in the model"
+    first = next(path for path, other in model.named_modules() if other is module)
+    return f"a {type(module).__name__}" if first == name else f"another name of `{first}`"
+
+
+def _unfit(found: str, expected: str) -> GraftError:
+    return GraftError("adapter-layer", found, expected=expected)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

@@ -1,0 +1,255 @@
+"""Causal attention over packed sequences and over a static cache: the one place where positions look at each other.
+
+A *context* says which positions see which; a body asks it and knows nothing of batches. Needs torch only.
+
+Shapes: T positions in a pack, B sequences, R rows of a cache, S its length, H heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name)
+from torch import Tensor
+
+from voxgraft.errors import GraftError
+
+__all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend"]
+
+Backend = Literal["sdpa", "varlen", "flex"]
+FULLEST = 0.8
+"""Rows of one padded group are at least this share of its longest row."""
+
+
+class Context(Protocol):
+    """Which positions see which, and where each stands in its own sequence."""
+
+    @property
+    def positions(self) -> Tensor:
+        """[T]"""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[T, H, D] each -> [T, H, D]; every position sees its own sequence up to itself."""
+        ...
+
+
+def best_backend(device: torch.device | str, dtype: torch.dtype) -> Backend:
+    """Without padding where the device has a kernel for that, else rows of similar length."""
+    half = dtype in (torch.bfloat16, torch.float16)
+    return "varlen" if torch.device(device).type == "cuda" and half and _varlen() is not None else "sdpa"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Sequences laid one after another without padding. Make one with `of`."""
+
+    offsets: Tensor  # [B + 1] int32: where each sequence begins, and the end of the last
+    positions: Tensor  # [T]
+    rows: Tensor  # [T] the sequence that a position belongs to
+    longest: int
+    backend: Backend
+    groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
+    places: Tensor | None = None  # [T] where each position stands in the groups laid flat
+    block_mask: Any = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu", backend: Backend | None = None) -> Packing:
+        """A pack of sequences of these lengths."""
+        if not lengths or min(lengths) < 1:
+            raise GraftError(
+                "packing", f"sequences of {list(lengths)[:8]} positions", expected="one or more, none empty"
+            )
+        ends = np.cumsum(lengths)
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(ends[-1]) - np.repeat(ends - np.asarray(lengths), lengths)
+        made = cls(
+            offsets=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+            positions=torch.from_numpy(positions),
+            rows=torch.from_numpy(rows),
+            longest=max(lengths),
+            backend=backend or best_backend(device, torch.bfloat16),
+        )
+        if made.backend == "sdpa":
+            groups, places = _grouped(np.asarray(lengths), ends - np.asarray(lengths))
+            made = replace(made, groups=groups, places=places)
+        moved = made.to(device)
+        return replace(moved, block_mask=_block_mask(moved)) if moved.backend == "flex" else moved
+
+    def to(self, device: torch.device | str) -> Packing:
+        """The same pack with its tensors on a device."""
+        return replace(
+            self,
+            offsets=self.offsets.to(device),
+            positions=self.positions.to(device),
+            rows=self.rows.to(device),
+            groups=tuple(group.to(device) for group in self.groups),
+            places=None if self.places is None else self.places.to(device),
+        )
+
+    @property
+    def last(self) -> Tensor:
+        """The place of each sequence's last position. [B]"""
+        return self.offsets[1:].long() - 1
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002 (a pack has no memory)
+        if self.backend == "varlen":
+            return _varlen_attention(q, k, v, self.offsets, self.longest)
+        if self.backend == "flex":
+            return _flex_attention(q, k, v, self.block_mask)
+        return self._attend_in_rows(q, k, v)
+
+    def _attend_in_rows(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention needs no mask for padding at the end: no real position looks there."""
+        assert self.places is not None
+        flat = []
+        for group in self.groups:
+            rows = (
+                q[group].transpose(1, 2),
+                k[group].transpose(1, 2),
+                v[group].transpose(1, 2),
+            )  # [rows, H, length, D]
+            out = F.scaled_dot_product_attention(*rows, is_causal=True)
+            flat.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(flat)[self.places]
+
+
+class Cache:
+    """Keys and values of every layer for R rows of up to S positions, allocated once.
+
+    `filled` counts the positions of each row. It lives on the device, so that a step never waits for it.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int, int],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`shape` is layers, rows, heads, length, head width."""
+        layers, rows, heads, length, width = shape
+        self.keys = [torch.zeros(rows, heads, length, width, device=device, dtype=dtype) for _ in range(layers)]
+        self.values = [torch.zeros_like(keys) for keys in self.keys]
+        self.filled = torch.zeros(rows, dtype=torch.long, device=device)
+        self.length = length
+        self.num_rows = rows
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Packed attention that also fills a cache: sequence b of the pack becomes row b."""
+
+    packing: Packing
+    cache: Cache
+
+    def __post_init__(self) -> None:
+        rows = len(self.packing.offsets) - 1
+        if rows != self.cache.num_rows or self.packing.longest > self.cache.length:
+            found = f"{rows} sequences of up to {self.packing.longest} positions"
+            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as the cache has"
+            raise GraftError("packing", found, expected=expected)
+
+    @property
+    def positions(self) -> Tensor:
+        return self.packing.positions
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        places = (self.packing.rows, slice(None), self.packing.positions)
+        self.cache.keys[layer][places] = k.to(self.cache.keys[layer].dtype)
+        self.cache.values[layer][places] = v.to(self.cache.values[layer].dtype)
+        return self.packing.attend(layer, q, k, v)
+
+    def finish(self) -> None:
+        """Count what was filled; call once after the body's forward."""
+        self.cache.filled.copy_(self.packing.offsets.diff())
+
+
+class Step:
+    """One more position for every row of a cache. Make a new one for each step, and `finish` it."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.positions = cache.filled  # [R]
+        every = torch.arange(cache.length, device=cache.filled.device)
+        self._seen = (every <= cache.filled[:, None])[:, None, None]  # [R, 1, 1, S]
+        self._rows = torch.arange(cache.num_rows, device=cache.filled.device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[R, H, D] each -> [R, H, D]"""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys[self._rows, :, self.positions] = k.to(keys.dtype)
+        values[self._rows, :, self.positions] = v.to(values.dtype)
+        out = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=self._seen)
+        return out[:, :, 0]
+
+    def finish(self) -> None:
+        """Count the new position; call once after the body's forward."""
+        self.cache.filled.add_(1)
+
+
+def _grouped(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Sequences sorted by length, cut where they get too short for their group; padding repeats a row's first place."""
+    order = np.argsort(-lengths, kind="stable")
+    cuts = [0]
+    for at, index in enumerate(order):
+        if lengths[index] < FULLEST * lengths[order[cuts[-1]]]:
+            cuts.append(at)
+    groups, places, before = [], np.empty(int(lengths.sum()), dtype=np.int64), 0
+    for first, end in pairwise([*cuts, len(order)]):
+        members = order[first:end]
+        longest = int(lengths[members[0]])
+        steps = np.arange(longest)
+        inside = steps[None] < lengths[members][:, None]
+        group = np.where(inside, starts[members][:, None] + steps, starts[members][:, None])
+        places[group[inside]] = before + np.flatnonzero(inside)
+        before += group.size
+        groups.append(torch.from_numpy(group))
+    return tuple(groups), torch.from_numpy(places)
+
+
+@cache
+def _varlen() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn
+
+
+def _varlen_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    causal = (-1, 0)  # everything before a position, nothing after it
+    out: Tensor = _varlen()(q, k, v, offsets, offsets, longest, longest, window_size=causal)
+    return out
+
+
+def _block_mask(packing: Packing) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rows = packing.rows
+
+    def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (rows[query] == rows[key]) & (query >= key)
+
+    total = len(rows)
+    return create_block_mask(visible, None, None, total, total, device=str(rows.device))
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=True)
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    kernel = _compiled_flex() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+    out: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=block_mask)
+    return out[0].transpose(0, 1)

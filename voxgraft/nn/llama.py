@@ -1,0 +1,141 @@
+"""A Llama body: pre-norm blocks with rotary positions and a gated MLP, under transformers' tensor names.
+
+Shapes: T positions, W width, H heads, D width of a head, M width of the MLP.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name)
+from torch import Tensor, nn
+
+from voxgraft.nn.attention import Context
+from voxgraft.nn.body import Body
+
+__all__ = ["LlamaBody", "LlamaSize", "RopeScaling", "inverse_frequencies", "rotated"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's way to longer contexts: slow frequencies are divided by `factor`, fast ones kept, a ramp between."""
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    trained_positions: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaSize:
+    """What a Llama body is made of."""
+
+    width: int
+    layers: int
+    heads: int
+    mlp: int
+    theta: float = 500_000.0
+    scaling: RopeScaling | None = RopeScaling()
+    eps: float = 1e-5
+    unused_rows: int = 8
+    """The token table that the published file holds and nothing reads."""
+
+
+class LlamaBody(Body):
+    """`layers` and `norm`, and the token table that stock loaders insist on."""
+
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.size = size
+        self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
+        self.embed_tokens = nn.Embedding(size.unused_rows, size.width)
+        self.layers = nn.ModuleList(_Block(size) for _ in range(size.layers))
+        self.norm = RmsNorm(size.width, size.eps)
+        frequencies = inverse_frequencies(self.head_width, size.theta, size.scaling)
+        self.register_buffer("frequencies", frequencies, persistent=False)  # [D / 2]
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """[T, W] -> [T, W]"""
+        assert isinstance(self.frequencies, Tensor)
+        angles = context.positions[:, None, None].float() * self.frequencies.float()  # [T, 1, D / 2]
+        rotation = (angles.cos(), angles.sin())
+        for layer, block in enumerate(self.layers):
+            x = block(x, layer, rotation, context)
+        out: Tensor = self.norm(x)
+        return out
+
+
+class RmsNorm(nn.Module):
+    """x / rms(x) * weight, computed in float32 and rounded before the weight, as transformers does."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., W] -> [..., W]"""
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(x.dtype)
+
+
+class _Attention(nn.Module):
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.q_proj = nn.Linear(size.width, size.width, bias=False)
+        self.k_proj = nn.Linear(size.width, size.width, bias=False)
+        self.v_proj = nn.Linear(size.width, size.width, bias=False)
+        self.o_proj = nn.Linear(size.width, size.width, bias=False)
+
+    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        mixed = context.attend(layer, rotated(q, rotation), rotated(k, rotation), v)  # [T, H, D]
+        out: Tensor = self.o_proj(mixed.flatten(-2))
+        return out
+
+
+class _Mlp(nn.Module):
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(size.width, size.mlp, bias=False)
+        self.up_proj = nn.Linear(size.width, size.mlp, bias=False)
+        self.down_proj = nn.Linear(size.mlp, size.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class _Block(nn.Module):
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.self_attn = _Attention(size)
+        self.mlp = _Mlp(size)
+        self.input_layernorm = RmsNorm(size.width, size.eps)
+        self.post_attention_layernorm = RmsNorm(size.width, size.eps)
+
+    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), layer, rotation, context)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+def inverse_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
+    """The angle per position of each pair of a head's numbers. [D / 2]"""
+    frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device="cpu").float() / head_width)
+    if scaling is None:
+        return frequencies
+    turns = scaling.trained_positions * frequencies / (2 * math.pi)  # within the trained context
+    share_kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    return frequencies * (share_kept + (1 - share_kept) / scaling.factor)
+
+
+def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair (first half, second half) of a head by its angle. [T, H, D] -> [T, H, D]"""
+    cos, sin = rotation
+    first, second = x.float().chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)

@@ -1,0 +1,140 @@
+"""The verb `show`: one base on one screen. Reads headers, and the values only for the fingerprint; writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from voxgraft.base_report import BaseReport, FileShown, PartShown
+from voxgraft.bases import base_family
+from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
+from voxgraft.checkpoints.fingerprint import fingerprint_of, tensor_digests
+from voxgraft.config import RunSettings, read_settings, settings_from
+from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError
+from voxgraft.families import family, family_names
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.description import Description
+from voxgraft.files import is_file, is_folder, is_there
+from voxgraft.settings import ShowSettings
+from voxgraft.tables import family_of_checkpoint, row_findings
+from voxgraft.tokenizers import open_tokenizer
+
+RUN_FILE, CONFIG_NAME = "run.yaml", "config.yaml"
+Made = TypeVar("Made")
+
+
+def show(settings: ShowSettings) -> BaseReport:
+    """Look at a base folder, at the base of a run, or at one checkpoint file.
+
+    What is wrong with a base is in the report's findings; what is no base of ours at all is an error.
+    """
+    findings: list[Finding] = []
+    with _opened(settings, findings) as (found, files, checkpoint):
+        own = {name: info for name, info in checkpoint.tensors.items() if found.part_of(name) is not None}
+        rows = _text_rows(found, own)
+        description = found.describe(files, next(iter(rows.values()), 0))
+        shapes = {name: info.shape for name, info in own.items()}
+        size = _attempt(lambda: found.size_of(files, shapes), findings)
+        tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
+        if tokenizer is not None:
+            findings += row_findings(checkpoint, found, tokenizer.size)
+        digests = tensor_digests(checkpoint, own) if settings.fingerprint else None
+        return BaseReport(
+            family=found.name,
+            place=files.folder if is_folder(settings.base) else files.checkpoint,
+            release=description.release,
+            languages=description.languages,
+            checkpoint=files.checkpoint.name,
+            format=checkpoint.format,
+            parts=tuple(_parts(found, own)),
+            dtypes=dict(Counter(info.dtype for info in own.values())),
+            num_bytes=sum(info.num_bytes for info in own.values()),
+            num_aliases=len(checkpoint.tensors) - len(own),
+            size=size,
+            text_rows=rows,
+            spare_rows=found.spare_rows,
+            tokenizer=tokenizer,
+            files=tuple(_files(files, description)),
+            fingerprint=fingerprint_of(digests) if digests is not None else None,
+            findings=tuple(findings),
+        )
+
+
+@contextlib.contextmanager
+def _opened(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[Family, BaseFiles, Checkpoint]]:
+    """The family, the base's files, and the checkpoint, open until the block ends."""
+    place = _base_of_run(settings.base) if is_file(settings.base / RUN_FILE) else settings.base
+    if is_folder(place) or not is_there(place):
+        found = base_family(place, settings.family)
+        files = found.files(place)
+        with open_checkpoint(files.checkpoint) as checkpoint:
+            yield found, files, checkpoint
+        return
+    with open_checkpoint(place) as checkpoint:
+        _refuse_near_miss(checkpoint)
+        found = family_of_checkpoint(checkpoint, settings.family)
+        yield found, _files_beside(found, place, findings), checkpoint
+
+
+def _base_of_run(run: Path) -> Path:
+    path = run / RUN_FILE
+    base = settings_from(RunSettings, read_settings(RunSettings, path), path).base
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", where=path)
+    return base
+
+
+def _refuse_near_miss(checkpoint: Checkpoint) -> None:
+    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+    for candidate in map(family, family_names()):
+        if item := candidate.near_miss(checkpoint.path, shapes):
+            raise CheckpointError.of(item)
+
+
+def _files_beside(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:
+    """The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing."""
+    config = checkpoint.with_name(CONFIG_NAME)
+    tokenizer = _attempt(lambda: found.tokenizer_of(checkpoint), findings)
+    return BaseFiles(
+        checkpoint.parent,
+        checkpoint,
+        tokenizer or checkpoint.with_name(found.tokenizer_names[0]),
+        config if is_file(config) else None,
+    )
+
+
+def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
+    """What `make` gives; None, and a finding, if it meets one of our errors."""
+    try:
+        return make()
+    except VoxgraftError as error:
+        findings.append(error.finding)
+        return None
+
+
+def _text_rows(found: Family, own: dict[str, TensorInfo]) -> dict[str, int]:
+    """The rows of each text table that is there."""
+    tables = (own[point.tensor] for point in found.graft_points if point.tensor in own)
+    return {info.name: info.shape[0] for info in tables if info.shape}
+
+
+def _parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[PartShown]:
+    by_part: dict[str, list[TensorInfo]] = {}
+    for name, info in own.items():
+        by_part.setdefault(found.part_of(name) or "", []).append(info)
+    for part, infos in by_part.items():
+        yield PartShown(part, len(infos), sum(info.num_values for info in infos))
+
+
+def _files(files: BaseFiles, description: Description) -> Iterator[FileShown]:
+    """What the base itself is, then what preparing and speaking need beside it."""
+    yield FileShown(files.checkpoint.name, "the language model", ("grafting",), there=True)
+    yield FileShown(files.tokenizer.name, "tokenizer: from text to ids", ("grafting",), there=is_file(files.tokenizer))
+    if files.config is not None:
+        yield FileShown(files.config.name, "sizes, and names of the other files", ("grafting",), there=True)
+    for side in description.side_files:
+        there = next((name for name in side.names if is_there(files.folder / name)), None)
+        yield FileShown(there or side.names[0], side.what, side.purposes, there=there is not None)
