@@ -16,6 +16,9 @@ from tests.golden import formula
 from tests.shared import shared
 from voxgraft.errors import VoxgraftError
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+"""The original's numbers are asked of every device that is there."""
+
 
 def golden_wave() -> Tensor:
     """Three seconds at 16 kHz."""

@@ -18,7 +18,9 @@ def test_batches_hold_every_clip_once_and_stay_within_the_budget(lengths: list[i
     batches = list(length_batches(lengths, budget))
     assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
     for batch in batches:
-        assert len(batch) == 1 or max(lengths[place] for place in batch) * len(batch) <= budget
+        own = [lengths[place] for place in batch]
+        assert len(batch) == 1 or max(own) * len(batch) <= budget
+        assert min(own) >= 0.8 * max(own)
 
 
 def test_a_padded_batch_says_where_its_clips_are() -> None:
@@ -46,8 +48,9 @@ def test_float32_is_exact_inside_and_as_before_outside_also_after_an_error() -> 
 
     before = precisions()
     assert "tf32" in before
-    with pytest.raises(ZeroDivisionError), exact_float32():
+    with exact_float32():
         assert precisions() == ["ieee"] * 3
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError), exact_float32():
+        divmod(1, 0)
     assert precisions() == before
     assert torch.get_float32_matmul_precision() == "high"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tests.checkpoint_files import saved
-from tests.clips import UNUSABLE, golden_wave, noise, recordings, refuses_unusable
+from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
 from tests.golden import difference, expected, golden_state, names
+from voxgraft.audio.waves import padded_rows
 from voxgraft.errors import CheckpointError, VoxgraftError
 from voxgraft.families.chatterbox.speech_tokenizer import (
     NUM_CODES,
@@ -36,8 +37,8 @@ def small() -> SpeechTokenizer:
     return SpeechTokenizer(SMALL)
 
 
-@pytest.fixture(scope="module")
-def golden() -> Callable[[str], SpeechTokenizer]:
+@pytest.fixture(scope="module", params=DEVICES)
+def golden(request: pytest.FixtureRequest) -> Callable[[str], SpeechTokenizer]:
     made: dict[str, SpeechTokenizer] = {}
 
     def make(kind: str) -> SpeechTokenizer:
@@ -45,7 +46,7 @@ def golden() -> Callable[[str], SpeechTokenizer]:
             tokenizer = SpeechTokenizer(SMALL if kind == "small" else TokenizerSize())
             computed = {name: tokenizer.state_dict()[name] for name in ("_mel_filters", "window")}
             tokenizer.load_state_dict(golden_state(names("chatterbox", f"s3_{kind}")) | computed)
-            made[kind] = tokenizer
+            made[kind] = tokenizer.to(request.param)
         return made[kind]
 
     return make
@@ -70,7 +71,7 @@ def test_the_log_mel_is_the_originals(small: SpeechTokenizer) -> None:
 @pytest.mark.parametrize("kind", ["small", "full"])
 def test_codes_are_the_originals(golden: Callable[[str], SpeechTokenizer], kind: str) -> None:
     arrays, wave = expected("chatterbox", "s3_expected.npz"), golden_wave()
-    numbers = golden(kind).numbers([wave])[0]
+    numbers = golden(kind).numbers([wave])[0].cpu()
     assert difference(numbers, arrays[f"{kind}_project_down"]) < NUMBERS_LIMIT
     codes = golden(kind).encode([wave])[0]
     clear = arrays[f"{kind}_margin"] > MARGIN
@@ -81,12 +82,12 @@ def test_codes_are_the_originals(golden: Callable[[str], SpeechTokenizer], kind:
 def test_codes_of_a_padded_batch_are_the_originals_without_the_padding(
     golden: Callable[[str], SpeechTokenizer],
 ) -> None:
-    arrays, wave = expected("chatterbox", "s3_expected.npz"), golden_wave()
-    codes = golden("full").encode([wave, wave[:SHORT]])
-    assert [len(own) for own in codes] == list(arrays["full_batch_lens"])
-    assert np.array_equal(codes[1], arrays["full_short_ids"])
-    for row, own in enumerate(codes):
-        assert np.array_equal(own, arrays["full_batch_ids"][row, : len(own)])
+    arrays, waves = expected("chatterbox", "s3_expected.npz"), [golden_wave(), golden_wave()[:SHORT]]
+    codes = codes_of(golden("full")(*padded_rows([golden("full").log_mel(wave) for wave in waves])))
+    assert [num_codes(len(wave)) for wave in waves] == list(arrays["full_batch_lens"])
+    for row, length in enumerate(arrays["full_batch_lens"]):
+        assert np.array_equal(codes[row, :length].cpu().numpy(), arrays["full_batch_ids"][row, :length])
+    assert np.array_equal(golden("full").encode(waves)[1], arrays["full_short_ids"])
 
 
 def test_every_clip_has_its_own_length_and_its_own_codes_in_any_batch(
@@ -107,8 +108,10 @@ def test_nothing_of_a_neighbour_leaks_through_the_mask() -> None:
     torch.manual_seed(1)
     tokenizer = SpeechTokenizer(SMALL).double()
     clips = [noise(9_000), noise(20_001, seed=1), noise(640, seed=2), noise(14_400, seed=3)]
-    for clip, batched in zip(clips, tokenizer.numbers(clips), strict=True):
-        assert float((tokenizer.numbers([clip])[0] - batched).abs().max()) < 1e-10
+    together = tokenizer(*padded_rows([tokenizer.log_mel(clip) for clip in clips]))
+    for clip, batched in zip(clips, together, strict=True):
+        alone = tokenizer.numbers([clip])[0]
+        assert float((alone - batched[: len(alone)]).abs().max()) < 1e-10
 
 
 @settings(max_examples=15, deadline=None)
@@ -174,6 +177,13 @@ def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     path = saved({"flow.weight": torch.zeros(3, 3)}, tmp_path / "s3gen.pt")
     with pytest.raises(CheckpointError, match=r"102 of 102 tensors do not fit: tokenizer.encoder.conv1.weight"):
         SpeechTokenizer.load(path)
+
+
+def test_a_file_that_claims_an_absurd_size_is_refused(tmp_path: Path, small: SpeechTokenizer) -> None:
+    state = {PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state["tokenizer.encoder.conv1.weight"] = torch.zeros(1, 1, 1).expand(1 << 38, 128, 3)  # one number, repeated
+    with pytest.raises(CheckpointError, match=r"conv1.weight is \[274877906944, 128, 3\], not \[1280, 128, 3\]"):
+        SpeechTokenizer.load(saved(state, tmp_path / "s3gen.pt"))
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)

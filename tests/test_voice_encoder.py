@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.checkpoint_files import saved
-from tests.clips import UNUSABLE, golden_wave, noise, recordings, refuses_unusable
+from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
 from tests.golden import difference, expected, golden_state, names
 from voxgraft.audio.spectra import sound_bounds
 from voxgraft.audio.waves import Wave
@@ -20,11 +20,11 @@ from voxgraft.families.chatterbox.voice_encoder import TRIM_DB, WINDOW_FRAMES, V
 GOLDEN_LIMIT = 1e-5
 
 
-@pytest.fixture(scope="module")
-def golden_encoder() -> VoiceEncoder:
+@pytest.fixture(scope="module", params=DEVICES)
+def golden_encoder(request: pytest.FixtureRequest) -> VoiceEncoder:
     encoder = VoiceEncoder()
     encoder.load_state_dict(golden_state(names("chatterbox", "ve")))
-    return encoder
+    return encoder.to(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +49,25 @@ def test_mel_power_is_the_originals(golden_encoder: VoiceEncoder) -> None:
     mel = golden_encoder.mel(golden_wave()[start:end])
     assert len(mel) == arrays["mel_frames"]
     assert difference(mel[:20], arrays["mel_first20"]) < GOLDEN_LIMIT
-    assert difference(golden_encoder.mel_filters, arrays["mel_basis"]) < 1e-8
+    assert difference(golden_encoder.mel_filters.cpu(), arrays["mel_basis"]) < 1e-8
 
 
 def test_every_window_gives_the_originals_numbers(golden_encoder: VoiceEncoder) -> None:
     arrays = expected("chatterbox", "ve_expected.npz")
     start, end = arrays["trim_start_end"]
     windows = window_mel(golden_encoder.mel(golden_wave()[start:end]))
-    assert difference(golden_encoder(windows), arrays["partial_embeddings"]) < GOLDEN_LIMIT
+    assert (
+        difference(golden_encoder(windows.to(golden_encoder.proj.weight)).cpu(), arrays["partial_embeddings"])
+        < GOLDEN_LIMIT
+    )
 
 
 def test_the_voice_is_the_originals(golden_encoder: VoiceEncoder) -> None:
     arrays, wave = expected("chatterbox", "ve_expected.npz"), golden_wave()
-    assert difference(golden_encoder.embed([wave])[0], arrays["embedding"]) < GOLDEN_LIMIT
-    untrimmed = golden_encoder.embed([wave], trim=False)[0]
+    assert difference(golden_encoder.embed([wave])[0].cpu(), arrays["embedding"]) < GOLDEN_LIMIT
+    untrimmed = golden_encoder.embed([wave], trim=False)[0].cpu()
     assert difference(untrimmed, arrays["embedding_no_trim"]) < GOLDEN_LIMIT
-    half = golden_encoder.embed([wave], step_frames=80)[0]
+    half = golden_encoder.embed([wave], step_frames=80)[0].cpu()
     assert difference(half, arrays["embedding_overlap_half"]) < GOLDEN_LIMIT
 
 

@@ -39,6 +39,8 @@ class BaseReport:
     place: Path
     release: str
     languages: tuple[str, ...]
+    others: tuple[str, ...]
+    """Checkpoints of other releases in the same folder."""
     checkpoint: str
     format: str
     parts: tuple[PartShown, ...]
@@ -86,6 +88,7 @@ class BaseReport:
             "spare_rows": self.spare_rows,
             "tokenizer": _tokenizer_json(tokenizer) if tokenizer else None,
             "languages": list(self.languages),
+            "others": list(self.others),
             "files": [asdict(file) for file in self.files],
             "fingerprint": self.fingerprint,
             "findings": [item.to_json() for item in self.findings],
@@ -98,6 +101,8 @@ class BaseReport:
             kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
             lines.append(f"tokenizer: {kind}, {pieces}, sha256 {self.tokenizer.sha256}")
         lines.append(f"languages ({len(self.languages)}): {' '.join(self.languages)}")
+        if self.others:
+            lines.append(f"also in this folder: {', '.join(self.others)} (shown when the file itself is named)")
         if self.fingerprint is not None:
             lines.append(f"fingerprint: {self.fingerprint}")
         lines.append(self._files_table())

@@ -895,4 +895,50 @@ CATALOGUE: dict[str, Code] = {
         "leave it out, and `voxgraft graft RUN` learns one; or judge it with `voxgraft tokenizer prove`.",
         "warning",
     ),
+    # ---- run folder, journal, saved steps ----------------------------------------------------------------
+    "run-locked": Code(
+        "runs",
+        "One process at a time may change a run, and another one is at it.",
+        "wait until it ends, or stop it; a process that is dead holds nothing.",
+    ),
+    "run-lock-unsupported": Code(
+        "runs",
+        "The file system cannot lock files, so two trainers could write into one run.",
+        "put the run on a local disk, or mount this one with locks (flock).",
+    ),
+    "journal-broken": Code(
+        "runs",
+        "A line in the middle of journal.jsonl is not what voxgraft wrote. Only its end can be torn, and that is mended without a word.",
+        "undo the edit, or remove the line; the saved steps do not depend on it.",
+    ),
+    "step-missing": Code(
+        "runs", "The run has no such saved step.", "choose one that is there, or train from the start."
+    ),
+    "step-damaged": Code(
+        "runs",
+        "A saved step is not whole: a file is missing, cut off or changed since it was written. The last whole one before it is used.",
+        "nothing has to be done; if it happens again, look after the disk. `voxgraft clean RUN` removes old damaged steps.",
+        "warning",
+    ),
+    "step-newer": Code(
+        "runs",
+        "The saved step was made by a newer voxgraft, in a form that this one does not know.",
+        "update voxgraft, or go on with the version that made it.",
+    ),
+    "step-older": Code(
+        "runs",
+        "The saved step was made by an old voxgraft, in a form that this one can no longer turn into its own.",
+        "go on with the version that made it (state.json names it), or start anew from its rows.",
+    ),
+    "step-unverified": Code(
+        "runs",
+        "A step was written and read back, and the two differ: the disk or the memory is failing. Earlier steps were not touched.",
+        "copy the run to another disk before you go on.",
+    ),
+    "step-left": Code(
+        "runs",
+        "An old step, or a remainder of one, could not be removed. It takes room and does no other harm.",
+        "check permissions, or remove it with `voxgraft clean RUN`.",
+        "warning",
+    ),
 }

@@ -108,6 +108,10 @@ class GraftError(VoxgraftError):
     """A graft or a run folder whose parts do not belong together."""
 
 
+class AudioError(VoxgraftError):
+    """A waveform that cannot be used: empty, too short, not finite, not one channel."""
+
+
 def nearest(name: str, valid: list[str]) -> str | None:
     """The valid name closest to a mistyped one, if any is close."""
     close = difflib.get_close_matches(name.replace("-", "_"), valid, n=1, cutoff=0.5)

@@ -265,7 +265,7 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
         temporary, made = None, []
         sync_folder(path.parent)
     except OSError as error:
-        raise _write_error(error, path) from None
+        raise write_error(error, path) from None
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -291,7 +291,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         temporary, made = None, []
         sync_folder(path.parent)
     except OSError as error:
-        raise _write_error(error, path) from None
+        raise write_error(error, path) from None
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -388,7 +388,8 @@ def _umask() -> int:
     return mask
 
 
-def _write_error(error: OSError, path: Path) -> FileError:
+def write_error(error: OSError, path: Path) -> FileError:
+    """What the system said to a write, as our error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FileError("disk-full", f"no room to write {path.name}", where=path)
     return FileError("file-unwritable", f"cannot write {path.name}: {_reason(error)}", where=path)

@@ -152,6 +152,17 @@ class ShowSettings(Settings):
     """Read all values for the fingerprint, which takes a few seconds for gigabytes."""
 
 
+class CleanSettings(Settings):
+    """The run in which room is made."""
+
+    run: Path
+    """Folder of the run."""
+    keep: int = Field(1, ge=1)
+    """How many of the last whole steps stay. The best one, and those that the run was continued from, always stay."""
+    yes: bool = False
+    """Remove without asking."""
+
+
 class RandomBaseSettings(Settings):
     """The base that is made."""
 

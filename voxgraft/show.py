@@ -17,6 +17,7 @@ from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError
 from voxgraft.families import family, family_names
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.description import Description
+from voxgraft.families.looking import Seen, prefix_finding
 from voxgraft.files import is_file, is_folder, is_there
 from voxgraft.settings import ShowSettings
 from voxgraft.tables import family_of_checkpoint, row_findings
@@ -47,6 +48,7 @@ def show(settings: ShowSettings) -> BaseReport:
             place=files.folder if is_folder(settings.base) else files.checkpoint,
             release=description.release,
             languages=description.languages,
+            others=description.others,
             checkpoint=files.checkpoint.name,
             format=checkpoint.format,
             parts=tuple(_parts(found, own)),
@@ -89,9 +91,13 @@ def _base_of_run(run: Path) -> Path:
 
 def _refuse_near_miss(checkpoint: Checkpoint) -> None:
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    for candidate in map(family, family_names()):
-        if item := candidate.near_miss(checkpoint.path, shapes):
-            raise CheckpointError.of(item)
+    families = [family(name) for name in family_names()]
+    items = [candidate.near_miss(checkpoint.path, shapes) for candidate in families]
+    if not any(candidate.recognises(shapes) for candidate in families):
+        tables = tuple(candidate.graft_points[0].tensor for candidate in families)
+        items.append(prefix_finding(Seen(checkpoint.path, shapes), tables))
+    for item in filter(None, items):
+        raise CheckpointError.of(item)
 
 
 def _files_beside(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:

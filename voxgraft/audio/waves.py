@@ -13,17 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import AudioError
 
-__all__ = ["AudioError", "Limits", "Wave", "length_batches", "mono_wave", "mono_waves", "padded_rows"]
+__all__ = ["Limits", "Wave", "length_batches", "mono_wave", "mono_waves", "padded_rows"]
 
 Wave = Tensor | NDArray[np.floating]
 LARGEST_SAMPLE = 16.0
 """Samples lie between -1 and 1, and resampling can overshoot a little. Beyond this they are 16-bit numbers."""
 
-
-class AudioError(VoxgraftError):
-    """A waveform that cannot be used: empty, too short, not finite, not one channel."""
+MIN_SHARE = 0.8
+"""A clip shorter than this share of the longest beside it costs more in padding than a batch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,12 @@ def mono_wave(wave: Wave, limits: Limits, where: str = "") -> Tensor:
 def length_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Places of clips of about one length, longest first, so that the longest times their number is within `budget`.
 
-    A clip that is longer than the budget comes alone.
+    A clip that is longer than the budget comes alone, and none has a neighbour that is much shorter.
     """
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
+        longest = lengths[batch[0]] if batch else 0
+        if batch and (longest * (len(batch) + 1) > budget or lengths[place] < MIN_SHARE * longest):
             yield batch
             batch = []
         batch.append(place)

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from voxgraft import __version__, progress
-from voxgraft.cli import bars
+from voxgraft.cli import bars, questions
 from voxgraft.cli.console import Console
 from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
@@ -63,7 +63,8 @@ def _run_verb(line: CommandLine, console: Console) -> int:
         console.show_settings(settings.model_dump())
         return EXIT_FINE
     verb = line.verb.load()
-    with _progress_shown(silent=line.quiet or line.json):
+    silent = line.quiet or line.json
+    with _progress_shown(silent=silent), questions.answered(silent=silent):
         result = verb(settings)
     console.show(result)
     return result.exit_code

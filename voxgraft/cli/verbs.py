@@ -95,6 +95,13 @@ VERBS = (
         flags=TOKENIZER_FILE,
     ),
     Verb(
+        "clean",
+        settings.CleanSettings,
+        "voxgraft.clean:clean",
+        "Show what the saved steps of a run take, and remove those that are not needed. Asks first.",
+        positional=("run",),
+    ),
+    Verb(
         "extend",
         settings.ExtendSettings,
         "voxgraft.extend:extend",

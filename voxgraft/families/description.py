@@ -25,6 +25,8 @@ class Description:
     release: str
     languages: tuple[str, ...]
     side_files: tuple[SideFile, ...]
+    others: tuple[str, ...] = ()
+    """Checkpoints of other releases in the same folder."""
 
 
 class Size(Protocol):

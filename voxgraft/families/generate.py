@@ -1,6 +1,7 @@
 """Speaking: from prompts to speech codes, many utterances at once, with a static cache.
 
-Family-neutral: the model says how ids become vectors and vectors logits. Needs torch only.
+Family-neutral: the model says how ids become vectors and vectors logits. On CUDA in half precision a captured graph
+does the work (`families/fast_loop.py`); anywhere else the plain steps here do. Needs torch only.
 
 Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V speech rows, W width.
 """
@@ -15,20 +16,26 @@ import torch
 from torch import Tensor
 
 from voxgraft.errors import ConfigError, GraftError
+from voxgraft.families.fast_loop import FastLoop, LoopKind
 from voxgraft.families.layout import lay_out, spoken_position
-from voxgraft.families.model import SpeechModel, hidden_states, pack
-from voxgraft.nn.attention import Cache, Prefill, Step
+from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states, pack
+from voxgraft.families.stream_state import LOOK_EVERY, StreamState, speaking_dtype
+from voxgraft.nn.attention import Prefill, Step
+from voxgraft.nn.fast_step import can_step_fast
+from voxgraft.nn.packed_body import PackedBody
 from voxgraft.nn.sampling import Sampling, draw, guided, penalised, scores
 
-__all__ = ["Prompt", "Spoken", "Streams", "generate"]
+__all__ = ["Prompt", "Speaker", "Spoken", "Streams", "generate"]
 
-LOOK_EVERY = 16
-"""Codes between two looks at whether everybody has stopped; a look waits for the device."""
+MAX_LOOPS = 2
+"""Graphs, each with its cache, that a speaker keeps: full batches, and the rest at the end."""
+ROOM = 256
+"""Caches have room for a multiple of so many codes, so that one serves utterances of many lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One utterance to speak. Its codes depend on its own seed, never on who is spoken beside it."""
+    """One utterance to speak. What it is drawn with depends on its own seed, never on who is spoken beside it."""
 
     text_ids: Sequence[int]
     condition: Any
@@ -43,16 +50,69 @@ class Spoken:
     stopped: bool
 
 
-@torch.no_grad()
 def generate(model: SpeechModel, prompts: Sequence[Prompt], sampling: Sampling) -> list[Spoken]:
-    """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
-    return Streams(model, prompts, sampling).run()
+    """Speak every prompt, side by side. Who speaks more than once keeps a `Speaker`."""
+    return Speaker(model).speak(prompts, sampling)
+
+
+class Speaker:
+    """A model that is ready to speak again and again: it keeps packed weights, caches and captured graphs.
+
+    The model may be trained, and its adapter's gate opened or closed, between two calls. Memory is given back with the
+    speaker itself.
+    """
+
+    def __init__(self, model: SpeechModel) -> None:
+        self.model = model
+        self._body: PackedBody | None = None
+        self._loops: dict[LoopKind, FastLoop] = {}
+        self._places: list[int] = []
+
+    @torch.no_grad()
+    def speak(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Spoken]:
+        """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
+        return Streams(self.model, prompts, sampling, self).run()
+
+    def loop(self, kind: LoopKind, longest_prompt: int, max_codes: int) -> FastLoop | None:
+        """A graph for streams like these, captured if there is none; None where only plain steps can be taken."""
+        model, dtype = self.model, speaking_dtype(self.model)
+        if not can_step_fast(model.body, model.device, dtype):
+            return None
+        self._forget_if_moved(dtype)
+        if self._body is None:
+            self._body = PackedBody(model.body, dtype)
+        self._body.refresh(model.body)
+        found = self._loops.pop(kind, None)
+        if found is None or found.length < longest_prompt + max_codes + LOOK_EVERY or found.max_codes < max_codes:
+            room = min(_rounded_up(max_codes, ROOM), model.frame.max_codes)
+            length = _rounded_up(longest_prompt, ROOM) + _rounded_up(room, LOOK_EVERY)
+            found = None  # its cache makes way for the larger one
+            while len(self._loops) >= MAX_LOOPS:
+                del self._loops[next(iter(self._loops))]
+            rows = kind.num_streams * (2 if kind.guided else 1)
+            state = StreamState.of(model, kind.num_streams, rows, length, room)
+            found = FastLoop(model, self._body, kind, state)
+        self._loops[kind] = found
+        return found
+
+    def _forget_if_moved(self, dtype: torch.dtype) -> None:
+        """Graphs hold the places of the tables around the body; the body itself they read from the packed copy."""
+        inside = {id(parameter) for parameter in self.model.body.parameters()}
+        around = (parameter for parameter in self.model.parameters() if id(parameter) not in inside)
+        places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
+        if places != self._places:
+            self._loops.clear()
+            self._body = None
+        self._places = places
 
 
 class Streams:
     """N utterances in the course of being spoken. Everything that a step touches stays on the device."""
 
-    def __init__(self, model: SpeechModel, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+    @torch.no_grad()
+    def __init__(
+        self, model: SpeechModel, prompts: Sequence[Prompt], sampling: Sampling, speaker: Speaker | None = None
+    ) -> None:
         if not prompts:
             raise GraftError("packing", "no prompts", expected="at least one")
         frame = model.frame
@@ -60,88 +120,118 @@ class Streams:
             found = f"max_codes is {sampling.max_codes:,}"
             raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
         self.model, self.frame, self.sampling = model, frame, sampling
-        self.num_streams, device = len(prompts), model.device
-        self.logits = self._prefill(prompts)  # [R, V] of every row, as the head gives them
-        num_rows = self.logits.shape[-1]
-        self.heard = torch.zeros(self.num_streams, num_rows, dtype=torch.bool, device=device)
-        self.heard[:, list(frame.heard_before)] = True
-        self.codes = torch.full((self.num_streams, sampling.max_codes), frame.speech_stop, device=device)
-        self.num_spoken = torch.zeros(1, dtype=torch.long, device=device)
-        self.stopped = torch.zeros(self.num_streams, dtype=torch.bool, device=device)
-        ids = torch.arange(num_rows, device=device)
+        self.num_streams = len(prompts)
+        self._first_position = spoken_position(frame, 0, stock=sampling.stock)
+        batch = self._batch(prompts)
+        self.loop, self.state = self._room(batch.packing.longest, speaker)
+        self.state.begin(frame)
+        self._prefill(batch)
+        ids = torch.arange(self.state.logits.shape[1], device=model.device)
         self._unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
-        self._generators = [torch.Generator(device).manual_seed(prompt.seed) for prompt in prompts]
+        self._generators = [torch.Generator(model.device).manual_seed(prompt.seed) for prompt in prompts]
 
+    @property
+    def logits(self) -> Tensor:
+        """What the head gave for every row. [R, V]"""
+        return self.state.logits
+
+    @property
+    def codes(self) -> Tensor:
+        """What was spoken so far, then stops. [N, most codes]"""
+        return self.state.codes
+
+    @torch.no_grad()
     def run(self) -> list[Spoken]:
         """Speak to the end."""
         limit = self.sampling.max_codes
         for first in range(0, limit, LOOK_EVERY):
-            count = min(LOOK_EVERY, limit - first)
-            noise = self._noise(count)
-            for at in range(count):
-                self.speak(None if noise is None else noise[at])
-                if first + at + 1 < limit:
-                    self.listen()
-            if bool(self.stopped.all()):
+            if self.loop is None:
+                self._plain_steps(limit - first)
+            else:
+                self._draw_noise(self.loop.noise)
+                self.loop.advance()
+            if bool(self.state.stopped.all()):
                 break
         return self._result()
 
     def penalised(self) -> Tensor:
         """What the next codes are drawn from, before temperature and cuts. [N, V]"""
-        logits = self.logits.float()
+        logits = self.logits
         if self.sampling.guidance > 0:
             logits = guided(logits, self.sampling.guidance)
-        logits = penalised(logits, self.heard, self.sampling.repetition_penalty)
+        logits = penalised(logits, self.state.heard, self.sampling.repetition_penalty)
         return logits.masked_fill(self._unreadable, -torch.inf) if self.sampling.readable else logits
 
     def speak(self, noise: Tensor | None) -> None:
         """Draw the next code of every stream; a stream that has stopped stays so."""
+        state = self.state
         chosen = draw(scores(self.penalised(), self.sampling), noise)  # [N]
-        chosen = torch.where(self.stopped, self.frame.speech_stop, chosen)
-        self.codes.index_copy_(1, self.num_spoken, chosen[:, None])
-        self.heard.scatter_(1, chosen[:, None], True)
-        self.stopped |= chosen == self.frame.speech_stop
-        self.num_spoken += 1
+        chosen = torch.where(state.stopped, self.frame.speech_stop, chosen)
+        state.codes.scatter_(1, state.num_spoken[:, None], chosen[:, None])
+        state.heard.scatter_(1, chosen[:, None], True)
+        state.stopped.logical_or_(chosen == self.frame.speech_stop)
+        state.num_spoken.add_(1)
 
     def listen(self) -> None:
         """Feed the codes just drawn, and get the logits of the next."""
-        last = self.num_spoken - 1
-        first_position = spoken_position(self.frame, 0, stock=self.sampling.stock)
-        vectors = self.model.embed_speech(self.codes.index_select(1, last)[:, 0], last + first_position)  # [N, W]
-        step = Step(self.cache)
-        hidden = self.model.body(vectors.repeat(len(self.logits) // self.num_streams, 1), step)
+        state = self.state
+        last = state.num_spoken - 1  # [N]
+        ids = state.codes.gather(1, last[:, None])[:, 0]
+        vectors = self.model.embed_speech(ids, last + self._first_position)  # [N, W]
+        step = Step(state.cache)
+        hidden = self.model.body(vectors.repeat(len(state.logits) // self.num_streams, 1), step)
         step.finish()
-        self.logits = self.model.speech_logits(hidden)
+        state.logits.copy_(self.model.speech_logits(hidden))
 
-    def _prefill(self, prompts: Sequence[Prompt]) -> Tensor:
-        """Conditioning, text and start of every row; fills the cache."""
+    def _batch(self, prompts: Sequence[Prompt]) -> PackedBatch:
+        """Conditioning, text and start of every row."""
         twice = 2 if self.sampling.guidance > 0 else 1
         layouts = [lay_out(self.frame, prompt.text_ids, stock=self.sampling.stock) for prompt in prompts] * twice
         conditions = [prompt.condition for prompt in prompts] * twice
         silent = [row >= len(prompts) for row in range(len(layouts))]
-        batch = pack(self.model, layouts, conditions, silent=silent)
-        body, length = self.model.body, batch.packing.longest + self.sampling.max_codes
-        shape = (body.num_layers, len(layouts), body.num_heads, length, body.head_width)
-        self.cache = Cache(shape, self.model.device, next(body.parameters()).dtype)
-        context = Prefill(batch.packing, self.cache)
+        return pack(self.model, layouts, conditions, silent=silent)
+
+    def _room(self, longest: int, speaker: Speaker | None) -> tuple[FastLoop | None, StreamState]:
+        sampling = self.sampling
+        if speaker is not None:
+            kind = LoopKind.of(self.num_streams, sampling, self._first_position)
+            loop = speaker.loop(kind, longest, sampling.max_codes)
+            if loop is not None:
+                loop.set(sampling)
+                return loop, loop.state
+        rows = self.num_streams * (2 if sampling.guidance > 0 else 1)
+        length = longest + sampling.max_codes
+        return None, StreamState.of(self.model, self.num_streams, rows, length, sampling.max_codes)
+
+    def _prefill(self, batch: PackedBatch) -> None:
+        context = Prefill(batch.packing, self.state.cache)
         hidden = hidden_states(self.model, batch, context)
         context.finish()
-        return self.model.speech_logits(hidden[batch.packing.last])
+        self.state.logits.copy_(self.model.speech_logits(hidden[batch.packing.last]))
 
-    def _noise(self, count: int) -> Tensor | None:
-        """Exponential draws for the next codes; each stream's come from its own seed. [count, N, V]"""
-        if self.sampling.temperature == 0:
-            return None
-        shape = (count, self.logits.shape[-1])
-        drawn = [
-            torch.empty(shape, device=self.model.device).exponential_(generator=generator)
-            for generator in self._generators
-        ]
-        return torch.stack(drawn, 1)
+    def _plain_steps(self, num_left: int) -> None:
+        """Speak and feed up to `LOOK_EVERY` codes; the very last is not fed, since nothing comes after it."""
+        noise = self.logits.new_empty(self.num_streams, LOOK_EVERY, self.logits.shape[1])
+        self._draw_noise(noise)
+        for at in range(min(LOOK_EVERY, num_left)):
+            self.speak(noise[:, at] if self.sampling.temperature > 0 else None)
+            if at + 1 < num_left:
+                self.listen()
+
+    def _draw_noise(self, noise: Tensor) -> None:
+        """Exponential draws for the next codes, always as many, each stream's from its own seed. [N, count, V]"""
+        if self.sampling.temperature > 0:
+            for own, generator in zip(noise, self._generators, strict=True):
+                own.exponential_(generator=generator)
 
     def _result(self) -> list[Spoken]:
-        spoken = []
-        for row, stopped in zip(self.codes[:, : int(self.num_spoken)].tolist(), self.stopped.tolist(), strict=True):
-            end = row.index(self.frame.speech_stop) if stopped else len(row)
-            spoken.append(Spoken(row[:end], stopped))
+        num_spoken = min(int(self.state.num_spoken[0]), self.sampling.max_codes)
+        stop, spoken = self.frame.speech_stop, []
+        for row in self.codes[:, :num_spoken].tolist():
+            stopped = stop in row
+            spoken.append(Spoken(row[: row.index(stop)] if stopped else row, stopped))
         return spoken
+
+
+def _rounded_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

@@ -43,6 +43,8 @@ class SpeechModel(nn.Module, ABC):
     """Module names of the text embedding and the text head: the graft points."""
     text_head_name: ClassVar[str]
     spare_rows: ClassVar[int] = 0
+    unreached: ClassVar[tuple[str, ...]] = ()
+    """How the names of parameters begin that no loss reaches."""
 
     @property
     @abstractmethod

@@ -293,9 +293,10 @@ def merged_weight(layer: AdaptedLayer) -> Tensor:
 
     Summed in float64, so that the result does not depend on autocast or on how float32 products are rounded.
     """
-    change = layer.scale * (layer.up.double() @ layer.down.double())  # [O, I]
     weight = layer.base_weight
-    return (weight.double() + (change.T if layer.transposed else change)).to(weight.dtype).contiguous()
+    upright = weight.T if layer.transposed else weight  # [O, I]
+    merged = torch.addmm(upright.double(), layer.up.double(), layer.down.double(), alpha=layer.scale)
+    return (merged.T if layer.transposed else merged).to(weight.dtype).contiguous()
 
 
 def merge_adapter(model: nn.Module) -> None:

@@ -6,6 +6,7 @@ from voxgraft.families.base import BaseFiles
 from voxgraft.families.chatterbox.family import ENGLISH, ENGLISH_ROWS, RELEASES, Chatterbox
 from voxgraft.families.chatterbox.text import CANGJIE_NAME
 from voxgraft.families.description import Description, SideFile
+from voxgraft.files import is_file
 
 TITLES = {
     2454: "multilingual, by its rows (v2 and v3 have as many)",
@@ -25,7 +26,12 @@ def describe(files: BaseFiles, rows: int) -> Description:
     release = {release.checkpoint: release for release in RELEASES}.get(files.checkpoint.name)
     english = release == ENGLISH or (release is None and rows == ENGLISH_ROWS)
     title = release.title if release else TITLES.get(rows, f"of its own ({rows:,} text rows)")
-    return Description(title, ("en",) if english else Chatterbox.languages, _side_files(english))
+    others = (
+        other.checkpoint
+        for other in RELEASES
+        if other != release and is_file(files.folder / other.checkpoint) and is_file(files.folder / other.tokenizer)
+    )
+    return Description(title, ("en",) if english else Chatterbox.languages, _side_files(english), tuple(others))
 
 
 def _side_files(english: bool) -> tuple[SideFile, ...]:

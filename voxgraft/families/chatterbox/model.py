@@ -61,6 +61,7 @@ class T3(SpeechModel):
 
     text_table: ClassVar[str] = "text_emb"
     text_head_name: ClassVar[str] = "text_head"
+    unreached: ClassVar[tuple[str, ...]] = ("tfmr.embed_tokens.",)
 
     def __init__(self, size: T3Size) -> None:
         super().__init__()

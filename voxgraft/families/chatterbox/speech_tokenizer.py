@@ -34,6 +34,8 @@ SAMPLE_RATE = 16_000
 FRAME = 400
 HOP = 160
 NUM_MELS = 128
+MAX_WIDTH = 1 << 14
+"""No network of this kind is wider; a damaged file can claim any number."""
 FRAMES_PER_CODE = 4
 MAX_FRAMES = 3000
 LIMITS = Limits(SAMPLE_RATE, min_samples=HOP * FRAMES_PER_CODE, max_samples=HOP * MAX_FRAMES)
@@ -45,7 +47,7 @@ LEVELS = 3
 NUM_DIGITS = 8
 NUM_CODES = LEVELS**NUM_DIGITS
 SHRINK = 0.9990000128746033
-"""Keeps the numbers before rounding off the edge between two levels; this is 0.999 in float32."""
+"""What upstream multiplies by before it rounds: 0.999 in float32."""
 BATCH_FRAMES = 12_000
 
 
@@ -61,9 +63,10 @@ class TokenizerSize:
         """The size that the tensors of a file have; as published where they do not say."""
         conv = shapes.get("encoder.conv1.weight", ())
         layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.blocks.")}
-        if not conv or not layers or conv[0] < HEAD_WIDTH or conv[0] % HEAD_WIDTH:
+        width = conv[0] if conv else 0
+        if not layers or width % HEAD_WIDTH or not HEAD_WIDTH <= width <= MAX_WIDTH:
             return cls()
-        return cls(conv[0], len(layers))
+        return cls(width, len(layers))
 
 
 def num_codes(num_samples: int) -> int:
@@ -130,7 +133,9 @@ class SpeechTokenizer(nn.Module):
     def log_mel(self, wave: Tensor) -> Tensor:
         """The clip as the network sees it, scaled by its own loudest moment. [N] -> [F, M]"""
         power = power_spectrum(wave.to(self.window), self.window, HOP)[:, :-1]  # [201, F]
-        logarithm = (self._mel_filters @ power).clamp_min(1e-10).log10()  # [M, F]
+        with exact_float32():
+            mel = self._mel_filters @ power  # [M, F]
+        logarithm = mel.clamp_min(1e-10).log10()
         floored = torch.maximum(logarithm, logarithm.max() - 8.0)
         return ((floored + 4.0) / 4.0).T
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from voxgraft.audio.exact import exact_float32
 from voxgraft.audio.spectra import QUIETEST_POWER, loudest_frame, mel_filters, power_spectrum, sound_bounds
-from voxgraft.audio.waves import AudioError, Limits, Wave, mono_wave, mono_waves
+from voxgraft.audio.waves import Limits, Wave, mono_wave, mono_waves
+from voxgraft.errors import AudioError
 
 __all__ = ["VOICE_FILES", "VoiceEncoder"]
 

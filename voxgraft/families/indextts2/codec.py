@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.audio.exact import exact_float32
-from voxgraft.audio.waves import AudioError, length_batches, padded_rows
+from voxgraft.audio.waves import length_batches, padded_rows
+from voxgraft.errors import AudioError
 
 __all__ = ["CODEC_FILES", "CodecSize", "SemanticCodec"]
 
@@ -29,6 +30,8 @@ CODEC_FILES = ("semantic_codec/model.safetensors", "model.safetensors")
 UNREAD = ("decoder.",)
 KERNEL = 7
 NORM_EPS = 1e-6
+MAX_SIZE = 1 << 16
+"""No codec of this kind has a larger dimension; a damaged file can claim any number."""
 BATCH_FRAMES = 6_000
 
 
@@ -50,7 +53,9 @@ class CodecSize:
         mlp = shapes.get("encoder.0.convnext.0.pwconv1.weight", ())
         codebook = shapes.get("quantizer.quantizers.0.codebook.weight", ())
         layers = {name.split(".")[3] for name in shapes if name.startswith("encoder.0.convnext.")}
-        if len(embed) != 3 or len(mlp) != 2 or len(codebook) != 2 or 0 in (*embed, *mlp, *codebook):
+        if (len(embed), len(mlp), len(codebook)) != (3, 2, 2):
+            return cls()
+        if not all(1 <= size <= MAX_SIZE for size in (*embed, *mlp, *codebook)):
             return cls()
         return cls(embed[0], mlp[0], len(layers), embed[1], *codebook)
 
@@ -120,8 +125,9 @@ class SemanticCodec(nn.Module):
         if codes.numel() and (int(codes.min()) < 0 or int(codes.max()) > highest):
             found = f"codes from {int(codes.min()):,} to {int(codes.max()):,}"
             raise AudioError("ids-outside", found, expected=f"0 to {highest:,}")
+        device = self._quantizer.codebook.weight.device
         with exact_float32():
-            embedded: Tensor = self._quantizer.out_project(self._quantizer.codebook(codes))
+            embedded: Tensor = self._quantizer.out_project(self._quantizer.codebook(codes.to(device)))
         return embedded
 
     @property

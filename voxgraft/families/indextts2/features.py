@@ -36,6 +36,8 @@ PAIR = 2
 LIMITS = Limits(SAMPLE_RATE, min_samples=FRAME + HOP, max_samples=580_800)
 """One pair of filter bank frames; 36.3 s, more than which the base's GPT cannot speak."""
 BATCH_FRAMES = 6_000
+MAX_SIZE = 1 << 16
+"""No network of this kind has a larger dimension; a damaged file can claim any number."""
 FIXED = {
     "model_type": "wav2vec2-bert",
     "feature_projection_input_dim": 160,
@@ -151,8 +153,8 @@ def _sizes(path: Path) -> dict[str, Any]:
     sizes: dict[str, Any] = {name: said.get(name, published) for name, published in SIZES.items()}
     for name, size in sizes.items():
         least = NUM_LAYERS if name == "num_hidden_layers" else 1
-        if type(size) is not int or size < least:
-            expected = f"a whole number, {least} or more"
+        if type(size) is not int or not least <= size <= MAX_SIZE:
+            expected = f"a whole number, {least} to {MAX_SIZE:,}"
             raise ConfigError("base-config", f"{name} is {size!r}", expected=expected, where=path)
     if sizes["hidden_size"] % sizes["num_attention_heads"] or sizes["conv_depthwise_kernel_size"] % 2 == 0:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())

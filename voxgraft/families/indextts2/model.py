@@ -69,6 +69,14 @@ class UnifiedVoice(SpeechModel):
     text_table: ClassVar[str] = "text_embedding"
     text_head_name: ClassVar[str] = "text_head"
     spare_rows: ClassVar[int] = 1
+    unreached: ClassVar[tuple[str, ...]] = (
+        "conditioning_encoder.",
+        "perceiver_encoder.",
+        "emo_conditioning_encoder.",
+        "emo_perceiver_encoder.",
+        "emovec_layer.",
+        "emo_layer.",
+    )
 
     def __init__(self, size: UnifiedVoiceSize) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from voxgraft.families.description import Shape
 
 FIRST_VERSION, NEXT_VERSION = 2.0, 2.5
 EXPECTED = "IndexTTS-2: 1,280 wide, 24 layers, an emotion part, speed_emb, a conformer for the voice"
+CURE = "use IndexTTS-2 (IndexTeam/IndexTTS-2: gpt.pth, bpe.model, config.yaml)."
 STYLE_WIDTH = 192
 """Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer."""
 FIRST_REASON = "it has no emotion part, and codes of its own that IndexTTS-2's speech parts cannot read"
@@ -29,7 +30,7 @@ def refuse_other_versions(settings: Mapping[Any, Any], config: Path) -> None:
         return
     reason = FIRST_REASON if version < FIRST_VERSION else NEXT_REASON
     found = f"version is {version}: this is IndexTTS {version}, and {reason}"
-    raise ConfigError("base-version", found, expected=f"{FIRST_VERSION}", where=config)
+    raise ConfigError("base-version", found, expected=f"{FIRST_VERSION}", where=config, cure=CURE)
 
 
 def gpt_near_miss(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
@@ -37,17 +38,19 @@ def gpt_near_miss(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
     layers = {match[1] for match in map(_LAYER.match, shapes) if match}
     if "text_embedding.weight" not in shapes or "mel_embedding.weight" not in shapes or not layers:
         return None
-    size = f"{(*shapes['text_embedding.weight'], 0, 0)[1]:,} wide, {len(layers)} layers"
+    width = (*shapes["text_embedding.weight"], 0, 0)[1]
+    size = f"{width:,} wide, {len(layers)} layers"
     has_emotion = any(name.startswith("emo_") for name in shapes)
     has_speed = any(name.startswith("speed_emb") for name in shapes)
     if not has_emotion and not has_speed:
         found = f"{path.name} is the GPT of IndexTTS 1.0 or 1.5 ({size}): {FIRST_REASON}"
-        return finding("base-version", found, expected=EXPECTED, where=path)
+        return finding("base-version", found, expected=EXPECTED, where=path, cure=CURE)
     marks = [name for name in shapes if name.startswith("lang_embedding")]
     if not has_speed:
-        marks += [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] == STYLE_WIDTH]
+        voice = (width, STYLE_WIDTH)
+        marks += [name for name, shape in shapes.items() if shape == voice and not name.startswith("gpt.")]
     if not marks:
         return None
     seen = ", ".join(f"{name[:60]} {list(shapes[name])}" for name in marks[:3])
     found = f"{path.name} is the GPT of IndexTTS-2.5 ({size}; {seen}): {NEXT_REASON}"
-    return finding("base-version", found, expected=EXPECTED, where=path)
+    return finding("base-version", found, expected=EXPECTED, where=path, cure=CURE)
