@@ -21,8 +21,8 @@ from typing import Any
 
 from tests.community import community_merge
 from voxgraft.bases import base_tokenizer
-from voxgraft.config import LearnSettings
 from voxgraft.results import Table
+from voxgraft.run_settings import LearnSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.characters import is_letter
 from voxgraft.text.texts import Texts, proof_corpus, read_texts

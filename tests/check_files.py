@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from voxgraft.check import CheckResult, check
-from voxgraft.config import TokenizerSettings
 from voxgraft.families.base import BaseFiles
+from voxgraft.run_settings import TokenizerSettings
 from voxgraft.settings import CheckSettings
 
 State = dict[str, torch.Tensor]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config import RunSettings, read_settings, settings_from
+from voxgraft.config import read_settings, settings_from
 from voxgraft.new import NewResult, new
 from voxgraft.old_flags import SCRIPTS
 from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, Rule
 from voxgraft.old_values import Row
+from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 
 CONFIG = """\

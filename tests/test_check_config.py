@@ -8,10 +8,10 @@ from typing import get_args
 import pytest
 
 from tests.check_files import checked, codes, found, old_yaml
-from voxgraft.config import TrainMode, TrainSettings
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
 from voxgraft.families.random_values import RandomSize
+from voxgraft.run_settings import TrainMode, TrainSettings
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from voxgraft.cli import run
-from voxgraft.config import RunSettings, commented_yaml
+from voxgraft.config import commented_yaml
+from voxgraft.run_settings import RunSettings
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.config import RowSettings, TokenizerSettings
 from voxgraft.errors import CheckpointError, ConfigError, GraftError, TokenizerError, VoxgraftError
 from voxgraft.extend import extend
 from voxgraft.families import family
@@ -26,6 +25,7 @@ from voxgraft.families.random_base import make_random_base
 from voxgraft.files import sha256_of
 from voxgraft.graft import graft
 from voxgraft.graft_folder import open_graft
+from voxgraft.run_settings import RowSettings, TokenizerSettings
 from voxgraft.settings import ExtendSettings, GraftSettings
 from voxgraft.tokenizers import open_tokenizer
 

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from voxgraft.cli import run as run_line
-from voxgraft.config import RunSettings, leaves, read_settings, settings_from
+from voxgraft.config import leaves, read_settings, settings_from
 from voxgraft.random_base import random_base
+from voxgraft.run_settings import RunSettings
 from voxgraft.settings import RandomBaseSettings
 
 ODD_NAMES = [
@@ -94,8 +95,8 @@ def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None
     lines = (project / "run" / "run.yaml").read_text(encoding="utf-8").splitlines()
     for leaf in leaves(RunSettings):
         name = leaf.key.rpartition(".")[2]
-        at = lines.index(next(line for line in lines if line.strip().startswith(f"{name}:")))
-        assert f"# {leaf.field.description}" in lines[at - 1]
+        places = [at for at, line in enumerate(lines) if line.strip().startswith(f"{name}:")]
+        assert any(f"# {leaf.field.description}" in lines[at - 1] for at in places), leaf.key
 
 
 def test_the_command_that_new_names_next_reads_the_run(project: Path) -> None:

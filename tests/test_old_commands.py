@@ -8,10 +8,10 @@ import pytest
 
 from tests.old_files import SCRIPT, codes, made_from, rows_by_name, settings_of
 from tests.shared import shared
-from voxgraft.config import RunSettings
 from voxgraft.errors import VoxgraftError
 from voxgraft.new import new
 from voxgraft.old_flags import SCRIPTS, Script
+from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 
 

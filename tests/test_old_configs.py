@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.old_files import CONFIG, SCRIPT, codes, every_rule, made_from, rows_by_name, settings_of, write
-from voxgraft.config import RunSettings, leaves
+from voxgraft.config import leaves
 from voxgraft.errors import VoxgraftError
 from voxgraft.new import new
 from voxgraft.old_configs import MAX_KEYS, read_old
 from voxgraft.old_flags import SCRIPTS
 from voxgraft.old_keys import CHATTERBOX_KEYS
 from voxgraft.random_base import random_base
+from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings, RandomBaseSettings
 
 # ---- the tables -----------------------------------------------------------------------------------------------------

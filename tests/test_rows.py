@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from voxgraft.config import RowInit, RowSettings
 from voxgraft.families import family
 from voxgraft.families.random_base import make_random_base
 from voxgraft.rows import Array, RowPlan, make_rows, plan_rows, report_rows
+from voxgraft.run_settings import RowInit, RowSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts
 from voxgraft.tokenizers import open_tokenizer
@@ -24,7 +24,7 @@ def spelling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made = family(request.param)
     base = open_tokenizer(files.tokenizer)
     plain = Spelling.of(made, base, None, "am")
-    from voxgraft.config import LearnSettings
+    from voxgraft.run_settings import LearnSettings
 
     learnt = learn_language(plain, Texts(SENTENCES), LearnSettings(pieces=20, min_count=2))
     return Spelling.of(made, base, learnt.grown, "am")
@@ -84,7 +84,7 @@ def test_rows_are_reproducible_by_seed_and_differ_between_embedding_and_head(spe
 def test_a_new_tag_starts_as_the_average_of_the_base_tags(tmp_path: Path) -> None:
     made = family("chatterbox")
     base = open_tokenizer(make_random_base("chatterbox", tmp_path / "base").tokenizer)
-    from voxgraft.config import LearnSettings
+    from voxgraft.run_settings import LearnSettings
 
     learnt = learn_language(Spelling.of(made, base, None, "am"), Texts(SENTENCES), LearnSettings(pieces=0))
     plans = plan_rows(Spelling.of(made, base, learnt.grown, "am"), "romanised")

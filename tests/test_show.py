@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,9 @@ def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
             done: list[int] = []
             yield done.append
             told.append(sum(done))
+
+        def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+            told.append((kind, step, values))
 
     save_file({"a": torch.zeros(300_000), "b": torch.zeros(5)}, tmp_path / "a.safetensors")
     with progress.listening(Listener()):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.config import LearnSettings
 from voxgraft.families import family
 from voxgraft.families.random_base import make_random_base
+from voxgraft.run_settings import LearnSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts
 from voxgraft.tokenizers import open_tokenizer

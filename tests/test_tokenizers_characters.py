@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tokenizer_bases import KINDS, Grown, base, learn
-from voxgraft.config import LearnSettings
+from voxgraft.run_settings import LearnSettings
 from voxgraft.text.characters import exemplar, is_letter, script_characters
 from voxgraft.tokenizers import tokenizer_from
 from voxgraft.tokenizers.prove import coverage, own_letters, unreachable_pieces

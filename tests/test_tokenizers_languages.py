@@ -12,9 +12,9 @@ import sentencepiece
 import tokenizers
 
 from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
-from voxgraft.config import LearnSettings
 from voxgraft.reports import additions_lines
 from voxgraft.results import plain
+from voxgraft.run_settings import LearnSettings
 from voxgraft.settings import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
 from voxgraft.text.characters import is_letter, script_characters
 from voxgraft.text.texts import proof_corpus

@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tests.community import community_merge
 from tests.tokenizer_bases import KINDS, base, demo_texts, grown
-from voxgraft.config import LearnSettings
+from voxgraft.run_settings import LearnSettings
 from voxgraft.text.texts import proof_corpus
 from voxgraft.tokenizers import prove as proving
 from voxgraft.tokenizers import tokenizer_from

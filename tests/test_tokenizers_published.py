@@ -17,7 +17,7 @@ from tests.test_tokenizers_promise import COMPOSED, DIGITS, INVISIBLE, MARKS, SC
 from tests.test_tokenizers_promise import check_old_text_reads_the_same as check
 from tests.tokenizer_bases import LANGUAGES, demo_texts
 from voxgraft.bases import base_tokenizer
-from voxgraft.config import LearnSettings
+from voxgraft.run_settings import LearnSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.characters import is_letter
 from voxgraft.text.texts import proof_corpus

@@ -9,9 +9,9 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from voxgraft.config import LearnSettings
 from voxgraft.families import family
 from voxgraft.families.random_base import random_maker
+from voxgraft.run_settings import LearnSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts, read_texts
 from voxgraft.tokenizers import tokenizer_from

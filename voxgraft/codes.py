@@ -267,6 +267,23 @@ CATALOGUE: dict[str, Code] = {
         "The text holds an id for which the model has no row; on a GPU this ends in a device assert.",
         "spell the text with the tokenizer of this graft, and make the model with this graft's rows.",
     ),
+    # ---- training ----------------------------------------------------------------------------------------
+    "loss-not-finite": Code(
+        "training",
+        "Training on would fill the weights with NaN. The optimizer has not moved since the last whole step.",
+        "look at the clips that are named (`voxgraft check`), leave them out, and go on; or lower the rates.",
+    ),
+    "resume-changed": Code(
+        "training",
+        "What was saved depends on these settings; going on with others would mean something else than it says.",
+        "put the settings back, or begin again with --fresh (saved steps are set aside, not removed).",
+    ),
+    "device": Code("training", "The device is not there, or is none.", "leave train.device empty, or name another."),
+    "step-parts": Code(
+        "training",
+        "The saved step holds other parts than the run now trains, so that it cannot be gone on from.",
+        "go on with the settings that it was made with, or start anew with --fresh.",
+    ),
     # ---- sequences ---------------------------------------------------------------------------------------
     "ids-outside": Code(
         "sequences",
@@ -611,6 +628,198 @@ CATALOGUE: dict[str, Code] = {
         "audio",
         "This part of the work is done by an optional package.",
         "install voxgraft with the extra that is named.",
+    ),
+    # ---- clip sets and data order ------------------------------------------------------------------------
+    "set-incomplete": Code(
+        "data",
+        "The folder has no set.json, which is written last: preparing it was stopped, or it is another folder.",
+        "run `voxgraft prepare RUN` again.",
+    ),
+    "set-format": Code(
+        "data",
+        "set.json is not what this version of voxgraft writes.",
+        "run `voxgraft prepare RUN` again; set.json is not meant to be edited by hand.",
+    ),
+    "set-damaged": Code(
+        "data",
+        "A file of the set is not the one that was written: cut off, changed or damaged.",
+        "copy the set again, or run `voxgraft prepare RUN` again.",
+    ),
+    "set-stale": Code(
+        "data",
+        "The set was made with another tokenizer or other settings than the run has now; its ids would stand for other pieces.",
+        "run `voxgraft prepare RUN` again, or restore what changed.",
+    ),
+    "set-foreign": Code(
+        "data",
+        "The set was made for another base, family or language than this run's.",
+        "give the set that was prepared for this run, or run `voxgraft prepare RUN`.",
+    ),
+    "set-empty": Code(
+        "data", "There is no clip to learn from.", "look at what was left out, and give more recordings."
+    ),
+    "set-duplicate-ids": Code(
+        "data",
+        "Two clips have the same id; order, prompts and reports go by ids.",
+        "give each clip an id of its own.",
+    ),
+    "clip-form": Code(
+        "data",
+        "A prepared clip holds something that a set cannot keep.",
+        "prepare the clip with this family's own front end.",
+    ),
+    "clips-text-outside": Code(
+        "data",
+        "Texts hold ids for which the model has no row; on a GPU this ends in a device-side assert.",
+        "prepare the set again with this run's tokenizer.",
+    ),
+    "clips-text-barred": Code(
+        "data",
+        "Texts hold ids that the stock program takes out of every text: training would see them, speaking never does.",
+        "prepare the set again with a tokenizer that was grown from the base's.",
+    ),
+    "clips-text-unknown": Code(
+        "data",
+        "Part of the text is the unknown token: the model cannot see what is said there.",
+        "give the tokenizer every letter of the language (`voxgraft graft RUN`), and prepare the set again.",
+        "warning",
+    ),
+    "clips-codes-outside": Code(
+        "data",
+        "Speech codes that the model has no row for; on a GPU this ends in a device-side assert.",
+        "prepare the set again with this base's own speech tokenizer.",
+    ),
+    "clips-too-long": Code(
+        "data",
+        "Clips are longer than the model has positions for; on a GPU this ends in a device-side assert.",
+        "cut these clips into shorter ones, or leave them out.",
+    ),
+    "clips-no-content": Code("data", "Clips without text or without speech teach nothing.", "leave these clips out."),
+    "clips-voice-broken": Code(
+        "data",
+        "The voice of some clips is not finite, empty or all zeros; one of them ends a run.",
+        "prepare these clips again, or leave them out.",
+    ),
+    "clips-trailing-run": Code(
+        "data",
+        "Clips end in one and the same code for a second or more: padding of a batch, or a long silence. The model would learn to stop late.",
+        "prepare the clips one by one, or cut the silence at their end.",
+        "warning",
+    ),
+    "clips-seconds": Code(
+        "data",
+        "The number of codes does not agree with the length of the clip: padded codes, or the codes of another recording.",
+        "prepare these clips again.",
+        "warning",
+    ),
+    "stream-settings": Code(
+        "data", "With these settings there is no order of the data.", "choose a value in the range."
+    ),
+    "stream-empty": Code(
+        "data",
+        "After all that had to be left out, a set has no clip to learn from.",
+        "give more clips of each speaker, set `lone_clips: own`, or allow longer clips.",
+    ),
+    "step-too-small": Code(
+        "data",
+        "A step holds fewer tokens than one clip, so that some steps would be empty.",
+        "give more tokens a step, or leave the longest clips out.",
+    ),
+    "share-too-small": Code(
+        "data",
+        "The set's share of a step is less than its longest clip, so that some steps have none of it. Over many steps the share is right.",
+        "give more tokens a step, or the set more weight, for an even mix in every step.",
+        "note",
+    ),
+    "lone-speakers": Code(
+        "data",
+        "The voice prompt is always another clip of the same speaker, and these speakers have none: with its own voice a clip teaches copying.",
+        "give more clips of these speakers, or name them alike if they are one person.",
+        "warning",
+    ),
+    "short-prompts": Code(
+        "data",
+        "A voice is hardly heard in a short prompt; the longest that the speaker has is taken.",
+        "give longer clips of these speakers.",
+        "note",
+    ),
+    "clips-left-out": Code(
+        "data",
+        "Clips over the longest length that is set are not learnt from.",
+        "cut them into shorter ones, or allow longer clips.",
+        "warning",
+    ),
+    "pack-too-small": Code(
+        "data",
+        "The longest clip does not fit into a pack, and a clip is never cut.",
+        "make packs larger, or leave the longest clips out.",
+    ),
+    # ---- pairs of other trainers -------------------------------------------------------------------------
+    "pairs-empty": Code("data", "The manifest has no lines.", "check that this is the right file."),
+    "pairs-line": Code(
+        "data", "A line of the manifest is not a pair of prompt and target.", "mend or remove the line."
+    ),
+    "pairs-single": Code(
+        "data",
+        "The manifest lists single utterances. Training needs pairs, with the voice of another clip: with its own a model learns to copy.",
+        "give the manifest of pairs (train_pairs.jsonl), or the recordings to `voxgraft prepare RUN`.",
+    ),
+    "pairs-duplicate": Code(
+        "data", "Two lines of the manifest have the same id.", "give each line an id of its own, or remove one."
+    ),
+    "pairs-language": Code(
+        "data",
+        "A set is in one language, which sets the gate, and the lines do not agree on it.",
+        "split the manifest by language, and name each as MANIFEST::LANGUAGE.",
+    ),
+    "pairs-files": Code(
+        "data",
+        "Files that the manifest names are missing or cannot be read.",
+        "copy the folders codes/, condition/ and emo_vec/ beside the manifest, or make the broken files again.",
+    ),
+    "array-broken": Code(
+        "data",
+        "A `.npy` file does not hold the plain numbers that it should.",
+        "make the file again; files with Python objects are never read.",
+    ),
+    "pairs-padded": Code(
+        "data",
+        "The codes were stored at the length of the longest clip of a batch; what follows a clip is padding, and would teach a late stop. It was cut.",
+        "none is needed.",
+        "warning",
+    ),
+    "pairs-other-tokenizer": Code(
+        "data",
+        "The stored text ids are not what this run's tokenizer makes of the text; a tokenizer of the same size does not show it. They are not used.",
+        "none is needed: the texts were spelled anew.",
+        "warning",
+    ),
+    "pairs-old-ids": Code(
+        "data", "Old text ids could not be compared with the text. They are not used.", "none is needed.", "note"
+    ),
+    "pairs-no-emotion": Code(
+        "data",
+        "With the prompt's emotion instead of the target's own, a model tends to lose emotion.",
+        "write target_emo_vec_path into the lines, if the files are there.",
+        "note",
+    ),
+    "pairs-prompt-is-target": Code(
+        "data",
+        "With a clip's own voice as the prompt a model learns to copy it.",
+        "make pairs of different clips of a speaker.",
+        "warning",
+    ),
+    "pairs-no-text": Code(
+        "data",
+        "Without the text, stored ids cannot be proven to be this tokenizer's.",
+        "write target_text into the lines.",
+        "warning",
+    ),
+    "pairs-too-long": Code(
+        "data",
+        "Longer utterances index past the position tables of the model; on a GPU this ends in a device-side assert.",
+        "cut these recordings into shorter ones.",
+        "warning",
     ),
     # ---- grafts ------------------------------------------------------------------------------------------
     "graft-broken": Code(

@@ -1,7 +1,7 @@
-"""Settings: how they are defined, read from files, laid over each other and refused; and those that verbs share.
+"""Settings: how they are defined, read from files, laid over each other and refused.
 
-Every setting is defined once and serves as flag, YAML key, help text and documentation. `settings.py` has the verbs'
-own models. Nothing here imports torch or a tokenizer.
+Every setting is defined once and serves as flag, YAML key, help text and documentation. `run_settings.py` has what a
+run can say, `settings.py` the verbs' own models. Nothing here imports torch or a tokenizer.
 """
 
 from __future__ import annotations
@@ -10,22 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import ConfigError, nearest
 from voxgraft.files import read_yaml
-
-FamilyName = Literal["chatterbox", "indextts2"]
-RowInit = Literal["romanised", "script-mean", "mean", "random"]
-TrainMode = Literal["gated", "merged", "rows-only"]
-RUN_FILE = "run.yaml"
-"""What a run is asked for, in its folder."""
-LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 
 class Settings(BaseModel):
@@ -42,79 +35,6 @@ class Settings(BaseModel):
         if value == "" or (isinstance(value, list | tuple) and "" in value):
             raise ValueError("a value, not an empty text")
         return value
-
-
-class LearnSettings(Settings):
-    """How the new pieces are learnt."""
-
-    pieces: int = Field(1000, ge=0, le=20_000)
-    """Multi-character pieces to learn, at most. Single characters do not count."""
-    min_count: int = Field(5, ge=2)
-    """A piece must occur this often in the texts to be taken."""
-    max_piece_characters: int = Field(12, ge=2, le=32)
-    """Longest piece, in characters."""
-
-
-class TokenizerSettings(LearnSettings):
-    """How the new pieces are learnt, or the file that has them."""
-
-    file: Path | None = None
-    """A ready-made grown tokenizer to use instead of training one. It is proven like our own."""
-
-
-class RowSettings(Settings):
-    """How the new rows start."""
-
-    init: RowInit = "romanised"
-    """First values of a new row. romanised: romanise the piece, spell that with the base, average those rows."""
-    noise: float = Field(0.05, ge=0, le=1)
-    """Noise on each new row, as a share of the base rows' spread, so that no two rows are equal."""
-    seed: int = Field(0, ge=0)
-    """Seed of that noise."""
-
-
-class TrainSettings(Settings):
-    """Rates and weights for training, checked against the family's sane ranges."""
-
-    mode: TrainMode = "gated"
-    """gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
-    row_rate: float = Field(1e-3, gt=0)
-    """Learning rate of the new rows."""
-    adapter_rate: float = Field(1e-3, gt=0)
-    """Learning rate of the adapter."""
-    body_rate: float = Field(2e-5, gt=0)
-    """Learning rate of the body; used in merged mode only."""
-    weight_decay: float = Field(0.01, ge=0, lt=1)
-    """Weight decay of adapter and body. New rows are never decayed, base rows are never in the optimizer."""
-    warmup_steps: int = Field(500, ge=0)
-    """Steps over which the rates rise from zero."""
-    steps: int = Field(10_000, ge=1)
-    """Optimizer steps."""
-    text_weight: float | None = Field(None, ge=0)
-    """Weight of the text loss; empty means the family's own (1 for chatterbox, 0.2 for indextts2)."""
-    speech_weight: float | None = Field(None, ge=0)
-    """Weight of the speech loss; empty means the family's own (1 for chatterbox, 0.8 for indextts2)."""
-
-
-class RunSettings(Settings):
-    """Everything that a run folder's run.yaml can say."""
-
-    base: Path | None = None
-    """Folder of the base, as its makers publish it. It is only read."""
-    family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
-    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, such as am, ti, km."""
-    texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line."""
-    proof_texts: tuple[Path, ...] = ()
-    """Your own texts of base languages, proven beside the built-in corpus (NAME.txt or en.txt, fr.txt ...)."""
-    tokenizer: TokenizerSettings = TokenizerSettings()
-    """Tokenizer of the new language."""
-    rows: RowSettings = RowSettings()
-    """New rows."""
-    train: TrainSettings = TrainSettings()
-    """Training."""
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

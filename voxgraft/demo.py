@@ -12,7 +12,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config import FamilyName
 from voxgraft.errors import FileError
 from voxgraft.extend import ExtendResult, extend
 from voxgraft.families import family, family_names
@@ -24,6 +23,7 @@ from voxgraft.graft_folder import open_graft
 from voxgraft.new import new
 from voxgraft.reports import growth_lines
 from voxgraft.results import Line, styled
+from voxgraft.run_settings import FamilyName
 from voxgraft.settings import DemoSettings, ExtendSettings, GraftSettings, NewSettings
 
 LANGUAGE = "am"

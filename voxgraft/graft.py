@@ -9,7 +9,6 @@ from typing import Any
 
 from voxgraft.bases import base_family
 from voxgraft.checkpoints import open_checkpoint, write_rows
-from voxgraft.config import RUN_FILE, RowSettings
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import BaseFiles
 from voxgraft.files import replacing, replacing_folder, seen_from, sha256_of, write_json, write_text
@@ -27,6 +26,8 @@ from voxgraft.graft_folder import (
 from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
+from voxgraft.run import RUN_FILE
+from voxgraft.run_settings import RowSettings
 from voxgraft.settings import GraftSettings
 from voxgraft.spelling import Spelling, learn_language, prove_spelling
 from voxgraft.tables import MadeRows, RowCount, make_tables, require_grown

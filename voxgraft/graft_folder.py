@@ -13,11 +13,11 @@ from typing import Any
 
 from voxgraft import __version__
 from voxgraft.checkpoints import read_rows_file
-from voxgraft.config import LearnSettings, RunSettings
 from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.families import family
 from voxgraft.files import existing_file, existing_folder, read_json, sha256_of
 from voxgraft.rows import Array
+from voxgraft.run_settings import LearnSettings, RunSettings
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_family
-from voxgraft.config import RUN_FILE, RunSettings, commented_yaml, merged_values, settings_from
+from voxgraft.config import commented_yaml, merged_values, settings_from
 from voxgraft.errors import ConfigError, FileError, Finding, finding
 from voxgraft.families import family
 from voxgraft.families.base import Family
@@ -25,6 +25,8 @@ from voxgraft.old_configs import OldConfig, read_old, shown
 from voxgraft.old_keys import Fate
 from voxgraft.old_values import Given, Row, Translation, translate
 from voxgraft.results import Line, Table
+from voxgraft.run import RUN_FILE
+from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 from voxgraft.text.characters import exemplar
 

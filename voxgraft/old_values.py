@@ -16,12 +16,13 @@ from typing import Any
 
 from voxgraft.bases import base_family
 from voxgraft.codes import CATALOGUE
-from voxgraft.config import RunSettings, settings_from
+from voxgraft.config import settings_from
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, Level, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.old_configs import OldConfig, OldKey, shown
 from voxgraft.old_keys import Fate, Reads, Rule
+from voxgraft.run_settings import RunSettings
 from voxgraft.tokenizers import open_tokenizer
 
 PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}

@@ -1,20 +1,23 @@
-"""How a long job tells how far it is, without knowing who listens.
+"""How a long job tells how far it is and what has happened, without knowing who listens.
 
-The library calls `task`; a face installs a listener with `listening`. With no listener nothing is printed.
+The library calls `task` and `tell`; a face installs a listener with `listening`. With no listener nothing is printed.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Listener(Protocol):
     """What a face gives: open one task, and get back the function that advances it."""
 
     def task(self, name: str, total: int | None) -> contextlib.AbstractContextManager[Callable[[int], None]]: ...
+
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Something happened in a run: a line of its journal, or the lines that it opens with (`kind` is `opening`)."""
 
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -39,3 +42,10 @@ def task(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]
     else:
         with listener.task(name, total) as advance:
             yield advance
+
+
+def tell(kind: str, step: int, values: Mapping[str, Any]) -> None:
+    """Say that something happened in a run."""
+    listener = _listener.get()
+    if listener is not None:
+        listener.tell(kind, step, values)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxgraft import progress
-from voxgraft.config import RowInit, RowSettings
+from voxgraft.run_settings import RowInit, RowSettings
 from voxgraft.spelling import Spelling
 from voxgraft.text.characters import SHARED_SCRIPTS, exemplar, is_letter, script_of
 from voxgraft.text.romanise import romanise

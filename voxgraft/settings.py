@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from voxgraft.config import LANGUAGE_PATTERN, FamilyName, LearnSettings, RowSettings, RunSettings, Settings
+from voxgraft.config import Settings
+from voxgraft.run_settings import LANGUAGE_PATTERN, FamilyName, LearnSettings, RowSettings, RunSettings
 
 BaseSize = Literal["tiny", "small", "full"]
 
@@ -50,6 +51,17 @@ class CheckSettings(RunSettings):
     """An old config in YAML, or a text with an old command line, whose sizes, rates and freeze boundary are checked."""
     prepared: Path | None = None
     """A folder of prepared data of another trainer (text_ids/*.npy) whose ids are checked."""
+
+
+class TrainVerbSettings(RunSettings):
+    """A run, everything that its run.yaml can say, and where to begin."""
+
+    run: Path
+    """Folder of the run, with its run.yaml. Flags win over that file."""
+    fresh: bool = False
+    """Begin again at step 0. Steps that are saved are set aside, not removed."""
+    from_step: int | None = Field(None, ge=0)
+    """Go on from this saved step instead of the newest. Later ones are set aside, not removed."""
 
 
 class ExtendSettings(Settings):

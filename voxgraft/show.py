@@ -12,13 +12,14 @@ from voxgraft.base_report import BaseReport, FileShown, PartShown
 from voxgraft.bases import base_family
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.fingerprint import fingerprint_of, tensor_digests
-from voxgraft.config import RunSettings, read_settings, settings_from
+from voxgraft.config import read_settings, settings_from
 from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError
 from voxgraft.families import family, family_names
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.description import Description
 from voxgraft.families.looking import Seen, prefix_finding
 from voxgraft.files import is_file, is_folder, is_there
+from voxgraft.run_settings import RunSettings
 from voxgraft.settings import ShowSettings
 from voxgraft.tables import family_of_checkpoint, row_findings
 from voxgraft.tokenizers import open_tokenizer

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxgraft.config import LearnSettings
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family, Front
+from voxgraft.run_settings import LearnSettings
 from voxgraft.text.characters import exemplar
 from voxgraft.text.suits import suit_findings
 from voxgraft.text.texts import Texts, proof_corpus, user_corpus

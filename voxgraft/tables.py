@@ -10,12 +10,12 @@ import numpy as np
 
 from voxgraft.checkpoints import Checkpoint
 from voxgraft.checkpoints.dtypes import FLOATS
-from voxgraft.config import RowSettings
 from voxgraft.errors import CheckpointError, FileError, Finding, TokenizerError, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.results import Table
 from voxgraft.rows import Array, RowReport, counts_by_method, make_rows, plan_rows, report_rows
+from voxgraft.run_settings import RowSettings
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers.base import Tokenizer
 from voxgraft.tokenizers.prove import structure_findings

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -75,6 +75,9 @@ class Board:
         if self._thread is not None:
             self._thread.join()
         self._display.close()
+
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """What happens in a run; part of `progress.Listener`."""
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:

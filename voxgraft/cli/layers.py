@@ -8,9 +8,11 @@ from typing import Any
 
 from voxgraft.cli.flags import CommandLine
 from voxgraft.cli.usage import COMMAND_LINE
-from voxgraft.config import RUN_FILE, Origin, RunSettings, Settings, merged_values, read_settings, settings_from
+from voxgraft.config import Origin, Settings, merged_values, read_settings, settings_from
 from voxgraft.errors import FileError
 from voxgraft.files import is_there
+from voxgraft.run import RUN_FILE
+from voxgraft.run_settings import RunSettings
 
 
 def resolve(line: CommandLine) -> Settings:

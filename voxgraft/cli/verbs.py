@@ -87,6 +87,14 @@ VERBS = (
         flags=TOKENIZER_FILE,
     ),
     Verb(
+        "train",
+        settings.TrainVerbSettings,
+        "voxgraft.train:train",
+        "Train a run's graft, or go on from where it was.",
+        positional=("run",),
+        flags=TOKENIZER_FILE,
+    ),
+    Verb(
         "check",
         settings.CheckSettings,
         "voxgraft.check:check",

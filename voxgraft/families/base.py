@@ -83,6 +83,10 @@ class Family(ABC):
     checkpoint_names: ClassVar[tuple[str, ...]]
     rates: ClassVar[dict[str, RateRange]]
     """Sane learning rates by part: rows, adapter, body."""
+    code_hz: ClassVar[float]
+    """Speech codes per second."""
+    loss_weights: ClassVar[tuple[float, float]]
+    """Of text and speech, where the user does not say."""
     licence: ClassVar[str]
     """What the base's licence passes on to a graft, in one sentence."""
 

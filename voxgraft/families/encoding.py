@@ -22,7 +22,7 @@ __all__ = ["Clip", "ClipEncoder"]
 class Clip:
     """One recording as training keeps it. The codes are as many as the recording is long, whoever was beside it."""
 
-    codes: NDArray[np.int64]
+    codes: NDArray[np.integer[Any]]
     voice: Mapping[str, NDArray[Any]]
     """The family's own arrays, by name: whose voice it is, and how it speaks."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from voxgraft.errors import GraftError
 __all__ = ["UNSCORED", "Frame", "Layout", "Part", "lay_out"]
 
 Ids = NDArray[np.int64]
+AnyIds = NDArray[np.integer[Any]]
 UNSCORED = -100
 """The target of a position that no loss looks at."""
 
@@ -72,7 +74,7 @@ class Layout:
 
 
 def lay_out(
-    frame: Frame, text_ids: Sequence[int] | Ids, codes: Sequence[int] | Ids | None = None, *, stock: bool = True
+    frame: Frame, text_ids: Sequence[int] | AnyIds, codes: Sequence[int] | AnyIds | None = None, *, stock: bool = True
 ) -> Layout:
     """A sequence to learn from, or, without codes, one to speak from.
 
@@ -106,7 +108,7 @@ def _part(ids: Ids) -> Part:
     return Part(ids, np.arange(len(ids)), np.concatenate([ids[1:], [UNSCORED]]))
 
 
-def _checked(ids: Sequence[int] | Ids, num_ids: int, limit: int, what: str) -> Ids:
+def _checked(ids: Sequence[int] | AnyIds, num_ids: int, limit: int, what: str) -> Ids:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         found = f"{what}s as {array.dtype} of shape {list(array.shape)}"

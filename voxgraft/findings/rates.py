@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxgraft.config import RUN_FILE
 from voxgraft.errors import Finding, Level, finding
 from voxgraft.families.base import Family
 from voxgraft.findings.subject import Subject
+from voxgraft.run import RUN_FILE
 
 _PARTS_BY_MODE = {"gated": ("rows", "adapter"), "merged": ("rows", "body"), "rows-only": ("rows",)}
 _SETTINGS = {"rows": "row_rate", "adapter": "adapter_rate", "body": "body_rate"}

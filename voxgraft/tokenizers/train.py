@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxgraft import progress
-from voxgraft.config import LearnSettings
+from voxgraft.run_settings import LearnSettings
 from voxgraft.text.characters import (
     INVISIBLE,
     OWN_SCRIPT_SHARE,

@@ -18,7 +18,7 @@ from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.checkpoints import checkpoint_meaning
 from tests.fuzz.targets.tokenizers import bpe_document, write_documents
 from voxgraft.checkpoints import dangerous_globals
-from voxgraft.config import LearnSettings, RunSettings, read_settings, settings_from
+from voxgraft.config import read_settings, settings_from
 from voxgraft.errors import VoxgraftError
 from voxgraft.families import family
 from voxgraft.families.chatterbox.text import read_cangjie
@@ -26,6 +26,7 @@ from voxgraft.files import MAX_JSON_BYTES, MAX_LINE_BYTES, MAX_YAML_BYTES
 from voxgraft.findings.npy import read_ids
 from voxgraft.old_configs import read_old
 from voxgraft.old_values import Given, translate
+from voxgraft.run_settings import LearnSettings, RunSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import read_texts
 from voxgraft.tokenizers import open_tokenizer

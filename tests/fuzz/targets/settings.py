@@ -10,11 +10,12 @@ import yaml
 
 from tests.fuzz import byte_mutations, text_mutations, yaml_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.config import RunSettings, commented_yaml, read_settings, settings_from
+from voxgraft.config import commented_yaml, read_settings, settings_from
 from voxgraft.families import family, family_of
 from voxgraft.findings.old_numbers import read_old_numbers
 from voxgraft.old_configs import read_old
 from voxgraft.old_values import Given, translate
+from voxgraft.run_settings import RunSettings
 
 CHATTERBOX_CONFIG = """\
 # Training of the Amharic voice

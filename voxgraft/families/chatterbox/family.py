@@ -67,6 +67,8 @@ class Chatterbox(Family):
         "adapter": RateRange(2e-4, 3e-3),
         "body": RateRange(1e-5, 1e-4),
     }
+    code_hz: ClassVar[float] = 25.0
+    loss_weights: ClassVar[tuple[float, float]] = (1.0, 1.0)
     licence: ClassVar[str] = (
         "Chatterbox is under the MIT licence, (c) 2025 Resemble AI: keep its notice with the graft, and note that the "
         "stock program marks its speech with the Perth watermark."

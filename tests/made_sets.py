@@ -1,0 +1,116 @@
+"""Made-up sets of clips for tests: random ids, codes and voices that fit a family's frame, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxgraft.corpus.clips import Array, Ids
+from voxgraft.corpus.sets import ClipInfo, ClipSet, MadeFrom, PreparedClip, Role, SetHeader, open_set, write_set
+from voxgraft.families.layout import Frame
+
+CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0}
+MAX_PROMPT = 150
+SPEAKER_WIDTH = 256
+NUM_LATENTS = 32
+LETTERS = [chr(code) for code in range(0x1208, 0x1248)]
+MADE_FROM = MadeFrom("a" * 64, "b" * 64, {"codec": "made up"}, {"min_seconds": 1.0})
+
+
+def make_set(
+    folder: Path,
+    family_name: str,
+    frame: Frame,
+    *,
+    clips: int = 12,
+    speakers: int = 3,
+    seed: int = 0,
+    language: str = "am",
+    role: Role = "train",
+    width: int = 64,
+    seconds: tuple[float, float] = (1.0, 6.0),
+    made_from: MadeFrom = MADE_FROM,
+    shard_clips: int = 2000,
+) -> ClipSet:
+    """Write a set and open it. `width` is the model's, for families whose voices have it."""
+    header = SetHeader(family_name, language, role, CODE_HZ[family_name], made_from)
+    made = made_clips(family_name, frame, clips=clips, speakers=speakers, seed=seed, width=width, seconds=seconds)
+    write_set(folder, header, made, shard_clips)
+    return open_set(folder)
+
+
+def made_clips(
+    family_name: str,
+    frame: Frame,
+    *,
+    clips: int,
+    speakers: int,
+    seed: int,
+    width: int = 64,
+    seconds: tuple[float, float] = (1.0, 6.0),
+) -> Iterator[PreparedClip]:
+    """Clips whose voices are alike within a speaker, two to a recording."""
+    random = np.random.default_rng(seed)
+    voices = [_voice(family_name, width, random) for _ in range(speakers)]
+    for number in range(clips):
+        speaker = number % speakers
+        length = int(random.uniform(*seconds) * CODE_HZ[family_name])
+        length = min(max(4, length), frame.max_codes)
+        codes = random.integers(0, frame.num_codes, length)
+        text_ids = _text_ids(frame, min(frame.max_text, max(2, length // 6)), random)
+        voice = {name: _near(array, random) for name, array in voices[speaker].items()}
+        if family_name == "chatterbox":
+            voice["speaker"] /= np.linalg.norm(voice["speaker"])
+            voice["prompt"] = codes[:MAX_PROMPT].astype(np.int32)
+        text = "".join(random.choice(LETTERS, len(text_ids)))
+        info = ClipInfo(
+            f"clip{number:06d}", f"speaker{speaker}", f"recording{number // 2}", length / CODE_HZ[family_name], text
+        )
+        yield PreparedClip(info, text_ids, codes, voice)
+
+
+def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[str, Array]:
+    shapes: dict[str, tuple[int, ...]] = (
+        {"speaker": (SPEAKER_WIDTH,)}
+        if family_name == "chatterbox"
+        else {"latents": (NUM_LATENTS, width), "emotion": (width,)}
+    )
+    return {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+def _near(array: Array, random: np.random.Generator) -> Array:
+    moved: Array = array + 0.1 * random.standard_normal(array.shape, np.float32)
+    return moved.astype(np.float32)
+
+
+def _text_ids(frame: Frame, count: int, random: np.random.Generator) -> Array:
+    """Ordinary ids: not the ones that begin and end a text, nor the ones that the stock program takes out."""
+    special = {frame.text_start, frame.text_stop, *frame.barred_text}
+    ordinary = np.array([one for one in range(frame.num_text_ids) if one not in special])
+    return random.choice(ordinary, count)
+
+
+class ListedSet(ClipSet):
+    """A set in memory, for orders of data that are asked about by the thousand: speakers, seconds and lengths alone."""
+
+    def __init__(self, name: str, speakers: Sequence[str], seconds: Sequence[float], ids: Sequence[str] = ()) -> None:
+        self.name = name
+        self.header = SetHeader("chatterbox", "am", "train", CODE_HZ["chatterbox"], MADE_FROM)
+        ids = ids or [f"{name}-{number:04d}" for number in range(len(speakers))]
+        self.infos = [
+            ClipInfo(one, speaker, one, length, "") for one, speaker, length in zip(ids, speakers, seconds, strict=True)
+        ]
+        self.num_codes = np.array([round(length * CODE_HZ["chatterbox"]) for length in seconds], dtype=np.int64)
+        self.num_text = np.array([1 + round(length * 3) for length in seconds], dtype=np.int64)
+        self.fingerprint = ""
+
+    def text_ids(self, clip: int) -> Ids:
+        return np.full(self.num_text[clip], 3, dtype=np.int32)
+
+    def codes(self, clip: int) -> Ids:
+        return np.full(self.num_codes[clip], 3, dtype=np.int32)
+
+    def voice(self, clip: int) -> dict[str, Array]:
+        return {"speaker": np.ones(SPEAKER_WIDTH, dtype=np.float32)}

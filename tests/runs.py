@@ -1,0 +1,268 @@
+"""Runs, states and real child processes for the tests of what makes a run impossible to lose."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.journal import Journal
+from voxgraft.run import RunFolder
+from voxgraft.training.faults import VARIABLE
+from voxgraft.training.saving import Saved, TrainState, load_step, save_step, set_aside
+
+NOBODY = 65534
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["voxgraft.training.saving", "voxgraft.journal"])
+
+
+def new_run(folder: Path) -> RunFolder:
+    (folder / "run.yaml").write_text("language: am\n")
+    return RunFolder(folder)
+
+
+def state(step: int, seed: int | None = None) -> TrainState:
+    """A small state with every kind of tensor that training has, different for every seed (the step if not given)."""
+    generator = torch.Generator().manual_seed(step if seed is None else seed)
+    rows = torch.randn(7, 5, generator=generator)
+    tensors = {
+        "rows": {"text_emb.weight": rows, "text_head.weight": rows.to(torch.bfloat16)},
+        "adapter": {
+            "empty": torch.zeros(0, 3),
+            "scale": torch.tensor(0.5),
+            "turned": rows.t(),
+            "large": torch.randn(160, 128, generator=generator),  # more than a write buffer holds
+        },
+        "optimizer": {
+            "text_emb.weight/exp_avg": rows * 1e-3,
+            "text_emb.weight/exp_avg_sq": rows.square(),
+            "text_emb.weight/step": torch.tensor(float(step)),
+            "count": torch.tensor(step, dtype=torch.int64),
+        },
+    }
+    values = {"best": {"step": step, "score": 0.1 + step}, "versions": {"torch": "2"}, "patience": None, "seed": seed}
+    return TrainState(step, tensors, values)
+
+
+def save(run: RunFolder, *steps: int, keep_last: int = 100, keep: tuple[int, ...] = ()) -> Saved:
+    """Save these steps, and give what the last save said."""
+    return [save_step(run, state(step), keep_last=keep_last, keep=keep) for step in steps][-1]
+
+
+def assert_same(found: TrainState, expected: TrainState) -> None:
+    """Equal to the last bit, kind and shape."""
+    assert found.step == expected.step
+    assert found.values == expected.values
+    assert {group: list(named) for group, named in found.tensors.items()} == {
+        group: list(named) for group, named in expected.tensors.items()
+    }
+    for group, named in expected.tensors.items():
+        for name, tensor in named.items():
+            other = found.tensors[group][name]
+            assert (other.dtype, other.shape) == (tensor.dtype, tensor.shape), name
+            assert bits(other) == bits(tensor), name
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else b""
+
+
+def assert_newest(run: RunFolder, step: int) -> None:
+    """The newest whole step is this one, with the bits that it was saved with."""
+    assert_same(load_step(run).state, state(step))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def seal(folder: Path) -> None:
+    """Make a step's manifest fit its files again, as a program that writes other contents would."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def edit_state(folder: Path, **changes: Any) -> None:
+    """Change keys of state.json, so that the step is whole and says something else."""
+    path = folder / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    seal(folder)
+
+
+def flip_bit(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+# ---- child processes ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Child:
+    """A real process that calls a function. `answer` is what it gave, or the code of the error that it met."""
+
+    process: Any
+    connection: Connection
+    answer: Any = None
+
+    def wait(self) -> int:
+        """Its exit code: minus the signal if it was killed."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            self.answer = self.connection.recv() if self.connection.poll(60) else None
+        self.process.join(60)
+        assert self.process.exitcode is not None, "the child did not end"
+        return int(self.process.exitcode)
+
+
+def child(function: Callable[..., Any], *arguments: Any, fault: str = "") -> Child:
+    """Start a process that calls `function`; `fault` as VOXGRAFT_FAULT takes it."""
+    ours, theirs = processes.Pipe()
+    process = processes.Process(target=_call, args=(function, arguments, fault, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return Child(process, ours)
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], fault: str, connection: Connection) -> None:
+    os.environ[VARIABLE] = fault
+    try:
+        connection.send(function(*arguments))
+    except VoxgraftError as error:
+        connection.send(error.code)
+
+
+def saved_by_child(run: RunFolder, step: int, *, fault: str, seed: int | None = None, keep_last: int = 2) -> Child:
+    """Save a step in a process of its own, to the end of that process."""
+    process = child(_save, run, step, seed, keep_last, fault=fault)
+    process.wait()
+    return process
+
+
+def _save(run: RunFolder, step: int, seed: int | None, keep_last: int) -> str:
+    save_step(run, state(step, seed), keep_last=keep_last)
+    return "saved"
+
+
+def stopped_at(point: str, run: RunFolder, step: int) -> Child:
+    """A process that saves a step and stands still at a point inside the save. Wake it with SIGCONT."""
+    process = child(_save, run, step, None, 2, fault=f"{point}:1:stop")
+    while Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert process.process.is_alive()
+        time.sleep(0.001)
+    return process
+
+
+def limit_file_size(num_bytes: int) -> None:
+    """No file of this process can grow beyond this: writes come back short, then fail, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder and all in it that only root may write to; for root, use `as_nobody` in a child."""
+    everything = [folder, *folder.rglob("*")]
+    modes = {path: path.stat().st_mode for path in everything}
+    for path in everything:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def as_nobody(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function without root's right to pass by permissions. In a child process only."""
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    return function(*arguments)
+
+
+# ---- what children do: here, where importing costs them little ----------------------------------------------
+
+
+def write_without_end(path: Path) -> None:
+    with Journal(path) as journal:
+        for step in range(1_000_000):
+            journal.write("step", step, clips=["a" * 20] * 20)
+
+
+def write_and_cut_without_end(path: Path) -> None:
+    with Journal(path) as journal:
+        while True:
+            for step in range(101, 121):
+                journal.write("step", step, clips=["a" * 100] * 20)
+            journal.cut_after(100)
+
+
+def write_until_full(path: Path, room: int) -> tuple[str, int]:
+    limit_file_size(room)
+    journal, step = Journal(path), 0
+    try:
+        while True:
+            journal.write("step", step, text="x" * 100)
+            step += 1
+    except FileError as error:
+        code = error.code
+    return code, step
+
+
+def write_once(path: Path) -> None:
+    Journal(path).write("step", 1)
+
+
+def hold(run: RunFolder, ready: Path) -> None:
+    with run.lock():
+        ready.touch()
+        signal.pause()
+
+
+def hold_with_worker(run: RunFolder, ready: Path) -> None:
+    with run.lock():
+        if os.fork() == 0:
+            ready.write_text(str(os.getpid()))
+            signal.pause()
+        signal.pause()
+
+
+def take(run: RunFolder) -> str:
+    with run.lock():
+        return "taken"
+
+
+def take_on_a_full_disk(run: RunFolder) -> str:
+    limit_file_size(0)
+    return take(run)
+
+
+def save_with_files_limited(run: RunFolder, step: int, num_bytes: int) -> str:
+    limit_file_size(num_bytes)
+    return _save(run, step, None, 2)
+
+
+def save_in_a_row(run: RunFolder, steps: list[int], seed: int) -> str:
+    for step in steps:
+        save_step(run, state(step, seed), keep_last=3, keep=[4])
+    return "saved"
+
+
+def set_all_aside(run: RunFolder) -> str:
+    return str(set_aside(run, 0))

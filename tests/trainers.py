@@ -1,0 +1,100 @@
+"""A whole small training on made-up sets, for tests: the real model, sets, data order, stepper and loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.made_sets import make_set
+from voxgraft.corpus.stream import Stream, StreamOptions, items_of
+from voxgraft.families import family
+from voxgraft.families.opening import open_model
+from voxgraft.families.random_base import make_random_base
+from voxgraft.run import RunFolder
+from voxgraft.training.examples import Examples
+from voxgraft.training.loop import Every, Loop, Standing
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.parts import make_optimizer, prepare, restore_optimizer
+from voxgraft.training.processes import Processes
+from voxgraft.training.saving import load_step
+from voxgraft.training.step import Stepper
+from voxgraft.training.validation import Validation
+
+NUM_NEW = 9
+OPTIONS = TrainOptions(
+    rank=4,
+    alpha=4.0,
+    steps=12,
+    warmup_steps=3,
+    tokens_per_step=700,
+    pack_tokens=400,
+    silent_share=0.2,
+    weight_decay=0.1,
+)
+EVERY = Every(log=1, validate=4, save=4, sample=100, keep_last=2)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Base and sets of a family on disk, shared by several trainings."""
+
+    family_name: str
+    folder: Path
+
+    @classmethod
+    def make(cls, family_name: str, folder: Path) -> Place:
+        place = cls(family_name, folder)
+        make_random_base(family_name, folder / "base", size="tiny", seed=1)
+        model = open_model(family(family_name), place.files)
+        frame = replace(model.frame, num_text_ids=model.num_text_ids + NUM_NEW)
+        for at, (name, clips) in enumerate((("train", 24), ("valid", 8), ("replay", 16))):
+            make_set(folder / name, family_name, frame, clips=clips, speakers=4, seed=at, seconds=(0.5, 2.0))
+        return place
+
+    @property
+    def files(self) -> Any:
+        return family(self.family_name).files(self.folder / "base")
+
+
+def loop_of(
+    place: Place, run: Path, options: TrainOptions = OPTIONS, every: Every = EVERY, group: Processes | None = None
+) -> Loop:
+    """A training that has not begun."""
+    from voxgraft.corpus.sets import open_set
+
+    kind = family(place.family_name)
+    torch.manual_seed(0)
+    model = open_model(kind, place.files)
+    rows = {
+        point.tensor: torch.from_numpy(
+            np.random.default_rng(5).standard_normal((NUM_NEW, *_width(model, point.tensor)), dtype=np.float32)
+        )
+        * 0.05
+        for point in kind.graft_points
+    }
+    trained = prepare(model, rows, options)
+    sets, valid = [open_set(place.folder / "train")], [open_set(place.folder / "valid")]
+    order = StreamOptions(options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning)
+    stream = Stream(sets, [1.0], options.tokens_per_step, options.seed, order)
+    stepper = Stepper(trained, make_optimizer(trained, options), Examples(kind, model, sets), options, group)
+    validation = Validation(trained, Examples(kind, model, valid), items_of(valid, 0, order), options.pack_tokens)
+    run.mkdir(exist_ok=True)
+    return Loop(RunFolder(run), stepper, stream, {"am": validation}, every)
+
+
+def resumed(loop: Loop) -> int:
+    """Put the newest saved step in; gives its number."""
+    state = load_step(loop.run_folder).state
+    loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    restore_optimizer(loop.stepper.optimizer, state.tensors["optimizer"])
+    loop.standing = Standing(**state.values["standing"])
+    loop.journal.cut_after(state.step)
+    return state.step
+
+
+def _width(model: Any, tensor: str) -> tuple[int, ...]:
+    return tuple(model.state_dict()[tensor].shape[1:])

@@ -1,0 +1,187 @@
+"""The verb `clean`: makes room in a run. Shows every folder among the saved steps, asks, removes what is not needed.
+
+Never touches the base, the best step, the last whole ones, steps that the run was continued from, or what is not ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from voxgraft.asking import confirmed
+from voxgraft.errors import FileError, Finding, finding
+from voxgraft.files import existing_folder, is_file
+from voxgraft.results import Line, Table
+from voxgraft.run import RUN_FILE, RunFolder
+from voxgraft.settings import CleanSettings
+from voxgraft.training.step_folders import (
+    StepFolder,
+    damage_of,
+    leftovers,
+    read_state_file,
+    remove_folder,
+    step_folders,
+)
+
+__all__ = ["CleanReport", "FolderFate", "clean"]
+
+_DAMAGED = re.compile(r"step-[0-9]{6,18}\.damaged-[0-9]+")
+_ASIDE = re.compile(r"aside-[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFate:
+    """A folder among the steps: its size, and what becomes of it and why."""
+
+    path: Path
+    num_bytes: int
+    remove: bool
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"folder": self.path.name, "bytes": self.num_bytes, "remove": self.remove, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What was removed, or would be."""
+
+    run: Path
+    folders: tuple[FolderFate, ...]
+    done: bool
+    """Whether the removing was done. If not, `asked` tells whether somebody said no to it."""
+    asked: bool
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something is to be removed and nobody was there to say so, or if it could not be removed."""
+        return int(bool(self.findings) or not (self.done or self.asked))
+
+    @property
+    def freed(self) -> int:
+        """Bytes that were freed, or would be."""
+        return sum(folder.num_bytes for folder in self.folders if folder.remove)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            "removed": self.done,
+            "bytes": self.freed,
+            "folders": [folder.to_json() for folder in self.folders],
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        doomed = [folder for folder in self.folders if folder.remove]
+        if not doomed:
+            return [*_table(self.folders), "nothing to remove", *self._finding_lines()]
+        amount = f"{_folders(len(doomed))}, {_size(self.freed)}"
+        if self.done:
+            return [f"removed {amount}", *self._finding_lines()]
+        if self.asked:
+            return ["nothing was removed"]
+        return [*_table(self.folders), f"nothing was removed yet: {amount} would be. Run it again with --yes."]
+
+    def _finding_lines(self) -> list[Line]:
+        return [line for item in self.findings for line in item.lines()]
+
+
+def clean(settings: CleanSettings) -> CleanReport:
+    """Remove saved steps beyond the last `keep`, and remains; refused while a trainer is at work."""
+    run = RunFolder(existing_folder(settings.run))
+    if not is_file(run.settings):
+        raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is no run", where=run.settings)
+    with run.lock("clean"):
+        folders = tuple(_fates(run, settings.keep))
+        doomed = [folder for folder in folders if folder.remove]
+        question = f"remove {_folders(len(doomed))}, {_size(sum(folder.num_bytes for folder in doomed))}?"
+        answer = True if settings.yes or not doomed else confirmed(_table(folders), question)
+        if not answer:
+            return CleanReport(run.path, folders, done=False, asked=answer is not None)
+        findings = [item for folder in doomed for item in _removed(folder)]
+    left = {item.where for item in findings}
+    folders = tuple(replace(folder, remove=folder.remove and str(folder.path) not in left) for folder in folders)
+    return CleanReport(run.path, folders, done=True, asked=False, findings=tuple(findings))
+
+
+def _fates(run: RunFolder, keep: int) -> Iterator[FolderFate]:
+    """Every folder in `steps/`. Without a whole step nothing goes: then every remainder may be worth something."""
+    steps = step_folders(run)
+    last = _last_whole(steps, keep)
+    known: dict[str, str] = {}
+    kept: set[int] = set()
+    if last:
+        kept = {step for step in read_state_file(last[-1])["keep"] if isinstance(step, int)}
+        known = {path.name: "left by a process that was stopped" for path in leftovers(run)}
+    by_name = {folder.path.name: folder for folder in steps}
+    for name in sorted(os.listdir(run.steps)) if run.steps.is_dir() else []:
+        path = run.steps / name
+        remove, why = False, "not one of ours"
+        if path.is_symlink() or not path.is_dir():
+            why = "a link" if path.is_symlink() else why
+        elif name in by_name:
+            remove, why = _step_fate(by_name[name], last, kept)
+        elif name in known:
+            remove, why = True, known[name]
+        elif _ASIDE.fullmatch(name):
+            remove, why = bool(last), "set aside when the run went back behind it"
+        elif _DAMAGED.fullmatch(name):
+            remove, why = bool(last), "damaged, and saved again since"
+        yield FolderFate(path, _bytes_in(path), remove, why)
+
+
+def _last_whole(steps: list[StepFolder], keep: int) -> list[StepFolder]:
+    """The newest whole folders of `keep` steps, oldest first: every hash is checked, since the rest is to go."""
+    found: dict[int, StepFolder] = {}
+    for folder in reversed(steps):
+        if len(found) < keep and folder.step not in found and damage_of(folder) is None:
+            found[folder.step] = folder
+    return list(reversed(found.values()))
+
+
+def _step_fate(folder: StepFolder, last: list[StepFolder], kept: set[int]) -> tuple[bool, str]:
+    if folder in last:
+        return False, "the last" if folder is last[-1] else f"one of the last {len(last)}"
+    is_spare = folder.is_old and any(folder.step == other.step for other in last)
+    if folder.step in kept and not is_spare:
+        return False, "the best, or one that the run was continued from"
+    damage = damage_of(folder, quick=True)
+    if not last or folder.step > last[-1].step:
+        return False, f"not whole: {damage or 'a hash is wrong'}"
+    if is_spare:
+        return True, "saved again since"
+    return True, f"not whole: {damage}" if damage else "older"
+
+
+def _removed(fate: FolderFate) -> Iterator[Finding]:
+    try:
+        remove_folder(fate.path, 0)
+    except OSError as error:
+        yield finding("step-left", f"{fate.path.name} cannot be removed: {error.strerror}", where=fate.path)
+
+
+def _bytes_in(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+
+
+def _table(folders: tuple[FolderFate, ...]) -> list[Line]:
+    rows = tuple(
+        (folder.path.name, _size(folder.num_bytes), "remove" if folder.remove else "keep", folder.why)
+        for folder in folders
+    )
+    return [Table(("in steps/", "size", "", "why"), rows)] if rows else []
+
+
+def _folders(count: int) -> str:
+    return f"{count:,} folder{'s' if count != 1 else ''}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:,.2f} MB"

@@ -1,0 +1,30 @@
+"""Questions on a terminal: shown on standard error, so that standard output holds the result alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+
+from voxgraft import asking
+from voxgraft.cli.console import print_lines
+from voxgraft.results import Line
+
+YES = ("y", "yes")
+
+
+@contextlib.contextmanager
+def answered(*, silent: bool) -> Iterator[None]:
+    """Let the person at the terminal answer what a verb asks; nobody does where there is no terminal."""
+    if silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        yield
+        return
+    with asking.answering(_ask):
+        yield
+
+
+def _ask(lines: Sequence[Line], question: str) -> bool:
+    print_lines(lines, sys.stderr)
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in YES

@@ -1,0 +1,44 @@
+"""Everything random in the order of the data: a pure function of named parts, the same on every machine and version.
+
+Python's own `hash` changes from process to process, and NumPy's `Generator` may change from release to release; the
+bits of BLAKE2 and of Philox do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["number", "permutation", "share"]
+
+_BITS = 64
+
+
+def number(*parts: int | str) -> int:
+    """A number below 2**64."""
+    return int.from_bytes(_digest(parts, _BITS // 8), "little")
+
+
+def share(*parts: int | str) -> float:
+    """A number from 0 up to, and without, 1."""
+    # The 53 bits that a float holds exactly, so that rounding never makes it 1.
+    return (number(*parts) >> 11) * 2.0**-53
+
+
+def permutation(count: int, *parts: int | str) -> NDArray[np.int64]:
+    """The numbers below `count` in an order that depends on nothing but the parts."""
+    key = int.from_bytes(_digest(parts, 16), "little")
+    draws = np.random.Philox(key=key).random_raw(count)
+    return np.argsort(draws, kind="stable")
+
+
+def _digest(parts: tuple[int | str, ...], size: int) -> bytes:
+    # The lengths keep ("ab", "c") apart from ("a", "bc"), and the kinds 1 apart from "1".
+    digest = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        text = str(part).encode("utf-8")
+        kind = b"i" if isinstance(part, int) else b"s"
+        digest.update(b"%s%d:" % (kind, len(text)) + text)
+    return digest.digest()

@@ -1,0 +1,225 @@
+"""Sets of clips as voxgraft keeps them: a folder of shards, and `set.json`, which says what they are made from.
+
+A set is whole or absent. One that was made from other things than the run has is refused with the difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, Ids, MadeFrom, PreparedClip, Role, SetHeader
+from voxgraft.corpus.set_header import SET_FILE, SetFile, ShardEntry, read_set_file, refuse_differences, write_set_file
+from voxgraft.corpus.shards import CODES, ENDS, TEXT, Shard, ShardClip, VoiceForm, WrittenFile, write_shard
+from voxgraft.errors import ConfigError, FileError, GraftError
+from voxgraft.files import existing_file, is_there, parse_json, read_lines, replacing_folder, sha256_of
+
+__all__ = [
+    "ClipInfo",
+    "ClipSet",
+    "MadeFrom",
+    "PreparedClip",
+    "Role",
+    "SetHeader",
+    "ShardedSet",
+    "open_set",
+    "write_set",
+]
+
+SHARD_CLIPS = 2000
+MAX_MAPS = 128
+"""Shards that are mapped at once; each keeps a file open."""
+
+
+def write_set(folder: Path, header: SetHeader, clips: Iterable[PreparedClip], shard_clips: int = SHARD_CLIPS) -> None:
+    """Write a set, whole or not at all, holding one shard in memory. An earlier set is kept as `NAME.previous`."""
+    if shard_clips < 1:
+        raise ConfigError("config-value", f"shards of {shard_clips} clips", expected="at least 1")
+    source = iter(clips)
+    first = next(source, None)
+    if first is None:
+        raise GraftError("set-empty", f"no clip to write for {folder.name}", where=folder)
+    forms = _forms(first)
+    totals = _Totals()
+    with replacing_folder(folder) as temporary:
+        entries: list[ShardEntry] = []
+        clip_stream = _checked(first, source, forms, totals)
+        while batch := list(islice(clip_stream, shard_clips)):
+            entries.append(_written(temporary, len(entries), batch, forms))
+        write_set_file(temporary, SetFile(header, totals.counts(), forms, tuple(entries)))
+
+
+def open_set(
+    folder: Path, *, expected: Mapping[str, Any] | None = None, verify: Literal["sizes", "hashes"] = "sizes"
+) -> ClipSet:
+    """A set that is there. Its values stay on the disk until they are asked for.
+
+    `expected` is what the run has, as far as it matters, in the form of set.json: {"family": ..., "made_from": {...}}.
+    `verify="hashes"` reads every byte once.
+    """
+    if verify not in ("sizes", "hashes"):
+        raise ConfigError("config-value", f"verify is {verify!r}", expected="sizes or hashes")
+    file = read_set_file(folder)
+    refuse_differences(folder, file.header, expected or {})
+    shards: list[Shard] = []
+    infos: list[ClipInfo] = []
+    for entry in file.shards:
+        _require_size(folder, entry.arrays)
+        _require_size(folder, entry.lines)
+        if verify == "hashes":
+            _require_hash(folder, entry.arrays)
+        _require_hash(folder, entry.lines)  # read as a whole in any case, and the data order rests on it
+        shards.append(Shard(folder / entry.arrays.file, entry.clips, file.voice))
+        infos += _read_infos(folder / entry.lines.file, entry.clips)
+    _require_unique(folder, infos)
+    return ShardedSet(folder, file, shards, infos)
+
+
+class ShardedSet(ClipSet):
+    """A set of ours, memory-mapped."""
+
+    def __init__(self, folder: Path, file: SetFile, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
+        self.folder, self.name, self.header, self.counts = folder, folder.name, file.header, file.counts
+        self.infos = infos
+        self.num_text = np.concatenate([shard.num_text for shard in shards])
+        self.num_codes = np.concatenate([shard.num_codes for shard in shards])
+        self.fingerprint = file.fingerprint
+        self._shards = shards
+        self._first: NDArray[np.int64] = np.cumsum([0, *(shard.num_clips for shard in shards)])
+        self._mapped = lru_cache(MAX_MAPS)(lambda at: shards[at].mapped())
+
+    def text_ids(self, clip: int) -> Ids:
+        shard, file, at = self._place(clip)
+        return shard.ids(file, TEXT, at)
+
+    def codes(self, clip: int) -> Ids:
+        shard, file, at = self._place(clip)
+        return shard.ids(file, CODES, at)
+
+    def voice(self, clip: int) -> dict[str, Array]:
+        shard, file, at = self._place(clip)
+        return shard.voice(file, at)
+
+    def _place(self, clip: int) -> tuple[Shard, NDArray[np.uint8], int]:
+        if not 0 <= clip < len(self):
+            raise IndexError(f"clip {clip} of {len(self)}")
+        at = int(np.searchsorted(self._first, clip, "right")) - 1
+        return self._shards[at], self._mapped(at), clip - int(self._first[at])
+
+
+class _Totals:
+    """What is counted while clips go by; also sees to it that no id comes twice."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._speakers: set[str] = set()
+        self._recordings: set[str] = set()
+        self._text = self._codes = 0
+        self._seconds = 0.0
+
+    def add(self, clip: ShardClip) -> None:
+        info = clip.info
+        if info.id in self._ids:
+            raise GraftError("set-duplicate-ids", f"two clips have the id {info.id!r}", expected="one")
+        self._ids.add(info.id)
+        self._speakers.add(info.speaker)
+        self._recordings.add(info.recording)
+        self._text += len(clip.text_ids)
+        self._codes += len(clip.codes)
+        self._seconds += info.seconds
+
+    def counts(self) -> dict[str, float]:
+        return {
+            "clips": len(self._ids),
+            "speakers": len(self._speakers),
+            "recordings": len(self._recordings),
+            "seconds": round(self._seconds, 3),
+            "text_ids": self._text,
+            "codes": self._codes,
+        }
+
+
+def _forms(clip: PreparedClip) -> dict[str, VoiceForm]:
+    """The first clip says which voice arrays there are; every other must have the same."""
+    forms: dict[str, VoiceForm] = {}
+    for name, array in clip.voice.items():
+        form = VoiceForm.of(np.asarray(array))
+        if form is None or not name.isidentifier() or name.endswith(ENDS):
+            found = f"clip {clip.info.id!r}: the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
+            expected = "float32 or float16 of any shape, or whole numbers in a row; a plain name"
+            raise FileError("clip-form", found, expected=expected)
+        forms[name] = form
+    return forms
+
+
+def _checked(
+    first: PreparedClip, others: Iterator[PreparedClip], forms: Mapping[str, VoiceForm], totals: _Totals
+) -> Iterator[ShardClip]:
+    clip: PreparedClip | None = first
+    while clip is not None:
+        checked = ShardClip.of(clip, forms)
+        totals.add(checked)
+        yield checked
+        clip = next(others, None)
+
+
+def _written(folder: Path, number: int, clips: Sequence[ShardClip], forms: Mapping[str, VoiceForm]) -> ShardEntry:
+    arrays_name, lines_name = ShardEntry.names(number)
+    arrays = write_shard(folder / arrays_name, clips, forms)
+    lines = b"".join(clip.line() for clip in clips)
+    with (folder / lines_name).open("xb") as stream:
+        stream.write(lines)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return ShardEntry(arrays, WrittenFile(lines_name, len(lines), hashlib.sha256(lines).hexdigest()), len(clips))
+
+
+def _require_size(folder: Path, entry: WrittenFile) -> None:
+    path = folder / entry.file
+    size = existing_file(path).stat().st_size if is_there(path) else None
+    if size != entry.bytes:
+        found = f"{entry.file} is not there" if size is None else f"{entry.file} has {size:,} bytes"
+        raise FileError("set-damaged", found, expected=f"{entry.bytes:,}, as {SET_FILE} states", where=path)
+
+
+def _require_hash(folder: Path, entry: WrittenFile) -> None:
+    found = sha256_of(folder / entry.file)
+    if found != entry.sha256:
+        expected = f"{entry.sha256[:16]}..., as {SET_FILE} states"
+        text = f"the bytes of {entry.file} have the hash {found[:16]}..."
+        raise FileError("set-damaged", text, expected=expected, where=folder / entry.file)
+
+
+def _read_infos(path: Path, num_clips: int) -> list[ClipInfo]:
+    infos = [
+        _info(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}") for number, line in read_lines(path)
+    ]
+    if len(infos) != num_clips:
+        raise FileError("set-damaged", f"{len(infos):,} lines in {path.name}", expected=f"{num_clips:,}", where=path)
+    return infos
+
+
+def _info(entry: Any, where: str) -> ClipInfo:
+    texts = ("id", "speaker", "recording", "text")
+    if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
+        raise FileError("set-damaged", "the line is not a clip's", expected=", ".join(ClipInfo.__slots__), where=where)
+    seconds = entry["seconds"]
+    numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+    if not all(isinstance(entry[name], str) for name in texts) or not numeric:
+        raise FileError("set-damaged", "a value of the line has the wrong kind", expected="texts, seconds", where=where)
+    return ClipInfo(entry["id"], entry["speaker"], entry["recording"], float(seconds), entry["text"])
+
+
+def _require_unique(folder: Path, infos: Sequence[ClipInfo]) -> None:
+    seen: set[str] = set()
+    twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
+    if twice:
+        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids stand twice, {twice[0]!r} first", where=folder)

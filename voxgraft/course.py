@@ -1,0 +1,265 @@
+"""Everything that a training run is made of, opened and fitted together: base, graft, data, options.
+
+Decides what the settings left open; trains nothing. `train.py` is the verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxgraft.corpus.clips import ClipSet, Role
+from voxgraft.corpus.community import open_pairs, split_language
+from voxgraft.corpus.set_checks import check_set
+from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.stream import Stream, StreamOptions
+from voxgraft.errors import ConfigError, FileError, Finding
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.layout import Frame
+from voxgraft.files import is_folder
+from voxgraft.graft_folder import Graft, open_graft
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import RunSettings, TrainSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.training.loop import Every
+from voxgraft.training.options import Precision, TrainOptions
+
+__all__ = ["Course", "chosen_device", "open_course"]
+
+DEFAULT_STEPS = 10_000
+SILENT_SHARE = 0.1
+MOST_VOICES_CHECKED = 2_000
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run that is ready to be trained."""
+
+    run: RunFolder
+    family: Family
+    files: BaseFiles
+    graft: Graft
+    spelling: Spelling
+    train: tuple[ClipSet, ...]
+    """Sets of the new language, then those of replay."""
+    weights: tuple[float, ...]
+    valid: dict[str, tuple[ClipSet, ...]]
+    """Held-out sets by language, the new one first."""
+    stream: Stream
+    options: TrainOptions
+    every: Every
+    device: str
+    findings: tuple[Finding, ...]
+    """What is wrong with the data, or worth knowing."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a saved step belongs to, as JSON gives it back."""
+        return {
+            "family": self.family.name,
+            "language": self.graft.card.language,
+            "base_sha256": self.graft.card.base["checkpoint_sha256"],
+            "tokenizer_sha256": self.graft.card.tokenizer_sha256,
+            "num_rows": self.graft.card.num_rows,
+            "sets": {clips.name: clips.fingerprint for clips in self.train},
+            "options": _plain(asdict(self.options)),
+        }
+
+
+def open_course(run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles) -> Course:
+    """Open a run's parts and decide what its settings left open. What does not belong is refused."""
+    graft = open_graft(run.graft)
+    spelling = Spelling.of(family, open_tokenizer(files.tokenizer), graft.tokenizer, graft.card.language)
+    frame = family.frame(graft.tokenizer.size)
+    opener = _Opener(run, settings, graft, spelling, frame)
+    train = opener.open(settings.data.train or (run.data_set("train"),), "train")
+    replay = opener.open(settings.data.replay, "replay") if settings.train.mode == "merged" else ()
+    valid = {graft.card.language: opener.open(settings.data.valid or (run.data_set("valid"),), "valid")}
+    for clips in opener.open(settings.data.replay_valid, "valid"):
+        language = clips.header.language
+        valid[language] = (*valid.get(language, ()), clips)
+    device = chosen_device(settings.train.device)
+    weights = _weights(train, replay, settings.data.replay_share)
+    stream = _stream((*train, *replay), weights, settings, family, frame)
+    return Course(
+        run,
+        family,
+        files,
+        graft,
+        spelling,
+        (*train, *replay),
+        weights,
+        valid,
+        stream,
+        _options(settings.train, family, stream, device),
+        _every(settings.train),
+        device,
+        tuple(opener.findings),
+    )
+
+
+def chosen_device(asked: str | None) -> str:
+    """The device that was asked for, if it is there; else CUDA where there is one."""
+    if asked is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise ConfigError("device", f"train.device is {asked!r}", expected="cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"train.device is {asked!r}, and {torch.cuda.device_count()} CUDA devices are there"
+        raise ConfigError("device", found, expected="a device that is there")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("device", f"train.device is {asked!r}", expected="cpu, cuda or cuda:N")
+    return asked
+
+
+@dataclass
+class _Opener:
+    """Opens sets and collects what is wrong with them."""
+
+    run: RunFolder
+    settings: RunSettings
+    graft: Graft
+    spelling: Spelling
+    frame: Frame
+
+    def __post_init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def open(self, places: Sequence[Path], role: Role) -> tuple[ClipSet, ...]:
+        return tuple(self._open_one(place, role) for place in places)
+
+    def _open_one(self, place: Path, role: Role) -> ClipSet:
+        if is_folder(place):
+            clips = open_set(place, expected=self._expected(role))
+        else:
+            clips = self._adopt(place, role)
+        unknown = self.graft.tokenizer.unknown_id if role != "replay" else None
+        frame = self.frame if clips.header.language == self.graft.card.language else self._base_frame()
+        self.findings += check_set(
+            clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MOST_VOICES_CHECKED
+        )
+        return clips
+
+    def _expected(self, role: Role) -> dict[str, Any]:
+        """A set of a base language is spelled by the base's own tokenizer."""
+        expected: dict[str, Any] = {"family": self.graft.card.family}
+        if role == "train":
+            expected["language"] = self.graft.card.language
+            expected["made_from"] = {
+                "tokenizer_sha256": self.graft.card.tokenizer_sha256,
+                "base_sha256": self.graft.card.base["checkpoint_sha256"],
+            }
+        return expected
+
+    def _adopt(self, place: Path, role: Role) -> ClipSet:
+        manifest, language = split_language(str(place))
+        if manifest.suffix != ".jsonl" or self.graft.card.family != "indextts2":
+            found = f"{place} is neither a set that `prepare` made nor a pair manifest of IndexTTS-2"
+            raise FileError("set-missing", found, where=place)
+        own = self.graft.card.language
+        clips = open_pairs(
+            manifest, lambda text: self.spelling.encode(text, own), self.frame, language=language or own, role=role
+        )
+        self.findings += clips.findings
+        return clips
+
+    def _base_frame(self) -> Frame:
+        return self.spelling.family.frame(self.spelling.base.size)
+
+
+def _weights(train: Sequence[ClipSet], replay: Sequence[ClipSet], replay_share: float) -> tuple[float, ...]:
+    """Sets of the same kind share by their length; replay as a whole has its share of every step."""
+    share = replay_share if replay else 0.0
+    own, old = _by_length(train), _by_length(replay)
+    return tuple([(1 - share) * part for part in own] + [share * part for part in old])
+
+
+def _by_length(sets: Sequence[ClipSet]) -> list[float]:
+    lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
+    return [length / sum(lengths) for length in lengths]
+
+
+def _stream(
+    sets: Sequence[ClipSet], weights: Sequence[float], settings: RunSettings, family: Family, frame: Frame
+) -> Stream:
+    train, data = settings.train, settings.data
+    order = StreamOptions(
+        silent_share=_silent_share(train, family),
+        min_prompt_seconds=data.min_prompt_seconds,
+        lone_clips=data.lone_clips,
+        num_conditioning=frame.num_conditioning,
+    )
+    return Stream(sets, weights, train.tokens_per_step, train.seed, order)
+
+
+def _silent_share(train: TrainSettings, family: Family) -> float:
+    if train.silent_share is not None:
+        return train.silent_share
+    return SILENT_SHARE if family.stock_sampling().guidance > 0 else 0.0
+
+
+def _options(train: TrainSettings, family: Family, stream: Stream, device: str) -> TrainOptions:
+    text_weight, speech_weight = family.loss_weights
+    longest = stream.longest[0]
+    return TrainOptions(
+        mode=train.mode,
+        full_body=train.full_body,
+        rank=train.rank,
+        alpha=train.alpha or float(train.rank),
+        rates={"rows": train.row_rate, "adapter": train.adapter_rate, "body": train.body_rate},
+        weight_decay=train.weight_decay,
+        clip=train.clip,
+        schedule=train.schedule,
+        steps=_num_steps(train, stream),
+        warmup_steps=train.warmup_steps,
+        final_share=train.final_share,
+        text_weight=text_weight if train.text_weight is None else train.text_weight,
+        speech_weight=speech_weight if train.speech_weight is None else train.speech_weight,
+        tokens_per_step=train.tokens_per_step,
+        pack_tokens=train.pack_tokens or max(longest, min(train.tokens_per_step, 8_192)),
+        silent_share=_silent_share(train, family),
+        emotion_from=train.emotion_from,
+        seed=train.seed,
+        precision=train.precision or _precision(device),
+        chunk=2_048 if device.startswith("cuda") else None,
+        checkpointing=train.checkpointing,
+        compile=device.startswith("cuda") if train.compile is None else train.compile,
+        deterministic=train.deterministic,
+    )
+
+
+def _num_steps(train: TrainSettings, stream: Stream) -> int:
+    if train.steps is not None and train.epochs is not None:
+        found = f"train.steps is {train.steps:,} and train.epochs is {train.epochs:g}"
+        raise ConfigError("config-value", found, expected="one of the two")
+    return stream.steps_for(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
+
+
+def _precision(device: str) -> Precision:
+    if not device.startswith("cuda"):
+        return "float32"
+    return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
+
+
+def _every(train: TrainSettings) -> Every:
+    return Every(
+        log=train.log_every,
+        validate=train.valid_every,
+        save=train.save_every,
+        sample=train.sample_every,
+        keep_last=train.keep_last,
+        patience=train.patience,
+        min_delta=train.min_delta,
+        min_steps=train.min_steps,
+    )
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

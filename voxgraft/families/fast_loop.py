@@ -1,0 +1,113 @@
+"""Drawing a code and feeding it, as one captured graph of several steps: the inner loop of speaking on CUDA.
+
+Made for so many streams and so much room; streams that fit use it again and again. Knows nothing of prompts.
+
+Shapes: N streams, R rows, V speech rows, W width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from voxgraft.families.model import SpeechModel
+from voxgraft.families.stream_state import LOOK_EVERY, StreamState
+from voxgraft.nn.fast_step import FastStep
+from voxgraft.nn.packed_body import PackedBody
+from voxgraft.nn.sampling import Sampling
+
+__all__ = ["FastLoop", "LoopKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKind:
+    """What is fixed when a graph is captured. Numbers of a sampling may change without a new graph."""
+
+    num_streams: int
+    guided: bool
+    drawn: bool
+    top_k: bool
+    top_p: bool
+    readable: bool
+    first_position: int
+
+    @classmethod
+    def of(cls, num_streams: int, sampling: Sampling, first_position: int) -> LoopKind:
+        return cls(
+            num_streams=num_streams,
+            guided=sampling.guidance > 0,
+            drawn=sampling.temperature > 0,
+            top_k=sampling.top_k > 0,
+            top_p=sampling.top_p < 1,
+            readable=sampling.readable,
+            first_position=first_position,
+        )
+
+
+class FastLoop:
+    """A graph over a state of its own. Capturing runs a step, so begin the state afterwards."""
+
+    def __init__(self, model: SpeechModel, body: PackedBody, kind: LoopKind, state: StreamState) -> None:
+        self.kind, self.state = kind, state
+        self.length, self.max_codes = state.cache.length, state.codes.shape[1]
+        device, num_speech_rows = state.logits.device, state.logits.shape[1]
+        self.noise = torch.ones(kind.num_streams, LOOK_EVERY, num_speech_rows, device=device)
+        self._settings = torch.ones(6, device=device)
+        self._ids = torch.zeros_like(state.num_spoken)
+        self._positions = torch.zeros_like(state.num_spoken)
+        self._step = FastStep(body, state.cache)
+        self._graph = self._captured(model)
+
+    def set(self, sampling: Sampling) -> None:
+        """The numbers by which codes are drawn from now on."""
+        numbers = (
+            sampling.guidance,
+            sampling.repetition_penalty,
+            sampling.temperature,
+            sampling.min_p,
+            float(sampling.top_k),
+            sampling.top_p,
+        )
+        self._settings.copy_(torch.tensor(numbers))
+
+    def advance(self) -> None:
+        """Speak and feed `LOOK_EVERY` more codes of every stream, with the noise that is there."""
+        self._graph.replay()
+
+    def _captured(self, model: SpeechModel) -> torch.cuda.CUDAGraph:
+        self.state.begin(model.frame)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # kernels are compiled and libraries wake up outside of the graph
+            self._once(model)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(LOOK_EVERY):
+                self._once(model)
+        return graph
+
+    def _once(self, model: SpeechModel) -> None:
+        """Draw, embed, body, head."""
+        state = self.state
+        self._draw(model)
+        vectors = model.embed_speech(self._ids, self._positions)  # [N, W]
+        twice = 2 if self.kind.guided else 1
+        hidden = self._step(vectors.expand(twice, -1, -1).flatten(0, 1))
+        state.logits.copy_(model.speech_logits(hidden))
+
+    def _draw(self, model: SpeechModel) -> None:
+        from voxgraft.nn.draw_kernel import draw_code
+
+        state, kind, frame = self.state, self.kind, model.frame
+        num_speech_rows = state.logits.shape[1]
+        kernel: Any = draw_code[(kind.num_streams,)]
+        kernel(
+            state.logits, state.heard.view(torch.uint8), self.noise, self._settings, state.codes, state.num_spoken,
+            state.stopped.view(torch.uint8), state.cache.filled, self._ids, self._positions, kind.num_streams,
+            self.max_codes, kind.first_position, num_speech_rows, frame.num_codes, frame.speech_stop, kind.readable,
+            kind.guided, kind.drawn, kind.top_k, kind.top_p, LOOK_EVERY, 1 << (num_speech_rows - 1).bit_length(),
+            num_warps=16,
+        )  # fmt: skip

@@ -1,0 +1,169 @@
+"""What a run folder's run.yaml can say; verbs that work on a run, or on a part of it, share these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from voxgraft.config import Settings
+
+FamilyName = Literal["chatterbox", "indextts2"]
+RowInit = Literal["romanised", "script-mean", "mean", "random"]
+TrainMode = Literal["gated", "merged", "rows-only"]
+ScheduleName = Literal["cosine", "linear", "constant"]
+PrecisionName = Literal["float32", "bf16", "fp16"]
+EmotionFrom = Literal["target", "prompt"]
+LoneClips = Literal["leave-out", "own"]
+LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
+
+
+class LearnSettings(Settings):
+    """How the new pieces are learnt."""
+
+    pieces: int = Field(1000, ge=0, le=20_000)
+    """Multi-character pieces to learn, at most. Single characters do not count."""
+    min_count: int = Field(5, ge=2)
+    """A piece must occur this often in the texts to be taken."""
+    max_piece_characters: int = Field(12, ge=2, le=32)
+    """Longest piece, in characters."""
+
+
+class TokenizerSettings(LearnSettings):
+    """How the new pieces are learnt, or the file that has them."""
+
+    file: Path | None = None
+    """A ready-made grown tokenizer to use instead of training one. It is proven like our own."""
+
+
+class RowSettings(Settings):
+    """How the new rows start."""
+
+    init: RowInit = "romanised"
+    """First values of a new row. romanised: romanise the piece, spell that with the base, average those rows."""
+    noise: float = Field(0.05, ge=0, le=1)
+    """Noise on each new row, as a share of the base rows' spread, so that no two rows are equal."""
+    seed: int = Field(0, ge=0)
+    """Seed of that noise."""
+
+
+class DataSettings(Settings):
+    """What is learnt from: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
+
+    train: tuple[Path, ...] = ()
+    """Sets of the new language; empty means data/train in the run folder."""
+    valid: tuple[Path, ...] = ()
+    """Held-out recordings of the new language; empty means data/valid in the run folder."""
+    replay: tuple[Path, ...] = ()
+    """Sets of base languages, learnt beside the new one in merged mode so that they are not forgotten."""
+    replay_valid: tuple[Path, ...] = ()
+    """Held-out recordings of base languages, on which retention is measured."""
+    replay_share: float = Field(0.25, gt=0, lt=1)
+    """Share of every step that replay gets."""
+    min_prompt_seconds: float = Field(3.0, ge=0)
+    """A voice prompt comes from another clip of the speaker that is at least this long, if there is one."""
+    lone_clips: LoneClips = "leave-out"
+    """A speaker's only clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
+
+
+class TrainSettings(Settings):
+    """How the graft is trained. Rates are checked against the family's sane ranges."""
+
+    mode: TrainMode = "gated"
+    """gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
+    full_body: bool = False
+    """Merged mode: train the body itself instead of an adapter that is folded in."""
+    rank: int = Field(32, ge=1, le=1024)
+    """Rank of the adapter."""
+    alpha: float | None = Field(None, gt=0)
+    """Strength of the adapter is alpha / rank; empty means 1."""
+    row_rate: float = Field(1e-3, gt=0)
+    """Learning rate of the new rows."""
+    adapter_rate: float = Field(1e-3, gt=0)
+    """Learning rate of the adapter."""
+    body_rate: float = Field(2e-5, gt=0)
+    """Learning rate of the body; used in merged mode only."""
+    weight_decay: float = Field(0.01, ge=0, lt=1)
+    """Weight decay of adapter and body. New rows are never decayed, base rows are never in the optimizer."""
+    clip: float = Field(1.0, ge=0)
+    """Longest gradient of each part; 0 is no limit."""
+    schedule: ScheduleName = "cosine"
+    """How the rates fall after the warm-up: cosine, linear, constant."""
+    warmup_steps: int = Field(500, ge=0)
+    """Steps over which the rates rise from zero."""
+    final_share: float = Field(0.1, ge=0, le=1)
+    """What is left of the rates at the last step."""
+    steps: int | None = Field(None, ge=1)
+    """Optimizer steps; empty means 10,000, unless epochs says otherwise."""
+    epochs: float | None = Field(None, gt=0)
+    """Passes over the training sets, instead of steps."""
+    tokens_per_step: int = Field(16_384, ge=64)
+    """Positions (conditioning, text and speech) that one step learns from."""
+    pack_tokens: int | None = Field(None, ge=64)
+    """Positions that go through the model at once; empty means: as many as memory allows, up to tokens_per_step."""
+    text_weight: float | None = Field(None, ge=0)
+    """Weight of the text loss; empty means the family's own (1 for chatterbox, 0.2 for indextts2)."""
+    speech_weight: float | None = Field(None, ge=0)
+    """Weight of the speech loss; empty means the family's own (1 for chatterbox, 0.8 for indextts2)."""
+    silent_share: float | None = Field(None, ge=0, lt=1)
+    """Share of items without text, so that guidance keeps its meaning; empty means 0.1 where the family guides."""
+    emotion_from: EmotionFrom = "target"
+    """Whose emotion an item is learnt with, in families that know emotions (indextts2): target or prompt."""
+    seed: int = Field(0, ge=0)
+    """Seed of everything random: order, prompts, silent items, first values of the adapter."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; empty means cuda where there is one."""
+    precision: PrecisionName | None = None
+    """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
+    checkpointing: bool = False
+    """Compute activations twice and keep few of them: less memory, slower."""
+    compile: bool | None = None
+    """Compile the body with torch.compile; empty means: on CUDA."""
+    deterministic: bool = False
+    """Only kernels that give the same bits each time, so that a resumed run on CUDA equals a straight one."""
+    log_every: int = Field(10, ge=1)
+    """Steps between two lines of the journal."""
+    valid_every: int = Field(250, ge=1)
+    """Steps between two validations."""
+    save_every: int = Field(500, ge=1)
+    """Steps between two saved steps."""
+    sample_every: int = Field(500, ge=1)
+    """Steps between two rounds of samples."""
+    sample_texts: tuple[str, ...] = ()
+    """Sentences that are spoken on the way, as LANGUAGE:TEXT; empty means one in the new language, two in old ones."""
+    keep_last: int = Field(3, ge=1)
+    """Saved steps that are kept, beside the first and the best."""
+    patience: int = Field(0, ge=0)
+    """Validations without improvement after which training stops; 0 is never."""
+    min_delta: float = Field(0.0, ge=0)
+    """A validation loss counts as better when it is lower by more than this."""
+    min_steps: int = Field(0, ge=0)
+    """No early stop before this step."""
+    kl_weight: float = Field(1.0, ge=0)
+    """Merged mode: weight of staying near the base on replay."""
+    retention_bound: float | None = Field(0.05, gt=0)
+    """Merged mode: training stops when a base language's validation loss has risen by more than this share."""
+
+
+class RunSettings(Settings):
+    """Everything that a run folder's run.yaml can say."""
+
+    base: Path | None = None
+    """Folder of the base, as its makers publish it. It is only read."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files in the base folder."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Code of the new language, such as am, ti, km."""
+    texts: tuple[Path, ...] = ()
+    """Text files of the new language, one sentence per line."""
+    proof_texts: tuple[Path, ...] = ()
+    """Your own texts of base languages, proven beside the built-in corpus (NAME.txt or en.txt, fr.txt ...)."""
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    """Tokenizer of the new language."""
+    rows: RowSettings = RowSettings()
+    """New rows."""
+    data: DataSettings = DataSettings()
+    """What is learnt from."""
+    train: TrainSettings = TrainSettings()
+    """Training."""

@@ -1,0 +1,41 @@
+"""What training leaves in the run's graft folder: the trained rows and the adapter of the best step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from voxgraft.checkpoints import write_rows
+from voxgraft.course import Course
+from voxgraft.files import replacing, replacing_folder, sha256_of, write_text
+from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, card_text, readme
+from voxgraft.peft_folder import write_peft_folder
+from voxgraft.text.characters import exemplar
+from voxgraft.training.loop import Loop, Outcome
+from voxgraft.training.saving import load_step
+
+ADAPTER_NAME = "adapter"
+
+
+def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
+    """Make the graft anew from the best step, or from the last where none is better. The one before it is kept."""
+    best = outcome.standing.best_step or outcome.step
+    state = load_step(course.run, best).state
+    trained = loop.stepper.trained
+    trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    card, folder = course.graft.card, course.run.graft
+    method: dict[str, Any] = {**card.method, "trained": {"step": best, **loop.identity["options"]}}
+    with replacing_folder(folder) as new:
+        with replacing(new / card.tokenizer) as stream:
+            stream.write(course.graft.tokenizer.data)
+        note = {"family": card.family, "language": card.language, "base_sha256": card.base["checkpoint_sha256"]}
+        rows = {name: values.float().cpu().numpy() for name, values in state.tensors["rows"].items()}
+        write_rows(new / ROWS_NAME, rows, note)
+        if "adapter" in state.tensors:
+            write_peft_folder(new / ADAPTER_NAME, trained.model, base_name=card.family)
+        card = replace(card, rows_sha256=sha256_of(new / ROWS_NAME), method=method)
+        write_text(new / CARD_NAME, card_text(card))
+        entry = exemplar(card.language)
+        write_text(new / README_NAME, readme(card, entry.name if entry else card.language, []))
+    return folder

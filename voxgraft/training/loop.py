@@ -1,0 +1,234 @@
+"""Steps one after another: log, validate, sample, save when due, and stop when told, done, or no longer better.
+
+All that it keeps between steps is in `Standing`, which every saved step holds; the rest is a function of the step.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from types import FrameType
+from typing import Any, Literal
+
+from voxgraft.corpus.stream import Stream
+from voxgraft.journal import Journal
+from voxgraft.nn.frozen import base_digests, require_same_base
+from voxgraft.run import RunFolder
+from voxgraft.training.parts import optimizer_tensors
+from voxgraft.training.saving import TrainState, save_step
+from voxgraft.training.step import Stepper
+from voxgraft.training.validation import Validation, Validity
+
+__all__ = ["Every", "Loop", "Observer", "Outcome", "Standing"]
+
+Observer = Callable[[str, int, dict[str, Any]], None]
+"""Told of every line of the journal: its kind, the step, the values."""
+Reason = Literal["done", "told", "no-better"]
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """How often things are done, in steps, and when to stop early."""
+
+    log: int = 10
+    validate: int = 250
+    save: int = 500
+    sample: int = 500
+    keep_last: int = 3
+    patience: int = 0
+    """Validations without improvement after which training stops; 0 is never."""
+    min_delta: float = 0.0
+    """A loss counts as better when it is lower by more than this."""
+    min_steps: int = 0
+    """No early stop before this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the run stands: what early stop and the choice of the best step need."""
+
+    best_step: int = 0
+    best_loss: float | None = None
+    rounds_without_better: int = 0
+
+    def after(self, step: int, loss: float, min_delta: float) -> Standing:
+        """With one more validation."""
+        if self.best_loss is None or loss < self.best_loss - min_delta:
+            return Standing(step, loss, 0)
+        return replace(self, rounds_without_better=self.rounds_without_better + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How training ended."""
+
+    step: int
+    reason: Reason
+    standing: Standing
+
+
+class Loop:
+    """Training from one step to the end."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        stepper: Stepper,
+        stream: Stream,
+        validations: dict[str, Validation],
+        every: Every,
+    ) -> None:
+        """The first of the validations is the new language's, and decides what is best."""
+        self.run_folder, self.stepper, self.stream = run, stepper, stream
+        self.validations, self.every = validations, every
+        self.identity: dict[str, Any] = {}
+        self.standing = Standing()
+        self.observers: list[Observer] = []
+        self.samplers: list[Callable[[int], dict[str, Any]]] = []
+        self.guards: list[Callable[[int, dict[str, Validity]], str | None]] = []
+        """Asked after every validation; a text is a reason to stop."""
+        self.journal = Journal(run.journal)
+        self._digests = base_digests(stepper.trained.model)
+        self._told = threading.Event()
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes."""
+        return self.stepper.group.is_first
+
+    def go(self, start: int) -> Outcome:
+        """Train the steps after `start` to the last."""
+        last = self.stepper.options.steps
+        with self._listening():
+            if start == 0:
+                self._begin()
+            for number in range(start + 1, last + 1):
+                self._step(number)
+                reason = self._reason(number, last)
+                if reason or number % self.every.save == 0:
+                    self.save(number)
+                if reason:
+                    return self._end(number, reason)
+        return self._end(max(start, last), "done")
+
+    def save(self, number: int) -> None:
+        """Save everything that the next step depends on, after comparing the base's bits with what they were."""
+        trained = self.stepper.trained
+        require_same_base(trained.model, self._digests)
+        self.stepper.group.wait()
+        if self.first:
+            self.journal.sync()
+            tensors = {**trained.tensors(), "optimizer": optimizer_tensors(self.stepper.optimizer)}
+            state = TrainState(number, tensors, self.values())
+            saved = save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=self._kept())
+            for item in saved.findings:
+                self.write("finding", number, **item.to_json())
+        self.stepper.group.wait()
+
+    def values(self) -> dict[str, Any]:
+        """What a step holds beside tensors, as JSON gives it back."""
+        return {
+            "identity": self.identity,
+            "standing": asdict(self.standing),
+            "scaler": self.stepper.scaler.state_dict(),
+            "world_size": self.stepper.group.world_size,
+        }
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """One line of the journal, and to everybody who watches."""
+        if not self.first:
+            return
+        self.journal.write(kind, step, **values)
+        for observer in self.observers:
+            observer(kind, step, values)
+
+    def _begin(self) -> None:
+        """Step 0: what everything later is measured against."""
+        self._validate(0)
+        self._sample(0)
+        self.save(0)
+
+    def _step(self, number: int) -> None:
+        started = time.perf_counter()
+        items = self.stream.step(number)
+        report = self.stepper.step(number, items)
+        seconds = time.perf_counter() - started
+        if number % self.every.log == 0 or number == 1:
+            self.write(
+                "step",
+                number,
+                text_loss=report.text_loss,
+                speech_loss=report.speech_loss,
+                rates=report.rates,
+                gradients=report.norms,
+                epoch=round(self.stream.epoch_of(number), 4),
+                positions=report.num_positions,
+                clips=[self.stepper.examples.name(item) for item in items],
+                positions_per_second=round(report.num_positions / seconds, 1),
+            )
+        if self._due(number, self.every.sample):
+            self._sample(number)
+        if self._due(number, self.every.validate) or self._due(number, self.every.save):
+            self._validate(number)
+
+    def _due(self, number: int, every: int) -> bool:
+        """At every so many steps, and at the last one."""
+        return number % every == 0 or number == self.stepper.options.steps
+
+    def _validate(self, number: int) -> None:
+        found = {name: validation.run() for name, validation in self.validations.items()}
+        for at, (name, validity) in enumerate(found.items()):
+            self.write("valid", number, set=name, **asdict(validity))
+            if at == 0 and number > 0:
+                self.standing = self.standing.after(number, validity.speech_loss, self.every.min_delta)
+        for guard in self.guards:
+            if reason := guard(number, found):
+                self.write("stop-asked", number, why=reason)
+                self._told.set()
+
+    def _sample(self, number: int) -> None:
+        if self.first:
+            for sampler in self.samplers:
+                self.write("samples", number, **sampler(number))
+        self.stepper.group.wait()
+
+    def _reason(self, number: int, last: int) -> Reason | None:
+        if number == last:
+            return "done"
+        if self.stepper.group.any(self._told.is_set(), self.stepper.trained.model.device):
+            return "told"
+        tired = 0 < self.every.patience <= self.standing.rounds_without_better
+        return "no-better" if tired and number >= self.every.min_steps else None
+
+    def _end(self, number: int, reason: Reason) -> Outcome:
+        self.write("end", number, reason=reason, best_step=self.standing.best_step)
+        self.journal.sync()
+        return Outcome(number, reason, self.standing)
+
+    def _kept(self) -> Sequence[int]:
+        """Steps that are never pruned: the first, and the best."""
+        return sorted({0, self.standing.best_step})
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """The first interrupt finishes the step and saves; a second one is the user's own business."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[int, Any] = {}
+
+        def hear(number: int, _frame: FrameType | None) -> None:
+            self._told.set()
+            signal.signal(number, before[number])
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, hear)
+        try:
+            yield
+        finally:
+            for heard, handler in before.items():
+                signal.signal(heard, handler)

@@ -1,0 +1,101 @@
+"""Losses on recordings that are never learnt from, and whether the model reads the text and hears the voice.
+
+Text use is the speech loss with another sentence's text less the loss with the right text; voice use the same with
+another speaker's prompt. When they stay near zero, the model is not reading, however its loss falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from voxgraft.corpus.packs import packs_of
+from voxgraft.corpus.stream import Item
+from voxgraft.families.model import losses
+from voxgraft.training.examples import Examples
+from voxgraft.training.parts import Trained
+
+__all__ = ["Validation", "Validity"]
+
+MOST_SWAPPED = 64
+"""Items on which text use and voice use are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """What validation found. A use is None where there are not two texts, or two speakers, to swap."""
+
+    text_loss: float
+    speech_loss: float
+    text_use: float | None
+    voice_use: float | None
+    num_clips: int
+
+
+class Validation:
+    """The same items in the same packs every time."""
+
+    def __init__(self, trained: Trained, examples: Examples, items: Sequence[Item], pack_tokens: int) -> None:
+        self.trained, self.examples, self.items, self.pack_tokens = trained, examples, tuple(items), pack_tokens
+        # Spread over the whole set, which is sorted by recording.
+        step = max(1, len(self.items) // MOST_SWAPPED)
+        self._some = self.items[::step][:MOST_SWAPPED]
+
+    def run(self) -> Validity:
+        """All losses anew, with the gate as in training."""
+        text, speech = self._losses(self.items)
+        right = self._losses(self._some)[1]
+        texts, voices = self._swapped(self._text), self._swapped(self._speaker)
+        return Validity(
+            text,
+            speech,
+            None if texts is None else self._losses(self._some, texts=texts)[1] - right,
+            None if voices is None else self._losses(self._some, voices=voices)[1] - right,
+            len(self.items),
+        )
+
+    @torch.no_grad()
+    def _losses(
+        self, items: Sequence[Item], texts: Sequence[Item] = (), voices: Sequence[Item] = ()
+    ) -> tuple[float, float]:
+        sums, counts = [0.0, 0.0], [0, 0]
+        lengths = [self._length(item, text) for item, text in zip(items, texts or items, strict=True)]
+        for chosen in packs_of(lengths, max(self.pack_tokens, *lengths)):
+            batch = self.examples.batch(
+                *([group[index] for index in chosen] if group else () for group in (items, texts, voices))
+            )
+            with self.trained.gate.opened() if self.trained.gate else nullcontext():
+                found = losses(self.trained.model, batch)
+            for at, (total, count) in enumerate(
+                ((found.text_sum, found.text_count), (found.speech_sum, found.speech_count))
+            ):
+                sums[at] += float(total)
+                counts[at] += count
+        return sums[0] / max(1, counts[0]), sums[1] / max(1, counts[1])
+
+    def _length(self, item: Item, text: Item) -> int:
+        sets = self.examples.sets
+        own = self.examples.num_positions(item)
+        return own - int(sets[item.set].num_text[item.clip]) + int(sets[text.set].num_text[text.clip])
+
+    def _swapped(self, key: object) -> Sequence[Item] | None:
+        """For each item another one that differs in what matters; None where there is none."""
+        assert callable(key)
+        swapped = []
+        count = len(self._some)
+        for at, item in enumerate(self._some):
+            others = (self._some[(at + shift) % count] for shift in range(1, count))
+            other = next((one for one in others if key(one) != key(item)), None)
+            if other is None:
+                return None
+            swapped.append(other)
+        return swapped
+
+    def _text(self, item: Item) -> bytes:
+        return self.examples.sets[item.set].text_ids(item.clip).tobytes()
+
+    def _speaker(self, item: Item) -> str:
+        return self.examples.sets[item.set].infos[item.clip].speaker
