@@ -160,13 +160,18 @@ def _save(run: RunFolder, step: int, seed: int | None, keep_last: int) -> str:
     return "saved"
 
 
-def stopped_at(point: str, run: RunFolder, step: int) -> Child:
-    """A process that saves a step and stands still at a point inside the save. Wake it with SIGCONT."""
+@contextlib.contextmanager
+def stopped_at(point: str, run: RunFolder, step: int) -> Iterator[Child]:
+    """A process that saves a step and stands still at a point inside the save until the block ends; then its end."""
     process = child(_save, run, step, None, 2, fault=f"{point}:1:stop")
-    while Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert process.process.is_alive()
-        time.sleep(0.001)
-    return process
+    try:
+        while Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert process.process.is_alive()
+            time.sleep(0.001)
+        yield process
+    finally:
+        os.kill(process.process.pid, signal.SIGCONT)
+        process.wait()
 
 
 def limit_file_size(num_bytes: int) -> None:

@@ -79,7 +79,7 @@ def test_a_state_is_loaded_with_the_bits_that_it_was_saved_with(run: RunFolder) 
     st.integers(0, 2**32),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_tensors_of_every_kind_and_shape_keep_their_bits(
     dtype: torch.dtype, shape: list[int], seed: int, turned: bool
 ) -> None:
@@ -241,7 +241,15 @@ def test_a_state_of_another_form_makes_no_step(run: RunFolder, changes: dict[str
 
 def test_copies_renamed_steps_and_foreign_folders_are_never_taken_for_steps(run: RunFolder) -> None:
     save(run, 1, 2)
-    for name in ("step-000002 (copy)", "step-000009.bak", "step-9", "step-0000009", "backup", "aside-7", ".step-000009"):
+    for name in (
+        "step-000002 (copy)",
+        "step-000009.bak",
+        "step-9",
+        "step-0000009",
+        "backup",
+        "aside-7",
+        ".step-000009",
+    ):
         shutil.copytree(run.step(2), run.steps / name)
     (run.steps / "step-000008").write_text("a file")
     (run.steps / "notes.txt").write_text("mine")
@@ -369,11 +377,9 @@ def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
 
 def test_nothing_is_removed_before_the_new_step_was_read_back(run: RunFolder) -> None:
     save(run, 1, 2)
-    process = stopped_at("save.verify", run, 3)
-    (unfinished,) = leftovers(run)
-    flip_bit(unfinished / "optimizer.safetensors")
-    os.kill(process.process.pid, signal.SIGCONT)
-    process.wait()
+    with stopped_at("save.verify", run, 3) as process:
+        (unfinished,) = leftovers(run)
+        flip_bit(unfinished / "optimizer.safetensors")
     assert process.answer == "step-unverified"
     assert names_in(run.steps) == ["step-000001", "step-000002"]
     assert_newest(run, 2)
@@ -402,11 +408,9 @@ def test_leftovers_of_dead_savers_are_removed_at_the_next_save_and_nothing_else(
 
 def test_a_live_saver_is_not_taken_for_a_dead_one(run: RunFolder) -> None:
     save(run, 1)
-    process = stopped_at("save.verify", run, 2)
-    save(run, 3)
-    assert len(leftovers(run)) == 1
-    os.kill(process.process.pid, signal.SIGCONT)
-    process.wait()
+    with stopped_at("save.verify", run, 2) as process:
+        save(run, 3)
+        assert len(leftovers(run)) == 1
     assert process.answer == "saved"
     assert whole_steps(run) == [1, 2, 3]
 
@@ -452,21 +456,23 @@ def test_a_disk_that_fails_at_any_point_of_a_save_costs_that_save_only(
     failures = 0
     for count in range(1, 500):
         monkeypatch.setenv(VARIABLE, f"*:{count}:{error}")
+        met = ""
         try:
-            saved = save_step(run, state(3), keep_last=2)
-        except VoxgraftError as met:
-            assert met.code == code
+            findings = save_step(run, state(3), keep_last=2).findings
+        except VoxgraftError as failure:
+            met = failure.code
+        if met:
+            assert met == code
             failures += 1
-            placed = whole_steps(run)[-1]
             assert names_in(run.steps) == [run.step(step).name for step in whole_steps(run)]
-            assert placed == 2 or count > failures - 1
-            assert_newest(run, placed)
+            assert_newest(run, whole_steps(run)[-1])  # 3 only if the failure came after it was in place
+            assert {1, 2} <= {*whole_steps(run)}
             set_aside(run, 2)
             shutil.rmtree(run.steps / "aside-1", ignore_errors=True)
             continue
-        if not saved.findings:
+        if not findings:
             break
-        assert [item.code for item in saved.findings] == ["step-left"]
+        assert [item.code for item in findings] == ["step-left"]
         monkeypatch.delenv(VARIABLE)
         save(run, 4, keep_last=2)
         assert names_in(run.steps) == [run.step(step).name for step in (3, 4)]

@@ -92,6 +92,7 @@ def resumed(loop: Loop) -> int:
     loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
     restore_optimizer(loop.stepper.optimizer, state.tensors["optimizer"])
     loop.standing = Standing(**state.values["standing"])
+    loop.begun = True
     loop.journal.cut_after(state.step)
     return state.step
 

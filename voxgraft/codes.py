@@ -284,6 +284,58 @@ CATALOGUE: dict[str, Code] = {
         "The saved step holds other parts than the run now trains, so that it cannot be gone on from.",
         "go on with the settings that it was made with, or start anew with --fresh.",
     ),
+    # ---- watching training -------------------------------------------------------------------------------
+    "plateau": Code(
+        "watching",
+        "The loss on held-out recordings no longer falls though the rates are still up, and the model hardly reads: more steps alone will not help.",
+        "look at the other findings and at the data; then try higher rates, a larger rank, or more recordings.",
+        "warning",
+    ),
+    "no-gain": Code(
+        "watching",
+        "After the warm-up the loss on held-out recordings is where it was at the start, or where guessing would be: nothing is learnt that helps there.",
+        "check that texts and recordings belong together and that held-out recordings are of the same language; then try higher rates.",
+        "warning",
+    ),
+    "not-reading": Code(
+        "watching",
+        "With another sentence's text the model speaks as well as with the right one: it is not reading, however its loss falls.",
+        "listen to some clips with their texts: they must say the same; check unknown tokens, the tokenizer and the new rows (`voxgraft check RUN`).",
+        "warning",
+    ),
+    "not-hearing": Code(
+        "watching",
+        "With another speaker's prompt the model speaks as well as with the right one: it does not use the voice.",
+        "check that each clip names its speaker rightly, and that the voices of different speakers are different arrays.",
+        "warning",
+    ),
+    "dead-rows": Code(
+        "watching",
+        "New rows occur in the texts that were learnt from and have never had a gradient: they stay what they were, and their letters are never learnt.",
+        "nothing may freeze or mask the new rows; where nobody does, this is a bug of voxgraft: please report it.",
+    ),
+    "rows-unused": Code(
+        "watching",
+        "No clip has these letters or pieces, so that their rows are not learnt. A script is grafted whole, so that some of this is usual.",
+        "none is needed, unless letters of the language are among them.",
+        "note",
+    ),
+    "clips-other-tokenizer": Code(
+        "watching",
+        "The text ids are not what this run's tokenizer makes of the texts: training would teach every row another piece's sound. Equal sizes do not show this.",
+        "prepare the set again with this run's tokenizer (`voxgraft prepare RUN`).",
+    ),
+    "prompt-is-target": Code(
+        "watching",
+        "The voice prompt is the very recording that is to be spoken, under another id: a model learns to copy it instead of reading.",
+        "remove recordings that stand twice.",
+        "warning",
+    ),
+    "sample-text": Code(
+        "watching",
+        "A sentence that is to be spoken on the way cannot be used.",
+        "write it as LANGUAGE:TEXT, in the new language or one that the base speaks.",
+    ),
     # ---- sequences ---------------------------------------------------------------------------------------
     "ids-outside": Code(
         "sequences",
@@ -1149,5 +1201,74 @@ CATALOGUE: dict[str, Code] = {
         "An old step, or a remainder of one, could not be removed. It takes room and does no other harm.",
         "check permissions, or remove it with `voxgraft clean RUN`.",
         "warning",
+    ),
+    # ---- merged mode: replay and retention ---------------------------------------------------------------
+    "self-replay": Code(
+        "training",
+        "Replay that the base made itself: sentences of its own languages, spoken in the voices of the run's clips.",
+        "nothing has to be done; if many were left out, give better sentences with data.replay_texts.",
+        "note",
+    ),
+    "self-replay-runaway": Code(
+        "training",
+        "The base does not end what it begins to say, so it cannot make its own replay.",
+        "give recordings of base languages as data.replay, or go without replay: data.self_replay: 0.",
+    ),
+    "replay-text-language": Code(
+        "training",
+        "A text for replay is spelled by the base as a text of its language, which the name of the file must say.",
+        "name the file after the language: en.txt, fr.txt.",
+    ),
+    "replay-texts-empty": Code(
+        "training",
+        "Not one sentence of the texts for replay can be spelled by the base without unknown tokens.",
+        "check the texts and the languages that they are named after.",
+    ),
+    "replay-language": Code(
+        "training",
+        "A set that is given as replay, or to measure base languages with, is of the new language itself.",
+        "give sets of base languages; a pair manifest says its language as in pairs.jsonl::en.",
+    ),
+    "replay-missing": Code(
+        "training",
+        "Merged mode without replay: nothing holds the model to the languages that it speaks.",
+        "give data.replay, or let the base make its own (leave data.self_replay empty).",
+        "warning",
+    ),
+    "retention-unmeasured": Code(
+        "training",
+        "What merged training costs the base languages is not measured, so the bound on it cannot stop the run.",
+        "give data.replay_valid, or let the base make its own replay (leave data.self_replay empty).",
+        "warning",
+    ),
+    "retention-bound": Code(
+        "training",
+        "Base languages have lost more than the bound allows. Training stops, and no step past the bound is taken.",
+        "train with a lower rate, more replay (data.replay_share) or a larger train.kl_weight; or allow more: "
+        "train.retention_bound.",
+        "warning",
+    ),
+    "point-past-bound": Code(
+        "training",
+        "Even the point nearest to the base costs base languages more than the bound allows.",
+        "use the graft with its gate, which costs them nothing; or train again with a lower rate or more replay.",
+        "warning",
+    ),
+    "merged-broken": Code(
+        "runs",
+        "The folder of the merged model lacks a file, or one that is there is not the one that was written.",
+        "run `voxgraft train RUN` again: a training that is done writes it anew.",
+    ),
+    # ---- seeing a run ------------------------------------------------------------------------------------
+    "tensorboard": Code(
+        "runs",
+        "The event files for TensorBoard could not be written. Training goes on, and the journal has everything.",
+        "check permissions and the disk; the files are made anew from the journal when training goes on.",
+        "warning",
+    ),
+    "plot-nothing": Code(
+        "runs",
+        "The run's journal holds no losses yet, so there is nothing to draw.",
+        "train it first: `voxgraft train RUN`.",
     ),
 }

@@ -6,7 +6,7 @@ Decides what the settings left open; trains nothing. `train.py` is the verb.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,32 @@ import torch
 
 from voxgraft.corpus.clips import ClipSet, Role
 from voxgraft.corpus.community import open_pairs, split_language
+from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
 from voxgraft.corpus.set_checks import check_set
 from voxgraft.corpus.sets import open_set
 from voxgraft.corpus.stream import Stream, StreamOptions
-from voxgraft.errors import ConfigError, FileError, Finding
+from voxgraft.errors import ConfigError, FileError, Finding, GraftError, finding
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.layout import Frame
+from voxgraft.families.tensors import stored_shapes
 from voxgraft.files import is_folder
 from voxgraft.graft_folder import Graft, open_graft
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings, TrainSettings
+from voxgraft.self_replay import SelfReplay, num_self_made
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.loop import Every
-from voxgraft.training.options import Precision, TrainOptions
+from voxgraft.training.options import Mode, Precision, TrainOptions
+from voxgraft.training.replay import is_self_made, parts_of
+from voxgraft.training.retention import Bound
 
-__all__ = ["Course", "chosen_device", "open_course"]
+__all__ = ["HALF", "Course", "chosen_device", "open_course"]
 
 DEFAULT_STEPS = 10_000
 SILENT_SHARE = 0.1
 MOST_VOICES_CHECKED = 2_000
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,26 @@ class Course:
     device: str
     findings: tuple[Finding, ...]
     """What is wrong with the data, or worth knowing."""
+    bound: Bound | None
+    """What merged training may cost the base languages that are measured."""
+    interpolate: tuple[float, ...]
+    """Shares of merged training that are tried at its end."""
+
+    @property
+    def replay(self) -> frozenset[int]:
+        """Which of the training sets are of base languages."""
+        own = self.graft.card.language
+        return frozenset(at for at, clips in enumerate(self.train) if clips.header.language != own)
+
+    @property
+    def near(self) -> frozenset[int]:
+        """Sets on which the model is held near the base."""
+        return self.replay if self.options.kl_weight > 0 else frozenset()
+
+    @property
+    def unscored(self) -> frozenset[int]:
+        """Sets that the base made itself: held near the base there, the model has nothing else to learn from them."""
+        return frozenset(at for at in self.near if is_self_made(self.train[at]))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -71,21 +97,35 @@ class Course:
         }
 
 
-def open_course(run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles) -> Course:
-    """Open a run's parts and decide what its settings left open. What does not belong is refused."""
+def open_course(
+    run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, *, as_in_the_seeds: bool = False
+) -> Course:
+    """Open a run's parts and decide what its settings left open. What does not belong is refused.
+
+    Replay that the base makes itself is made here if it is not there yet, so the run must be locked.
+    """
+    mode: Mode = "as-in-the-seeds" if as_in_the_seeds else settings.train.mode
     graft = open_graft(run.graft)
     spelling = Spelling.of(family, open_tokenizer(files.tokenizer), graft.tokenizer, graft.card.language)
-    frame = family.frame(graft.tokenizer.size)
+    size = family.size_of(files, stored_shapes(files.checkpoint))
+    frame = family.frame(graft.tokenizer.size, size)
     opener = _Opener(run, settings, graft, spelling, frame)
     train = opener.open(settings.data.train or (run.data_set("train"),), "train")
-    replay = opener.open(settings.data.replay, "replay") if settings.train.mode == "merged" else ()
+    replay = opener.open(settings.data.replay, "replay", of_base=True) if mode == "merged" else ()
     valid = {graft.card.language: opener.open(settings.data.valid or (run.data_set("valid"),), "valid")}
-    for clips in opener.open(settings.data.replay_valid, "valid"):
+    device = chosen_device(settings.train.device)
+    learnt, held_out = _self_made(opener, mode, files, train, device)
+    replay = (*replay, *learnt)
+    for clips in (*opener.open(settings.data.replay_valid, "valid", of_base=True), *held_out):
         language = clips.header.language
         valid[language] = (*valid.get(language, ()), clips)
-    device = chosen_device(settings.train.device)
+    bound = _bound(opener, mode, replay, frozenset(valid) - {graft.card.language})
     weights = _weights(train, replay, settings.data.replay_share)
     stream = _stream((*train, *replay), weights, settings, family, frame)
+    for report in stream.report():
+        opener.findings += report.findings()
+    opener.findings += row_findings(train, graft.card.base_pieces, graft.card.num_rows)
+    opener.findings += prompt_findings((*train, *replay), stream)
     return Course(
         run,
         family,
@@ -96,10 +136,12 @@ def open_course(run: RunFolder, settings: RunSettings, family: Family, files: Ba
         weights,
         valid,
         stream,
-        _options(settings.train, family, stream, device),
+        replace(_options(settings.train, family, stream, device), mode=mode),
         _every(settings.train),
         device,
         tuple(opener.findings),
+        bound,
+        settings.train.interpolate,
     )
 
 
@@ -132,25 +174,37 @@ class _Opener:
     def __post_init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def open(self, places: Sequence[Path], role: Role) -> tuple[ClipSet, ...]:
-        return tuple(self._open_one(place, role) for place in places)
+    def open(self, places: Sequence[Path], role: Role, *, of_base: bool = False) -> tuple[ClipSet, ...]:
+        """Sets of the new language, or those that must be of base languages."""
+        opened = tuple(self._open_one(place, role, of_base) for place in places)
+        for clips in opened if of_base else ():
+            if clips.header.language == self.graft.card.language:
+                found = f"{clips.name} is in {clips.header.language}, the new language"
+                raise GraftError("replay-language", found, expected="a base language", where=clips.name)
+        return opened
 
-    def _open_one(self, place: Path, role: Role) -> ClipSet:
+    def _open_one(self, place: Path, role: Role, of_base: bool) -> ClipSet:
         if is_folder(place):
-            clips = open_set(place, expected=self._expected(role))
+            clips = open_set(place, expected=self._expected(role, of_base))
         else:
-            clips = self._adopt(place, role)
+            clips = self._adopt(place, role, of_base)
         unknown = self.graft.tokenizer.unknown_id if role != "replay" else None
-        frame = self.frame if clips.header.language == self.graft.card.language else self._base_frame()
+        frame = self.frame if clips.header.language == self.graft.card.language else self.base_frame()
         self.findings += check_set(
             clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MOST_VOICES_CHECKED
         )
+        self.findings += spelling_findings(clips, lambda text: self.spelling.encode(text, clips.header.language))
         return clips
 
-    def _expected(self, role: Role) -> dict[str, Any]:
+    def _expected(self, role: Role, of_base: bool) -> dict[str, Any]:
         """A set of a base language is spelled by the base's own tokenizer."""
         expected: dict[str, Any] = {"family": self.graft.card.family}
-        if role == "train":
+        if of_base:
+            expected["made_from"] = {
+                "tokenizer_sha256": self.spelling.base.sha256,
+                "base_sha256": self.graft.card.base["checkpoint_sha256"],
+            }
+        elif role == "train":
             expected["language"] = self.graft.card.language
             expected["made_from"] = {
                 "tokenizer_sha256": self.graft.card.tokenizer_sha256,
@@ -158,20 +212,54 @@ class _Opener:
             }
         return expected
 
-    def _adopt(self, place: Path, role: Role) -> ClipSet:
+    def _adopt(self, place: Path, role: Role, of_base: bool) -> ClipSet:
         manifest, language = split_language(str(place))
         if manifest.suffix != ".jsonl" or self.graft.card.family != "indextts2":
             found = f"{place} is neither a set that `prepare` made nor a pair manifest of IndexTTS-2"
             raise FileError("set-missing", found, where=place)
-        own = self.graft.card.language
+        own = None if of_base else self.graft.card.language
         clips = open_pairs(
-            manifest, lambda text: self.spelling.encode(text, own), self.frame, language=language or own, role=role
+            manifest,
+            lambda text: self.spelling.encode(text, own),
+            self.frame,
+            language=language or own,
+            role=role,
+            name=f"{manifest.parent.name}/{manifest.stem}",
         )
         self.findings += clips.findings
         return clips
 
-    def _base_frame(self) -> Frame:
-        return self.spelling.family.frame(self.spelling.base.size)
+    def base_frame(self) -> Frame:
+        return replace(self.frame, num_text_ids=self.spelling.base.size)
+
+
+def _self_made(
+    opener: _Opener, mode: Mode, files: BaseFiles, train: Sequence[ClipSet], device: str
+) -> tuple[tuple[ClipSet, ...], tuple[ClipSet, ...]]:
+    """What the base said itself: sets to learn from, and held-out ones. Not made for a run that will be refused."""
+    settings = opener.settings
+    count = num_self_made(settings.data, mode)
+    if not count or any(item.level == "error" for item in opener.findings):
+        return (), ()
+    dtype = HALF.get(settings.train.precision or _precision(device), torch.float32)
+    graft, spelling, frame = opener.graft, opener.spelling, opener.base_frame()
+    replay = SelfReplay(opener.run, settings.data, files, graft, spelling, frame, settings.train.seed)
+    made, item = replay.have(count, train, device, dtype)
+    opener.findings.append(item)
+    learnt, held_out = parts_of(made)
+    return (learnt,) if learnt is not None and mode == "merged" else (), tuple(held_out.values())
+
+
+def _bound(opener: _Opener, mode: Mode, replay: Sequence[ClipSet], measured: frozenset[str]) -> Bound | None:
+    """What base languages may lose in merged mode; says so where nothing protects or measures them."""
+    share = opener.settings.train.retention_bound
+    if mode != "merged":
+        return None
+    if not replay:
+        opener.findings.append(finding("replay-missing", "merged mode, and no set of a base language is learnt from"))
+    if not measured:
+        opener.findings.append(finding("retention-unmeasured", "no set of a base language is held out"))
+    return Bound(share, measured) if share is not None and measured else None
 
 
 def _weights(train: Sequence[ClipSet], replay: Sequence[ClipSet], replay_share: float) -> tuple[float, ...]:
@@ -222,6 +310,7 @@ def _options(train: TrainSettings, family: Family, stream: Stream, device: str) 
         final_share=train.final_share,
         text_weight=text_weight if train.text_weight is None else train.text_weight,
         speech_weight=speech_weight if train.speech_weight is None else train.speech_weight,
+        kl_weight=train.kl_weight,
         tokens_per_step=train.tokens_per_step,
         pack_tokens=train.pack_tokens or max(longest, min(train.tokens_per_step, 8_192)),
         silent_share=_silent_share(train, family),

@@ -152,11 +152,11 @@ class Journal:
 
 
 def without_clock(entry: Mapping[str, Any]) -> Entry:
-    """A line without what depends on the clock, so that two runs can be compared."""
+    """A line without what depends on the clock and the machine's memory, so that two runs can be compared."""
     return {
         name: value
         for name, value in entry.items()
-        if not name.startswith("wall_") and not name.endswith("_per_second")
+        if not name.startswith(("wall_", "memory_")) and not name.endswith("_per_second")
     }
 
 

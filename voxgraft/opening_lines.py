@@ -1,31 +1,160 @@
-"""The lines that training opens with: what is trained, on what, from where, and what stays as it is."""
+"""The lines that training opens with: what is trained, on what, from where, and what stays as it is.
+
+Every figure is read off the parts themselves; the one that is an estimate says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from voxgraft.amounts import brief_bytes, brief_count, brief_rate, brief_seconds
 from voxgraft.course import Course
-from voxgraft.nn.frozen import trainable_report
+from voxgraft.history import LAST_STEPS, History
+from voxgraft.nn.frozen import TrainableReport, trainable_report
+from voxgraft.training.gauges import memory_estimate, memory_now
 from voxgraft.training.loop import Loop
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.resuming import Change
 
 __all__ = ["opening_lines"]
 
+HASH_LETTERS = 12
+OF_BASE = ("base rows", "body")
+MODES = {
+    "gated": "gated (the base never changes)",
+    "merged": "merged (adapter, to be folded into the base)",
+    "rows-only": "rows-only (the base never changes)",
+    "as-in-the-seeds": "as-in-the-seeds (for comparison only: the base is NOT safe)",
+}
 
-def opening_lines(course: Course, loop: Loop, start: int) -> list[str]:
-    """A dozen lines, from the parts themselves."""
-    card, options = course.graft.card, course.options
-    model = loop.stepper.trained.model
-    report = trainable_report(model)
-    clips = sum(len(clips) for clips in course.train)
-    per_step = max(1, len(course.stream.step(start + 1)))
-    hours = sum(info.seconds for clips in course.train for info in clips.infos[: len(clips)]) / 3600
-    return [
-        f"run: {course.run.path}, mode {options.mode}{' (full body)' if options.full_body else ''}",
-        f"base: {card.base['checkpoint']}, sha256 {card.base['checkpoint_sha256'][:12]}, {course.family.name}",
-        f"tokenizer: {card.tokenizer}, sha256 {card.tokenizer_sha256[:12]}, language {card.language}",
-        *report.lines(),
-        f"device: {course.device}, {options.precision}, {loop.stepper.group.world_size} process(es)",
-        f"data: {clips:,} clips, {hours:.1f} h; held out: "
-        + ", ".join(f"{len(v.items):,} clips of {name}" for name, v in loop.validations.items()),
-        f"step: {options.tokens_per_step:,} positions, about {per_step:,} clips, packs of {options.pack_tokens:,}; "
-        f"{course.stream.steps_per_epoch:,.1f} steps a pass",
-        f"steps: {start:,} done, {options.steps:,} in all ({course.stream.epoch_of(options.steps):.1f} passes)",
-    ]
+
+def opening_lines(course: Course, loop: Loop, start: int, changed: Sequence[Change] = ()) -> list[str]:
+    """About a dozen lines; `changed` is what is not as it was when the step was saved that training goes on from."""
+    report = trainable_report(loop.stepper.trained.model)
+    lines = {
+        **_what(course, report),
+        "trained": _trained(report, course.options),
+        "fixed": _fixed(report),
+        "device": _device(loop),
+        "data": _data(course, loop),
+        "a step": _step(course, start),
+        "rates": _rates(loop),
+        "steps": _steps(course, loop),
+        "memory": _memory(loop),
+        "time": _time(loop, start),
+        "start": _start(loop, start),
+        "changed": "; ".join(map(str, changed)),
+    }
+    return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
+
+
+def _what(course: Course, report: TrainableReport) -> dict[str, str]:
+    card, mode = course.graft.card, MODES[course.options.mode]
+    if course.options.full_body:
+        mode = "merged (the body itself is trained)"
+    base_hash, own_hash = card.base["checkpoint_sha256"][:HASH_LETTERS], card.tokenizer_sha256[:HASH_LETTERS]
+    tables = {name: str(rows) for name, rows in report.tables.items()}
+    numbers = sum(part.trained + part.fixed for part in report.parts if part.part in OF_BASE)
+    same = len(set(tables.values())) == 1
+    rows = f"{', '.join(tables)}: {next(iter(tables.values()))}" if same else _joined(tables)
+    return {
+        "run": f"{course.run.path}: {card.language} onto {course.family.name}, {mode}",
+        "base": f"{card.base['checkpoint']}, sha256 {base_hash}, {brief_count(numbers)} numbers",
+        "tokenizer": f"{card.tokenizer}, sha256 {own_hash}, {course.graft.tokenizer.size:,} pieces",
+        "text rows": rows,
+    }
+
+
+def _trained(report: TrainableReport, options: TrainOptions) -> str:
+    total = report.trained + report.fixed
+    parts = {part.part: brief_count(part.trained) for part in report.parts if part.trained}
+    if "adapter" in parts:
+        parts["adapter"] += f" (rank {options.rank})"
+    return (
+        f"{_joined(parts)}; in all {brief_count(report.trained)} of {brief_count(total)} ({report.trained / total:.1%})"
+    )
+
+
+def _fixed(report: TrainableReport) -> str:
+    """Which bits of the base cannot change, from what asks for a gradient and what does not."""
+    moving = [part.part for part in report.parts if part.trained and part.part in OF_BASE]
+    size = brief_bytes(report.fixed_base_bytes)
+    if not moving:
+        return f"every bit of the base, {size}; compared at every save"
+    return f"{size} of the base, compared at every save; NOT fixed: {', '.join(moving)}"
+
+
+def _device(loop: Loop) -> str:
+    device, options = loop.stepper.trained.model.device, loop.stepper.options
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    count = loop.stepper.group.world_size
+    words = [f"{device}{name}", options.precision, f"{count} process{'es' if count > 1 else ''}"]
+    chosen = {
+        "compiled": options.compile,
+        "deterministic": options.deterministic,
+        "checkpointing": options.checkpointing,
+    }
+    return ", ".join([*words, *(word for word, is_on in chosen.items() if is_on)])
+
+
+def _data(course: Course, loop: Loop) -> str:
+    held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
+    reports = course.stream.report()
+    learnt = [f"{report.used:,} of {report.clips:,} clips in {report.name}" for report in reports]
+    seconds = sum(info.seconds for clips in course.train for info in clips.infos[: len(clips)])
+    return f"{', '.join(learnt)}, {brief_seconds(seconds)}; held out: {_joined(held_out) or 'nothing'}"
+
+
+def _step(course: Course, start: int) -> str:
+    options = course.options
+    clips = len(course.stream.step(start + 1))
+    packs = f"in packs of at most {options.pack_tokens:,}"
+    return f"{options.tokens_per_step:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}"
+
+
+def _rates(loop: Loop) -> str:
+    options = loop.stepper.options
+    rates = {part: brief_rate(options.rates[part]) for part in loop.stepper.trained.parameters}
+    return f"{_joined(rates)}; warm-up {options.warmup_steps:,} steps, then {options.schedule}"
+
+
+def _steps(course: Course, loop: Loop) -> str:
+    every, steps = loop.every, course.options.steps
+    passes = f"{course.stream.epoch_of(steps):,.1f} passes of {course.stream.steps_per_epoch:,.0f} steps"
+    return f"{steps:,} in all, {passes}; validated every {every.validate:,}, saved every {every.save:,}"
+
+
+def _memory(loop: Loop) -> str:
+    """On a processor the program itself counts too, which already holds the weights."""
+    found, device = memory_estimate(loop.stepper), loop.stepper.trained.model.device
+    held = {"weights": found.weights}
+    if device.type != "cuda":
+        held = {"program and weights": max(found.weights, memory_now(device)["memory_process_bytes"])}
+    parts = {**held, "gradients and optimizer": found.optimizer, "activations": found.activations}
+    sizes = {name: brief_bytes(size) for name, size in parts.items()}
+    return f"about {brief_bytes(sum(parts.values()))} (estimate): {_joined(sizes)}"
+
+
+def _time(loop: Loop, start: int) -> str:
+    left = loop.stepper.options.steps - start
+    seconds = History.of(loop.journal.read()).seconds_per_step() if start else None
+    if left <= 0:
+        return "no step is left"
+    if seconds is None:
+        return f"known after {LAST_STEPS} steps"
+    return f"about {brief_seconds(left * seconds)} for {left:,} steps, at the speed of those before"
+
+
+def _start(loop: Loop, start: int) -> str:
+    if not start:
+        return "step 0, from the graft's own rows"
+    best = loop.standing
+    known = f"; best so far: step {best.best_step:,}, {best.best_loss:.4f}" if best.best_loss is not None else ""
+    return f"goes on from step {start:,}{known}"
+
+
+def _joined(texts: Mapping[Any, str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in texts.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -59,6 +59,10 @@ class DataSettings(Settings):
     """Sets of base languages, learnt beside the new one in merged mode so that they are not forgotten."""
     replay_valid: tuple[Path, ...] = ()
     """Held-out recordings of base languages, on which retention is measured."""
+    replay_texts: tuple[Path, ...] = ()
+    """Texts of base languages (en.txt, fr.txt ...) that the base speaks itself as replay; empty means built-in ones."""
+    self_replay: int | None = Field(None, ge=0)
+    """Utterances that the base speaks itself as replay; empty means 400 where merged mode has no other, 0 is none."""
     replay_share: float = Field(0.25, gt=0, lt=1)
     """Share of every step that replay gets."""
     min_prompt_seconds: float = Field(3.0, ge=0)
@@ -124,6 +128,8 @@ class TrainSettings(Settings):
     """Only kernels that give the same bits each time, so that a resumed run on CUDA equals a straight one."""
     log_every: int = Field(10, ge=1)
     """Steps between two lines of the journal."""
+    tensorboard: bool = True
+    """Event files for TensorBoard, in tensorboard/ of the run."""
     valid_every: int = Field(250, ge=1)
     """Steps between two validations."""
     save_every: int = Field(500, ge=1)
@@ -144,6 +150,8 @@ class TrainSettings(Settings):
     """Merged mode: weight of staying near the base on replay."""
     retention_bound: float | None = Field(0.05, gt=0)
     """Merged mode: training stops when a base language's validation loss has risen by more than this share."""
+    interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
+    """Merged mode: shares of the training that are tried at the end; the best one within the bound is kept."""
 
 
 class RunSettings(Settings):

@@ -62,6 +62,8 @@ class TrainVerbSettings(RunSettings):
     """Begin again at step 0. Steps that are saved are set aside, not removed."""
     from_step: int | None = Field(None, ge=0)
     """Go on from this saved step instead of the newest. Later ones are set aside, not removed."""
+    as_in_the_seeds: bool = False
+    """For comparison only: train everything at body_rate with masked base rows. This loses the old languages."""
 
 
 class ExtendSettings(Settings):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,26 +11,33 @@ import torch
 
 from voxgraft import progress
 from voxgraft.corpus.stream import items_of
-from voxgraft.course import Course, open_course
+from voxgraft.course import HALF, Course, open_course
 from voxgraft.errors import ConfigError, Finding, GraftError
 from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import open_model
 from voxgraft.findings import look_at, opened
+from voxgraft.merged_folder import Merged, write_merged
 from voxgraft.opening_lines import opening_lines
 from voxgraft.results import Line
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
+from voxgraft.sample_texts import held_out_texts, sentences_of
 from voxgraft.settings import CheckSettings, TrainVerbSettings
+from voxgraft.tensorboard import EventFiles
 from voxgraft.trained_graft import write_trained
 from voxgraft.training.examples import Examples
 from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.parts import Trained, make_optimizer, prepare
 from voxgraft.training.processes import Processes, is_first_of_all, processes
-from voxgraft.training.resuming import go_on
+from voxgraft.training.resuming import Change, go_on
+from voxgraft.training.samples import Sampler, Sentence
+from voxgraft.training.seeds_way import LABEL
 from voxgraft.training.step import Stepper
 from voxgraft.training.validation import Validation
+from voxgraft.training.watch import Watch
+from voxgraft.training.watch_rows import RowWatch
 
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ENDINGS = {"done": "done", "told": "stopped as told", "no-better": "stopped: no longer getting better"}
 
 
@@ -40,7 +47,9 @@ class TrainResult:
 
     outcome: Outcome
     start: int
-    graft: str
+    graft: str | None
+    merged: Merged | None = None
+    label: str = ""
     exit_code: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -51,16 +60,23 @@ class TrainResult:
             "best_step": self.outcome.standing.best_step,
             "best_loss": self.outcome.standing.best_loss,
             "graft": self.graft,
+            "merged": str(self.merged.folder) if self.merged else None,
+            "why": self.outcome.why,
+            "label": self.label,
         }
 
     def lines(self) -> list[Line]:
         best = self.outcome.standing
-        lines: list[Line] = [f"{ENDINGS[self.outcome.reason]}, at step {self.outcome.step:,}"]
+        ending = f"{ENDINGS[self.outcome.reason]}, at step {self.outcome.step:,}"
+        lines: list[Line] = [f"trained {self.label}"] if self.label else []
+        lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
             lines.append(f"best: step {best.best_step:,}, speech loss {best.best_loss:.4f} on held-out recordings")
-        if self.outcome.reason == "told":
+        if self.outcome.reason == "told" and not self.outcome.why:
             lines.append("the same command goes on from here")
-        return [*lines, f"graft: {self.graft}"]
+        if self.graft is not None:
+            lines.append(f"graft: {self.graft}")
+        return [*lines, *(_merged_lines(self.merged) if self.merged else ())]
 
 
 def train(settings: TrainVerbSettings) -> TrainResult:
@@ -69,15 +85,56 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         raise ConfigError("config-value", "--fresh and --from-step are both given", expected="one of the two")
     run = RunFolder(settings.run)
     family, files = _without_errors(settings)
-    course = open_course(run, settings, family, files)
-    _refuse(course.findings)
-    with run.lock() if is_first_of_all() else nullcontext(), processes(course.device) as group:
+    with ExitStack() as stack:
+        stack.enter_context(run.lock() if is_first_of_all() else nullcontext())
+        course = open_course(run, settings, family, files, as_in_the_seeds=settings.as_in_the_seeds)
+        _refuse(course.findings)
+        sentences = _sentences(course, settings)
+        group = stack.enter_context(processes(course.device))
         loop = _loop(course, group)
+        watch = _watch(course, loop, sentences)
+        if settings.train.tensorboard:
+            loop.observers.append(EventFiles(run, loop.write).observe)
+        changed: list[Change] = []
+        loop.observers.append(lambda kind, _step, values: changed.extend(_change(kind, values)))
         start = go_on(loop, fresh=settings.fresh, from_step=settings.from_step)
-        progress.tell("opening", start, {"lines": opening_lines(course, loop, start)})
+        if group.is_first:
+            _open(course, loop, start, changed)
+            for item in watch.tell(start, course.findings):
+                progress.tell("finding", start, item.to_json())  # it stands in the journal already
         outcome = loop.go(start)
-        graft = write_trained(course, loop, outcome) if group.is_first else run.graft
-    return TrainResult(outcome, start, str(graft))
+        return _left(course, loop, outcome, start)
+
+
+def _left(course: Course, loop: Loop, outcome: Outcome, start: int) -> TrainResult:
+    """What training leaves in the run. A merged checkpoint is large: who interrupts does not wait for one."""
+    mode, label = course.options.mode, LABEL if course.options.mode == "as-in-the-seeds" else ""
+    over = outcome.reason != "told" or bool(outcome.why)
+    merged = write_merged(course, loop, outcome) if over and mode in ("merged", "as-in-the-seeds") else None
+    # Rows that were trained with another body than the base's are no graft.
+    is_graft = "body" not in loop.stepper.trained.parameters
+    if is_graft and loop.first:
+        write_trained(course, loop, outcome)
+    return TrainResult(outcome, start, str(course.run.graft) if is_graft else None, merged, label)
+
+
+def _merged_lines(merged: Merged) -> list[Line]:
+    lines: list[Line] = [f"merged: {merged.folder}, a share of {merged.point.share:g} of step {merged.step:,}"]
+    return lines + [
+        f"  {name}: speech loss {merged.first[name]:.4f} before, {loss:.4f} now"
+        for name, loss in merged.point.losses.items()
+        if name in merged.first
+    ]
+
+
+def _open(course: Course, loop: Loop, start: int, changed: Sequence[Change]) -> None:
+    """Tell what is about to be trained, and what the journal knows so far."""
+    lines = opening_lines(course, loop, start, changed)
+    progress.tell("opening", start, {"lines": lines, "steps": course.options.steps, "entries": loop.journal.read()})
+
+
+def _change(kind: str, values: Mapping[str, Any]) -> list[Change]:
+    return [Change(values["key"], values["was"], values["now"], False)] if kind == "changed" else []
 
 
 def _without_errors(settings: TrainVerbSettings) -> tuple[Family, BaseFiles]:
@@ -106,24 +163,51 @@ def _loop(course: Course, group: Processes) -> Loop:
     trained = _model(course)
     options = course.options
     order = course.stream.options
-    examples = Examples(course.family, trained.model, course.train, options.emotion_from)
-    stepper = Stepper(trained, make_optimizer(trained, options), examples, options, group)
+    near, unscored = course.near, course.unscored
+    examples = Examples(course.family, trained.model, course.train, options.emotion_from, near, unscored)
+    frozen = _frozen_copy(course) if near and trained.gate is None else None
+    stepper = Stepper(trained, make_optimizer(trained, options), examples, options, group, frozen)
     validations = {}
     for language, sets in course.valid.items():
         held_out = Examples(course.family, trained.model, sets, options.emotion_from)
         items = items_of(sets, options.seed, order)
-        validations[language] = Validation(trained, held_out, items, options.pack_tokens)
+        # A base language is spoken with the gate closed, unless the adapter is to be folded in.
+        is_open = options.mode == "merged" or language == course.graft.card.language
+        validations[language] = Validation(trained, held_out, items, options.pack_tokens, is_open=is_open)
     loop = Loop(course.run, stepper, course.stream, validations, course.every)
-    loop.identity = course.identity
+    loop.identity, loop.bound = course.identity, course.bound
+    loop.pieces = [piece or "" for piece in course.graft.tokenizer.pieces[course.graft.card.base_pieces :]]
     loop.observers.append(progress.tell)
     return loop
 
 
+def _sentences(course: Course, settings: TrainVerbSettings) -> list[Sentence]:
+    held_out = held_out_texts(course.valid[course.graft.card.language])
+    return sentences_of(course.spelling, settings.train.sample_texts, held_out, course.options.seed)
+
+
+def _watch(course: Course, loop: Loop, sentences: Sequence[Sentence]) -> Watch:
+    """What looks whether the model learns, and speaks some sentences on the way."""
+    if sentences:
+        loop.samplers.append(Sampler(loop, sentences))
+    pieces, stepper = course.graft.tokenizer.pieces, loop.stepper
+    rows = RowWatch(stepper.trained, stepper.optimizer, course.stream, course.train, lambda at: str(pieces[at]))
+    return Watch(loop, rows)
+
+
+def _frozen_copy(course: Course) -> SpeechModel:
+    """The base, to stay near to where the body itself is trained."""
+    dtype = HALF.get(course.options.precision, torch.float32)
+    model = open_model(course.family, course.files, device=course.device, dtype=dtype)
+    if course.options.compile:
+        model.body.compile_blocks()
+    return model
+
+
 def _model(course: Course) -> Trained:
-    """A body that is not trained is kept in half precision where there is one; a trained one in float32."""
+    """The body is kept in half precision where there is one; what is trained of it has float32 masters."""
     options = course.options
-    body_trained = options.full_body or options.mode == "as-in-the-seeds"
-    dtype = torch.float32 if body_trained else HALF.get(options.precision, torch.float32)
+    dtype = HALF.get(options.precision, torch.float32)
     model = open_model(course.family, course.files, device=course.device, dtype=dtype)
     rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
     return prepare(model, rows, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import sys
 import traceback
@@ -20,6 +21,7 @@ EXIT_FINE = 0
 EXIT_INPUT = 2
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+DUMB_TERMINALS = ("dumb", "unknown")
 
 
 def main() -> int:
@@ -75,6 +77,7 @@ def _progress_shown(*, silent: bool) -> Iterator[None]:
     if silent:
         yield
         return
-    display = bars.Bars(sys.stderr) if sys.stderr.isatty() else bars.Lines(sys.stderr)
+    can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
+    display = bars.Bars(sys.stderr) if can_redraw else bars.Lines(sys.stderr)
     with bars.Board(display, bars.PATIENCE_SECONDS) as board, progress.listening(board):
         yield

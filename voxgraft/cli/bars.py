@@ -1,6 +1,7 @@
-"""How far a long job is: bars with the time left on a terminal, an occasional line elsewhere.
+"""How far a long job is, and how a run stands: bars and a live picture on a terminal, lines elsewhere.
 
-A job shows only after two seconds. One thread looks at all jobs, so that advancing a job costs the verb one addition.
+A job shows only after two seconds. One thread looks at all jobs and draws everything, so that advancing a job costs the
+verb one addition, telling something one entry in a queue, and a terminal that hangs stops nobody.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from voxgraft.cli.train_view import LineView, LiveView
 
 PATIENCE_SECONDS = 2.0
 TICK_SECONDS = 0.2
@@ -44,7 +48,7 @@ class Job:
 
 
 class Display(Protocol):
-    """How jobs are shown: bars or lines."""
+    """How jobs and runs are shown: bars and a live picture, or lines."""
 
     def update(self, job: Job) -> None:
         """Show where a job is; called several times a second."""
@@ -52,18 +56,25 @@ class Display(Protocol):
     def finish(self, job: Job) -> None:
         """The job has ended; it may never have been shown."""
 
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Something happened in a run."""
+
+    def refresh(self) -> None:
+        """All that was to be shown at this look has been given."""
+
     def close(self) -> None:
         """No more jobs come."""
 
 
 class Board:
-    """The listener for `progress.listening`: hands every job that takes long to a display."""
+    """The listener for `progress.listening`: hands every job that takes long, and all that is told, to a display."""
 
     def __init__(self, display: Display, patience_seconds: float) -> None:
         self._display = display
         self._patience_seconds = patience_seconds
         self._jobs: list[Job] = []
-        self._lock = threading.Lock()
+        self._events: deque[Callable[[], None]] = deque()
+        self._drawing = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -74,48 +85,83 @@ class Board:
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
-        self._display.close()
+        self.look()
+        with self._while_somebody_reads():
+            self._display.close()
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """What happens in a run; part of `progress.Listener`."""
+        """What happens in a run; part of `progress.Listener`. Takes no lock: a signal's handler may call it."""
+        self._events.append(lambda: self._display.tell(kind, step, values))
+        self._begin()
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """One job; part of `progress.Listener`."""
         job = Job(name, total)
-        with self._lock:
-            self._jobs.append(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
-            self._thread.start()
+        self._jobs.append(job)
+        self._begin()
         try:
             yield job.advance
         finally:
-            with self._lock:
-                self._jobs.remove(job)
-                self._display.finish(job)
+            self._jobs.remove(job)
+            self._events.append(lambda: self._display.finish(job))
 
     def look(self) -> None:
-        """Show every job that has taken longer than the patience lasts."""
-        with self._lock:
-            for job in self._jobs:
+        """Show what was told, and every job that has taken longer than the patience lasts."""
+        with self._drawing, self._while_somebody_reads():
+            while self._events:
+                self._events.popleft()()
+            for job in list(self._jobs):
                 if job.age_seconds >= self._patience_seconds:
                     self._display.update(job)
+            self._display.refresh()
+
+    @contextlib.contextmanager
+    def _while_somebody_reads(self) -> Iterator[None]:
+        """A stream that cannot be written to any more (a pipe that was closed) ends the showing, never the verb."""
+        try:
+            yield
+        except OSError:
+            self._display = Nothing()
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+            self._thread.start()
 
     def _watch(self) -> None:
         while not self._closing.wait(TICK_SECONDS):
             self.look()
 
 
+class Nothing:
+    """What nobody reads."""
+
+    def update(self, job: Job) -> None: ...
+
+    def finish(self, job: Job) -> None: ...
+
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Bars:
-    """rich bars, which vanish when their job ends."""
+    """rich bars, which vanish when their job ends; once a run is told of, its live picture with the jobs in it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._progress: Progress | None = None
         self._bars: dict[Job, TaskID] = {}
+        self._view: LiveView | None = None
+        self._words: dict[Job, str] = {}
 
     def update(self, job: Job) -> None:
+        if self._view is not None:
+            self._words[job] = f"{job.name}: {how_far(job)}"
+            return
         if self._progress is None:
             self._progress = _rich_progress(self._stream)
             self._progress.start()
@@ -124,12 +170,31 @@ class Bars:
         self._progress.update(self._bars[job], completed=job.done)
 
     def finish(self, job: Job) -> None:
+        self._words.pop(job, None)
         if self._progress is not None and job in self._bars:
             self._progress.remove_task(self._bars.pop(job))
 
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if self._view is None:
+            from voxgraft.cli.train_view import LiveView
+
+            self._stop_bars()  # a terminal has room for one live thing
+            self._view = LiveView(self._stream)
+        self._view.tell(kind, step, values)
+
+    def refresh(self) -> None:
+        if self._view is not None:
+            self._view.refresh(tuple(self._words.values()))
+
     def close(self) -> None:
+        self._stop_bars()
+        if self._view is not None:
+            self._view.close()
+
+    def _stop_bars(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+        self._progress, self._bars = None, {}
 
 
 class Lines:
@@ -139,6 +204,7 @@ class Lines:
         self._stream = stream
         self._every_seconds = every_seconds
         self._printed: dict[Job, float] = {}
+        self._view: LineView | None = None
 
     def update(self, job: Job) -> None:
         now = time.monotonic()
@@ -150,7 +216,19 @@ class Lines:
         if self._printed.pop(job, None) is not None:
             self._print(f"{job.name}: {job.age_seconds:.0f} s")
 
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if self._view is None:
+            from voxgraft.cli.train_view import LineView
+
+            self._view = LineView(self._stream)
+        self._view.tell(kind, step, values)
+
+    def refresh(self) -> None:
+        """Lines are written as they come."""
+
     def close(self) -> None:
+        if self._view is not None:
+            self._view.close()
         self._stream.flush()
 
     def _print(self, text: str) -> None:

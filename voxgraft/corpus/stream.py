@@ -166,13 +166,14 @@ class _Flow:
 
     def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The clips of an epoch in their order, and where each starts; a few epochs are kept."""
-        if epoch not in self._epochs:
+        kept = self._epochs.get(epoch)  # once: another thread may drop it in between
+        if kept is None:
             clips = self._used[chance.permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
-            ends = np.cumsum(self._tokens[clips])
-            self._epochs[epoch] = (clips, ends - self._tokens[clips])
+            kept = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
+            self._epochs[epoch] = kept
             if len(self._epochs) > MAX_EPOCHS_KEPT:
                 self._epochs.popitem(last=False)
-        return self._epochs[epoch]
+        return kept
 
     def report(self) -> SetReport:
         infos = self.set.infos

@@ -99,8 +99,8 @@ class Family(ABC):
         """The text front of a tokenizer file; tables may lie beside it (Chatterbox: the Cangjie table for Chinese)."""
 
     @abstractmethod
-    def frame(self, num_text_ids: int) -> Frame:
-        """What the published model's sequences are made of, with that many text ids."""
+    def frame(self, num_text_ids: int, size: Any = None) -> Frame:
+        """What a model's sequences are made of, with that many text ids; `size` is `size_of` its base, or published."""
 
     @abstractmethod
     def empty_model(self, files: BaseFiles) -> SpeechModel:

@@ -93,9 +93,7 @@ class FastLoop:
         """Draw, embed, body, head."""
         state = self.state
         self._draw(model)
-        vectors = model.embed_speech(self._ids, self._positions)  # [N, W]
-        twice = 2 if self.kind.guided else 1
-        hidden = self._step(vectors.expand(twice, -1, -1).flatten(0, 1))
+        hidden = self._step(model.embed_speech(self._ids, self._positions))  # [R, W]
         state.logits.copy_(model.speech_logits(hidden))
 
     def _draw(self, model: SpeechModel) -> None:

@@ -20,6 +20,12 @@ from torch import Tensor
 
 from voxgraft.errors import GraftError
 
+varlen_attn: Any
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # a torch without it
+    varlen_attn = None
+
 __all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend"]
 
 Backend = Literal["sdpa", "varlen", "flex"]
@@ -43,7 +49,7 @@ class Context(Protocol):
 def best_backend(device: torch.device | str, dtype: torch.dtype) -> Backend:
     """Without padding where the device has a kernel for that, else rows of similar length."""
     half = dtype in (torch.bfloat16, torch.float16)
-    return "varlen" if torch.device(device).type == "cuda" and half and _varlen() is not None else "sdpa"
+    return "varlen" if torch.device(device).type == "cuda" and half and varlen_attn is not None else "sdpa"
 
 
 @dataclass(frozen=True)
@@ -213,18 +219,9 @@ def _grouped(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tup
     return tuple(groups), torch.from_numpy(places)
 
 
-@cache
-def _varlen() -> Any:
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    return varlen_attn
-
-
 def _varlen_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest: int) -> Tensor:
     causal = (-1, 0)  # everything before a position, nothing after it
-    out: Tensor = _varlen()(q, k, v, offsets, offsets, longest, longest, window_size=causal)
+    out: Tensor = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=causal)
     return out
 
 

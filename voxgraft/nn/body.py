@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from voxgraft.nn.attention import Context
 
@@ -17,7 +20,27 @@ class Body(nn.Module, ABC):
     num_layers: int
     num_heads: int
     head_width: int
+    checkpointing: bool = False
+    """Whether a block's activations are computed a second time in the backward pass instead of kept."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, all of one kind."""
 
     @abstractmethod
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """[T, W] -> [T, W]"""
+
+    def through(self, block: nn.Module, x: Tensor, *arguments: Any) -> Tensor:
+        """One block, forgetful if it shall be. [T, W] -> [T, W]"""
+        if self.checkpointing and torch.is_grad_enabled():
+            out: Tensor = checkpoint(block, x, *arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            out = block(x, *arguments)
+        return out
+
+    def compile_blocks(self) -> None:
+        """Compile one block for all of them, for packs of any length. Names of tensors stay as they are."""
+        for block in self.blocks:
+            block.compile(dynamic=True)

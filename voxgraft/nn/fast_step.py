@@ -1,9 +1,9 @@
 """One more position for every row of a cache, through hand-written kernels: what `body(x, Step(cache))` gives, faster.
 
-Few rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows go through the
-libraries' matrix products with the small work between them fused. Half precision on CUDA only.
+One or two rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows go through the
+libraries' matrix products with everything between them fused. Half precision on CUDA only.
 
-Shapes: R rows, W width, M width of the MLP, H heads of width D, S positions of the cache.
+Shapes: R rows, W width, M width of the MLP, H heads of width D, S positions of the cache, P splits of it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,30 @@ from voxgraft.nn.packed_body import PackedBody, PackedPart, kind_of
 
 __all__ = ["FEW_ROWS", "FastStep", "can_step_fast"]
 
-FEW_ROWS = 4
-"""Up to here every weight is multiplied as it is read; beyond, the matrix units are worth their trouble."""
+FEW_ROWS = 2
+"""Up to here a thread can hold the rows beside the weights that it reads; beyond, the matrix units are worth it."""
 LANE = 8
-"""Numbers of half precision that one thread reads at once."""
-MAX_POSITION_BLOCK = 512
+"""Numbers of half precision that a thread reads at once."""
+PIECE = 32 * LANE
+"""Numbers that a warp reads at once."""
+MOST_TILES = 32
+"""Of a line, which kernels have one after another in their code."""
+SPLITS = 4
+"""Parts that few rows' positions are cut into, so that the whole device looks at them."""
+PROGRAMS_PER_PROCESSOR = 12
+"""Programs of one warp that have room beside each other with the weights they hold."""
 
 
 def can_step_fast(body: Body, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this body can be stepped by `FastStep` here; if not, `Step` does it anywhere."""
-    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
+    kind = kind_of(body)
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None or kind is None:
         return False
-    if dtype not in (torch.bfloat16, torch.float16) or kind_of(body) is None:
+    if dtype not in (torch.bfloat16, torch.float16) or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    width_fits = body.head_width >= 16 and body.head_width & (body.head_width - 1) == 0
-    return width_fits and torch.cuda.get_device_capability(device) >= (8, 0)
+    heads_fit = body.head_width >= 2 * LANE and _divisor(body.head_width) == body.head_width
+    widths = (body.num_heads * body.head_width, kind.mlp)
+    return heads_fit and all(width // min(_divisor(width), PIECE) <= MOST_TILES for width in widths)
 
 
 class FastStep:
@@ -44,99 +53,117 @@ class FastStep:
 
     def __init__(self, body: PackedBody, memory: Cache) -> None:
         self.body, self.cache = body, memory
-        self.num_rows = memory.num_rows
-        weight = body.blocks[0].qkv.weight
-        rows, width = self.num_rows, body.width
-        self._few = rows <= FEW_ROWS
-        self._early = torch.cuda.get_device_capability(weight.device) >= (9, 0)
+        self.num_rows, self._few = memory.num_rows, memory.num_rows <= FEW_ROWS
+        weight, rows, width = body.final_norm.weight, memory.num_rows, body.width
+        device = torch.cuda.get_device_properties(weight.device)
+        self._early = device.major >= 9
+        self._programs = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
         self._x = weight.new_zeros(2, rows, width)  # the residual, and what its rounding lost
-        self._mixed = weight.new_empty(rows, width)
-        self._hidden = weight.new_empty(rows, body.mlp)
+        self._splits = SPLITS if self._few else 1
+        self._mixed = weight.new_empty(self._splits, rows, width)
+        self._lse = weight.new_empty(self._splits, rows, body.num_heads, dtype=torch.float32)
+        self._hidden = weight.new_empty(rows, body.kind.mlp)
         self._normed = weight.new_empty(rows, width)
-        self._rotation = self._turns(memory.length)  # [S, D]
-        self._qkv = weight.new_empty(rows, 3 * width, dtype=torch.float32 if self._few else weight.dtype)
-        self._position_block = MAX_POSITION_BLOCK if self._few else MAX_POSITION_BLOCK // 4
+        self._nothing = weight.new_zeros(rows, width)
+        self._rotation = self._turns()  # [S, D]
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """The body's output for one more vector in every row, which `cache.filled` counts already. [R, W] -> [R, W]"""
-        self._x[0].copy_(vectors)
+        """The body's output for one more vector in every row, which `cache.filled` counts already.
+
+        Fewer vectors than rows are taken again and again. [R, W] or [a divisor of R, W] -> [R, W], valid until the next
+        call.
+        """
+        self._x[0].unflatten(0, (-1, len(vectors))).copy_(vectors)
         self._x[1].zero_()
-        layers = self._few_rows if self._few else self._many_rows
-        layers()
+        if self._few:
+            self._few_rows()
+        else:
+            self._many_rows()
         return self._normed
 
     def _few_rows(self) -> None:
+        qkv = self._normed.new_empty(self.num_rows, 3 * self.body.width, dtype=torch.float32)
         for layer, block in enumerate(self.body.blocks):
-            self._normed_linear(block.first_norm, block.qkv, self._qkv, "none")
-            self._attend(layer)
-            self._added_linear(self._mixed, block.out)
+            self._normed_linear(block.first_norm, block.qkv, qkv, "none")
+            self._attend(layer, qkv)
+            self._mixed_linear(block.out)
             self._normed_linear(block.second_norm, block.up, self._hidden, self.body.kind.activation)
             self._added_linear(self._hidden, block.down)
-        self._add_norm(None, self.body.final_norm)
+        self._add_norm(self._nothing, self.body.final_norm)
 
     def _many_rows(self) -> None:
-        y = None
+        y = self._nothing
         for layer, block in enumerate(self.body.blocks):
             self._add_norm(y, block.first_norm)
-            self._qkv = F.linear(self._normed, block.qkv.weight, block.qkv.bias)
-            self._attend(layer)
-            self._add_norm(F.linear(self._mixed, block.out.weight, block.out.bias), block.second_norm)
+            self._attend(layer, F.linear(self._normed, block.qkv.weight, block.qkv.bias))
+            self._add_norm(F.linear(self._mixed[0], block.out.weight, block.out.bias), block.second_norm)
             self._activate(F.linear(self._normed, block.up.weight, block.up.bias))
             y = F.linear(self._hidden, block.down.weight, block.down.bias)
         self._add_norm(y, self.body.final_norm)
 
-    def _turns(self, length: int) -> Tensor:
+    def _turns(self) -> Tensor:
         """Cosines and sines of every position; nothing for a body without rotary positions."""
-        frequencies = self.body.kind.frequencies
+        frequencies, device = self.body.kind.frequencies, self._x.device
         if frequencies is None:
-            return self._x.new_zeros(1, dtype=torch.float32)
-        angles = torch.arange(length, device=self._x.device)[:, None] * frequencies.float()
-        return torch.cat([angles.cos(), angles.sin()], 1).contiguous()
+            return torch.zeros(1, device=device)
+        angles = torch.arange(self.cache.length, device=device)[:, None] * frequencies.to(device).float()
+        return torch.cat([angles.cos(), angles.sin()], 1)
 
     def _normed_linear(self, norm: PackedPart, layer: PackedPart, out: Tensor, activation: str) -> None:
-        num_outputs, num_inputs = out.shape[1], self.body.width
-        lines, warps = tiling(num_inputs, 2 if activation == "gated" else 1)
-        self._launch("normed_linear", -(-num_outputs // lines), warps)(
-            self._x, norm.weight, _or(norm.bias, norm.weight), layer.weight, _or(layer.bias, norm.weight), out,
+        """All programs run beside each other: each makes four lines at once, or takes turns of two where room is short."""
+        num_inputs, num_outputs = self.body.width, out.shape[1]
+        enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * PIECE
+        lines = (4 if enough else 2) * num_outputs // len(layer.weight)
+        programs = -(-num_outputs // lines)
+        self._launch("normed_linear", min(self._programs, programs), 1)(
+            self._x, norm.weight, layer.weight, self._lse if layer.moments is None else layer.moments, out,
             self.body.kind.eps, num_inputs, num_outputs, self.num_rows, self.body.kind.norm, activation,
-            layer.bias is not None, lines, piece(num_inputs, warps), self._early,
+            programs <= self._programs, lines, min(_divisor(num_inputs), PIECE), self._early,
+        )  # fmt: skip
+
+    def _mixed_linear(self, layer: PackedPart) -> None:
+        body, lines = self.body, 4
+        heads = min(_divisor(body.num_heads), 4 * PIECE // body.head_width)
+        self._launch("mixed_linear", -(-body.width // lines), max(1, heads * body.head_width // PIECE))(
+            self._mixed, self._lse, layer.weight, layer.weight if layer.bias is None else layer.bias, self._x,
+            body.num_heads, body.head_width, body.width, self.num_rows, self._splits, layer.bias is not None, lines,
+            heads, self._early,
         )  # fmt: skip
 
     def _added_linear(self, y: Tensor, layer: PackedPart) -> None:
         num_outputs, num_inputs = layer.weight.shape
-        lines, warps = tiling(num_inputs, 1)
-        self._launch("added_linear", -(-num_outputs // lines), warps)(
-            y, layer.weight, _or(layer.bias, layer.weight), self._x, num_inputs, num_outputs, self.num_rows,
-            layer.bias is not None, lines, piece(num_inputs, warps), self._early,
+        lines, piece = 4, min(_divisor(num_inputs), 8 * PIECE)
+        self._launch("added_linear", -(-num_outputs // lines), max(1, piece // PIECE))(
+            y, layer.weight, layer.weight if layer.bias is None else layer.bias, self._x, num_inputs, num_outputs,
+            self.num_rows, layer.bias is not None, lines, piece, self._early,
         )  # fmt: skip
 
-    def _attend(self, layer: int) -> None:
+    def _attend(self, layer: int, qkv: Tensor) -> None:
         body, memory = self.body, self.cache
-        warps = 16 if self._few else 4
-        self._launch("attend", self.num_rows * body.num_heads, warps)(
-            self._qkv, self._rotation, memory.keys[layer], memory.values[layer], memory.filled, self._mixed,
-            memory.length, body.head_width**-0.5, body.num_heads, body.head_width, body.kind.frequencies is not None,
-            self._position_block, self._early,
+        heads = self.num_rows * body.num_heads
+        positions, warps = (32, 1) if heads * self._splits > 4 * self._programs // PROGRAMS_PER_PROCESSOR else (128, 4)
+        self._launch("attend", (heads, self._splits), warps)(
+            qkv, self._rotation, memory.keys[layer], memory.values[layer], memory.filled, self._mixed, self._lse,
+            memory.length, body.head_width**-0.5, self.num_rows, body.num_heads, body.head_width, self._splits,
+            body.kind.frequencies is not None, positions, self._early,
         )  # fmt: skip
 
-    def _add_norm(self, y: Tensor | None, norm: PackedPart) -> None:
+    def _add_norm(self, y: Tensor, norm: PackedPart) -> None:
         width = self.body.width
         self._launch("add_norm", self.num_rows, 4)(
-            _or(y, self._normed), self._x, norm.weight, _or(norm.bias, norm.weight), self._normed, self.body.kind.eps,
-            self.num_rows, width, self.body.kind.norm, y is not None, _power_of_two(width), self._early,
+            y, self._x, norm.weight, norm.weight if norm.bias is None else norm.bias, self._normed,
+            self.body.kind.eps, self.num_rows, width, self.body.kind.norm, 1 << (width - 1).bit_length(), self._early,
         )  # fmt: skip
 
     def _activate(self, x: Tensor) -> None:
         block, total = 1024, self._hidden.numel()
         self._launch("activate", -(-total // block), 4)(
-            x, self._hidden, total, self.body.mlp, self.body.kind.activation, block, self._early
+            x, self._hidden, total, self.body.kind.mlp, self.body.kind.activation, block, self._early
         )
 
-    def _launch(self, name: str, programs: int, warps: int) -> Any:
-        kernel = getattr(_kernels(), name)[(programs,)]
-        options: dict[str, Any] = {"num_warps": warps}
-        if self._early:
-            options["launch_pdl"] = True
+    def _launch(self, name: str, programs: int | tuple[int, int], warps: int) -> Any:
+        kernel = getattr(_kernels(), name)[programs if isinstance(programs, tuple) else (programs,)]
+        options: dict[str, Any] = {"num_warps": warps} | ({"launch_pdl": True} if self._early else {})
 
         def launch(*arguments: Any) -> None:
             kernel(*arguments, **options)
@@ -144,23 +171,9 @@ class FastStep:
         return launch
 
 
-def tiling(num_inputs: int, num_matrices: int) -> tuple[int, int]:
-    """Outputs and warps of one program, so that each thread reads some 128 weights at once."""
-    return 4 // num_matrices, 1
-
-
-def piece(num_inputs: int, warps: int) -> int:
-    """Inputs that the warps of a program read side by side: a power of two that divides them all."""
-    return min(num_inputs & -num_inputs, 32 * LANE * warps)
-
-
-def _or(tensor: Tensor | None, instead: Tensor) -> Tensor:
-    """Kernels want a place for everything, also for what they never read."""
-    return instead if tensor is None else tensor
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
+def _divisor(number: int) -> int:
+    """The largest power of two that divides it."""
+    return number & -number
 
 
 @cache

@@ -42,10 +42,14 @@ class Gpt2Body(Body):
         self.h = nn.ModuleList(_Block(size) for _ in range(size.layers))
         self.ln_f = nn.LayerNorm(size.width, size.eps)
 
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.h
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """[T, W] -> [T, W]"""
         for layer, block in enumerate(self.h):
-            x = block(x, layer, context)
+            x = self.through(block, x, layer, context)
         out: Tensor = self.ln_f(x)
         return out
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
 from voxgraft.errors import CheckpointError, GraftError
+from voxgraft.nn.aligned import aligned_linear
 
 __all__ = ["Grafted", "GrownEmbedding", "GrownHead", "GrownLayer", "RowLayout", "TokenIdError", "grow_module"]
 
@@ -310,7 +311,7 @@ class GrownHead(GrownLayer):
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """What the base's own head gives, bit for bit. [..., W] -> [..., P + S]"""
-        return F.linear(hidden, self.base_weight, self.base_bias)
+        return aligned_linear(hidden, self.base_weight, self.base_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., W] -> [..., V]"""

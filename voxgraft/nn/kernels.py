@@ -1,20 +1,20 @@
-"""Triton kernels that speak one code: every layer of a body for a handful of rows, attention over a cache, the draw.
+"""Triton kernels that take a body one position further: its layers for one or two rows, and attention over a cache.
 
-Written for bandwidth: each weight is read once, straight into registers, by the program that needs it. Imported only
-where Triton is (`nn/fast_step.py` and `nn/fast_draw.py` know); they work on a device's tensors and check nothing.
+Written for bandwidth: every weight is read once, straight into registers, by the program that needs it. Imported only
+where Triton is, by `nn/fast_step.py`, which chooses the sizes; the kernels check nothing.
 
-A kernel that is launched early (`EARLY`) loads its weights while the kernel before it still runs, and then waits. Each
-kernel lets the next one in only after its own wait, so that what comes before the wait may read anything but what the
-kernel directly before writes.
+A kernel that is launched early (`EARLY`) starts while the one before it still runs, loads its weights, and then waits.
+Each lets the next one in only after its own wait, so what stands before the wait may read anything but what the kernel
+directly before it writes.
 
-Shapes: R rows, K inputs and N outputs of a layer, H heads of width D, S positions of the cache. Activations that lie in
-the path of the residual are kept as two numbers of half precision, the value and what its rounding lost: [2, R, K].
+Shapes: R rows, K inputs and N outputs of a layer, H heads of width D, S positions of the cache, P splits of it. The
+residual `x` is kept as two numbers of half precision, the value and what its rounding lost: [2, R, K].
 """
 
 # mypy: ignore-errors
-# ruff: noqa: N803
-# (Triton's language looks like Python and is not; its compile-time constants are written in capitals, and it has no
-# other way to take many arguments than many parameters.)
+# ruff: noqa: N803, N806
+# (Triton's language looks like Python and is not: constants of the compilation are written in capitals, and what a
+# kernel needs it gets as parameters, however many.)
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-__all__ = ["activate", "add_norm", "added_linear", "attend", "normed_linear"]
+__all__ = ["activate", "add_norm", "added_linear", "attend", "mixed_linear", "normed_linear"]
 
-GELU_SLOPE = tl.constexpr(1.5957691216057308)
+GELU_SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi): x sigmoid(2 t) is x (1 + tanh(t)) / 2
 GELU_CUBE = tl.constexpr(0.044715)
 
 
@@ -36,21 +36,17 @@ def _wait(EARLY: tl.constexpr):
 
 
 @triton.jit
-def _weights(at, n, k, K: tl.constexpr, N: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Some lines of a matrix, cut along K into tiles; all loads are under way before the first is needed."""
+def _weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Lines n of a matrix, cut along K into tiles; all loads are under way before the first is needed."""
     tiles = ()
     for first in tl.static_range(0, K, BLOCK_K):
-        places = at + n[:, None] * K + (first + k)[None, :]
-        if N % BLOCK_N == 0:
-            tiles = tiles + (tl.load(places),)
-        else:
-            tiles = tiles + (tl.load(places, mask=(n < N)[:, None], other=0.0),)
+        tiles = tiles + (tl.load(at + n[:, None] * K + (first + k)[None, :], mask=(n < N)[:, None], other=0.0),)
     return tiles
 
 
 @triton.jit
 def _vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """One line of K numbers, cut as `_weights` cuts a matrix."""
+    """K numbers, cut as `_weights` cuts a matrix."""
     parts = ()
     for first in tl.static_range(0, K, BLOCK_K):
         parts = parts + (tl.load(at + (first + k)[None, :]),)
@@ -59,26 +55,37 @@ def _vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _folded(x, LINES: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Sums of what one thread holds side by side, so that threads have less to tell each other later."""
+    """Sums of the eight numbers that one thread holds side by side: less for threads to tell each other at the end."""
     return tl.sum(tl.reshape(x, [LINES, BLOCK_K // 8, 8]), 2)
 
 
 @triton.jit
-def _rounded(at, lost_at, value, inside):
-    """Store a number of the residual as its rounded value and what the rounding lost."""
-    kind = at.dtype.element_ty
+def _dot(weights, x, first: tl.constexpr, LINES: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The product of some lines of a matrix and a vector whose tiles begin at `first`. [LINES]"""
+    sums = tl.zeros([LINES, BLOCK_K // 8], tl.float32)
+    for c in tl.static_range(K // BLOCK_K):
+        sums += _folded(weights[c].to(tl.float32) * x[first + c].to(tl.float32), LINES, BLOCK_K)
+    return tl.sum(sums, 1)
+
+
+@triton.jit
+def _add_to_residual(x_at, place, lost, value, inside):
+    """x += value; `lost` is how far behind a number what its rounding lost stands."""
+    kind = x_at.dtype.element_ty
+    value += tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(x_at + lost + place, mask=inside, other=0.0).to(tl.float32)
     kept = value.to(kind)
-    tl.store(at, kept, mask=inside)
-    tl.store(lost_at, (value - kept.to(tl.float32)).to(kind), mask=inside)
+    tl.store(x_at + place, kept, mask=inside)
+    tl.store(x_at + lost + place, (value - kept.to(tl.float32)).to(kind), mask=inside)
+    return value
 
 
 @triton.jit
 def normed_linear(
     x_at,
     norm_at,
-    norm_bias_at,
     weight_at,
-    bias_at,
+    moments_at,
     out_at,
     eps,
     K: tl.constexpr,
@@ -86,27 +93,29 @@ def normed_linear(
     R: tl.constexpr,
     NORM: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    BIAS: tl.constexpr,
+    ONCE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out = activation(norm(x) weightᵀ + bias), for BLOCK_N outputs of all rows; `gated` has gates, then values."""
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    weights = _weights(weight_at, n, k, K, N, BLOCK_N, BLOCK_K)
+    """out = activation(norm(x) weightᵀ + bias) of all rows, BLOCK_N outputs at a turn; `gated` has gates, then values.
+
+    Programs take turns until all outputs are made, unless there are so many of them that it happens at `ONCE`. The norm's own sums are taken along with the others, and applied to the result. For that, `moments` of a layer norm
+    holds the weights times its scale, and the weights times its shift plus the layer's bias: [2, N].
+    """
+    lines, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    first, stride = tl.program_id(0) * BLOCK_N, tl.num_programs(0) * BLOCK_N
+    weights = _weights(weight_at, first + lines, k, N, K, BLOCK_K)
     if ACTIVATION == "gated":
-        values = _weights(weight_at + N * K, n, k, K, N, BLOCK_N, BLOCK_K)
+        values = _weights(weight_at + N * K, first + lines, k, N, K, BLOCK_K)
     scale = _vector(norm_at, k, K, BLOCK_K)
-    if NORM == "layer":
-        shift = _vector(norm_bias_at, k, K, BLOCK_K)
-    if BIAS:
-        bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
     _wait(EARLY)
+    x = ()
+    means = ()
+    spreads = ()
     for r in tl.static_range(R):
         kept = _vector(x_at + r * K, k, K, BLOCK_K)
         lost = _vector(x_at + (R + r) * K, k, K, BLOCK_K)
-        x = ()
         total = tl.zeros([1, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([1, BLOCK_K // 8], tl.float32)
         for c in tl.static_range(K // BLOCK_K):
@@ -114,28 +123,34 @@ def normed_linear(
             squares += _folded(part * part, 1, BLOCK_K)
             if NORM == "layer":
                 total += _folded(part, 1, BLOCK_K)
-            x = x + (part,)
+            x = x + (part * scale[c].to(tl.float32),)
         mean = 0.0
         if NORM == "layer":
             mean = tl.sum(total) / K
-        spread = tl.rsqrt(tl.sum(squares) / K - mean * mean + eps)
-        sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
-        value_sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
-        for c in tl.static_range(K // BLOCK_K):
-            part = (x[c] - mean) * (scale[c].to(tl.float32) * spread)
-            if NORM == "layer":
-                part += shift[c].to(tl.float32)
-            sums += _folded(weights[c].to(tl.float32) * part, BLOCK_N, BLOCK_K)
+        means = means + (mean,)
+        spreads = spreads + (tl.rsqrt(tl.maximum(tl.sum(squares) / K - mean * mean, 0.0) + eps),)
+    for begin in range(first, N, stride):
+        n = begin + lines
+        if not ONCE:
+            next_weights = _weights(weight_at, n + stride, k, N, K, BLOCK_K)
             if ACTIVATION == "gated":
-                value_sums += _folded(values[c].to(tl.float32) * part, BLOCK_N, BLOCK_K)
-        out = tl.sum(sums, 1)
-        if BIAS:
-            out += bias
-        if ACTIVATION == "gated":
-            out = out * tl.sigmoid(out) * tl.sum(value_sums, 1)
-        if ACTIVATION == "gelu":
-            out = out * tl.sigmoid(GELU_SLOPE * (out + GELU_CUBE * out * out * out))
-        tl.store(out_at + r * N + n, out.to(out_at.dtype.element_ty), mask=n < N)
+                next_values = _weights(weight_at + N * K, n + stride, k, N, K, BLOCK_K)
+        for r in tl.static_range(R):
+            out = _dot(weights, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K)
+            if NORM == "layer":
+                out = (out - means[r] * tl.load(moments_at + n, mask=n < N, other=0.0)) * spreads[r]
+                out += tl.load(moments_at + N + n, mask=n < N, other=0.0)
+            else:
+                out *= spreads[r]
+            if ACTIVATION == "gated":
+                out *= tl.sigmoid(out) * (_dot(values, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K) * spreads[r])
+            if ACTIVATION == "gelu":
+                out *= tl.sigmoid(GELU_SLOPE * (out + GELU_CUBE * out * out * out))
+            tl.store(out_at + r * N + n, out.to(out_at.dtype.element_ty), mask=n < N)
+        if not ONCE:
+            weights = next_weights
+            if ACTIVATION == "gated":
+                values = next_values
 
 
 @triton.jit
@@ -153,24 +168,65 @@ def added_linear(
     EARLY: tl.constexpr,
 ):
     """x += y weightᵀ + bias, for BLOCK_N outputs of all rows."""
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    weights = _weights(weight_at, n, k, K, N, BLOCK_N, BLOCK_K)
+    n, k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    weights = _weights(weight_at, n, k, N, K, BLOCK_K)
     if BIAS:
         bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
     _wait(EARLY)
     for r in tl.static_range(R):
-        y = _vector(y_at + r * K, k, K, BLOCK_K)
-        sums = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
-        for c in tl.static_range(K // BLOCK_K):
-            sums += _folded(weights[c].to(tl.float32) * y[c].to(tl.float32), BLOCK_N, BLOCK_K)
-        out = tl.sum(sums, 1)
+        out = _dot(weights, _vector(y_at + r * K, k, K, BLOCK_K), 0, BLOCK_N, K, BLOCK_K)
         if BIAS:
             out += bias
-        at, lost_at = x_at + r * N + n, x_at + (R + r) * N + n
-        out += tl.load(at, mask=n < N, other=0.0).to(tl.float32)
-        out += tl.load(lost_at, mask=n < N, other=0.0).to(tl.float32)
-        _rounded(at, lost_at, out, n < N)
+        _add_to_residual(x_at, r * N + n, R * N, out, n < N)
+
+
+@triton.jit
+def mixed_linear(
+    parts_at,
+    lse_at,
+    weight_at,
+    bias_at,
+    x_at,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    P: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """x += y weightᵀ + bias, where y is mixed from what `attend` found in P splits of the cache. parts: [P, R, H, D]"""
+    K: tl.constexpr = H * D
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    line = n[None, :, None]
+    h, d = tl.arange(0, BLOCK_H)[:, None, None], tl.arange(0, D)[None, None, :]
+    weights = ()
+    for first in tl.static_range(0, H, BLOCK_H):
+        weights = weights + (tl.load(weight_at + line * K + (first + h) * D + d, mask=line < N, other=0.0),)
+    if BIAS:
+        bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
+    _wait(EARLY)
+    for r in tl.static_range(R):
+        sums = tl.zeros([BLOCK_H, BLOCK_N, D // 8], tl.float32)
+        for c in tl.static_range(H // BLOCK_H):
+            head = r * H + c * BLOCK_H + h
+            highest = tl.load(lse_at + head)
+            for p in tl.static_range(1, P):
+                highest = tl.maximum(highest, tl.load(lse_at + p * R * H + head))
+            y = tl.zeros([BLOCK_H, 1, D], tl.float32)
+            total = tl.zeros([BLOCK_H, 1, 1], tl.float32)
+            for p in tl.static_range(P):
+                share = tl.exp(tl.load(lse_at + p * R * H + head) - highest)
+                y += share * tl.load(parts_at + (p * R * H + head) * D + d).to(tl.float32)
+                total += share
+            product = weights[c].to(tl.float32) * (y / total)
+            sums += tl.sum(tl.reshape(product, [BLOCK_H, BLOCK_N, D // 8, 8]), 3)
+        out = tl.sum(tl.sum(sums, 2), 0)
+        if BIAS:
+            out += bias
+        _add_to_residual(x_at, r * N + n, R * N, out, n < N)
 
 
 @triton.jit
@@ -185,7 +241,7 @@ def _turned(at, d, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr):
 
 @triton.jit
 def _attended(k, v, q, seen, state):
-    """One more block of positions in a running softmax: (highest score, sum of weights, weighted values)."""
+    """One more block of positions in a running softmax: highest score, sum of weights, weighted values."""
     highest, total, mixed = state
     scores = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], 1), -float("inf"))
     higher = tl.maximum(highest, tl.max(scores, 0))
@@ -203,47 +259,59 @@ def attend(
     values_at,
     filled_at,
     out_at,
+    lse_at,
     length,
     scale,
+    num_rows,
     H: tl.constexpr,
     D: tl.constexpr,
+    P: tl.constexpr,
     ROTARY: tl.constexpr,
     BLOCK_S: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One head of one row: turn query and key, put key and value into the cache, and look at all of the row.
+    """One head of one row over one of P equal parts of its positions; the first also puts key and value into the cache.
 
-    `filled` counts the new position already. `rotation` holds D / 2 cosines and as many sines for each position.
+    `filled` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
+    Gives each part's own mean of the values, and the logarithm of its weight. [P, R, H, D], [P, R, H]
     """
-    row, head = tl.program_id(0) // H, tl.program_id(0) % H
+    place, split = tl.program_id(0), tl.program_id(1)
+    row, head = place // H, place % H
     d, s = tl.arange(0, D), tl.arange(0, BLOCK_S)
     position = tl.load(filled_at + row).to(tl.int32) - 1
-    start = tl.program_id(0).to(tl.int64) * length * D
-    places = start + s[:, None] * D + d[None, :]
-    seen = s < position
-    k = tl.load(keys_at + places, mask=seen[:, None], other=0.0)
-    v = tl.load(values_at + places, mask=seen[:, None], other=0.0)
+    first = split * tl.cdiv(position, P)
+    end = tl.minimum(first + tl.cdiv(position, P), position)
+    start = place.to(tl.int64) * length * D
+    spots = start + s[:, None] * D + d[None, :]
+    k = tl.load(keys_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
+    v = tl.load(values_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
     cos, sin = 1.0, 0.0
     if ROTARY:
         cos = tl.load(rotation_at + position * D + d % (D // 2))
         sin = tl.load(rotation_at + position * D + D // 2 + d % (D // 2))
     _wait(EARLY)
     at = qkv_at + row * 3 * H * D + head * D
-    kind = keys_at.dtype.element_ty
     q = _turned(at, d, cos, sin, D, ROTARY) * scale
-    new_k = _turned(at + H * D, d, cos, sin, D, ROTARY).to(kind)
-    new_v = tl.load(at + 2 * H * D + d).to(kind)
-    tl.store(keys_at + start + position * D + d, new_k)
-    tl.store(values_at + start + position * D + d, new_v)
-    state = (tl.sum(q * new_k.to(tl.float32), 0), 1.0, new_v.to(tl.float32))
-    state = _attended(k, v, q, seen, state)
-    for first in tl.range(BLOCK_S, position, BLOCK_S):
-        seen = first + s < position
-        k = tl.load(keys_at + places + first * D, mask=seen[:, None], other=0.0)
-        v = tl.load(values_at + places + first * D, mask=seen[:, None], other=0.0)
-        state = _attended(k, v, q, seen, state)
+    state = (-1e30, 0.0, tl.zeros([D], tl.float32))  # finite, so that a part without positions weighs nothing
+    if split == 0:
+        new_k = _turned(at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
+        new_v = tl.load(at + 2 * H * D + d).to(values_at.dtype.element_ty)
+        tl.store(keys_at + start + position * D + d, new_k)
+        tl.store(values_at + start + position * D + d, new_v)
+        state = (tl.sum(q * new_k.to(tl.float32), 0), 1.0, new_v.to(tl.float32))
+    for begin in range(first, end, BLOCK_S):
+        later = begin + BLOCK_S
+        next_k = tl.load(keys_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
+        next_v = tl.load(values_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
+        state = _attended(k, v, q, begin + s < end, state)
+        k = next_k
+        v = next_v
     highest, total, mixed = state
-    tl.store(out_at + (row * H + head) * D + d, (mixed / total).to(out_at.dtype.element_ty))
+    total = tl.maximum(total, 1e-30)
+    head_at = (split * num_rows + row) * H + head
+    tl.store(out_at + head_at * D + d, (mixed / total).to(out_at.dtype.element_ty))
+    if P > 1:
+        tl.store(lse_at + head_at, highest + tl.log(total))
 
 
 @triton.jit
@@ -257,23 +325,18 @@ def add_norm(
     num_rows,
     K: tl.constexpr,
     NORM: tl.constexpr,
-    ADD: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """x += y, out = norm(x), for one row."""
-    row = tl.program_id(0)
-    k = tl.arange(0, BLOCK_K)
+    row, k = tl.program_id(0), tl.arange(0, BLOCK_K)
     inside = k < K
     scale = tl.load(norm_at + k, mask=inside, other=0.0).to(tl.float32)
     if NORM == "layer":
         shift = tl.load(norm_bias_at + k, mask=inside, other=0.0).to(tl.float32)
     _wait(EARLY)
-    at, lost_at = x_at + row * K + k, x_at + (num_rows + row) * K + k
-    x = tl.load(at, mask=inside, other=0.0).to(tl.float32) + tl.load(lost_at, mask=inside, other=0.0).to(tl.float32)
-    if ADD:
-        x += tl.load(y_at + row * K + k, mask=inside, other=0.0).to(tl.float32)
-        _rounded(at, lost_at, x, inside)
+    y = tl.load(y_at + row * K + k, mask=inside, other=0.0).to(tl.float32)
+    x = _add_to_residual(x_at, row * K + k, num_rows * K, y, inside)
     if NORM == "layer":
         x = tl.where(inside, x - tl.sum(x, 0) / K, 0.0)
     out = x * tl.rsqrt(tl.sum(x * x, 0) / K + eps) * scale
@@ -293,8 +356,8 @@ def activate(
     if ACTIVATION == "gated":
         at = x_at + place // N * (2 * N) + place % N
         x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        x = x * tl.sigmoid(x) * tl.load(at + N, mask=inside, other=0.0).to(tl.float32)
+        x *= tl.sigmoid(x) * tl.load(at + N, mask=inside, other=0.0).to(tl.float32)
     else:
         x = tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
-        x = x * tl.sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
+        x *= tl.sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
     tl.store(out_at + place, x.to(out_at.dtype.element_ty), mask=inside)

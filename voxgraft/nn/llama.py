@@ -56,13 +56,17 @@ class LlamaBody(Body):
         frequencies = inverse_frequencies(self.head_width, size.theta, size.scaling)
         self.register_buffer("frequencies", frequencies, persistent=False)  # [D / 2]
 
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.layers
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """[T, W] -> [T, W]"""
         assert isinstance(self.frequencies, Tensor)
         angles = context.positions[:, None, None].float() * self.frequencies.float()  # [T, 1, D / 2]
         rotation = (angles.cos(), angles.sin())
         for layer, block in enumerate(self.layers):
-            x = block(x, layer, rotation, context)
+            x = self.through(block, x, layer, rotation, context)
         out: Tensor = self.norm(x)
         return out
 

@@ -3,13 +3,13 @@
 A copy that is made once and brought up to date in place when the body has changed, so that captured graphs stay valid.
 Knows the two kinds of body and nothing of kernels. Needs torch only.
 
-Shapes: W width, M width of the MLP, O outputs and I inputs of a layer.
+Shapes: W width, O outputs and I inputs of a layer, D width of a head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -23,31 +23,44 @@ from voxgraft.nn.llama import LlamaBody
 
 __all__ = ["BodyKind", "PackedBlock", "PackedBody", "PackedPart", "kind_of"]
 
-Norm = Literal["rms", "layer"]
-Activation = Literal["gated", "gelu"]
+LLAMA_BLOCK = (
+    ("input_layernorm",),
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("post_attention_layernorm",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
+GPT2_BLOCK = (("ln_1",), ("attn.c_attn",), ("attn.c_proj",), ("ln_2",), ("mlp.c_fc",), ("mlp.c_proj",))
 
 
 @dataclass(frozen=True, slots=True)
 class BodyKind:
     """What a body computes, apart from its weights."""
 
-    norm: Norm
-    activation: Activation
+    norm: Literal["rms", "layer"]
+    activation: Literal["gated", "gelu"]
+    mlp: int
     eps: float
     frequencies: Tensor | None  # [D / 2] of rotary positions; None where the body has none
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """A linear layer [O, I] or a norm [W]; several layers that read the same vector are one."""
+    """A linear layer [O, I] or a norm [W]; layers that read the same vector are one.
+
+    `moments` of a layer after a layer norm: its weights times the norm's scale, and its weights times the norm's shift
+    plus its own bias, so that a norm can be applied after the product. [2, O] float32
+    """
 
     weight: Tensor
-    bias: Tensor | None
+    bias: Tensor | None = None
+    moments: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """One block: norm, one projection for query, key and value, the way back; norm, up (gates, then values), down."""
+    """One block: norm, one projection to query, key and value, the way back; norm, up (gates, then values), down."""
 
     first_norm: PackedPart
     qkv: PackedPart
@@ -61,9 +74,9 @@ def kind_of(body: Body) -> BodyKind | None:
     """What kind of body this is; None for one that the fast step does not know."""
     if isinstance(body, LlamaBody):
         assert isinstance(body.frequencies, Tensor)
-        return BodyKind("rms", "gated", body.size.eps, body.frequencies)
+        return BodyKind("rms", "gated", body.size.mlp, body.size.eps, body.frequencies)
     if isinstance(body, Gpt2Body):
-        return BodyKind("layer", "gelu", body.size.eps, None)
+        return BodyKind("layer", "gelu", 4 * body.size.width, body.size.eps, None)
     return None
 
 
@@ -73,51 +86,32 @@ class PackedBody:
     def __init__(self, body: Body, dtype: torch.dtype) -> None:
         kind = kind_of(body)
         assert kind is not None
-        self.kind = kind
+        self.kind, self.dtype = kind, dtype
         self.num_heads, self.head_width = body.num_heads, body.head_width
         self.width = body.num_heads * body.head_width
         self._made_from = _state(body)
-        with torch.no_grad():
-            parts = [[_packed(modules, dtype) for modules in block] for block in _blocks(body)]
-            self.blocks = [PackedBlock(*block) for block in parts]
-            self.final_norm = _packed([_final_norm(body)], dtype)
-        self.mlp = self.blocks[0].down.weight.shape[1]
+        self.blocks = [_packed_block(modules, dtype) for modules in _blocks(body)]
+        self.final_norm = _packed([_final_norm(body)], dtype)
 
     def refresh(self, body: Body) -> None:
-        """Copy the body's weights again if they, or whether its adapter acts, have changed."""
+        """Copy the body's weights again if one of them, or whether the adapter acts, has changed."""
         state = _state(body)
         if state == self._made_from:
             return
-        sources = [*(modules for block in _blocks(body) for modules in block), [_final_norm(body)]]
-        with torch.no_grad():
-            for part, modules in zip(self._parts(), sources, strict=True):
-                fresh = _packed(modules, part.weight.dtype)
-                part.weight.copy_(fresh.weight)
-                if part.bias is not None and fresh.bias is not None:
-                    part.bias.copy_(fresh.bias)
+        for block, modules in zip(self.blocks, _blocks(body), strict=True):
+            fresh = _packed_block(modules, self.dtype)
+            for field in fields(PackedBlock):
+                _copy(getattr(block, field.name), getattr(fresh, field.name))
+        _copy(self.final_norm, _packed([_final_norm(body)], self.dtype))
         self._made_from = state
 
-    def _parts(self) -> Iterator[PackedPart]:
-        for block in self.blocks:
-            yield from (block.first_norm, block.qkv, block.out, block.second_norm, block.up, block.down)
-        yield self.final_norm
 
-
-def _blocks(body: Body) -> Iterator[tuple[Sequence[nn.Module], ...]]:
+def _blocks(body: Body) -> Iterator[list[list[nn.Module]]]:
     """The modules of each block, in the order of `PackedBlock`."""
-    if isinstance(body, LlamaBody):
-        for block in body.layers:
-            attention, mlp = block.self_attn, block.mlp
-            assert isinstance(attention, nn.Module)
-            assert isinstance(mlp, nn.Module)
-            named = [(block, "input_layernorm")], [(attention, f"{part}_proj") for part in "qkv"], [(attention, "o_proj")]
-            more = [(block, "post_attention_layernorm")], [(mlp, "gate_proj"), (mlp, "up_proj")], [(mlp, "down_proj")]
-            yield tuple([holder.get_submodule(name) for holder, name in group] for group in (*named, *more))
-    else:
-        assert isinstance(body, Gpt2Body)
-        names = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
-        for block in body.h:
-            yield tuple([block.get_submodule(name)] for name in names)
+    assert isinstance(body, LlamaBody | Gpt2Body)
+    blocks, names = (body.layers, LLAMA_BLOCK) if isinstance(body, LlamaBody) else (body.h, GPT2_BLOCK)
+    for block in blocks:
+        yield [[block.get_submodule(name) for name in group] for group in names]
 
 
 def _final_norm(body: Body) -> nn.Module:
@@ -125,20 +119,42 @@ def _final_norm(body: Body) -> nn.Module:
     return body.norm if isinstance(body, LlamaBody) else body.ln_f
 
 
+def _packed_block(modules: list[list[nn.Module]], dtype: torch.dtype) -> PackedBlock:
+    first_norm, qkv, out, second_norm, up, down = (_packed(group, dtype) for group in modules)
+    return PackedBlock(first_norm, _after(first_norm, qkv), out, second_norm, _after(second_norm, up), down)
+
+
+@torch.no_grad()
 def _packed(modules: Sequence[nn.Module], dtype: torch.dtype) -> PackedPart:
-    weight = torch.cat([_weight(module) for module in modules]).to(dtype).contiguous()
-    biases = [module.bias for module in modules if isinstance(getattr(module, "bias", None), Tensor)]
-    bias = torch.cat([part for part in biases if isinstance(part, Tensor)]).detach().to(dtype) if biases else None
-    return PackedPart(weight.detach(), bias)
+    biases = [bias for module in modules if isinstance(bias := getattr(module, "bias", None), Tensor)]
+    return PackedPart(
+        weight=torch.cat([_weight(module) for module in modules]).to(dtype).contiguous(),
+        bias=torch.cat(biases).to(dtype) if biases else None,
+    )
+
+
+def _after(norm: PackedPart, layer: PackedPart) -> PackedPart:
+    if norm.bias is None:
+        return layer
+    weight = layer.weight.float()
+    shifted = weight @ norm.bias.float()
+    if layer.bias is not None:
+        shifted += layer.bias.float()
+    return PackedPart(layer.weight, layer.bias, torch.stack([weight @ norm.weight.float(), shifted]))
 
 
 def _weight(module: nn.Module) -> Tensor:
     """[O, I], whichever way the layer keeps it, with its adapter where that acts; a norm's [W]."""
-    weight = module.weight
-    if isinstance(module, AdaptedLayer) and module.gate.on:
-        weight = merged_weight(module)
+    weight = merged_weight(module) if isinstance(module, AdaptedLayer) and module.gate.on else module.weight
     assert isinstance(weight, Tensor)
     return weight.T if isinstance(module, TransposedLinear) else weight
+
+
+def _copy(part: PackedPart, fresh: PackedPart) -> None:
+    for field in fields(PackedPart):
+        held, new = getattr(part, field.name), getattr(fresh, field.name)
+        if held is not None:
+            held.copy_(new)
 
 
 def _state(body: Body) -> tuple[object, ...]:

@@ -6,15 +6,19 @@ Everything random was decided by the data order; here nothing is drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import torch
 
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.stream import Item
 from voxgraft.families.base import EmotionFrom, Family
 from voxgraft.families.encoding import Clip
-from voxgraft.families.layout import Layout, lay_out
+from voxgraft.families.layout import UNSCORED, Layout, Part, lay_out
 from voxgraft.families.model import PackedBatch, SpeechModel, pack
+from voxgraft.training.nearness import NearBatch
 
 __all__ = ["Examples"]
 
@@ -27,20 +31,50 @@ class Examples:
     model: SpeechModel
     sets: Sequence[ClipSet]
     emotion_from: EmotionFrom = "target"
+    near: frozenset[int] = frozenset()
+    """Sets (replay) on whose items the model is to stay near the base."""
+    unscored: frozenset[int] = frozenset()
+    """Those of them that no cross-entropy is taken of: what the base said itself teaches it nothing but its habits."""
 
     def batch(self, items: Sequence[Item], texts: Sequence[Item] = (), voices: Sequence[Item] = ()) -> PackedBatch:
         """A pack of items. `texts` and `voices` may name others whose text, or whose prompt, is used instead."""
         texts, voices = texts or items, voices or items
         layouts = [self._layout(item, text) for item, text in zip(items, texts, strict=True)]
+        layouts = [
+            _unasked(layout) if item.set in self.unscored else layout
+            for item, layout in zip(items, layouts, strict=True)
+        ]
         conditions = [self._condition(item, voice) for item, voice in zip(items, voices, strict=True)]
         silent = [item.silent for item in items]
         return pack(self.model, layouts, conditions, silent=silent if any(silent) else ())
 
+    def near_batch(self, items: Sequence[Item]) -> NearBatch | None:
+        """The items of a pack that are to stay near the base; None where there is none."""
+        chosen = [item for item in items if item.set in self.near]
+        if not chosen:
+            return None
+        layouts = [self._layout(item, item) for item in chosen]
+        conditions = [self._condition(item, item) for item in chosen]
+        silent = [item.silent for item in chosen]
+        batch = pack(self.model, layouts, conditions, silent=silent if any(silent) else ())
+        ends = np.cumsum([self.num_positions(item) for item in items])
+        # The speech is the end of an item, and its last position is asked nothing.
+        places = [
+            np.arange(end - len(self.sets[item.set].codes(item.clip)) - 2, end - 1)
+            for item, end in zip(items, ends, strict=True)
+            if item.set in self.near
+        ]
+        return NearBatch(batch, torch.from_numpy(np.concatenate(places)).to(self.model.device))
+
     def num_scored(self, items: Sequence[Item]) -> tuple[int, int]:
         """Text and speech positions that items are asked about."""
-        text = sum(int(self.sets[item.set].num_text[item.clip]) + 1 for item in items if not item.silent)
-        speech = sum(int(self.sets[item.set].num_codes[item.clip]) + 1 for item in items)
-        return text, speech
+        asked = [item for item in items if item.set not in self.unscored]
+        text = sum(int(self.sets[item.set].num_text[item.clip]) + 1 for item in asked if not item.silent)
+        return text, self._num_speech(asked)
+
+    def num_near(self, items: Sequence[Item]) -> int:
+        """Speech positions at which the items are to stay near the base."""
+        return self._num_speech([item for item in items if item.set in self.near])
 
     def num_positions(self, item: Item) -> int:
         """Positions that an item takes in a pack."""
@@ -52,6 +86,9 @@ class Examples:
         """The clip's id, as the user knows it."""
         return self.sets[item.set].infos[item.clip].id
 
+    def _num_speech(self, items: Sequence[Item]) -> int:
+        return sum(int(self.sets[item.set].num_codes[item.clip]) + 1 for item in items)
+
     def _layout(self, item: Item, text: Item) -> Layout:
         return lay_out(self.model.frame, self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip))
 
@@ -62,3 +99,12 @@ class Examples:
 
     def _clip(self, where: int, clip: int) -> Clip:
         return Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
+
+
+def _unasked(layout: Layout) -> Layout:
+    """The same sequence, of which no loss asks anything."""
+
+    def silent(part: Part) -> Part:
+        return replace(part, targets=np.full_like(part.targets, UNSCORED))
+
+    return replace(layout, text=silent(layout.text), speech=silent(layout.speech))

@@ -10,15 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
 
+from voxgraft import progress
 from voxgraft.corpus.stream import Stream
 from voxgraft.journal import Journal
 from voxgraft.nn.frozen import base_digests, require_same_base
 from voxgraft.run import RunFolder
+from voxgraft.training.gauges import memory_now, num_classes
 from voxgraft.training.parts import optimizer_tensors
+from voxgraft.training.retention import Bound, bound_finding
 from voxgraft.training.saving import TrainState, save_step
 from voxgraft.training.step import Stepper
 from voxgraft.training.validation import Validation, Validity
@@ -54,11 +57,13 @@ class Standing:
     best_step: int = 0
     best_loss: float | None = None
     rounds_without_better: int = 0
+    first: dict[str, float] = field(default_factory=dict)
+    """Speech losses of step 0, which the bound on base languages is measured from."""
 
-    def after(self, step: int, loss: float, min_delta: float) -> Standing:
-        """With one more validation."""
-        if self.best_loss is None or loss < self.best_loss - min_delta:
-            return Standing(step, loss, 0)
+    def after(self, step: int, loss: float, min_delta: float, *, within: bool = True) -> Standing:
+        """With one more validation. A step that is not within the bound is never better."""
+        if within and (self.best_loss is None or loss < self.best_loss - min_delta):
+            return replace(self, best_step=step, best_loss=loss, rounds_without_better=0)
         return replace(self, rounds_without_better=self.rounds_without_better + 1)
 
 
@@ -69,6 +74,8 @@ class Outcome:
     step: int
     reason: Reason
     standing: Standing
+    why: str = ""
+    """What a guard said that asked for the end."""
 
 
 class Loop:
@@ -86,14 +93,26 @@ class Loop:
         self.run_folder, self.stepper, self.stream = run, stepper, stream
         self.validations, self.every = validations, every
         self.identity: dict[str, Any] = {}
+        self.pieces: list[str] = []
+        """The graft's own pieces in the order of their ids: shows whether a tokenizer only grew."""
+        self.begun = False
+        """Whether step 0 is saved, with everything that is measured from it."""
         self.standing = Standing()
         self.observers: list[Observer] = []
         self.samplers: list[Callable[[int], dict[str, Any]]] = []
         self.guards: list[Callable[[int, dict[str, Validity]], str | None]] = []
         """Asked after every validation; a text is a reason to stop."""
+        self.judges: list[Callable[[int, dict[str, Validity]], dict[str, Any]]] = []
+        """Asked at every validation before it is written; what they say stands in the new language's line."""
+        self.bound: Bound | None = None
+        """What base languages may lose; past it no step is the best, and training stops."""
+        self._why = ""
         self.journal = Journal(run.journal)
-        self._digests = base_digests(stepper.trained.model)
+        # As the seeds did it, no row of the base is safe, and nothing is promised.
+        self._fixed = stepper.options.mode != "as-in-the-seeds"
+        self._digests = base_digests(stepper.trained.model) if self._fixed else {}
         self._told = threading.Event()
+        self._at = 0
 
     @property
     def first(self) -> bool:
@@ -104,12 +123,12 @@ class Loop:
         """Train the steps after `start` to the last."""
         last = self.stepper.options.steps
         with self._listening():
-            if start == 0:
+            if not self.begun:
                 self._begin()
             for number in range(start + 1, last + 1):
                 self._step(number)
                 reason = self._reason(number, last)
-                if reason or number % self.every.save == 0:
+                if reason or number % self.every.save == 0 or number == self.standing.best_step:
                     self.save(number)
                 if reason:
                     return self._end(number, reason)
@@ -118,7 +137,9 @@ class Loop:
     def save(self, number: int) -> None:
         """Save everything that the next step depends on, after comparing the base's bits with what they were."""
         trained = self.stepper.trained
-        require_same_base(trained.model, self._digests)
+        self._mention("doing", number, what="saving")
+        if self._fixed:
+            require_same_base(trained.model, self._digests)
         self.stepper.group.wait()
         if self.first:
             self.journal.sync()
@@ -127,12 +148,14 @@ class Loop:
             saved = save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=self._kept())
             for item in saved.findings:
                 self.write("finding", number, **item.to_json())
+            self._mention("saved", number, best_step=self.standing.best_step)
         self.stepper.group.wait()
 
     def values(self) -> dict[str, Any]:
         """What a step holds beside tensors, as JSON gives it back."""
         return {
             "identity": self.identity,
+            "pieces": self.pieces,
             "standing": asdict(self.standing),
             "scaler": self.stepper.scaler.state_dict(),
             "world_size": self.stepper.group.world_size,
@@ -146,15 +169,38 @@ class Loop:
         for observer in self.observers:
             observer(kind, step, values)
 
+    def _mention(self, kind: str, step: int, **values: Any) -> None:
+        """What is worth a look now, but no line of the journal."""
+        if self.first:
+            progress.tell(kind, step, values)
+
     def _begin(self) -> None:
         """Step 0: what everything later is measured against."""
+        self.write("start", 0, **self._facts())
         self._validate(0)
         self._sample(0)
         self.save(0)
 
+    def _facts(self) -> dict[str, Any]:
+        """What a reader of the journal needs to know before the first step."""
+        options, model = self.stepper.options, self.stepper.trained.model
+        text_classes, speech_classes = num_classes(model)
+        return {
+            "family": self.stepper.examples.family.name,
+            "language": next(iter(self.validations), ""),
+            "mode": options.mode,
+            "steps": options.steps,
+            "text_classes": text_classes,
+            "speech_classes": speech_classes,
+        }
+
     def _step(self, number: int) -> None:
+        self._at = number
+        self._mention("doing", number, what="step")
         started = time.perf_counter()
         items = self.stream.step(number)
+        if number < self.stepper.options.steps:
+            self.stepper.ahead.expect(lambda: self.stream.step(number + 1))
         report = self.stepper.step(number, items)
         seconds = time.perf_counter() - started
         if number % self.every.log == 0 or number == 1:
@@ -163,12 +209,14 @@ class Loop:
                 number,
                 text_loss=report.text_loss,
                 speech_loss=report.speech_loss,
+                **({} if report.kl is None else {"kl": report.kl}),
                 rates=report.rates,
                 gradients=report.norms,
                 epoch=round(self.stream.epoch_of(number), 4),
                 positions=report.num_positions,
                 clips=[self.stepper.examples.name(item) for item in items],
                 positions_per_second=round(report.num_positions / seconds, 1),
+                **memory_now(self.stepper.trained.model.device),
             )
         if self._due(number, self.every.sample):
             self._sample(number)
@@ -180,18 +228,39 @@ class Loop:
         return number % every == 0 or number == self.stepper.options.steps
 
     def _validate(self, number: int) -> None:
+        self._mention("doing", number, what="validating")
         found = {name: validation.run() for name, validation in self.validations.items()}
+        passed = self._passed(number, {name: validity.speech_loss for name, validity in found.items()})
         for at, (name, validity) in enumerate(found.items()):
-            self.write("valid", number, set=name, **asdict(validity))
             if at == 0 and number > 0:
-                self.standing = self.standing.after(number, validity.speech_loss, self.every.min_delta)
+                loss, delta = validity.speech_loss, self.every.min_delta
+                self.standing = self.standing.after(number, loss, delta, within=not passed)
+            said: dict[str, Any] = {"best_step": self.standing.best_step} if at == 0 else {}
+            for judge in self.judges if at == 0 else ():
+                said |= judge(number, found)
+            self.write("valid", number, set=name, **asdict(validity), **said)
+        if self.bound and passed:
+            item = bound_finding(self.bound, passed, number, self.standing.best_step)
+            self.write("finding", number, **item.to_json())
+            self._ask_to_stop(number, item.found)
         for guard in self.guards:
             if reason := guard(number, found):
-                self.write("stop-asked", number, why=reason)
-                self._told.set()
+                self._ask_to_stop(number, reason)
+
+    def _passed(self, number: int, losses: dict[str, float]) -> dict[str, float]:
+        """Base languages that are past the bound, and by how much."""
+        if number == 0:
+            self.standing = replace(self.standing, first=losses)
+        return self.bound.passed(self.standing.first, losses) if self.bound else {}
+
+    def _ask_to_stop(self, number: int, why: str) -> None:
+        self.write("stop-asked", number, why=why)
+        self._why = self._why or why
+        self._told.set()
 
     def _sample(self, number: int) -> None:
         if self.first:
+            self._mention("doing", number, what="sampling")
             for sampler in self.samplers:
                 self.write("samples", number, **sampler(number))
         self.stepper.group.wait()
@@ -207,7 +276,7 @@ class Loop:
     def _end(self, number: int, reason: Reason) -> Outcome:
         self.write("end", number, reason=reason, best_step=self.standing.best_step)
         self.journal.sync()
-        return Outcome(number, reason, self.standing)
+        return Outcome(number, reason, self.standing, self._why)
 
     def _kept(self) -> Sequence[int]:
         """Steps that are never pruned: the first, and the best."""
@@ -224,6 +293,7 @@ class Loop:
         def hear(number: int, _frame: FrameType | None) -> None:
             self._told.set()
             signal.signal(number, before[number])
+            self._mention("stopping", self._at, signal=signal.Signals(number).name)
 
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, hear)

@@ -41,6 +41,8 @@ class TrainOptions:
     """What is left of the rates at the last step."""
     text_weight: float = 1.0
     speech_weight: float = 1.0
+    kl_weight: float = 1.0
+    """Of staying near the base on replay."""
     tokens_per_step: int = 16_384
     pack_tokens: int = 8_192
     """Most positions that go through the model at once."""

@@ -1,12 +1,13 @@
 """What is trained: rows, adapter, body, by mode; the optimizer over exactly these; their way in and out of a step.
 
-The base's rows are in no mode a parameter. Knows nothing of data or runs.
+The base's rows are in no mode a parameter, but for the one that is there for comparison (`seeds_way`). Knows nothing of
+data or runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import grow_model
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.frozen import freeze_base, load_new_state, new_state, require_fitting_moments
+from voxgraft.training.masters import Masters
 from voxgraft.training.options import PARTS, Part, TrainOptions
 from voxgraft.training.schedule import rate_share
+from voxgraft.training.seeds_way import mask_base_rows
 
 __all__ = ["Trained", "make_optimizer", "optimizer_tensors", "prepare", "restore_optimizer", "set_rates"]
 
@@ -33,6 +36,11 @@ class Trained:
     model: SpeechModel
     parameters: dict[Part, dict[str, nn.Parameter]]
     gate: Gate | None
+    masters: Masters = field(default_factory=lambda: Masters({}))
+
+    def optimized(self, part: Part) -> dict[str, nn.Parameter]:
+        """What the optimizer moves of a part: the parameters, or their float32 masters where they have some."""
+        return {name: self.masters.named.get(name, value) for name, value in self.parameters[part].items()}
 
     def named(self) -> dict[str, nn.Parameter]:
         """All trained parameters by name."""
@@ -40,30 +48,34 @@ class Trained:
 
     def tensors(self) -> dict[str, Tensors]:
         """A copy of everything trained, every bit of it: rows and adapter by upstream's names, body by its own."""
-        groups: dict[str, Tensors] = {"rows": new_state(self.model)}
+        rows = new_state(self.model)
+        groups: dict[str, Tensors] = {"rows": rows} if rows else {}
         if "adapter" in self.parameters:
             groups["adapter"] = adapter_state(self.model)
         if "body" in self.parameters:
-            groups["body"] = {name: value.detach().clone() for name, value in self.parameters["body"].items()}
+            groups["body"] = {name: value.detach().clone() for name, value in self.optimized("body").items()}
         return groups
 
     def restore(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put back what `tensors` gave; nothing is changed unless all of it fits."""
-        expected = {"rows", *(part for part in self.parameters if part != "rows")}
+        has_rows = bool(new_state(self.model))
+        expected = {*(["rows"] if has_rows else []), *(part for part in self.parameters if part != "rows")}
         if missing := sorted(expected - groups.keys()):
             raise CheckpointError("step-parts", f"the step has no {', '.join(missing)}", expected=", ".join(expected))
-        body = self.parameters.get("body", {})
+        body = self.optimized("body") if "body" in self.parameters else {}
         found = {name: tuple(value.shape) for name, value in groups.get("body", {}).items()}
         wanted = {name: tuple(value.shape) for name, value in body.items()}
         if found != wanted:
             wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
             raise CheckpointError("step-parts", f"the body differs in {', '.join(wrong[:5])}", expected="the same body")
-        load_new_state(self.model, groups["rows"])
+        if has_rows:
+            load_new_state(self.model, groups["rows"])
         if "adapter" in self.parameters:
             load_adapter_state(self.model, groups["adapter"])
         with torch.no_grad():
             for name, value in body.items():
                 value.copy_(groups["body"][name])
+        self.masters.spread()
 
 
 def prepare(model: SpeechModel, rows: Mapping[str, Tensor], options: TrainOptions) -> Trained:
@@ -71,6 +83,12 @@ def prepare(model: SpeechModel, rows: Mapping[str, Tensor], options: TrainOption
     num_rows = len(next(iter(rows.values()))) if rows else 0
     grow_model(model, num_rows)
     load_new_state(model, rows or new_state(model))
+    if options.mode == "as-in-the-seeds":
+        mask_base_rows(model)
+        everything = _body(model.requires_grad_(False), {})
+        for value in everything.values():
+            value.requires_grad_()
+        return Trained(model, {"body": everything}, None, Masters(everything))
     gate = None
     adapted = options.mode == "gated" or (options.mode == "merged" and not options.full_body)
     if adapted:
@@ -85,7 +103,7 @@ def prepare(model: SpeechModel, rows: Mapping[str, Tensor], options: TrainOption
         "adapter": {name: value for name, value in grafted.items() if name in adapter},
         "body": body,
     }
-    return Trained(model, {part: named for part, named in parameters.items() if named}, gate)
+    return Trained(model, {part: named for part, named in parameters.items() if named}, gate, Masters(body))
 
 
 def make_optimizer(trained: Trained, options: TrainOptions) -> torch.optim.AdamW:
@@ -94,7 +112,7 @@ def make_optimizer(trained: Trained, options: TrainOptions) -> torch.optim.AdamW
     for part in PARTS:
         if part not in trained.parameters:
             continue
-        named = dict(sorted(trained.parameters[part].items()))
+        named = dict(sorted(trained.optimized(part).items()))
         decay = 0.0 if part == "rows" else options.weight_decay
         groups.append({"params": list(named.values()), "names": list(named), "part": part, "weight_decay": decay})
     fused = trained.model.device.type == "cuda"

@@ -9,15 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from voxgraft.errors import GraftError
+from voxgraft.nn.frozen import load_new_state
 from voxgraft.training.loop import Loop, Standing
 from voxgraft.training.parts import restore_optimizer
 from voxgraft.training.saving import load_step, set_aside
+from voxgraft.training.state import TrainState
 from voxgraft.training.step_folders import step_folders
 
 __all__ = ["Change", "changes", "go_on", "refuse_changes"]
 
 FIXED = ("family", "language", "base_sha256", "tokenizer_sha256", "num_rows")
+GROWN = ("tokenizer_sha256", "num_rows")
+"""What changes when a tokenizer gets more pieces."""
 FIXED_OPTIONS = ("mode", "full_body", "rank", "alpha", "seed")
 """Options that the saved tensors, or the meaning of their moments, depend on."""
 
@@ -39,31 +46,67 @@ def go_on(loop: Loop, *, fresh: bool = False, from_step: int | None = None) -> i
     """Put the newest whole step into a training that has not begun, or the one that is named; gives its number.
 
     Later steps are set aside, never removed, and the journal is cut after the step. 0 where nothing is saved yet.
+    With `fresh` it begins again with the rows of step 0, whatever became of them since.
     """
     run = loop.run_folder
     if not step_folders(run):
         if from_step is not None:
-            load_step(run, from_step)  # says what is there
+            load_step(run, from_step)  # says that nothing is there
+        _cut(loop, -1)
         return 0
     loaded = load_step(run, 0 if fresh else from_step)
     state = loaded.state
+    if fresh:
+        _begin_again(loop, state)
+        return 0
     found = changes(state.values["identity"], loop.identity)
-    if not fresh:
-        refuse_changes(found, state.step)
-    if loop.first:
-        set_aside(run, state.step)
-        loop.journal.cut_after(state.step)
-    loop.stepper.group.wait()
-    if not fresh:
-        loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
-        restore_optimizer(loop.stepper.optimizer, state.tensors["optimizer"])
-        loop.stepper.scaler.load_state_dict(state.values["scaler"])
-        loop.standing = Standing(**state.values["standing"])
+    grew = _grew(state, loop)
+    refuse_changes([change for change in found if not (grew and change.key in GROWN)], state.step)
+    groups = _grown_groups(state, loop) if grew else state.tensors
+    _cut(loop, state.step)
+    loop.stepper.trained.restore({name: group for name, group in groups.items() if name != "optimizer"})
+    restore_optimizer(loop.stepper.optimizer, groups["optimizer"])
+    loop.stepper.scaler.load_state_dict(state.values["scaler"])
+    loop.standing = Standing(**state.values["standing"])
+    loop.begun = True
     for item in loaded.findings:
         loop.write("finding", state.step, **item.to_json())
     for change in found:
         loop.write("changed", state.step, key=change.key, was=change.was, now=change.now)
     return state.step
+
+
+def _cut(loop: Loop, step: int) -> None:
+    if loop.first:
+        set_aside(loop.run_folder, step)
+        loop.journal.cut_after(step)
+    loop.stepper.group.wait()
+
+
+def _begin_again(loop: Loop, state: TrainState) -> None:
+    """The rows as they first were; a graft that was made anew since has other rows, and these are then the first."""
+    same = state.values["identity"].get("tokenizer_sha256") == loop.identity.get("tokenizer_sha256")
+    if same:
+        load_new_state(loop.stepper.trained.model, state.tensors["rows"])
+    _cut(loop, -1)
+
+
+def _grew(state: TrainState, loop: Loop) -> bool:
+    """Whether the tokenizer of the run is that of the step with more pieces behind, and nothing else."""
+    before, now = state.values.get("pieces", []), loop.pieces
+    return len(before) < len(now) and now[: len(before)] == before
+
+
+def _grown_groups(state: TrainState, loop: Loop) -> dict[str, dict[str, Tensor]]:
+    """Saved rows with the new ones behind them, and their moments with zeros: what stayed keeps its state."""
+    rows = loop.stepper.trained.tensors()["rows"]
+    kept = {name: torch.cat([saved, rows[name][len(saved) :]]) for name, saved in state.tensors["rows"].items()}
+    shapes = {name: value.shape for name, value in loop.stepper.trained.named().items()}
+    moments = {}
+    for key, value in state.tensors["optimizer"].items():
+        missing = shapes[key.rpartition("/")[0]][0] - len(value) if value.dim() else 0
+        moments[key] = torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value
+    return {**{name: dict(group) for name, group in state.tensors.items()}, "rows": kept, "optimizer": moments}
 
 
 def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:

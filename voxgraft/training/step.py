@@ -1,7 +1,7 @@
 """One optimizer step: packs in, gradients summed over the step's own tokens, one move of the trained parameters.
 
-Loss = text weight * text cross-entropy + speech weight * speech cross-entropy, each over all scored positions of the
-whole step, however it is cut into packs and dealt to processes.
+Loss = text weight * text cross-entropy + speech weight * speech cross-entropy + KL weight * KL to the base on replay,
+each over all its positions of the whole step, however it is cut into packs and dealt to processes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voxgraft.corpus.packs import deal, packs_of
 from voxgraft.corpus.stream import Item
 from voxgraft.errors import VoxgraftError
-from voxgraft.families.model import PackedBatch, SpeechModel, losses
+from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
+from voxgraft.nn.losses import cross_entropy_sum
+from voxgraft.training.ahead import Ahead
 from voxgraft.training.examples import Examples
+from voxgraft.training.nearness import FrozenBase, NearBatch, kl_sum
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.parts import Trained, set_rates
 from voxgraft.training.processes import Processes
@@ -25,21 +27,31 @@ from voxgraft.training.processes import Processes
 __all__ = ["Learner", "NonFiniteError", "StepReport", "Stepper"]
 
 
+NUM_LOSSES = 3
+"""Text, speech, and nearness to the base."""
+
+
 class NonFiniteError(VoxgraftError):
     """A loss or a gradient that is not a number; the optimizer has not moved."""
 
 
 class Learner(nn.Module):
-    """The model as what gradients flow through: a batch in, the two summed losses out."""
+    """The model as what gradients flow through: a batch in, the summed losses out."""
 
-    def __init__(self, model: SpeechModel, chunk: int | None) -> None:
+    def __init__(self, model: SpeechModel, chunk: int | None, base: FrozenBase | None = None) -> None:
         super().__init__()
-        self.model, self.chunk = model, chunk
+        self.model, self.chunk, self.base = model, chunk, base
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """-> [2]: text, speech"""
-        found = losses(self.model, batch, chunk=self.chunk)
-        return torch.stack([found.text_sum, found.speech_sum])
+    def forward(self, batch: PackedBatch, near: NearBatch | None = None, base_hidden: Tensor | None = None) -> Tensor:
+        """-> [3]: text, speech, and how far from the base. `base_hidden` is what the base has at `near`. [M, W]"""
+        hidden = hidden_states(self.model, batch)
+        asked = ((self.model.text_logits, batch.text), (self.model.speech_logits, batch.speech))
+        sums = [cross_entropy_sum(head, hidden[at.scored], at.targets, chunk=self.chunk) for head, at in asked]
+        if self.base is None or near is None or base_hidden is None:
+            return torch.stack([*sums, torch.zeros_like(sums[0])])
+        tuned = hidden[near.places]
+        far = kl_sum(self.model.speech_logits, tuned, self.base.head, base_hidden, chunk=self.chunk)
+        return torch.stack([*sums, far])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,8 @@ class StepReport:
     """Length of each part's gradient before clipping."""
     num_positions: int
     num_clips: int
+    kl: float | None = None
+    """How far replay is from the base, in nats a speech code; None where nothing is held near it."""
 
 
 class Stepper:
@@ -65,10 +79,17 @@ class Stepper:
         examples: Examples,
         options: TrainOptions,
         group: Processes | None = None,
+        frozen: SpeechModel | None = None,
     ) -> None:
+        """`frozen` is a copy of the base, for replay with a body that is trained itself."""
         self.trained, self.optimizer, self.examples, self.options = trained, optimizer, examples, options
         self.group = group or Processes()
-        learner = Learner(trained.model, options.chunk)
+        self.ahead = Ahead(examples, options.pack_tokens, self.group)
+        trained.model.body.checkpointing = options.checkpointing
+        if options.compile:
+            trained.model.body.compile_blocks()
+        self.base = _base_of(trained, frozen) if examples.near else None
+        learner = Learner(trained.model, options.chunk, self.base)
         self.learner: nn.Module = learner
         if self.group.world_size > 1:
             self.learner = nn.parallel.DistributedDataParallel(learner, broadcast_buffers=False)
@@ -77,54 +98,72 @@ class Stepper:
     def step(self, number: int, items: Sequence[Item]) -> StepReport:
         """Learn from the items of a step, which is the same on every process."""
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self._gradients(items)
+        sums = self.group.summed(self._gradients(items))
         self.scaler.unscale_(self.optimizer)
         norms = self._clipped()
-        counts = self.examples.num_scored(items)
-        text, speech = (self.group.summed(sums) / torch.tensor([max(1, count) for count in counts])).tolist()
-        self._require_finite([text, speech, *norms.values()], number, items)
+        # The one place in a step that waits for the device.
+        values = torch.cat([sums, torch.stack(list(norms.values()))]).tolist()
+        means = [total / count for total, count in zip(values[:NUM_LOSSES], self._counts(items), strict=True)]
+        lengths = values[NUM_LOSSES:]
+        self._require_finite([*means, *lengths], number, items)
         rates = set_rates(self.optimizer, number, self.options)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self.trained.masters.spread()
         positions = sum(map(self.examples.num_positions, items))
-        return StepReport(text, speech, rates, norms, positions, len(items))
+        text, speech, kl = means
+        gradients = dict(zip(norms, lengths, strict=True))
+        return StepReport(text, speech, rates, gradients, positions, len(items), kl if self.base else None)
 
     def _gradients(self, items: Sequence[Item]) -> Tensor:
-        """Backward through this process's packs. Returns its summed losses, [2] on the processor."""
-        packs = packs_of([self.examples.num_positions(item) for item in items], self.options.pack_tokens)
-        mine = deal(packs, self.group.world_size)[self.group.rank]
+        """Backward through this process's packs. Returns its summed losses, [3]"""
+        share = self.ahead.share(items)
         weights = self._weights(items)
-        total = torch.zeros(2)
-        for last, chosen in _with_last(mine):
-            # A process that runs short computes some pack all the same, for nothing: all must come to the exchange.
-            batch = self.examples.batch([items[index] for index in chosen or packs[0]])
-            with self._alone(not last), self._gate():  # both passes: checkpointing runs the layers a second time
+        total = torch.zeros(NUM_LOSSES, device=self.trained.model.device)
+        for at, (batch, near, counts) in enumerate(share.batches):
+            base_hidden = self._base_hidden(near)
+            with (
+                self._alone(at + 1 < len(share.batches)),
+                self._gate(),
+            ):  # both passes: checkpointing runs the layers a second time
                 with self._autocast():
-                    sums = self.learner(batch)
-                loss = (sums * weights).sum() * (1.0 if chosen else 0.0)
+                    sums = self.learner(batch, near, base_hidden)
+                loss = (sums * weights).sum() * (1.0 if counts else 0.0)
                 torch.autograd.backward(self.scaler.scale(loss))
-            if chosen:
-                total += sums.detach().float().cpu()
+            self.trained.masters.collect()
+            if counts:
+                total += sums.detach().float()
         return total
 
     def _weights(self, items: Sequence[Item]) -> Tensor:
-        """From sums to the step's loss; times the number of processes, whose gradients are averaged. [2]"""
-        chosen = (self.options.text_weight, self.options.speech_weight)
-        counts = self.examples.num_scored(items)
-        weights = [weight * self.group.world_size / max(1, n) for weight, n in zip(chosen, counts, strict=True)]
+        """From sums to the step's loss; times the number of processes, whose gradients are averaged. [3]"""
+        chosen = (self.options.text_weight, self.options.speech_weight, self.options.kl_weight)
+        counts = self._counts(items)
+        weights = [weight * self.group.world_size / n for weight, n in zip(chosen, counts, strict=True)]
         return torch.tensor(weights, device=self.trained.model.device)
 
-    def _clipped(self) -> dict[str, float]:
-        norms = {}
-        for group in self.optimizer.param_groups:
-            limit = self.options.clip or float("inf")
-            norms[str(group["part"])] = float(nn.utils.clip_grad_norm_(group["params"], limit))
-        return norms
+    def _counts(self, items: Sequence[Item]) -> tuple[int, int, int]:
+        """Positions that each loss is a mean over; 1 where there is none."""
+        text, speech = self.examples.num_scored(items)
+        return max(1, text), max(1, speech), max(1, self.examples.num_near(items))
+
+    def _base_hidden(self, near: NearBatch | None) -> Tensor | None:
+        if self.base is None or near is None:
+            return None
+        with self._autocast():
+            return self.base.hidden(near)
+
+    def _clipped(self) -> dict[str, Tensor]:
+        limit = self.options.clip or float("inf")
+        return {
+            str(group["part"]): nn.utils.clip_grad_norm_(group["params"], limit).float()
+            for group in self.optimizer.param_groups
+        }
 
     def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Item]) -> None:
         """Under a loss scaler a gradient may overflow now and then; the scaler then leaves the step out by itself."""
         wrong = not all(value == value and abs(value) != float("inf") for value in values)
-        if self.options.precision == "fp16" and all(value == value for value in values[:2]):
+        if self.options.precision == "fp16" and all(value == value for value in values[:NUM_LOSSES]):
             wrong = False
         if not self.group.any(wrong, self.trained.model.device):
             return
@@ -168,6 +207,10 @@ class Stepper:
             yield
 
 
-def _with_last(packs: Sequence[list[int] | None]) -> Iterator[tuple[bool, list[int] | None]]:
-    for at, chosen in enumerate(packs):
-        yield at == len(packs) - 1, chosen
+def _base_of(trained: Trained, frozen: SpeechModel | None) -> FrozenBase:
+    """With an adapter the base is the model itself with its gate closed."""
+    if trained.gate is not None:
+        return FrozenBase(trained.model, trained.gate)
+    if frozen is None:
+        raise ValueError("a body that is trained itself stays near a copy of the base, and none is given")
+    return FrozenBase(frozen)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxgraft import progress
 from voxgraft.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.files import read_json, sha256_of, sync_folder
 from voxgraft.run import RunFolder, step_name
@@ -142,7 +143,10 @@ def remove_folder(path: Path, step: int) -> None:
     crossing("remove.begin")
     hidden = path.with_name(hidden_name(step))
     os.rename(path, hidden)
-    crossing("remove.hidden")
+    for name in os.listdir(hidden):
+        crossing("remove.file")
+        with contextlib.suppress(IsADirectoryError):
+            os.unlink(hidden / name)
     shutil.rmtree(hidden)
     crossing("remove.end")
 
@@ -225,8 +229,12 @@ def _wrong_size(folder: Path, manifest: dict[str, Any]) -> str | None:
 
 
 def _wrong_hash(folder: Path, manifest: dict[str, Any]) -> str | None:
-    files = manifest["files"]
-    with ThreadPoolExecutor(min(len(files), _HASHING_THREADS)) as pool:  # hashing lets other threads run
-        digests = dict(zip(files, pool.map(lambda name: sha256_of(folder / name), files), strict=True))
-    wrong = [name for name, digest in digests.items() if digest != files[name]["sha256"]]
+    files, wrong = manifest["files"], []
+    total = sum(entry["bytes"] for entry in files.values())
+    threads = ThreadPoolExecutor(min(len(files), _HASHING_THREADS))  # hashing lets other threads run
+    with progress.task(f"checking step {manifest['step']}", total) as advance, threads as pool:
+        digests = pool.map(lambda name: sha256_of(folder / name), files)
+        for name, digest in zip(files, digests, strict=True):
+            advance(files[name]["bytes"])
+            wrong += [name] if digest != files[name]["sha256"] else []
     return f"{', '.join(wrong)} changed since it was written: its SHA-256 is another" if wrong else None

@@ -7,7 +7,7 @@ another speaker's prompt. When they stay near zero, the model is not reading, ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -38,14 +38,24 @@ class Validity:
 class Validation:
     """The same items in the same packs every time."""
 
-    def __init__(self, trained: Trained, examples: Examples, items: Sequence[Item], pack_tokens: int) -> None:
+    def __init__(
+        self,
+        trained: Trained,
+        examples: Examples,
+        items: Sequence[Item],
+        pack_tokens: int,
+        *,
+        is_open: bool = True,
+    ) -> None:
+        """`is_open` says whether the adapter acts for these items: not for a base language of a gated graft."""
+        self.is_open = is_open
         self.trained, self.examples, self.items, self.pack_tokens = trained, examples, tuple(items), pack_tokens
         # Spread over the whole set, which is sorted by recording.
         step = max(1, len(self.items) // MOST_SWAPPED)
         self._some = self.items[::step][:MOST_SWAPPED]
 
     def run(self) -> Validity:
-        """All losses anew, with the gate as in training."""
+        """All losses anew, with the gate as in speaking."""
         text, speech = self._losses(self.items)
         right = self._losses(self._some)[1]
         texts, voices = self._swapped(self._text), self._swapped(self._speaker)
@@ -67,7 +77,7 @@ class Validation:
             batch = self.examples.batch(
                 *([group[index] for index in chosen] if group else () for group in (items, texts, voices))
             )
-            with self.trained.gate.opened() if self.trained.gate else nullcontext():
+            with self._gate():
                 found = losses(self.trained.model, batch)
             for at, (total, count) in enumerate(
                 ((found.text_sum, found.text_count), (found.speech_sum, found.speech_count))
@@ -75,6 +85,10 @@ class Validation:
                 sums[at] += float(total)
                 counts[at] += count
         return sums[0] / max(1, counts[0]), sums[1] / max(1, counts[1])
+
+    def _gate(self) -> AbstractContextManager[None]:
+        gate = self.trained.gate
+        return nullcontext() if gate is None else gate.opened() if self.is_open else gate.closed()
 
     def _length(self, item: Item, text: Item) -> int:
         sets = self.examples.sets

@@ -121,10 +121,10 @@ class Chatterbox(Family):
         table = tokenizer.with_name(CANGJIE_NAME)
         return ChatterboxFront(read_cangjie(table) if is_file(table) else None)
 
-    def frame(self, num_text_ids: int) -> Frame:
+    def frame(self, num_text_ids: int, size: T3Size | None = None) -> Frame:
         from voxgraft.families.chatterbox.frame import t3_frame
 
-        return t3_frame(num_text_ids)
+        return t3_frame(num_text_ids, size)
 
     def empty_model(self, files: BaseFiles) -> SpeechModel:
         from voxgraft.families.chatterbox.model import T3

@@ -22,6 +22,7 @@ from voxgraft.families.chatterbox.frame import MAX_PROMPT, NUM_CODES, t3_frame
 from voxgraft.families.chatterbox.shapes import T3Size
 from voxgraft.families.layout import Frame
 from voxgraft.families.model import SpeechModel
+from voxgraft.nn.aligned import aligned_linear
 from voxgraft.nn.body import Body
 from voxgraft.nn.llama import LlamaBody, LlamaSize
 from voxgraft.nn.positions import LearnedPositions
@@ -122,8 +123,7 @@ class T3(SpeechModel):
         return out
 
     def speech_logits(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.speech_head(hidden)
-        return out
+        return aligned_linear(hidden, self.speech_head.weight)
 
 
 class ConditionEncoder(nn.Module):

@@ -103,10 +103,10 @@ class IndexTTS2(Family):
     def front(self, tokenizer: Path | None = None) -> Front:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexFront()
 
-    def frame(self, num_text_ids: int) -> Frame:
+    def frame(self, num_text_ids: int, size: UnifiedVoiceSize | None = None) -> Frame:
         from voxgraft.families.indextts2.frame import unified_voice_frame
 
-        return unified_voice_frame(num_text_ids)
+        return unified_voice_frame(num_text_ids, size)
 
     def empty_model(self, files: BaseFiles) -> SpeechModel:
         from voxgraft.families.indextts2.model import UnifiedVoice

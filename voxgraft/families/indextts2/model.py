@@ -25,6 +25,7 @@ from voxgraft.families.indextts2.perceiver import Perceiver
 from voxgraft.families.indextts2.shapes import EMOTION_WIDTH, FEATURE_WIDTH, SPEAKER_LATENTS, UnifiedVoiceSize
 from voxgraft.families.layout import Frame
 from voxgraft.families.model import SpeechModel
+from voxgraft.nn.aligned import aligned_linear
 from voxgraft.nn.body import Body
 from voxgraft.nn.gpt2 import GPT2_LINEAR_LAYERS, Gpt2Body, Gpt2Size
 from voxgraft.nn.positions import LearnedPositions
@@ -140,8 +141,7 @@ class UnifiedVoice(SpeechModel):
         return out
 
     def speech_logits(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.mel_head(self.speech_latents(hidden))
-        return out
+        return aligned_linear(self.speech_latents(hidden), self.mel_head.weight, self.mel_head.bias)
 
     def speech_latents(self, hidden: Tensor) -> Tensor:
         """The body's output as the stock program hands it to its speech decoder. [N, W] -> [N, W]"""

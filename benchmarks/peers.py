@@ -1,0 +1,108 @@
+"""What the public trainers do, as a peer to measure against: transformers' body, padded rows, full logits, foreach AdamW.
+
+Treated kindly: rows are padded at the end only, so that no attention mask is needed, and batches lie ready on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from voxgraft.families.chatterbox.model import T3
+from voxgraft.families.model import PackedBatch, SpeechModel
+
+__all__ = ["Peer", "hugging_face_body"]
+
+
+def hugging_face_body(model: SpeechModel, attention: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """transformers' own module with the weights of our body."""
+    import transformers
+
+    if isinstance(model, T3):
+        size = model.size
+        config: Any = transformers.LlamaConfig(
+            vocab_size=8,
+            hidden_size=size.width,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            num_key_value_heads=size.heads,
+            intermediate_size=size.mlp,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=131072,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 500_000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        )
+        kind: Any = transformers.LlamaModel
+    else:
+        body = model.body
+        config = transformers.GPT2Config(
+            vocab_size=8,
+            n_positions=4096,
+            n_embd=body.num_heads * body.head_width,
+            n_layer=body.num_layers,
+            n_head=body.num_heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+        kind = transformers.GPT2Model
+    config._attn_implementation = attention
+    with torch.device(model.device):
+        made: nn.Module = kind(config)
+    wanted = {name: value.float() for name, value in model.body.state_dict().items()}
+    found = made.load_state_dict(wanted, strict=False)
+    assert not found.unexpected_keys, found
+    for name in found.missing_keys:  # GPT-2's own positions and tokens, which the published model has not
+        made.get_parameter(name).data.zero_()
+        made.get_parameter(name).requires_grad_(False)
+    return made.to(dtype).train()
+
+
+class Peer(nn.Module):
+    """Our embeddings and heads around transformers' body, over padded rows."""
+
+    def __init__(self, model: SpeechModel, attention: str) -> None:
+        super().__init__()
+        self.body = hugging_face_body(model, attention)
+        for name, child in list(model.body.named_children()):
+            if child is model.body.blocks:  # theirs stands in for ours
+                setattr(model.body, name, nn.ModuleList())
+        self.model = model
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """The two mean losses. Vectors are made as in ours; the body sees rows padded to the longest."""
+        model, offsets = self.model, batch.packing.offsets.long()
+        vectors = torch.cat(
+            [
+                model.conditioning(batch.conditions).flatten(0, 1),
+                model.embed_text(batch.text.ids, batch.text.positions, batch.silent),
+                model.embed_speech(batch.speech.ids, batch.speech.positions),
+            ]
+        )[batch.order]
+        rows = nn.utils.rnn.pad_sequence(list(torch.tensor_split(vectors, offsets[1:-1].cpu())), batch_first=True)
+        hidden = self.body(inputs_embeds=rows, use_cache=False).last_hidden_state
+        text = self._loss(model.text_logits, hidden, batch, batch.text.scored, batch.text.targets)
+        speech = self._loss(model.speech_logits, hidden, batch, batch.speech.scored, batch.speech.targets)
+        return text, speech
+
+    @staticmethod
+    def _loss(head: Any, hidden: Tensor, batch: PackedBatch, scored: Tensor, targets: Tensor) -> Tensor:
+        """All logits at once, in float32; kinder than the public trainers, whose logits are padded too."""
+        packing = batch.packing
+        logits = head(hidden[packing.rows[scored], packing.positions[scored]]).float()
+        return F.cross_entropy(logits, targets)
+
+
+def padded_batches(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Places of items, in the order in which they come, so many at a time."""
+    return [list(range(at, min(at + size, len(lengths)))) for at in range(0, len(lengths), size)]

@@ -1,0 +1,347 @@
+"""How fast a training step is: the public trainers' recipe and ours, same weights, same utterances, one run.
+
+    python3 -m benchmarks.train_step --out result.json            full size, on a GPU (about five minutes)
+    python3 -m benchmarks.train_step --size tiny --device cpu     for trying the script
+
+Useful positions are conditioning, text and speech, no padding. MFU counts 6 x the body's matrix weights per useful
+position (4 x where the body is fixed) against the rate of an 8192-cubed bf16 matmul measured in the same run. Every
+variant is a median over its steps after a warm-up; the host's work is inside. A variant that fails is told and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import platform
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.peers import Peer, padded_batches
+from benchmarks.speech_stream import MadeUpSet
+from voxgraft.corpus.stream import Stream, StreamOptions
+from voxgraft.families import family
+from voxgraft.families.chatterbox.model import T3
+from voxgraft.families.chatterbox.shapes import T3Size
+from voxgraft.families.indextts2.model import UnifiedVoice
+from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize
+from voxgraft.families.model import SpeechModel
+from voxgraft.training.examples import Examples
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.parts import make_optimizer, prepare
+from voxgraft.training.step import Stepper
+
+NUM_NEW = 300
+SMALL_ENCODER = EncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one variant came to."""
+
+    variant: str
+    positions_per_second: float
+    audio_seconds_per_second: float
+    mfu: float
+    peak_gb: float
+    state_gb: float
+    """Weights, gradients and optimizer state of what is trained, and the fixed weights."""
+    first_loss: float
+    seconds_to_first_step: float
+    graphs_after_warmup: int = 0
+    kernel_share: float | None = None
+
+
+def new_model(family_name: str, size: str, device: str, dtype: torch.dtype) -> SpeechModel:
+    """Random weights of the published spread; conditioning encoders that no step uses are kept small."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        if family_name == "chatterbox":
+            model: SpeechModel = T3(T3Size() if size == "full" else T3Size(text_rows=600, width=64, layers=2, mlp=128))
+        else:
+            sizes = {"speaker": SMALL_ENCODER, "emotion": SMALL_ENCODER}
+            tiny = UnifiedVoiceSize(text_pieces=600, width=64, layers=2, heads=4, **sizes)
+            model = UnifiedVoice(UnifiedVoiceSize(**sizes) if size == "full" else tiny)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if value.dim() > 1:
+                value.normal_(std=0.02)
+            elif name.endswith("bias"):
+                value.zero_()
+    return model.to(dtype).requires_grad_(False)
+
+
+class Bench:
+    """One family on one device."""
+
+    def __init__(self, family_name: str, size: str, device: str, steps: int) -> None:
+        self.kind, self.size, self.device, self.steps = family(family_name), size, device, steps
+        self.ceiling = matmul_ceiling(device)
+        self._matrix_weights = matrix_weights(new_model(family_name, size, "meta", torch.bfloat16))
+
+    def stream(self, model: SpeechModel, positions: int) -> tuple[Stream, MadeUpSet]:
+        body = model.body
+        width = body.num_heads * body.head_width
+        clips = MadeUpSet(self.kind.name, model.frame, self.kind.code_hz, width, clips=4000)
+        order = StreamOptions(silent_share=0.0, num_conditioning=model.frame.num_conditioning)
+        return Stream([clips], [1.0], positions, 0, order), clips
+
+    def ours(self, variant: str, positions: int, **options: Any) -> Figures:
+        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        model = new_model(self.kind.name, self.size, self.device, dtype)
+        rows = {
+            point.tensor: 0.02 * torch.randn(NUM_NEW, *model.state_dict()[point.tensor].shape[1:])
+            for point in self.kind.graft_points
+        }
+        text_weight, speech_weight = self.kind.loss_weights
+        chosen = TrainOptions(
+            steps=10_000,
+            tokens_per_step=positions,
+            pack_tokens=positions + 1024,
+            silent_share=0.0,
+            precision="bf16" if self.device == "cuda" else "float32",
+            chunk=4096,
+            compile=self.device == "cuda",
+            text_weight=text_weight,
+            speech_weight=speech_weight,
+        )
+        chosen = replace(chosen, **options)
+        trained = prepare(model, rows, chosen)
+        stream, clips = self.stream(model, positions)
+        stepper = Stepper(trained, make_optimizer(trained, chosen), Examples(self.kind, model, [clips]), chosen)
+        per_position = 6 if "body" in trained.parameters else 4
+
+        def step(number: int) -> tuple[int, float]:
+            items = stream.step(number)
+            stepper.ahead.expect(lambda: stream.step(number + 1))
+            report = stepper.step(number, items)
+            return report.num_positions, report.text_loss + report.speech_loss
+
+        return self._measured(variant, model, step, per_position, trained.named().values())
+
+    def peer(self, variant: str, batch_size: int, attention: str = "sdpa") -> Figures:
+        model = new_model(self.kind.name, self.size, self.device, torch.float32).requires_grad_(True)
+        peer = Peer(model, attention)
+        trained = [value for name, value in peer.named_parameters() if value.requires_grad and self._used(name)]
+        optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.01, foreach=True)
+        stream, clips = self.stream(model, 40_000)
+        examples = Examples(self.kind, model, [clips])
+        half = torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
+
+        def step(number: int) -> tuple[int, float]:
+            items = list(stream.step(number))[:batch_size]
+            [chosen] = padded_batches([0] * len(items), batch_size)
+            batch = examples.batch([items[at] for at in chosen])
+            optimizer.zero_grad(set_to_none=True)
+            with half:
+                text, speech = peer(batch)
+                loss = text + speech
+            torch.autograd.backward(loss)
+            nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+            return sum(map(examples.num_positions, items)), float(loss)
+
+        return self._measured(variant, model, step, 6, trained)
+
+    def _used(self, name: str) -> bool:
+        own = name.removeprefix("model.")
+        return not (
+            name.startswith("model.") and (own.startswith(("tfmr.", "gpt.")) or own.startswith(UnifiedVoice.unreached))
+        )
+
+    def _measured(
+        self,
+        variant: str,
+        model: SpeechModel,
+        step: Callable[[int], tuple[int, float]],
+        per_position: int,
+        trained: Any,
+    ) -> Figures:
+        reset_peak(self.device)
+        began = time.perf_counter()
+        first_loss = step(1)[1]
+        to_first = time.perf_counter() - began
+        weights = self._matrix_weights
+        warm = 5 if self.device == "cuda" else 1
+        for number in range(2, 2 + warm):
+            step(number)
+        graphs = compiled_graphs()
+        rates = []
+        for number in range(2 + warm, 2 + warm + self.steps):
+            synchronise(self.device)
+            start = time.perf_counter()
+            positions = step(number)[0]
+            synchronise(self.device)
+            rates.append(positions / (time.perf_counter() - start))
+        rate = statistics.median(rates)
+        share = 155 / 257  # positions of a mean utterance that are speech
+        return Figures(
+            variant,
+            round(rate, 1),
+            round(rate * share / self.kind.code_hz, 1),
+            round(per_position * weights * rate / self.ceiling, 4),
+            round(peak_gb(self.device), 2),
+            round(state_bytes(model, trained) / 1e9, 3),
+            round(first_loss, 5),
+            round(to_first, 1),
+            compiled_graphs() - graphs,
+            kernel_share(step, 2 + warm + self.steps, self.device),
+        )
+
+
+def matrix_weights(model: SpeechModel) -> int:
+    """The matrices of the body as the base has them, adapters not counted."""
+    names = model.adapter_layers()
+    return sum(model.get_submodule(name).weight.numel() for name in names)  # type: ignore[union-attr,operator]
+
+
+def state_bytes(model: SpeechModel, trained: Any) -> int:
+    moving = list(trained)
+    ids = {id(value) for value in moving}
+    fixed = sum(value.numel() * value.element_size() for value in model.parameters() if id(value) not in ids)
+    fixed += sum(value.numel() * value.element_size() for value in model.buffers())
+    total = fixed
+    for value in moving:
+        masters = 4 if value.element_size() == 2 else 0
+        total += value.numel() * (value.element_size() + masters + 4 + 8)
+    return total
+
+
+def matmul_ceiling(device: str) -> float:
+    """FLOP/s of a large bf16 matmul on this device, now."""
+    n = 8192 if device == "cuda" else 512
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    times = []
+    for _ in range(12):
+        synchronise(device)
+        start = time.perf_counter()
+        a @ b
+        synchronise(device)
+        times.append(time.perf_counter() - start)
+    return 2 * n**3 / statistics.median(times[2:])
+
+
+def kernel_share(step: Callable[[int], Any], first: int, device: str) -> float | None:
+    """Time in kernels over wall time of 20 steps."""
+    if device != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    synchronise(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        start = time.perf_counter()
+        for number in range(first, first + 20):
+            step(number)
+        synchronise(device)
+        wall = time.perf_counter() - start
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in recorded.events()
+        if event.device_type.name == "CUDA"
+    )
+    busy, reached = 0.0, 0.0
+    for begin, end in spans:
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return round(busy / 1e6 / wall, 4)
+
+
+def compiled_graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def synchronise(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def reset_peak(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_gb(device: str) -> float:
+    return torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else 0.0
+
+
+def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
+    full = {"mode": "merged", "full_body": True}
+    unit = 128 if tiny else 1024
+    made: dict[str, Callable[[], Figures]] = {
+        "peer sdpa 32": lambda: bench.peer("peer sdpa 32", 4 if tiny else 32),
+        "peer eager 32": lambda: bench.peer("peer eager 32", 4 if tiny else 32, "eager"),
+        "peer sdpa 4": lambda: bench.peer("peer sdpa 4", 4),
+    }
+    for thousands in (8, 16, 32, 64):
+        positions = thousands * unit
+        made[f"full {thousands}k"] = lambda positions=positions, name=f"full {thousands}k": bench.ours(
+            name, positions, **full
+        )
+        if thousands <= 32:
+            made[f"gated {thousands}k"] = lambda positions=positions, name=f"gated {thousands}k": bench.ours(
+                name, positions, mode="gated"
+            )
+    return made
+
+
+def table(found: Sequence[Figures], peer: float) -> list[str]:
+    lines = [
+        "| variant | useful pos/s | x peer | audio s/s | MFU | peak GB | state GB | loss at step 1 | first step s | new graphs | kernels/wall |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        lines.append(
+            f"| {one.variant} | {one.positions_per_second:,.0f} | {one.positions_per_second / peer:.2f} | {one.audio_seconds_per_second:,.0f} | {one.mfu:.1%} | {one.peak_gb} | {one.state_gb} | {one.first_loss} | {one.seconds_to_first_step} | {one.graphs_after_warmup} | {one.kernel_share} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2"])
+    parser.add_argument("--size", default="full", choices=("tiny", "full"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--variants", nargs="*", help="names, or the beginnings of names")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    name = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
+    print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {name}, torch {torch.__version__}", flush=True)
+    results: dict[str, Any] = {}
+    for family_name in options.families:
+        bench = Bench(family_name, options.size, options.device, options.steps)
+        print(f"\n{family_name}: matmul ceiling {bench.ceiling / 1e12:.0f} TFLOP/s", flush=True)
+        found: list[Figures] = []
+        for label, run in variants(bench, options.size == "tiny").items():
+            if options.variants and not label.startswith(tuple(options.variants)):
+                continue
+            try:
+                torch._dynamo.reset()
+                found.append(run())
+                print(asdict(found[-1]), flush=True)
+            except Exception:
+                print(f"{label} failed:\n{traceback.format_exc()[-1500:]}", flush=True)
+            gc.collect()
+        peers = [one.positions_per_second for one in found if one.variant.startswith("peer")]
+        print("\n".join(table(found, max(peers, default=float("nan")))), flush=True)
+        results[family_name] = [asdict(one) for one in found]
+        if options.out:
+            options.out.write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

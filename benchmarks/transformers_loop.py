@@ -1,0 +1,119 @@
+"""The loop that speech programs on top of transformers run, as fast as such a loop gets: the peer of `decode.py`.
+
+One forward pass of `LlamaModel` or `GPT2Model` per code, a cache that grows, our own sampling functions, and a look at
+whether everybody has stopped after every code.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxgraft.families.layout import spoken_position
+from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
+from voxgraft.nn.body import Body
+from voxgraft.nn.gpt2 import Gpt2Body
+from voxgraft.nn.llama import LlamaBody
+from voxgraft.nn.sampling import Sampling, guided, penalised, scores
+
+
+def stock_body(body: Body) -> Any:
+    """The same weights in transformers' own module."""
+    import transformers
+
+    if isinstance(body, LlamaBody):
+        size, scaling = body.size, body.size.scaling
+        assert scaling is not None
+        rope = {
+            "rope_type": "llama3",
+            "rope_theta": size.theta,
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high,
+            "original_max_position_embeddings": scaling.trained_positions,
+        }
+        config = transformers.LlamaConfig(
+            vocab_size=size.unused_rows, hidden_size=size.width, num_hidden_layers=size.layers,
+            num_attention_heads=size.heads, num_key_value_heads=size.heads, intermediate_size=size.mlp,
+            rms_norm_eps=size.eps, max_position_embeddings=131_072, rope_parameters=rope, attn_implementation="sdpa",
+        )  # fmt: skip
+        stock: Any = transformers.LlamaModel(config)
+        stock.load_state_dict(body.state_dict(), strict=True)
+        return stock
+    assert isinstance(body, Gpt2Body)
+    config = transformers.GPT2Config(
+        vocab_size=1, n_positions=4096, n_embd=body.size.width, n_layer=body.size.layers, n_head=body.size.heads,
+        layer_norm_epsilon=body.size.eps, activation_function="gelu_new", attn_implementation="sdpa",
+    )  # fmt: skip
+    stock = transformers.GPT2Model(config)
+    missing = stock.load_state_dict(body.state_dict(), strict=False)
+    assert {name.split(".")[-1] for name in missing.missing_keys} <= {"weight", "bias", "masked_bias"}
+    torch.nn.init.zeros_(stock.wpe.weight)  # whoever makes the vectors adds positions
+    return stock
+
+
+def prompt_vectors(model: SpeechModel, batch: PackedBatch) -> Tensor:
+    """What the body is given for prompts of one length. [R, P, W]"""
+    caught: list[Tensor] = []
+    hook = model.body.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+    with torch.no_grad():
+        hidden_states(model, batch)
+    hook.remove()
+    return caught[0].unflatten(0, (len(batch.packing.offsets) - 1, -1))
+
+
+class TransformersLoop:
+    """N utterances in the course of being spoken by transformers, for a model in the dtype of its weights."""
+
+    def __init__(self, model: SpeechModel, stock: Any, vectors: Tensor, sampling: Sampling) -> None:
+        from transformers import DynamicCache
+
+        self.model, self.stock, self.sampling = model, stock, sampling
+        self.cache = DynamicCache(config=stock.config)
+        self.num_rows = len(vectors)
+        self.num_streams = self.num_rows // (2 if sampling.guidance > 0 else 1)
+        out = stock(inputs_embeds=vectors, past_key_values=self.cache, use_cache=True)
+        self.logits = model.speech_logits(out.last_hidden_state[:, -1])  # [R, V]
+        frame = model.frame
+        self.heard = torch.zeros(self.num_streams, self.logits.shape[1], dtype=torch.bool, device=vectors.device)
+        self.heard[:, list(frame.heard_before)] = True
+        ids = torch.arange(self.logits.shape[1], device=vectors.device)
+        self.unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
+        self.stopped = torch.zeros(self.num_streams, dtype=torch.bool, device=vectors.device)
+        self.codes: list[Tensor] = []
+
+    def run(self, num_codes: int, *, without_cudnn: bool = False) -> int:
+        """Speak; the number of codes of each stream."""
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+        with torch.no_grad(), sdpa_kernel(backends) if without_cudnn else nullcontext():
+            for _ in range(num_codes):
+                self.speak()
+                if bool(self.stopped.all()):
+                    break
+                self.listen()
+        return len(self.codes)
+
+    def speak(self) -> None:
+        """Draw the next codes."""
+        logits = self.logits.float()
+        if self.sampling.guidance > 0:
+            logits = guided(logits, self.sampling.guidance)
+        logits = penalised(logits, self.heard, self.sampling.repetition_penalty)
+        shares = scores(logits.masked_fill(self.unreadable, -torch.inf), self.sampling).softmax(-1)
+        code = torch.where(self.stopped, self.model.frame.speech_stop, torch.multinomial(shares, 1)[:, 0])
+        self.heard.scatter_(1, code[:, None], True)
+        self.stopped |= code == self.model.frame.speech_stop
+        self.codes.append(code)
+
+    def listen(self) -> None:
+        """Feed them."""
+        at = spoken_position(self.model.frame, len(self.codes) - 1, stock=self.sampling.stock)
+        positions = torch.full_like(self.codes[-1], at)
+        vectors = self.model.embed_speech(self.codes[-1], positions).repeat(self.num_rows // self.num_streams, 1)
+        out = self.stock(inputs_embeds=vectors[:, None], past_key_values=self.cache, use_cache=True)
+        self.logits = self.model.speech_logits(out.last_hidden_state[:, -1])

@@ -1,0 +1,223 @@
+"""Made-up languages that a tiny model can learn in a few hundred steps, for tests of whether training is seen to work.
+
+Texts are real words, spelled by the real tokenizer. Each text id has a sound of two speech codes, and every code also
+tells who speaks: whoever reads the text and hears the prompt can say what comes next, and nobody else.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from voxgraft.corpus import chance
+from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, MadeFrom, PreparedClip, Role, SetHeader
+from voxgraft.corpus.sets import open_set, write_set
+from voxgraft.corpus.stream import Stream, StreamOptions
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.opening import open_model, save_model
+from voxgraft.families.random_base import make_random_base
+from voxgraft.graft import graft
+from voxgraft.graft_folder import open_graft
+from voxgraft.run_settings import TokenizerSettings
+from voxgraft.settings import GraftSettings
+from voxgraft.spelling import Spelling
+from voxgraft.text.texts import proof_corpus
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.training.examples import Examples
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.parts import make_optimizer, prepare
+from voxgraft.training.step import Stepper
+
+NUM_SOUNDS = 24
+CODES_PER_SOUND = 2
+NUM_SPEAKERS = 4
+NUM_WORDS = 60
+FIRST_CODE = 100
+WIDTH = 64
+"""Of the tiny bases, whose voices have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How a seed's world sounds: its voices, and who says what."""
+
+    family_name: str
+    seed: int
+
+    def codes(self, ids: Sequence[int], speaker: int) -> Array:
+        sounds = [chance.number("sound", token) % NUM_SOUNDS for token in ids]
+        spoken = [sound * CODES_PER_SOUND + part for sound in sounds for part in range(CODES_PER_SOUND)]
+        return FIRST_CODE + np.array(spoken) * NUM_SPEAKERS + speaker
+
+    def voice(self, codes: Array, speaker: int, random: np.random.Generator) -> dict[str, Array]:
+        """A speaker's voice, a little different in each clip."""
+        fixed = np.random.default_rng([self.seed, speaker])
+        if self.family_name == "chatterbox":
+            vector = _near(fixed.standard_normal(256), random)
+            return {"speaker": vector / np.linalg.norm(vector), "prompt": codes[:150].astype(np.int32)}
+        # The emotion is the target's own and must not tell who speaks.
+        return {"latents": _near(fixed.standard_normal((32, WIDTH)), random), "emotion": _near(np.zeros(WIDTH), random)}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A base, and a run onto it with a real graft. Sets are made from it."""
+
+    family_name: str
+    files: BaseFiles
+    run: Path
+    spelling: Spelling
+    made_from: MadeFrom
+    seed: int = 0
+
+    @property
+    def speech(self) -> Speech:
+        return Speech(self.family_name, self.seed)
+
+    def header(self, language: str, role: Role) -> SetHeader:
+        return SetHeader(self.family_name, language, role, family(self.family_name).code_hz, self.made_from)
+
+    def clips(self, number: int, seed: int, language: str = "am") -> Iterator[PreparedClip]:
+        """Sentences of a few words, read by the speakers in turn."""
+        random = np.random.default_rng([self.seed, seed])
+        words = _words(language)
+        for at in range(number):
+            speaker = at % NUM_SPEAKERS
+            text = " ".join(random.choice(words, random.integers(2, 4)))
+            ids = self.spelling.encode(text, language)
+            codes = self.speech.codes(ids, speaker)
+            seconds = len(codes) / family(self.family_name).code_hz
+            info = ClipInfo(f"clip{seed}-{at:05d}", f"speaker{speaker}", f"recording{seed}-{at}", seconds, text)
+            yield PreparedClip(info, ids, codes, self.speech.voice(codes, speaker, random))
+
+    def write(self, name: str, clips: Iterator[PreparedClip], role: Role = "train", language: str = "am") -> ClipSet:
+        """A set of the run."""
+        write_set(self.run / "data" / name, self.header(language, role), clips)
+        return open_set(self.run / "data" / name)
+
+    def write_healthy(self, *, clips: int = 800, held_out: int = 48) -> None:
+        """Sets from which the language can be learnt."""
+        self.write("train", self.clips(clips, 1))
+        self.write("valid", self.clips(held_out, 2), "valid")
+
+
+def make_world(family_name: str, folder: Path, base: Path, *, seed: int = 0, pieces: int = 40) -> World:
+    """A run with a graft of Amharic onto a base."""
+    run = folder / "run"
+    run.mkdir(parents=True)
+    (run / "run.yaml").write_text("{}\n")
+    texts = resources.files("voxgraft") / "data" / "demo" / "am.txt"
+    settings = GraftSettings(
+        run=run, base=base, language="am", texts=(Path(str(texts)),), tokenizer=TokenizerSettings(pieces=pieces)
+    )
+    graft(settings)
+    made = open_graft(run / "graft")
+    files = family(family_name).files(base)
+    spelling = Spelling.of(family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")
+    made_from = MadeFrom(made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"], {"codec": "made up"}, {})
+    return World(family_name, files, run, spelling, made_from, seed)
+
+
+def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed: int = 0) -> BaseFiles:
+    """A tiny base that has learnt to read made-up English aloud, so that a graft finds a reader."""
+    silent = make_random_base(family_name, folder / "silent", size="tiny", seed=seed)
+    kind = family(family_name)
+    spelling = Spelling.of(kind, open_tokenizer(silent.tokenizer), None, None)
+    world = World(family_name, silent, folder, spelling, MadeFrom("a" * 64, "b" * 64), seed)
+    clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
+    rates = {"rows": 3e-3, "adapter": 3e-3, "body": 3e-3}
+    options = TrainOptions(
+        mode="merged",
+        full_body=True,
+        rates=rates,
+        steps=steps,
+        warmup_steps=20,
+        pack_tokens=4_000,
+        tokens_per_step=2_000,
+    )
+    model = open_model(kind, silent)
+    trained = prepare(model, {}, options)
+    order = StreamOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.frame.num_conditioning)
+    stream = Stream([clips], [1.0], options.tokens_per_step, seed, order)
+    stepper = Stepper(trained, make_optimizer(trained, options), Examples(kind, model, [clips]), options)
+    for number in range(1, steps + 1):
+        stepper.step(number, stream.step(number))
+    shutil.copytree(folder / "silent", folder / "base", ignore=lambda _folder, _names: [silent.checkpoint.name])
+    save_model(model, folder / "base" / silent.checkpoint.name)
+    return kind.files(folder / "base")
+
+
+def with_unknowns(clips: Iterator[PreparedClip], unknown: int, share: float, seed: int) -> Iterator[PreparedClip]:
+    """As a tokenizer without many of the letters spells: part of every text is unknown."""
+    random = np.random.default_rng(seed)
+    for clip in clips:
+        ids = np.array(clip.text_ids)
+        yield replace(clip, text_ids=np.where(random.random(len(ids)) < share, unknown, ids))
+
+
+def padded(clips: Sequence[PreparedClip], code: int, batch: int) -> Iterator[PreparedClip]:
+    """As batched preprocessing stores codes: each at the length of the longest of its batch."""
+    for at, clip in enumerate(clips):
+        mates = clips[at // batch * batch :][:batch]
+        longest = max(len(mate.codes) for mate in mates)
+        yield replace(clip, codes=np.concatenate([clip.codes, np.full(longest - len(clip.codes), code)]))
+
+
+def with_other_tokenizer(
+    clips: Iterator[PreparedClip], base_pieces: int, size: int, seed: int
+) -> Iterator[PreparedClip]:
+    """As a tokenizer of the same size with its new pieces in another order spells."""
+    order = np.arange(size)
+    order[base_pieces:] = base_pieces + np.random.default_rng(seed).permutation(size - base_pieces)
+    for clip in clips:
+        yield replace(clip, text_ids=order[np.array(clip.text_ids)])
+
+
+def twice(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
+    """Every recording under two ids, each by a speaker of its own: the only prompt is the target."""
+    for at, clip in enumerate(clips):
+        for copy in range(2):
+            info = replace(clip.info, id=f"{clip.info.id}-{copy}", speaker=f"speaker{at}")
+            yield replace(clip, info=info)
+
+
+def alone(clips: Iterator[PreparedClip]) -> Iterator[PreparedClip]:
+    """Every clip by a speaker of its own, as where each file was taken for a speaker."""
+    for clip in clips:
+        yield replace(clip, info=replace(clip.info, speaker=f"speaker of {clip.info.id}"))
+
+
+def with_other_texts(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
+    """Every clip with the text of the one before: recordings and texts that have slipped by a line."""
+    for at, clip in enumerate(clips):
+        other = clips[at - 1]
+        yield replace(clip, text_ids=other.text_ids, info=replace(clip.info, text=other.info.text))
+
+
+def with_voices_at_random(clips: Sequence[PreparedClip], seed: int) -> Iterator[PreparedClip]:
+    """Every clip with the voice of some other one, so that no prompt tells who speaks."""
+    order = np.random.default_rng(seed).permutation(len(clips))
+    for at, clip in zip(order, clips, strict=True):
+        yield replace(clip, voice=clips[at].voice)
+
+
+def _words(language: str) -> list[str]:
+    if language == "am":
+        text = (resources.files("voxgraft") / "data" / "demo" / "am.txt").read_text(encoding="utf-8")
+        sentences = text.splitlines()
+    else:
+        sentences = [sentence for code, sentence in proof_corpus() if code == language]
+    words = dict.fromkeys(word for sentence in sentences for word in sentence.split() if word.isalpha())
+    short = [word for word in words if 2 <= len(word) <= 5]
+    return short[:NUM_WORDS]
+
+
+def _near(array: Array, random: np.random.Generator) -> Array:
+    moved: Array = array + 0.05 * random.standard_normal(array.shape)
+    return moved.astype(np.float32)

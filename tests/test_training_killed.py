@@ -1,0 +1,15 @@
+"""A run that is killed at any instant, and gone on with, ends as the run that was left alone. (100 kills: tests/kill_runs.py)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.kill_runs import rounds
+from tests.trainers import Place
+
+
+def test_five_killed_runs_end_as_the_one_that_was_left_alone(tmp_path: Path) -> None:
+    place = Place.make("chatterbox", tmp_path / "chatterbox")
+    found = rounds(place, tmp_path, kills=5, in_saves=3, seed=11)
+    assert sum(one.was_killed for one in found) >= 4
+    assert all(one.same for one in found), found

@@ -1,0 +1,169 @@
+"""A run's journal as curves: losses, uses, rates, speed, retention, and what happened at which step.
+
+Takes lines one by one, as a live view gets them, or all at once. Reads no file and draws nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+__all__ = ["Event", "History", "Points", "number"]
+
+Points = list[tuple[int, float]]
+"""Steps and values, by step."""
+TEXT, SPEECH = "text_loss", "speech_loss"
+LAST_STEPS = 20
+"""Steps over which a speed is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at a step, with what the journal says of it."""
+
+    step: int
+    values: Mapping[str, Any]
+
+
+@dataclass
+class History:
+    """What is known of a run. A line about a step that is known already replaces what was known."""
+
+    language: str = ""
+    """The new language: the set whose held-out loss decides."""
+    num_steps: int = 0
+    """Steps that the run is to have; 0 where the journal does not say."""
+    chance: dict[str, float] = field(default_factory=dict)
+    """By loss: what a model that knows nothing would have."""
+    steps: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    valid: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """By set."""
+    findings: list[Event] = field(default_factory=list)
+    states: list[Event] = field(default_factory=list)
+    """Every state word with its reason: `state` and `why`."""
+    samples: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    best_step: int = 0
+    ended: Event | None = None
+    """How training ended, if nothing came after it."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]]) -> History:
+        """The history that a journal tells."""
+        history = cls()
+        for entry in entries:
+            history.add(entry["kind"], entry["step"], entry)
+        return history
+
+    def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One more line. Kinds that tell nothing of curves are passed over."""
+        if kind == "start":
+            self._start(values)
+        elif kind == "step":
+            self.steps[step] = {key: value for key, value in values.items() if key != "clips"}
+        elif kind == "valid":
+            self._valid(step, values)
+        elif kind == "samples":
+            self.samples[step] = values
+        elif kind == "finding":
+            self.findings.append(Event(step, values))
+        elif kind == "changed" and values.get("key") == "train.steps" and isinstance(values.get("now"), int):
+            self.num_steps = values["now"]
+        if isinstance(values.get("state"), str):
+            self.states.append(Event(step, {"state": values["state"], "why": values.get("why")}))
+        self.ended = Event(step, values) if kind == "end" else None
+
+    @property
+    def last_step(self) -> int:
+        """The last step of which something is known."""
+        return max([self.last_logged, *(step for known in self.valid.values() for step in known)])
+
+    @property
+    def last_logged(self) -> int:
+        """The last step that has a line of its own."""
+        return max(self.steps, default=0)
+
+    @property
+    def state(self) -> Event | None:
+        """The state word now."""
+        return self.states[-1] if self.states else None
+
+    @property
+    def state_changed(self) -> bool:
+        """Whether the last line that had a state word had another one than the line before it."""
+        return len({event.values["state"] for event in self.states[-2:]}) == 2
+
+    @property
+    def base_languages(self) -> list[str]:
+        """Sets on which retention is measured."""
+        return [name for name in self.valid if name != self.language]
+
+    def train(self, *keys: str) -> Points:
+        """A value of the step lines, such as `text_loss` or `rates`, `rows`."""
+        return _points(self.steps, keys)
+
+    def held_out(self, *keys: str, of: str | None = None) -> Points:
+        """A value of the validations, of the new language unless another set is named."""
+        return _points(self.valid.get(self.language if of is None else of, {}), keys)
+
+    def parts(self, key: str) -> list[str]:
+        """What a value of the step lines is given for: the parts that have `rates`."""
+        named = {name: None for values in self.steps.values() for name in values.get(key) or {}}
+        return list(named)
+
+    def first_level(self, key: str) -> float | None:
+        """A held-out loss of the new language before the first step."""
+        return number(self.valid.get(self.language, {}).get(0, {}).get(key))
+
+    def retention(self, language: str) -> Points:
+        """By how much the speech loss of a base language has risen since step 0, as a share; nothing without step 0."""
+        points = self.held_out(SPEECH, of=language)
+        if not points or points[0][0] != 0 or points[0][1] <= 0:
+            return []
+        return [(step, loss / points[0][1] - 1) for step, loss in points]
+
+    def seconds_per_step(self) -> float | None:
+        """How long a step has taken of late, from what the journal says of speed."""
+        known = []
+        for step in sorted(self.steps)[-LAST_STEPS:]:
+            positions = number(self.steps[step].get("positions"))
+            speed = number(self.steps[step].get("positions_per_second"))
+            if positions and speed:
+                known.append(positions / speed)
+        return median(known) if known else None
+
+    def _start(self, values: Mapping[str, Any]) -> None:
+        self.language = str(values.get("language") or self.language)
+        self.num_steps = int(number(values.get("steps")) or 0)
+        for loss, classes in ((TEXT, "text_classes"), (SPEECH, "speech_classes")):
+            count = number(values.get(classes))
+            if count is not None and count >= 1:
+                self.chance[loss] = math.log(count)
+
+    def _valid(self, step: int, values: Mapping[str, Any]) -> None:
+        name = str(values.get("set", ""))
+        self.language = self.language or name
+        self.valid.setdefault(name, {})[step] = values
+        if name == self.language and isinstance(values.get("best_step"), int):
+            self.best_step = values["best_step"]
+
+
+def number(value: Any) -> float | None:
+    """The value if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _points(lines: Mapping[int, Mapping[str, Any]], keys: tuple[str, ...]) -> Points:
+    found: Points = []
+    for step in sorted(lines):
+        value: Any = lines[step]
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        known = number(value)
+        if known is not None:
+            found.append((step, known))
+    return found

@@ -1,0 +1,61 @@
+"""Which sentences a training speaks on the way: those that are asked for, else one in the new language and two others.
+
+`training/samples.py` speaks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from voxgraft.corpus import chance
+from voxgraft.corpus.clips import ClipSet
+from voxgraft.errors import ConfigError
+from voxgraft.spelling import Spelling
+from voxgraft.training.samples import Sentence
+
+__all__ = ["held_out_texts", "sentences_of"]
+
+OWN = {"am": "ሰላም ለዓለም"}
+OLD = {"en": "Hello world", "fr": "Bonjour le monde", "zh": "你好，世界"}
+"""By language; the first two that the base speaks are spoken."""
+NUM_OLD = 2
+MIN_CHARACTERS = 8
+"""Of a held-out sentence that stands in for a language that we have no sentence of."""
+
+
+def sentences_of(spelling: Spelling, asked: Sequence[str], held_out: Sequence[str], seed: int) -> list[Sentence]:
+    """The texts that are asked for as LANGUAGE:TEXT, or the usual ones, spelled as their language is.
+
+    `held_out` are texts of recordings that are never learnt from; the shortest stands in where we have none.
+    """
+    found: list[Sentence] = []
+    for language, text in [_split(text) for text in asked] if asked else _usual(spelling, held_out):
+        if language != spelling.language and language not in spelling.family.languages:
+            spoken = ", ".join((str(spelling.language), *spelling.family.languages))
+            raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
+        same = sum(one.language == language for one in found)
+        name = f"{language}-{same + 1}" if same else language
+        ids = tuple(spelling.encode(text, language))
+        own_seed = chance.number("sample", seed, language, text) % 2**31
+        found.append(Sentence(name, language, text, ids, language == spelling.language, own_seed))
+    return found
+
+
+def held_out_texts(sets: Sequence[ClipSet]) -> list[str]:
+    """Texts of some sets, as people write them."""
+    return [info.text.strip() for clips in sets for info in clips.infos[: len(clips)]]
+
+
+def _split(asked: str) -> tuple[str, str]:
+    language, colon, text = asked.partition(":")
+    if not colon or not language.strip() or not text.strip():
+        raise ConfigError("sample-text", f"{asked!r:.80}", expected="LANGUAGE:TEXT, such as en:Hello world")
+    return language.strip(), text.strip()
+
+
+def _usual(spelling: Spelling, held_out: Sequence[str]) -> list[tuple[str, str]]:
+    own = str(spelling.language)
+    long_enough = sorted((text for text in held_out if len(text) >= MIN_CHARACTERS), key=lambda text: (len(text), text))
+    new = OWN.get(own) or next(iter(long_enough), None)
+    old = [(language, OLD[language]) for language in OLD if language in spelling.family.languages and language != own]
+    return ([(own, new)] if new else []) + old[:NUM_OLD]

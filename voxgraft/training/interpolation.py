@@ -1,0 +1,108 @@
+"""Between base and tuned: the same training taken back by a share, measured on held-out recordings, and which to keep.
+
+What training added to the body is multiplied by a share; the rows are new and stay as they are. Knows no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxgraft.nn.adapter import adapted_layers
+from voxgraft.training.parts import Trained
+from voxgraft.training.retention import Bound
+from voxgraft.training.validation import Validation
+
+__all__ = ["Between", "Point", "chosen_point", "measured_points", "moved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point between base (0) and tuned (1), and the held-out speech losses there, the new language's first."""
+
+    share: float
+    losses: dict[str, float]
+    passed: dict[str, float]
+    """Base languages that are past the bound there, and by how much they have risen."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"share": self.share, "speech_losses": self.losses, "past_bound": self.passed}
+
+
+class Between:
+    """A tuned model that can be taken back towards its base for a while."""
+
+    def __init__(self, trained: Trained, base: Mapping[str, Tensor]) -> None:
+        """`base` has the base's own values of the body, where the body itself was trained; else it is empty."""
+        self.trained, self.base = trained, base
+
+    @contextmanager
+    def at(self, share: float) -> Iterator[None]:
+        """The model is at that point inside this block."""
+        layers = list(adapted_layers(self.trained.model).values())
+        alphas = [layer.alpha for layer in layers]
+        tuned = {name: value.detach().clone() for name, value in self._body().items()}
+        try:
+            for layer, alpha in zip(layers, alphas, strict=True):
+                layer.alpha = alpha * share
+            self._fill({name: moved(self.base[name], self._start(name), value, share) for name, value in tuned.items()})
+            yield
+        finally:
+            for layer, alpha in zip(layers, alphas, strict=True):
+                layer.alpha = alpha
+            self._fill(tuned)
+
+    def _body(self) -> dict[str, Any]:
+        return dict(self.trained.optimized("body")) if "body" in self.trained.parameters else {}
+
+    def _start(self, name: str) -> Tensor:
+        return self.base[name].to(self.trained.parameters["body"][name].dtype)
+
+    @torch.no_grad()
+    def _fill(self, values: Mapping[str, Tensor]) -> None:
+        body = self._body()
+        for name, value in values.items():
+            body[name].copy_(value)
+        self.trained.masters.spread()
+
+
+def moved(base: Tensor, start: Tensor, tuned: Tensor, share: float) -> Tensor:
+    """The base's values plus a share of what training added to those that it started from, in the base's dtype.
+
+    Training may start from rounded values; what was lost there comes back with the base. Summed in float64, so that
+    nothing added leaves the base's bits, and all of it gives the tuned ones.
+    """
+    added = tuned.to(base.device, torch.float64) - start.to(base.device, torch.float64)
+    return (base.to(torch.float64) + share * added).to(base.dtype)
+
+
+def measured_points(
+    between: Between,
+    validations: Mapping[str, Validation],
+    shares: Sequence[float],
+    bound: Bound | None,
+    first: Mapping[str, float],
+) -> list[Point]:
+    """Held-out speech losses of every language at each point, in the order of the shares."""
+    points = []
+    for share in sorted(set(shares)):
+        with between.at(share):
+            losses = {name: validation.run().speech_loss for name, validation in validations.items()}
+        points.append(Point(share, losses, bound.passed(first, losses) if bound else {}))
+    return points
+
+
+def chosen_point(points: Sequence[Point]) -> Point:
+    """The lowest loss of the new language among the points within the bound; where there is none, nearest to the base.
+
+    Of two that are equal the one nearer to the base.
+    """
+    within = [point for point in points if not point.passed]
+    if not within:
+        return min(points, key=lambda point: point.share)
+    return min(within, key=lambda point: (next(iter(point.losses.values())), point.share))

@@ -1,0 +1,168 @@
+"""Whether a run learns, in one word with its reason: too early, learning, stuck, good enough.
+
+A pure function of what the journal holds and of the options, so that a run that was stopped and gone on with says the
+same. docs/watching.md has the definitions for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from voxgraft.errors import Finding, finding
+from voxgraft.history import History
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.schedule import rate_share
+
+__all__ = ["Judgement", "Look", "State", "Thresholds", "judge", "looks_of"]
+
+State = Literal["too early", "learning", "stuck", "good enough"]
+MIN_LOOKS = 3
+"""Step 0 and two validations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Where the line is drawn. Losses and uses are nats per speech code."""
+
+    early_steps: int = 200
+    """Nothing is judged before this step, nor before twice the warm-up."""
+    low_text_use: float = 0.02
+    """Below this the text makes no difference: the model does not read."""
+    low_voice_use: float = 0.001
+    """Below this the prompt makes no difference: the model does not hear."""
+    num_low: int = 2
+    """Validations one after another that must be below it."""
+    good_text_use: float = 0.1
+    """From here on a model reads."""
+    better: float = 0.005
+    """A loss is better when it is lower by more than this share of the one that it is compared with."""
+    flat_rounds: int = 4
+    """Validations without a better one that make a plateau, when they also are as many steps as `early_steps`."""
+    rates_up: float = 0.5
+    """A plateau is told while the rates have at least this share of their height; at their end the loss may be flat."""
+    well_fallen: float = 0.1
+    """Where text use cannot be measured: the share by which the loss has fallen in a model that has learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One validation of the new language. A use is None where it cannot be measured."""
+
+    step: int
+    speech_loss: float
+    text_use: float | None = None
+    voice_use: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The state word, why, and what is to be told."""
+
+    state: State
+    why: str
+    findings: tuple[Finding, ...] = ()
+
+
+def looks_of(history: History) -> list[Look]:
+    """All validations of the new language that the journal tells of, by step."""
+    uses = {key: dict(history.held_out(key)) for key in ("text_use", "voice_use")}
+    losses = history.held_out("speech_loss")
+    return [Look(step, loss, uses["text_use"].get(step), uses["voice_use"].get(step)) for step, loss in losses]
+
+
+def judge(
+    looks: Sequence[Look], options: TrainOptions, chance: float | None = None, limits: Thresholds | None = None
+) -> Judgement:
+    """The state after the last of the looks. `chance` is the speech loss of a model that knows nothing."""
+    limits = limits or Thresholds()
+    step = looks[-1].step if looks else 0
+    early = max(limits.early_steps, 2 * options.warmup_steps)
+    if step < early or len(looks) < MIN_LOOKS:
+        return Judgement("too early", f"step {step:,}; judged from step {early:,} on")
+    judged = [look for look in looks if look.step >= early]
+    mark = _mark(looks, limits.better)
+    flat, learnt = _is_flat(looks, mark, limits), _has_learnt(looks, limits)
+    stuck = _no_gain(looks, chance, limits) or _low(judged, "text_use", limits)
+    if not stuck and flat and not learnt and rate_share(step, options) >= limits.rates_up:
+        stuck = [finding("plateau", _flat_text(mark, limits), expected=_expected(limits))]
+    told = (*stuck, *_low(judged, "voice_use", limits))
+    if stuck or (flat and not learnt):
+        return Judgement("stuck", stuck[0].found if stuck else _flat_text(mark, limits), told)
+    if flat:
+        return Judgement("good enough", f"{_uses(looks[-1])}; {_flat_text(mark, limits)}", told)
+    first, last = looks[0], looks[-1]
+    fallen = f"held-out speech loss {last.speech_loss:.3f}, at step {first.step:,} it was {first.speech_loss:.3f}"
+    return Judgement("learning", f"{fallen}; {_uses(last)}", told)
+
+
+def _mark(looks: Sequence[Look], better: float) -> Look:
+    """The last look that was better than the mark before it. Slow gains add up until they are one."""
+    mark = looks[0]
+    for look in looks[1:]:
+        if look.speech_loss < (1 - better) * mark.speech_loss:
+            mark = look
+    return mark
+
+
+def _is_flat(looks: Sequence[Look], mark: Look, limits: Thresholds) -> bool:
+    rounds = sum(look.step > mark.step for look in looks)
+    return rounds >= limits.flat_rounds and looks[-1].step - mark.step >= limits.early_steps
+
+
+def _has_learnt(looks: Sequence[Look], limits: Thresholds) -> bool:
+    """Whether the model reads; where that cannot be measured, whether its loss has fallen well."""
+    use = looks[-1].text_use
+    if use is not None:
+        return use >= limits.good_text_use
+    return looks[-1].speech_loss < (1 - limits.well_fallen) * looks[0].speech_loss
+
+
+# What is found names where it began and no value of the day, so that it stays the same text while it lasts.
+
+
+def _no_gain(looks: Sequence[Look], chance: float | None, limits: Thresholds) -> list[Finding]:
+    """No look is better than the model was at the start, or than guessing."""
+    start = looks[0].speech_loss
+    by_chance = chance is not None and chance < start
+    level = chance if chance is not None and by_chance else start
+    if min(look.speech_loss for look in looks[1:]) < (1 - limits.better) * level:
+        return []
+    which = "what guessing gives" if by_chance else f"its level at step {looks[0].step:,}"
+    return [finding("no-gain", f"held-out speech loss has not come below {level:.3f}, {which}", expected="a fall")]
+
+
+def _low(judged: Sequence[Look], use: Literal["text_use", "voice_use"], limits: Thresholds) -> list[Finding]:
+    """A use that has been near zero in the last looks."""
+    limit = limits.low_text_use if use == "text_use" else limits.low_voice_use
+    since = _low_since([(look.step, getattr(look, use)) for look in judged], limit, limits.num_low)
+    if since is None:
+        return []
+    code, name = ("not-reading", "text use") if use == "text_use" else ("not-hearing", "voice use")
+    return [finding(code, f"{name} has been under {limit:g} since step {since:,}", expected=f"{limit:g} or more")]
+
+
+def _low_since(values: Sequence[tuple[int, float | None]], limit: float, num_low: int) -> int | None:
+    low: list[int] = []
+    for step, value in reversed(values):
+        if value is None or value >= limit:
+            break
+        low.append(step)
+    return low[-1] if len(low) >= num_low else None
+
+
+def _flat_text(mark: Look, limits: Thresholds) -> str:
+    share = f"{limits.better:.1%}"
+    return (
+        f"held-out speech loss has not fallen by {share} since step {mark.step:,}, where it was {mark.speech_loss:.3f}"
+    )
+
+
+def _expected(limits: Thresholds) -> str:
+    return f"a fall within {limits.flat_rounds} validations while the rates are up"
+
+
+def _uses(look: Look) -> str:
+    shown = {"text use": look.text_use, "voice use": look.voice_use}
+    return ", ".join(f"{name} {'not measured' if use is None else f'{use:.3f}'}" for name, use in shown.items())

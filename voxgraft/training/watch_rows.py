@@ -1,0 +1,91 @@
+"""Dead rows: new rows whose pieces were in the texts of the last steps, and that have never had a gradient.
+
+Looks at the data order and at the optimizer's moments, which every saved step holds; remembers nothing itself.
+
+Shapes: N new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.stream import Stream
+from voxgraft.errors import Finding, finding
+from voxgraft.nn.grown import GrownLayer
+from voxgraft.training.parts import Trained
+
+__all__ = ["RowWatch"]
+
+STEPS_BACK = 250
+"""Steps before a look whose texts count. A moment fades, but not within so few steps."""
+MIN_MET = 3
+"""Clips that must have had a piece: under a loss scaler, steps may be left out at the beginning."""
+MAX_NAMED = 8
+
+
+class RowWatch:
+    """Looks for dead rows of one training."""
+
+    def __init__(
+        self,
+        trained: Trained,
+        optimizer: torch.optim.Optimizer,
+        stream: Stream,
+        sets: Sequence[ClipSet],
+        piece_of: Callable[[int], str],
+    ) -> None:
+        """`piece_of` gives the piece of an id, as people know it."""
+        self._trained, self._optimizer, self._piece_of = trained, optimizer, piece_of
+        self._stream, self._sets = stream, sets
+
+    def findings(self, step: int) -> list[Finding]:
+        """Dead rows of each text table after a step. The same rows give the same text."""
+        layers = self._layers()
+        if not layers or step < 1:
+            return []
+        layout = next(iter(layers.values())).rows
+        met = self._met(step, layout.base_pieces, layout.num_new)
+        found = []
+        for name, layer in layers.items():
+            dead = np.flatnonzero((met >= MIN_MET) & ~self._alive(layer))
+            if len(dead):
+                found.append(self._finding(name, dead + layout.base_pieces, int(np.count_nonzero(met >= MIN_MET))))
+        return found
+
+    def _layers(self) -> Mapping[str, GrownLayer]:
+        model = self._trained.model
+        names = (model.text_table, model.text_head_name)
+        modules = {name: model.get_submodule(name) for name in names}
+        return {name: found for name, found in modules.items() if isinstance(found, GrownLayer) and found.rows.num_new}
+
+    def _met(self, step: int, base_pieces: int, num_new: int) -> NDArray[np.int64]:
+        """In how many clips of the last steps each new row's piece was to be seen. [N]"""
+        met = np.zeros(num_new, dtype=np.int64)
+        for number in range(max(1, step - STEPS_BACK + 1), step + 1):
+            for item in self._stream.step(number):
+                if not item.silent:
+                    rows = np.unique(self._sets[item.set].text_ids(item.clip)) - base_pieces
+                    met[rows[(rows >= 0) & (rows < num_new)]] += 1
+        return met
+
+    def _alive(self, layer: GrownLayer) -> NDArray[np.bool_]:
+        """Rows whose weight has had a gradient, as the moments tell. [N]"""
+        moments = self._optimizer.state.get(layer.new_weight, {})
+        alive = torch.zeros(layer.rows.num_new, dtype=torch.bool, device=layer.new_weight.device)
+        for name in ("exp_avg", "exp_avg_sq"):
+            if isinstance(moments.get(name), Tensor):
+                alive |= (moments[name] != 0).any(dim=1)
+        found: NDArray[np.bool_] = alive.cpu().numpy()
+        return found
+
+    def _finding(self, table: str, ids: NDArray[np.int64], num_met: int) -> Finding:
+        named = ", ".join(f"{self._piece_of(token)!r} ({token})" for token in ids[:MAX_NAMED].tolist())
+        more = f" and {len(ids) - MAX_NAMED:,} more" if len(ids) > MAX_NAMED else ""
+        text = f"{len(ids):,} new rows whose pieces were learnt from have had no gradient: {named}{more}"
+        return finding("dead-rows", text, expected=f"none of {num_met:,}", where=table)
