@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import gc
 import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,11 @@ class Line:
     model: str
     streams: int
     variant: str
-    codes: int
     milliseconds_per_step: float
     codes_per_second: float
     rounds: list[float]
+    first_seconds: float
+    """The first time, with prompt and all that happens only once: compiling, capturing."""
     ratio: float = 0.0
     """Of codes a second to those of the fastest peer."""
 
@@ -66,27 +67,26 @@ def t3(tiny: bool) -> tuple[SpeechModel, Sampling]:
 
 def unified_voice(tiny: bool) -> tuple[SpeechModel, Sampling]:
     encoder = EncoderSize(width=32, mlp=64, heads=4, blocks=1, perceiver_mult=2)
-    size = UnifiedVoiceSize(width=128, layers=2, heads=4, speaker=encoder, emotion=encoder) if tiny else UnifiedVoiceSize()
+    size = (
+        UnifiedVoiceSize(width=128, layers=2, heads=4, speaker=encoder, emotion=encoder) if tiny else UnifiedVoiceSize()
+    )
     return UnifiedVoice(size), Sampling(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0)
 
 
 MODELS = {"T3, guidance": t3, "UnifiedVoice": unified_voice}
 
 
-def random_model(name: str, tiny: bool, device: str) -> tuple[SpeechModel, Sampling]:
-    """Weights as they are before training, made on the device."""
+def random_models(name: str, tiny: bool, device: str) -> tuple[SpeechModel, SpeechModel, Sampling]:
+    """A model in bfloat16 with weights as they are before training, and the same numbers in float32."""
     torch.manual_seed(0)
     with torch.device(device):
         model, sampling = MODELS[name](tiny)
-    return model.to(device).requires_grad_(False).eval(), sampling
-
-
-def in_half(model: SpeechModel, dtype: torch.dtype) -> SpeechModel:
-    """A copy of the parameters in half precision; computed buffers stay as they are."""
-    half = copy.deepcopy(model)
-    for parameter in half.parameters():
-        parameter.data = parameter.data.to(dtype)
-    return half
+    full = model.to(device).requires_grad_(False).eval()
+    half = copy.deepcopy(full)
+    for mine, other in zip(half.parameters(), full.parameters(), strict=True):
+        mine.data = mine.data.to(torch.bfloat16)
+        other.data.copy_(mine.data)
+    return half, full, sampling
 
 
 def prompts(model: SpeechModel, num_streams: int) -> list[Prompt]:
@@ -105,24 +105,30 @@ def prompts(model: SpeechModel, num_streams: int) -> list[Prompt]:
     return made
 
 
-def our_round(model: SpeechModel, given: list[Prompt], sampling: Sampling, speaker: Speaker | None) -> tuple[int, float]:
+def our_round(
+    model: SpeechModel, given: list[Prompt], sampling: Sampling, speaker: Speaker | None
+) -> tuple[int, float]:
     """Codes of each stream, and seconds."""
     streams = Streams(model, given, sampling, speaker)
     start = now(model)
     streams.run()
     seconds = now(model) - start
-    return min(int(streams.state.num_spoken[0]), sampling.max_codes), seconds
+    return min(int(streams.num_spoken[0]), sampling.max_codes), seconds
 
 
-def their_round(
-    model: SpeechModel, stock: Any, given: list[Prompt], sampling: Sampling, without_cudnn: bool
-) -> tuple[int, float]:
+def their_loop(model: SpeechModel, stock: Any, given: list[Prompt], sampling: Sampling) -> TransformersLoop:
     twice = 2 if sampling.guidance > 0 else 1
     layouts = [lay_out(model.frame, prompt.text_ids) for prompt in given] * twice
     silent = [row >= len(given) for row in range(len(layouts))]
     batch = pack(model, layouts, [prompt.condition for prompt in given] * twice, silent=silent, backend="sdpa")
     with torch.no_grad():
-        loop = TransformersLoop(model, stock, prompt_vectors(model, batch), sampling)
+        return TransformersLoop(model, stock, prompt_vectors(model, batch), sampling)
+
+
+def their_round(
+    model: SpeechModel, stock: Any, given: list[Prompt], sampling: Sampling, without_cudnn: bool
+) -> tuple[int, float]:
+    loop = their_loop(model, stock, given, sampling)
     start = now(model)
     count = loop.run(sampling.max_codes, without_cudnn=without_cudnn)
     return count, now(model) - start
@@ -137,13 +143,8 @@ def now(model: SpeechModel) -> float:
 Rounds = dict[str, Callable[[list[Prompt]], tuple[int, float]]]
 
 
-def variants(name: str, settings: argparse.Namespace) -> Iterator[Rounds]:
-    """What is measured in turn; one after another where memory is freed between, all weights the same."""
-    full, sampling = random_model(name, settings.tiny, settings.device)
-    half = in_half(full, torch.bfloat16)
-    full = copy.deepcopy(full)
-    for ours, theirs in zip(half.parameters(), full.parameters(), strict=True):
-        theirs.data.copy_(ours.data)  # float32 multiplies the same numbers
+def variants(half: SpeechModel, full: SpeechModel, sampling: Sampling, settings: argparse.Namespace) -> Rounds:
+    """What is measured in turn, all on the same weights."""
     long = replace(sampling, max_codes=settings.codes)
     short = replace(sampling, max_codes=settings.peer_codes)
     speaker = Speaker(half)
@@ -151,38 +152,52 @@ def variants(name: str, settings: argparse.Namespace) -> Iterator[Rounds]:
         OURS: lambda given: our_round(half, given, long, speaker),
         PLAIN: lambda given: our_round(half, given, short, None),
     }
-    if find_spec("transformers") is not None:
-        stocks = {model: stock_body(model.body).to(settings.device, dtype).eval() for model, dtype in
-                  ((full, torch.float32), (half, torch.bfloat16))}  # fmt: skip
-        rounds[PEERS[0]] = lambda given: their_round(full, stocks[full], given, short, False)
-        rounds[PEERS[1]] = lambda given: their_round(half, stocks[half], given, short, False)
-        rounds[PEERS[2]] = lambda given: their_round(half, stocks[half], given, short, True)
-        require_the_same_rope(half, stocks[half])
-    yield rounds
+    if not settings.no_peer:
+        stock_full, stock_half = (stock_of(model) for model in (full, half))
+        require_same_model(full, stock_full, sampling, 1e-3)
+        require_same_model(half, stock_half, sampling, 5e-2)
+        rounds[PEERS[0]] = lambda given: their_round(full, stock_full, given, short, False)
+        rounds[PEERS[1]] = lambda given: their_round(half, stock_half, given, short, False)
+        rounds[PEERS[2]] = lambda given: their_round(half, stock_half, given, short, True)
+    return rounds
 
 
-def require_the_same_rope(model: SpeechModel, stock: Any) -> None:
-    """A module that is cast to half precision may round what it computed; then it would not be the same model."""
-    if isinstance(model.body, LlamaBody):
-        frequencies = model.body.frequencies
-        assert isinstance(frequencies, torch.Tensor)
-        stock.rotary_emb.inv_freq = frequencies.clone()
+def stock_of(model: SpeechModel) -> Any:
+    stock = stock_body(model.body).to(model.device, next(model.body.parameters()).dtype).eval()
+    if isinstance(model.body, LlamaBody):  # a module that is cast rounds what it computed for itself, too
+        stock.rotary_emb.inv_freq = model.body.frequencies_on(model.device).clone()
+    return stock
+
+
+def require_same_model(model: SpeechModel, stock: Any, sampling: Sampling, tolerance: float) -> None:
+    """The first logits of both loops, as a share of their size."""
+    given = prompts(model, 1)
+    ours, theirs = (
+        Streams(model, given, replace(sampling, max_codes=1)).logits,
+        their_loop(model, stock, given, sampling).logits,
+    )
+    difference = float((ours - theirs.float()).norm() / ours.norm())
+    if not difference < tolerance:
+        raise SystemExit(f"the peer is another model: its logits are {difference:.1e} away, {tolerance:.0e} allowed")
 
 
 def measured(name: str, num_streams: int, rounds: Rounds, given: list[Prompt], num_rounds: int) -> list[Line]:
     """Every variant once to warm up, then all of them in turn."""
     results: dict[str, list[tuple[int, float]]] = {variant: [] for variant in rounds}
+    first: dict[str, float] = {}
     for index in range(num_rounds + 1):
         for variant, run in rounds.items():
+            start = time.perf_counter()
             found = run(given)
             if index:
                 results[variant].append(found)
+            else:
+                first[variant] = time.perf_counter() - start
     lines = []
-    for variant, found in results.items():
-        rates = [num_streams * count / seconds for count, seconds in found]
+    for variant, found_rounds in results.items():
+        rates = [num_streams * count / seconds for count, seconds in found_rounds]
         rate = statistics.median(rates)
-        step = 1e3 * num_streams / rate
-        lines.append(Line(name, num_streams, variant, found[0][0], step, rate, rates))
+        lines.append(Line(name, num_streams, variant, 1e3 * num_streams / rate, rate, rates, first[variant]))
     peers = [line.codes_per_second for line in lines if line.variant in PEERS]
     return [replace(line, ratio=line.codes_per_second / max(peers)) for line in lines] if peers else lines
 
@@ -191,24 +206,27 @@ def machine(device: str) -> dict[str, str]:
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     for package in ("transformers", "triton"):
         if find_spec(package) is not None:
-            versions[package] = str(__import__(package).__version__)
+            versions[package] = version(package)
     where = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     return {"machine": where, "date": datetime.date.today().isoformat()} | versions
 
 
 def show(lines: list[Line], about: dict[str, str]) -> None:
     print(", ".join(f"{key} {value}" for key, value in about.items()))
-    print("\n| model | streams | variant | ms a step | codes a second | of the fastest peer |\n|---|---|---|---|---|---|")
+    print(
+        "\n| model | streams | variant | ms a step | codes a second | of the fastest peer | first time, s |\n|---|---|---|---|---|---|---|"
+    )
     for line in lines:
         ratio = f"{line.ratio:.1f}x" if line.ratio else ""
         cells = (line.model, line.streams, line.variant, f"{line.milliseconds_per_step:.3f}")
-        print(f"| {' | '.join(map(str, cells))} | {line.codes_per_second:,.0f} | {ratio} |")
+        print(f"| {' | '.join(map(str, cells))} | {line.codes_per_second:,.0f} | {ratio} | {line.first_seconds:.1f} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--no-peer", action="store_true", help="only our own loops")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--codes", type=int, default=256, help="spoken by our loop in a round")
@@ -221,13 +239,14 @@ def main() -> None:
     lines: list[Line] = []
     about = machine(settings.device)
     for name in settings.models:
-        for rounds in variants(name, settings):
-            for num_streams in settings.streams:
-                model, _ = random_model(name, settings.tiny, "cpu" if settings.tiny else settings.device)
-                lines += measured(name, num_streams, rounds, prompts(model, num_streams), settings.rounds)
-                if settings.out is not None:  # what is measured is kept, whatever comes next
-                    settings.out.write_text(json.dumps({"about": about, "lines": [asdict(line) for line in lines]}))
-        gc.collect()
+        half, full, sampling = random_models(name, settings.tiny, settings.device)
+        rounds = variants(half, full, sampling, settings)
+        for num_streams in settings.streams:
+            lines += measured(name, num_streams, rounds, prompts(half, num_streams), settings.rounds)
+            if settings.out is not None:  # what is measured is kept, whatever comes next
+                settings.out.write_text(
+                    json.dumps({"about": about, "lines": [asdict(line) for line in lines]}, indent=1)
+                )
     show(lines, about)
 
 

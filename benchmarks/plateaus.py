@@ -47,7 +47,7 @@ CLIPS, HELD_OUT, PIECES = 800, 48, 40
 WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"schedule": "constant"},
-    {"mode": "merged", "full_body": True},
+    {"mode": "merged", "full_body": True, "retention_bound": None},
     {"mode": "rows-only", "row_rate": 1e-2},
     {"adapter_rate": 1e-3, "row_rate": 2e-3},
 )

@@ -131,11 +131,10 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     spelling = Spelling.of(kind, open_tokenizer(silent.tokenizer), None, None)
     world = World(family_name, silent, folder, spelling, MadeFrom("a" * 64, "b" * 64), seed)
     clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
-    rates = {"rows": 3e-3, "adapter": 3e-3, "body": 3e-3}
     options = TrainOptions(
         mode="merged",
         full_body=True,
-        rates=rates,
+        rates={"rows": 3e-3, "adapter": 3e-3, "body": 3e-3},
         steps=steps,
         warmup_steps=20,
         pack_tokens=4_000,

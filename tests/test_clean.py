@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
 from voxgraft.asking import answering
@@ -20,10 +22,16 @@ from voxgraft.errors import VoxgraftError
 from voxgraft.results import Line, Table, plain
 from voxgraft.run import RunFolder
 from voxgraft.settings import CleanSettings
-from voxgraft.training.saving import set_aside
+from voxgraft.training.saving import TrainState, save_step, set_aside
 from voxgraft.training.step_folders import whole_steps
 
 ROOT = Path(__file__).parent.parent
+IMPATIENT = """
+import sys
+from voxgraft.cli import bars, run
+bars.PATIENCE_SECONDS, bars.TICK_SECONDS = 0.0, 0.001
+sys.exit(run(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -220,14 +228,19 @@ def test_keep_must_leave_a_step(run: RunFolder, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 2), (b"n\n", 4), (b"\n", 4)])
 def test_a_person_at_a_terminal_is_asked(run: RunFolder, answer: bytes, left: int) -> None:
+    large = {"body": {"weight": torch.zeros(10_000_000)}}
+    save_step(run, TrainState(400, large, {}), keep_last=9, keep=[200])  # long enough to hash for a bar to show
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "voxgraft", "clean", str(run.path)]
-    process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT)
+    words = [sys.executable, "-c", IMPATIENT, "clean", str(run.path)]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT, env=environment)
     os.close(theirs)
     shown = b""
-    while b"[y/N]" not in shown:
+    while b"[y/N]" not in shown and select.select([ours], [], [], 60)[0]:
         shown += os.read(ours, 4096)
+    assert b"checking step 400" in shown
     assert b"step-000100" in shown
+    assert shown.endswith(b"[y/N] ")
     os.write(ours, answer)
     out, _ = process.communicate()
     os.close(ours)

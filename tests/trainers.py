@@ -34,6 +34,7 @@ OPTIONS = TrainOptions(
     pack_tokens=400,
     silent_share=0.2,
     weight_decay=0.1,
+    kl_weight=0.0,
 )
 EVERY = Every(log=1, validate=4, save=4, sample=100, keep_last=2)
 
@@ -51,8 +52,19 @@ class Place:
         make_random_base(family_name, folder / "base", size="tiny", seed=1)
         model = open_model(family(family_name), place.files)
         frame = replace(model.frame, num_text_ids=model.num_text_ids + NUM_NEW)
-        for at, (name, clips) in enumerate((("train", 24), ("valid", 8), ("replay", 16))):
+        for at, (name, clips) in enumerate((("train", 24), ("valid", 8))):
             make_set(folder / name, family_name, frame, clips=clips, speakers=4, seed=at, seconds=(0.5, 2.0))
+        make_set(
+            folder / "replay",
+            family_name,
+            model.frame,
+            clips=16,
+            speakers=4,
+            seed=2,
+            seconds=(0.5, 2.0),
+            language="en",
+            role="replay",
+        )
         return place
 
     @property
@@ -63,7 +75,7 @@ class Place:
 def loop_of(
     place: Place, run: Path, options: TrainOptions = OPTIONS, every: Every = EVERY, group: Processes | None = None
 ) -> Loop:
-    """A training that has not begun."""
+    """A training that has not begun. With a KL weight, merged mode has replay, and stays near the base on it."""
     from voxgraft.corpus.sets import open_set
 
     kind = family(place.family_name)
@@ -77,10 +89,14 @@ def loop_of(
         for point in kind.graft_points
     }
     trained = prepare(model, rows, options)
-    sets, valid = [open_set(place.folder / "train")], [open_set(place.folder / "valid")]
+    has_replay = options.mode == "merged" and options.kl_weight > 0
+    sets = [open_set(place.folder / name) for name in ("train", "replay")[: 1 + has_replay]]
+    valid = [open_set(place.folder / "valid")]
     order = StreamOptions(options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning)
-    stream = Stream(sets, [1.0], options.tokens_per_step, options.seed, order)
-    stepper = Stepper(trained, make_optimizer(trained, options), Examples(kind, model, sets), options, group)
+    stream = Stream(sets, [3.0, 1.0][: len(sets)], options.tokens_per_step, options.seed, order)
+    examples = Examples(kind, model, sets, near=frozenset([1] if has_replay else []))
+    frozen = open_model(kind, place.files) if has_replay and options.full_body else None
+    stepper = Stepper(trained, make_optimizer(trained, options), examples, options, group, frozen)
     validation = Validation(trained, Examples(kind, model, valid), items_of(valid, 0, order), options.pack_tokens)
     run.mkdir(exist_ok=True)
     return Loop(RunFolder(run), stepper, stream, {"am": validation}, every)

@@ -16,6 +16,7 @@ from voxgraft.corpus.clips import ClipSet, Role
 from voxgraft.corpus.community import open_pairs, split_language
 from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
 from voxgraft.corpus.set_checks import check_set
+from voxgraft.corpus.set_header import read_set_file
 from voxgraft.corpus.sets import open_set
 from voxgraft.corpus.stream import Stream, StreamOptions
 from voxgraft.errors import ConfigError, FileError, Finding, GraftError, finding
@@ -112,20 +113,16 @@ def open_course(
     opener = _Opener(run, settings, graft, spelling, frame)
     train = opener.open(settings.data.train or (run.data_set("train"),), "train")
     replay = opener.open(settings.data.replay, "replay", of_base=True) if mode == "merged" else ()
-    valid = {graft.card.language: opener.open(settings.data.valid or (run.data_set("valid"),), "valid")}
+    valid = opener.open(settings.data.valid or (run.data_set("valid"),), "valid")
+    measured = opener.open(settings.data.replay_valid, "valid", of_base=True)
     device = chosen_device(settings.train.device)
     learnt, held_out = _self_made(opener, mode, files, train, device)
     replay = (*replay, *learnt)
-    for clips in (*opener.open(settings.data.replay_valid, "valid", of_base=True), *held_out):
-        language = clips.header.language
-        valid[language] = (*valid.get(language, ()), clips)
-    bound = _bound(opener, mode, replay, frozenset(valid) - {graft.card.language})
     weights = _weights(train, replay, settings.data.replay_share)
     stream = _stream((*train, *replay), weights, settings, family, frame)
-    for report in stream.report():
-        opener.findings += report.findings()
-    opener.findings += row_findings(train, graft.card.base_pieces, graft.card.num_rows)
-    opener.findings += prompt_findings((*train, *replay), stream)
+    opener.look_at_order(train, replay, stream)
+    by_language = {graft.card.language: valid, **_by_language((*measured, *held_out))}
+    bound = _bound(opener, mode, replay, frozenset(by_language) - {graft.card.language})
     return Course(
         run,
         family,
@@ -134,7 +131,7 @@ def open_course(
         spelling,
         (*train, *replay),
         weights,
-        valid,
+        by_language,
         stream,
         replace(_options(settings.train, family, stream, device), mode=mode),
         _every(settings.train),
@@ -176,18 +173,16 @@ class _Opener:
 
     def open(self, places: Sequence[Path], role: Role, *, of_base: bool = False) -> tuple[ClipSet, ...]:
         """Sets of the new language, or those that must be of base languages."""
-        opened = tuple(self._open_one(place, role, of_base) for place in places)
-        for clips in opened if of_base else ():
-            if clips.header.language == self.graft.card.language:
-                found = f"{clips.name} is in {clips.header.language}, the new language"
-                raise GraftError("replay-language", found, expected="a base language", where=clips.name)
-        return opened
+        return tuple(self._open_one(place, role, of_base) for place in places)
 
     def _open_one(self, place: Path, role: Role, of_base: bool) -> ClipSet:
         if is_folder(place):
+            stated = read_set_file(place).header.language
+            self._refuse_new_language(place, stated, of_base)
             clips = open_set(place, expected=self._expected(role, of_base))
         else:
             clips = self._adopt(place, role, of_base)
+            self._refuse_new_language(place, clips.header.language, of_base)
         unknown = self.graft.tokenizer.unknown_id if role != "replay" else None
         frame = self.frame if clips.header.language == self.graft.card.language else self.base_frame()
         self.findings += check_set(
@@ -195,6 +190,11 @@ class _Opener:
         )
         self.findings += spelling_findings(clips, lambda text: self.spelling.encode(text, clips.header.language))
         return clips
+
+    def _refuse_new_language(self, place: Path, language: str, of_base: bool) -> None:
+        if of_base and language == self.graft.card.language:
+            found = f"{place.name} is in {language}, the new language"
+            raise GraftError("replay-language", found, expected="a base language", where=place)
 
     def _expected(self, role: Role, of_base: bool) -> dict[str, Any]:
         """A set of a base language is spelled by the base's own tokenizer."""
@@ -229,8 +229,23 @@ class _Opener:
         self.findings += clips.findings
         return clips
 
+    def look_at_order(self, train: Sequence[ClipSet], replay: Sequence[ClipSet], stream: Stream) -> None:
+        """What is wrong with the sets as they will be met."""
+        for report in stream.report():
+            self.findings += report.findings()
+        self.findings += row_findings(train, self.graft.card.base_pieces, self.graft.card.num_rows)
+        self.findings += prompt_findings((*train, *replay), stream)
+
     def base_frame(self) -> Frame:
         return replace(self.frame, num_text_ids=self.spelling.base.size)
+
+
+def _by_language(sets: Sequence[ClipSet]) -> dict[str, tuple[ClipSet, ...]]:
+    found: dict[str, tuple[ClipSet, ...]] = {}
+    for clips in sets:
+        language = clips.header.language
+        found[language] = (*found.get(language, ()), clips)
+    return found
 
 
 def _self_made(

@@ -47,7 +47,7 @@ class History:
     samples: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     best_step: int = 0
     ended: Event | None = None
-    """How training ended, if nothing came after it."""
+    """How training ended, if it was not gone on with."""
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]]) -> History:
@@ -73,7 +73,10 @@ class History:
             self.num_steps = values["now"]
         if isinstance(values.get("state"), str):
             self.states.append(Event(step, {"state": values["state"], "why": values.get("why")}))
-        self.ended = Event(step, values) if kind == "end" else None
+        if kind == "end":
+            self.ended = Event(step, values)
+        elif kind in ("start", "step"):
+            self.ended = None
 
     @property
     def last_step(self) -> int:

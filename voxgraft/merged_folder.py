@@ -61,19 +61,12 @@ def write_merged(course: Course, loop: Loop, outcome: Outcome) -> Merged:
     """Measure points between base and the best step, and write the chosen one. All processes come here; one writes."""
     step = outcome.standing.best_step or outcome.step
     state = load_step(course.run, step).state
-    trained, bound = loop.stepper.trained, course.bound
-    trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
-    as_in_the_seeds = course.options.mode == "as-in-the-seeds"
-    shares = (1.0,) if as_in_the_seeds else course.interpolate
-    between = Between(trained, {} if as_in_the_seeds else _base_body(course, loop))
-    first = outcome.standing.first
-    points = [Point(1.0, {}, {})]
-    if not as_in_the_seeds:
-        points = measured_points(between, loop.validations, shares, bound, first)
+    loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    points = _points(course, loop, outcome)
     chosen = chosen_point(points)
     _journal(loop, outcome.step, points, chosen)
-    folder = course.run.path / (SEEDS_NAME if as_in_the_seeds else MERGED_NAME)
-    merged = Merged(folder, step, chosen, tuple(points), first)
+    folder = course.run.path / (SEEDS_NAME if course.options.mode == "as-in-the-seeds" else MERGED_NAME)
+    merged = Merged(folder, step, chosen, tuple(points), outcome.standing.first)
     if loop.first:
         _write(course, state, merged)
     return merged
@@ -92,6 +85,15 @@ def read_merged(folder: Path) -> dict[str, Any]:
     return card
 
 
+def _points(course: Course, loop: Loop, outcome: Outcome) -> list[Point]:
+    """What was trained as in the seeds is shown as it is; merged training is also tried in part."""
+    if course.options.mode == "as-in-the-seeds":
+        return [Point(1.0, {name: validation.run().speech_loss for name, validation in loop.validations.items()}, {})]
+    between = Between(loop.stepper.trained, _base_body(course, loop))
+    first = outcome.standing.first
+    return measured_points(between, loop.validations, course.interpolate, course.bound, first)
+
+
 def _base_body(course: Course, loop: Loop) -> dict[str, Tensor]:
     """The base's own values of a body that was trained itself."""
     body = loop.stepper.trained.parameters.get("body", {})
@@ -101,8 +103,7 @@ def _base_body(course: Course, loop: Loop) -> dict[str, Tensor]:
 
 def _journal(loop: Loop, step: int, points: Sequence[Point], chosen: Point) -> None:
     for point in points:
-        if point.losses:
-            loop.write("interpolation", step, **point.to_json(), chosen=point is chosen)
+        loop.write("interpolation", step, **point.to_json(), chosen=point is chosen)
     if chosen.passed:
         rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in chosen.passed.items())
         item = finding("point-past-bound", f"a share of {chosen.share:g} has raised the loss of {rises}")

@@ -17,6 +17,7 @@ from voxgraft.nn.frozen import TrainableReport, trainable_report
 from voxgraft.training.gauges import memory_estimate, memory_now
 from voxgraft.training.loop import Loop
 from voxgraft.training.options import TrainOptions
+from voxgraft.training.replay import is_self_made
 from voxgraft.training.resuming import Change
 
 __all__ = ["opening_lines"]
@@ -40,13 +41,14 @@ def opening_lines(course: Course, loop: Loop, start: int, changed: Sequence[Chan
         "fixed": _fixed(report),
         "device": _device(loop),
         "data": _data(course, loop),
+        "replay": _replay(course, loop),
         "a step": _step(course, start),
         "rates": _rates(loop),
         "steps": _steps(course, loop),
         "memory": _memory(loop),
         "time": _time(loop, start),
         "start": _start(loop, start),
-        "changed": "; ".join(map(str, changed)),
+        "changed": "; ".join(str(part) for change in changed for part in _parts(change)),
     }
     return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
 
@@ -108,6 +110,22 @@ def _data(course: Course, loop: Loop) -> str:
     return f"{', '.join(learnt)}, {brief_seconds(seconds)}; held out: {_joined(held_out) or 'nothing'}"
 
 
+def _replay(course: Course, loop: Loop) -> str:
+    """What holds a merged model to its base: sets of base languages, nearness to the base, and the bound."""
+    if not course.replay:
+        return ""
+    kinds = {at: "spoken by the base itself" if is_self_made(course.train[at]) else "recorded" for at in course.replay}
+    sets = [f"{course.train[at].name} ({kinds[at]})" for at in sorted(course.replay)]
+    share = sum(course.weights[at] for at in course.replay) / sum(course.weights)
+    words = [f"{share:.0%} of every step from {', '.join(sets)}", f"KL to the base weighs {course.options.kl_weight:g}"]
+    if loop.stepper.base is not None and loop.stepper.base.gate is None:
+        words.append("the base is in memory a second time")
+    if course.bound is not None:
+        languages = ", ".join(sorted(course.bound.languages))
+        words.append(f"stops when the loss of {languages} has risen by {course.bound.share:.1%}")
+    return "; ".join(words)
+
+
 def _step(course: Course, start: int) -> str:
     options = course.options
     clips = len(course.stream.step(start + 1))
@@ -154,6 +172,15 @@ def _start(loop: Loop, start: int) -> str:
     best = loop.standing
     known = f"; best so far: step {best.best_step:,}, {best.best_loss:.4f}" if best.best_loss is not None else ""
     return f"goes on from step {start:,}{known}"
+
+
+def _parts(change: Change) -> list[Change]:
+    """A change of several values at once, such as the rates, as one of each."""
+    was, now = change.was, change.now
+    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
+        return [change]
+    keys = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
+    return [Change(f"{change.key}.{key}", was.get(key), now.get(key), change.fixed) for key in keys]
 
 
 def _joined(texts: Mapping[Any, str]) -> str:

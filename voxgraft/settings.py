@@ -177,6 +177,17 @@ class CleanSettings(Settings):
     """Remove without asking."""
 
 
+class PlotSettings(Settings):
+    """The runs whose curves are drawn."""
+
+    runs: tuple[Path, ...] = Field(min_length=1)
+    """Folders of runs, also of those that train. One is drawn whole; of several the held-out losses are compared."""
+    output: Path | None = None
+    """Name of the two pictures, without ending. Empty: curves in the run's folder, or of several runs in this one."""
+    overwrite: bool = False
+    """Replace pictures that are there. Those of a run, in its own folder, are always drawn anew."""
+
+
 class RandomBaseSettings(Settings):
     """The base that is made."""
 

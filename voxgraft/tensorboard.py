@@ -1,12 +1,13 @@
 """A run for TensorBoard: event files in `tensorboard/` that say what the journal says, and nothing else.
 
-They follow the journal while a run trains, and are made anew where it was cut. That they cannot be written is worth a
+They follow the journal while a run trains, and are made anew after it was cut. That they cannot be written is worth a
 finding, never the end of a training.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -56,17 +57,22 @@ class EventFiles:
             _append(self._file, new)
 
     def _begun(self, data: bytes) -> Path:
-        """The file that the journal's events are in: the last one if it fits, else a new one, and no other of ours."""
+        """The file that the journal's events are in: the last one if it fits, else a new one."""
         old = {int(match[1]): path for path in _files(self._folder) if (match := _OURS.fullmatch(path.name))}
-        last = old.get(max(old, default=0))
-        if last is not None and len(old) == 1 and data.startswith(known := last.read_bytes()):
-            _append(last, data[len(known) :])
-            return last
-        # A new name, later than the old ones: a TensorBoard that is running reads it and lets go of what was cut.
+        paths = [old[number] for number in sorted(old)]
+        before, last = paths[:-1], paths[-1:]
+        alone = bool(last) and not any(path.stat().st_size for path in before)
+        if alone and data.startswith(known := last[0].read_bytes()):
+            _append(last[0], data[len(known) :])
+            return last[0]
         new = self._folder / f"events.out.tfevents.{max(old, default=0) + 1:010d}.voxgraft"
         with replacing(new) as stream:
             stream.write(data)
-        for path in old.values():
+        # A TensorBoard that is running goes on from the file that it reads to one of a later name, which makes void
+        # what came before; it would not, were the file gone.
+        for path in last:
+            os.truncate(path, 0)
+        for path in before:
             path.unlink()
         return new
 
@@ -158,7 +164,7 @@ def _texts(entry: Mapping[str, Any]) -> dict[str, str]:
         spoken = [item for item in entry.get("spoken") or () if isinstance(item, Mapping)]
         said = [f"{item.get('name')}: {item.get('text')} ({item.get('seconds')} s)" for item in spoken]
         texts["samples"] = "  \n".join([str(entry.get("folder", "")), *said])
-    elif kind in ("start", "changed", "stop-asked", "end"):
+    elif kind in ("start", "changed", "stop-asked", "end", "interpolation"):
         words = [f"{key} {value}" for key, value in entry.items() if key not in ("kind", "step", "wall_time")]
         texts["run"] = f"{kind}: {', '.join(words)}"
     return texts

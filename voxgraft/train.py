@@ -119,7 +119,9 @@ def _left(course: Course, loop: Loop, outcome: Outcome, start: int) -> TrainResu
 
 
 def _merged_lines(merged: Merged) -> list[Line]:
-    lines: list[Line] = [f"merged: {merged.folder}, a share of {merged.point.share:g} of step {merged.step:,}"]
+    lines: list[Line] = [
+        f"{merged.folder.name}: {merged.folder}, a share of {merged.point.share:g} of step {merged.step:,}"
+    ]
     return lines + [
         f"  {name}: speech loss {merged.first[name]:.4f} before, {loss:.4f} now"
         for name, loss in merged.point.losses.items()
@@ -198,10 +200,7 @@ def _watch(course: Course, loop: Loop, sentences: Sequence[Sentence]) -> Watch:
 def _frozen_copy(course: Course) -> SpeechModel:
     """The base, to stay near to where the body itself is trained."""
     dtype = HALF.get(course.options.precision, torch.float32)
-    model = open_model(course.family, course.files, device=course.device, dtype=dtype)
-    if course.options.compile:
-        model.body.compile_blocks()
-    return model
+    return open_model(course.family, course.files, device=course.device, dtype=dtype)
 
 
 def _model(course: Course) -> Trained:

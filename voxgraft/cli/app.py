@@ -65,19 +65,27 @@ def _run_verb(line: CommandLine, console: Console) -> int:
         console.show_settings(settings.model_dump())
         return EXIT_FINE
     verb = line.verb.load()
-    silent = line.quiet or line.json
-    with _progress_shown(silent=silent), questions.answered(silent=silent):
+    follower = _is_follower()
+    silent = line.quiet or line.json or follower
+    with _progress_shown(silent=silent) as settle, questions.answered(settle, silent=silent):
         result = verb(settings)
-    console.show(result)
+    if not follower:
+        console.show(result)
     return result.exit_code
 
 
+def _is_follower() -> bool:
+    """Whether `torchrun` has started this process as another than the first: of many that do the same one prints."""
+    return "LOCAL_RANK" in os.environ and os.environ.get("RANK", "0") != "0"
+
+
 @contextlib.contextmanager
-def _progress_shown(*, silent: bool) -> Iterator[None]:
+def _progress_shown(*, silent: bool) -> Iterator[Callable[[], None]]:
+    """Yields a function after which nothing is drawn of jobs that have ended."""
     if silent:
-        yield
+        yield lambda: None
         return
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
     display = bars.Bars(sys.stderr) if can_redraw else bars.Lines(sys.stderr)
     with bars.Board(display, bars.PATIENCE_SECONDS) as board, progress.listening(board):
-        yield
+        yield board.look

@@ -173,6 +173,8 @@ class Bars:
         self._words.pop(job, None)
         if self._progress is not None and job in self._bars:
             self._progress.remove_task(self._bars.pop(job))
+            if not self._bars:
+                self._stop_bars()  # with no bar left it would still draw, over whatever a verb asks meanwhile
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         if self._view is None:

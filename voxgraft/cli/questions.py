@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from voxgraft import asking
 from voxgraft.cli.console import print_lines
@@ -14,12 +14,20 @@ YES = ("y", "yes")
 
 
 @contextlib.contextmanager
-def answered(*, silent: bool) -> Iterator[None]:
-    """Let the person at the terminal answer what a verb asks; nobody does where there is no terminal."""
+def answered(settle: Callable[[], None], *, silent: bool) -> Iterator[None]:
+    """Let the person at the terminal answer what a verb asks; nobody does where there is no terminal.
+
+    `settle` is called before a question, so that no bar is drawn over it.
+    """
     if silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
         yield
         return
-    with asking.answering(_ask):
+
+    def ask(lines: Sequence[Line], question: str) -> bool:
+        settle()
+        return _ask(lines, question)
+
+    with asking.answering(ask):
         yield
 
 

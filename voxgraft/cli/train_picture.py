@@ -132,6 +132,7 @@ def _notes(watched: Watched) -> list[tuple[str, str, str]]:
     notes = [
         ("use", ", ".join(uses), ""),
         ("retention", retention_words(history), ""),
+        ("KL", f"{facts['kl']} from the base, on replay" if "kl" in facts else "", ""),
         ("speed", ", ".join(facts[name] for name in ("speed", "pass", "memory") if name in facts), ""),
         ("rates", facts.get("rates", ""), ""),
         ("state", state_words(state) if state else "", STATES.get(state.get("state", ""), "")),

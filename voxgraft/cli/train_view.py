@@ -50,6 +50,8 @@ def event_lines(kind: str, step: int, values: Mapping[str, Any], watched: Watche
         return [(f"step {step:,}: {first}", LEVELS.get(item.level, "")), *((line, "") for line in rest)]
     if kind == "samples":
         return [(f"step {step:,}: {_sample_words(values)}", "")]
+    if kind == "interpolation":
+        return [(f"step {step:,}: {_share_words(values)}", "bold" if values.get("chosen") else "")]
     if kind == "stop-asked":
         return [(f"step {step:,}: stops: {values.get('why', '')}", "bold yellow")]
     if isinstance(values.get("state"), str) and watched.history.state_changed:
@@ -175,3 +177,11 @@ def _sample_words(values: Mapping[str, Any]) -> str:
         length = "" if seconds is None else f" {seconds:.1f} s"
         words.append(f"{spoken.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
     return f"samples in {values.get('folder', '?')}: {', '.join(words)}" if words else "samples"
+
+
+def _share_words(values: Mapping[str, Any]) -> str:
+    """One point on the way from the base to what was trained."""
+    losses = {str(name): number(loss) for name, loss in (values.get("speech_losses") or {}).items()}
+    words = [f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None]
+    chosen = ", chosen" if values.get("chosen") else ""
+    return f"share {number(values.get('share')) or 0:g} of what was trained: speech loss {', '.join(words)}{chosen}"

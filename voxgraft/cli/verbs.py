@@ -95,6 +95,13 @@ VERBS = (
         flags=TOKENIZER_FILE,
     ),
     Verb(
+        "plot",
+        settings.PlotSettings,
+        "voxgraft.plot:plot",
+        "Draw the curves of a run, or compare several, as PNG and SVG. Reads only, also while a run trains.",
+        positional=("runs",),
+    ),
+    Verb(
         "check",
         settings.CheckSettings,
         "voxgraft.check:check",

@@ -76,11 +76,13 @@ class Watched:
             return {}
         last = self.history.steps[self.history.last_logged]
         speed, epoch = number(last.get("positions_per_second")), number(last.get("epoch"))
+        kl = number(last.get("kl"))
         rates = [f"{part} {brief_rate(rate)}" for part, rate in (last.get("rates") or {}).items()]
         found = {
             "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
             "pass": f"pass {epoch:,.2f}" if epoch is not None else "",
             "rates": ", ".join(rates),
+            "kl": f"{kl:.4f}" if kl is not None else "",
             "memory": f"memory {_memory_words(last)}" if _memory_words(last) else "",
         }
         return {name: text for name, text in found.items() if text}
@@ -115,8 +117,9 @@ class Watched:
 
 
 def loss_words(values: Mapping[str, Any]) -> str:
-    """Both losses of a line."""
-    return "  ".join(f"{name} {_figure(values.get(key), '.4f')}" for name, key in LOSSES.items())
+    """The losses of a line."""
+    kl = {"kl": "kl"} if "kl" in values else {}
+    return "  ".join(f"{name} {_figure(values.get(key), '.4f')}" for name, key in {**LOSSES, **kl}.items())
 
 
 def held_out_words(history: History, values: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ Shapes: N streams, R rows, V speech rows, W width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,13 +80,10 @@ class FastLoop:
 
     def _captured(self, model: SpeechModel) -> torch.cuda.CUDAGraph:
         self.state.begin(model.frame)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # kernels are compiled and libraries wake up outside of the graph
-            self._once(model)
-        torch.cuda.current_stream().wait_stream(side)
+        self._once(model)  # kernels are compiled and libraries wake up outside of the graph
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with _no_autocast_cache(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(LOOK_EVERY):
                 self._once(model)
         return graph
@@ -109,3 +108,15 @@ class FastLoop:
             kind.guided, kind.drawn, kind.top_k, kind.top_p, LOOK_EVERY, 1 << (num_speech_rows - 1).bit_length(),
             num_warps=16,
         )  # fmt: skip
+
+
+@contextmanager
+def _no_autocast_cache() -> Iterator[None]:
+    """Autocast keeps weights that it has rounded until it ends; a graph would go on reading them."""
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

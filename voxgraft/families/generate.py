@@ -73,6 +73,11 @@ class Speaker:
         """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
         return Streams(self.model, prompts, sampling, self).run()
 
+    @property
+    def loops(self) -> list[FastLoop]:
+        """The captured graphs that are kept, the last used at the end."""
+        return list(self._loops.values())
+
     def loop(self, kind: LoopKind, longest_prompt: int, max_codes: int) -> FastLoop | None:
         """A graph for streams like these, captured if there is none; None where only plain steps can be taken."""
         model, dtype = self.model, speaking_dtype(self.model)
@@ -83,7 +88,8 @@ class Speaker:
             self._body = PackedBody(model.body, dtype)
         self._body.refresh(model.body)
         found = self._loops.pop(kind, None)
-        if found is None or found.length < longest_prompt + max_codes + LOOK_EVERY or found.max_codes < max_codes:
+        needed = longest_prompt + _rounded_up(max_codes, LOOK_EVERY)
+        if found is None or found.length < needed or found.max_codes < max_codes:
             room = min(_rounded_up(max_codes, ROOM), model.frame.max_codes)
             length = _rounded_up(longest_prompt, ROOM) + _rounded_up(room, LOOK_EVERY)
             found = None  # its cache makes way for the larger one
@@ -107,7 +113,10 @@ class Speaker:
 
 
 class Streams:
-    """N utterances in the course of being spoken. Everything that a step touches stays on the device."""
+    """N utterances in the course of being spoken. Everything that a step touches stays on the device.
+
+    Those of one speaker share its room: begin new ones when the old are done.
+    """
 
     @torch.no_grad()
     def __init__(
@@ -139,6 +148,11 @@ class Streams:
     def codes(self) -> Tensor:
         """What was spoken so far, then stops. [N, most codes]"""
         return self.state.codes
+
+    @property
+    def num_spoken(self) -> Tensor:
+        """How many codes that is. [N]"""
+        return self.state.num_spoken
 
     @torch.no_grad()
     def run(self) -> list[Spoken]:
@@ -225,7 +239,7 @@ class Streams:
                 own.exponential_(generator=generator)
 
     def _result(self) -> list[Spoken]:
-        num_spoken = min(int(self.state.num_spoken[0]), self.sampling.max_codes)
+        num_spoken = min(int(self.num_spoken[0]), self.sampling.max_codes)
         stop, spoken = self.frame.speech_stop, []
         for row in self.codes[:, :num_spoken].tolist():
             stopped = stop in row

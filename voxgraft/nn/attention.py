@@ -85,12 +85,11 @@ class Packing:
         if made.backend == "sdpa":
             groups, places = _grouped(np.asarray(lengths), ends - np.asarray(lengths))
             made = replace(made, groups=groups, places=places)
-        moved = made.to(device)
-        return replace(moved, block_mask=_block_mask(moved)) if moved.backend == "flex" else moved
+        return made.to(device)
 
     def to(self, device: torch.device | str) -> Packing:
         """The same pack with its tensors on a device."""
-        return replace(
+        moved = replace(
             self,
             offsets=self.offsets.to(device),
             positions=self.positions.to(device),
@@ -98,6 +97,7 @@ class Packing:
             groups=tuple(group.to(device) for group in self.groups),
             places=None if self.places is None else self.places.to(device),
         )
+        return replace(moved, block_mask=_block_mask(moved)) if self.backend == "flex" else moved
 
     @property
     def last(self) -> Tensor:
@@ -241,7 +241,7 @@ def _block_mask(packing: Packing) -> Any:
 def _compiled_flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=True)
+    return torch.compile(flex_attention)
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any) -> Tensor:

@@ -61,8 +61,8 @@ def draw_code(
 ):
     """Draw one stream's next code from its logits, remember it, and say what is to be fed next.
 
-    `settings` holds guidance, penalty, temperature, min-p, top-k and top-p. A stream that has spoken `max_codes` goes on
-    in place: it is asked for more only because others are.
+    `settings` holds guidance, penalty, temperature, min-p, top-k and top-p. A stream that has spoken `max_codes` goes
+    on in place, since it is asked for more only to the end of a graph.
     """
     n = tl.program_id(0)
     v = tl.arange(0, BLOCK_V)
@@ -81,7 +81,9 @@ def draw_code(
         x = x / tl.load(settings_at + 2)
         keys = _ordered(x)
         if TOP_K:
-            x = tl.where(keys >= _lowest_kept(keys, tl.where(inside, 1.0, 0.0), tl.load(settings_at + 4)), x, -float("inf"))
+            x = tl.where(
+                keys >= _lowest_kept(keys, tl.where(inside, 1.0, 0.0), tl.load(settings_at + 4)), x, -float("inf")
+            )
         shares = tl.exp(x - tl.max(x, 0))
         shares = tl.where(shares < tl.load(settings_at + 3), 0.0, shares)
         if TOP_P:

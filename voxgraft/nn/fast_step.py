@@ -73,7 +73,7 @@ class FastStep:
         Fewer vectors than rows are taken again and again. [R, W] or [a divisor of R, W] -> [R, W], valid until the next
         call.
         """
-        self._x[0].unflatten(0, (-1, len(vectors))).copy_(vectors)
+        self._x[0].view(-1, *vectors.shape).copy_(vectors)
         self._x[1].zero_()
         if self._few:
             self._few_rows()
@@ -110,7 +110,7 @@ class FastStep:
         return torch.cat([angles.cos(), angles.sin()], 1)
 
     def _normed_linear(self, norm: PackedPart, layer: PackedPart, out: Tensor, activation: str) -> None:
-        """All programs run beside each other: each makes four lines at once, or takes turns of two where room is short."""
+        """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
         num_inputs, num_outputs = self.body.width, out.shape[1]
         enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * PIECE
         lines = (4 if enough else 2) * num_outputs // len(layer.weight)

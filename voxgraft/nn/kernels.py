@@ -12,9 +12,9 @@ residual `x` is kept as two numbers of half precision, the value and what its ro
 """
 
 # mypy: ignore-errors
-# ruff: noqa: N803, N806
-# (Triton's language looks like Python and is not: constants of the compilation are written in capitals, and what a
-# kernel needs it gets as parameters, however many.)
+# ruff: noqa: N803, N806, RUF005
+# (Triton's language looks like Python and is not: constants of the compilation are written in capitals, tuples grow by
+# addition, and what a kernel needs it gets as parameters, however many.)
 
 from __future__ import annotations
 
@@ -81,35 +81,8 @@ def _add_to_residual(x_at, place, lost, value, inside):
 
 
 @triton.jit
-def normed_linear(
-    x_at,
-    norm_at,
-    weight_at,
-    moments_at,
-    out_at,
-    eps,
-    K: tl.constexpr,
-    N: tl.constexpr,
-    R: tl.constexpr,
-    NORM: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ONCE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """out = activation(norm(x) weightᵀ + bias) of all rows, BLOCK_N outputs at a turn; `gated` has gates, then values.
-
-    Programs take turns until all outputs are made, unless there are so many of them that it happens at `ONCE`. The norm's own sums are taken along with the others, and applied to the result. For that, `moments` of a layer norm
-    holds the weights times its scale, and the weights times its shift plus the layer's bias: [2, N].
-    """
-    lines, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    first, stride = tl.program_id(0) * BLOCK_N, tl.num_programs(0) * BLOCK_N
-    weights = _weights(weight_at, first + lines, k, N, K, BLOCK_K)
-    if ACTIVATION == "gated":
-        values = _weights(weight_at + N * K, first + lines, k, N, K, BLOCK_K)
-    scale = _vector(norm_at, k, K, BLOCK_K)
-    _wait(EARLY)
+def _read_rows(x_at, scale, k, eps, K: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The residual times a norm's scale, and each row's mean and one over its spread, to be applied to products."""
     x = ()
     means = ()
     spreads = ()
@@ -129,6 +102,41 @@ def normed_linear(
             mean = tl.sum(total) / K
         means = means + (mean,)
         spreads = spreads + (tl.rsqrt(tl.maximum(tl.sum(squares) / K - mean * mean, 0.0) + eps),)
+    return x, means, spreads
+
+
+@triton.jit
+def normed_linear(
+    x_at,
+    norm_at,
+    weight_at,
+    moments_at,
+    out_at,
+    eps,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    NORM: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ONCE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """out = activation(norm(x) weightᵀ + bias) of all rows, BLOCK_N outputs at a turn; `gated` has gates, then values.
+
+    Programs take turns until all outputs are made, reading ahead; `ONCE` says that one turn is enough. `moments` of a
+    layer norm: the weights times its scale, and the weights times its shift plus the layer's bias. [2, N]
+    """
+    lines, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    first, stride = tl.program_id(0) * BLOCK_N, tl.num_programs(0) * BLOCK_N
+    weights = _weights(weight_at, first + lines, k, N, K, BLOCK_K)
+    values = ()
+    if ACTIVATION == "gated":
+        values = _weights(weight_at + N * K, first + lines, k, N, K, BLOCK_K)
+    scale = _vector(norm_at, k, K, BLOCK_K)
+    _wait(EARLY)
+    x, means, spreads = _read_rows(x_at, scale, k, eps, K, R, NORM, BLOCK_K)
     for begin in range(first, N, stride):
         n = begin + lines
         if not ONCE:
@@ -346,9 +354,7 @@ def add_norm(
 
 
 @triton.jit
-def activate(
-    x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
-):
+def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """The MLP's activation of `total` numbers, N in a row; `gated` reads rows of N gates and N values."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < total

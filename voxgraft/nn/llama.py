@@ -53,8 +53,14 @@ class LlamaBody(Body):
         self.embed_tokens = nn.Embedding(size.unused_rows, size.width)
         self.layers = nn.ModuleList(_Block(size) for _ in range(size.layers))
         self.norm = RmsNorm(size.width, size.eps)
-        frequencies = inverse_frequencies(self.head_width, size.theta, size.scaling)
-        self.register_buffer("frequencies", frequencies, persistent=False)  # [D / 2]
+        self._frequencies: dict[torch.device, Tensor] = {}
+
+    def frequencies_on(self, device: torch.device) -> Tensor:
+        """The rotary angle per position. No buffer: `.to(bfloat16)` would round it, and far positions with it. [D / 2]"""
+        if device not in self._frequencies:
+            made = inverse_frequencies(self.head_width, self.size.theta, self.size.scaling)
+            self._frequencies[device] = made.to(device)
+        return self._frequencies[device]
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -62,8 +68,7 @@ class LlamaBody(Body):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """[T, W] -> [T, W]"""
-        assert isinstance(self.frequencies, Tensor)
-        angles = context.positions[:, None, None].float() * self.frequencies.float()  # [T, 1, D / 2]
+        angles = context.positions[:, None, None].float() * self.frequencies_on(x.device)  # [T, 1, D / 2]
         rotation = (angles.cos(), angles.sin())
         for layer, block in enumerate(self.layers):
             x = self.through(block, x, layer, rotation, context)

@@ -73,8 +73,8 @@ class PackedBlock:
 def kind_of(body: Body) -> BodyKind | None:
     """What kind of body this is; None for one that the fast step does not know."""
     if isinstance(body, LlamaBody):
-        assert isinstance(body.frequencies, Tensor)
-        return BodyKind("rms", "gated", body.size.mlp, body.size.eps, body.frequencies)
+        frequencies = body.frequencies_on(body.norm.weight.device)
+        return BodyKind("rms", "gated", body.size.mlp, body.size.eps, frequencies)
     if isinstance(body, Gpt2Body):
         return BodyKind("layer", "gelu", 4 * body.size.width, body.size.eps, None)
     return None

@@ -73,8 +73,9 @@ def memory_estimate(stepper: Stepper) -> MemoryEstimate:
     own = {id(value) for value in model.parameters()}
     moved = [value for group in stepper.optimizer.param_groups for value in group["params"]]
     masters = [value for value in moved if id(value) not in own]
+    copies = [stepper.base.model] if stepper.base is not None and stepper.base.gate is None else []
     return MemoryEstimate(
-        weights=_num_bytes([*model.parameters(), *model.buffers()]),
+        weights=_num_bytes(value for each in (model, *copies) for value in (*each.parameters(), *each.buffers())),
         optimizer=(1 + MOMENTS) * _num_bytes(moved) + _num_bytes(masters),
         activations=_activation_bytes(model, stepper.options),
     )

@@ -23,7 +23,7 @@ from voxgraft.training.gauges import memory_now, num_classes
 from voxgraft.training.parts import optimizer_tensors
 from voxgraft.training.retention import Bound, bound_finding
 from voxgraft.training.saving import TrainState, save_step
-from voxgraft.training.step import Stepper
+from voxgraft.training.step import NonFiniteError, Stepper
 from voxgraft.training.validation import Validation, Validity
 
 __all__ = ["Every", "Loop", "Observer", "Outcome", "Standing"]
@@ -201,7 +201,11 @@ class Loop:
         items = self.stream.step(number)
         if number < self.stepper.options.steps:
             self.stepper.ahead.expect(lambda: self.stream.step(number + 1))
-        report = self.stepper.step(number, items)
+        try:
+            report = self.stepper.step(number, items)
+        except NonFiniteError as error:
+            self.write("finding", number, **error.finding.to_json())
+            raise
         seconds = time.perf_counter() - started
         if number % self.every.log == 0 or number == 1:
             self.write(

@@ -26,19 +26,20 @@ class Masters:
 
     def collect(self) -> None:
         """Add the gradients of the copies to those of the masters, and clear them; after every backward pass."""
-        copies, sums = [], []
+        copies, firsts = [], []
         for name, copy in self._copies.items():
             if copy.grad is None:
                 continue
             master = self.named[name]
             if master.grad is None:
-                master.grad = copy.grad.float()
-            else:
+                master.grad = torch.empty_like(master)
                 copies.append(copy.grad)
-                sums.append(master.grad)
+                firsts.append(master.grad)
+            else:
+                master.grad.add_(copy.grad)
             copy.grad = None
         if copies:
-            torch._foreach_add_(sums, copies)
+            torch._foreach_copy_(firsts, copies)
 
     @torch.no_grad()
     def spread(self) -> None:

@@ -157,7 +157,7 @@ class Speaking:
                         self.num_dropped += 1
                 advance(len(group))
                 if not self.num_kept:
-                    found = f"none of {self.num_dropped:,} utterances of the base came to its end by itself"
+                    found = f"none of {self.num_dropped:,} utterances of the base is speech that comes to an end"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
     def _prompt(self, one: Utterance, voice: Voice) -> Prompt:

@@ -86,8 +86,9 @@ class Stepper:
         self.group = group or Processes()
         self.ahead = Ahead(examples, options.pack_tokens, self.group)
         trained.model.body.checkpointing = options.checkpointing
-        if options.compile:
-            trained.model.body.compile_blocks()
+        for model in (trained.model, frozen):
+            if options.compile and model is not None:
+                model.body.compile_for_packs()
         self.base = _base_of(trained, frozen) if examples.near else None
         learner = Learner(trained.model, options.chunk, self.base)
         self.learner: nn.Module = learner

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -25,8 +26,8 @@ from voxgraft.training.faults import crossing
 __all__ = ["FileSum", "num_bytes", "read_group", "write_bytes", "write_group"]
 
 CHUNK_BYTES = 8 << 20
-SMALL_BYTES = 1 << 16
-"""Less than this is hashed at once: handing it to another thread takes longer."""
+MAX_WAITING = 8
+"""Pieces that may have been written and not hashed yet."""
 FORMATS: dict[torch.dtype, str] = {getattr(torch, name): stored for stored, name in TORCH_DTYPES.items()}
 
 
@@ -42,7 +43,8 @@ class FileSum:
 class Writing:
     """What every file of one save is written with."""
 
-    pool: Executor
+    pool: ThreadPoolExecutor
+    """Of one thread, which hashes what is written in its order."""
     advance: Callable[[int], None] = lambda _amount: None
 
 
@@ -68,27 +70,24 @@ def num_bytes(tensors: Mapping[str, Tensor]) -> int:
 
 
 class _HashingSink(Sink):
-    """Hashes each piece while it is written: both let other threads run, and each takes a while."""
+    """Hashes pieces in another thread while they are written. The pieces must stay as they are until `file_sum`."""
 
     def __init__(self, stream: IO[bytes], writing: Writing) -> None:
         super().__init__(stream, advance=writing.advance)
         self._pool = writing.pool
         self._sum = hashlib.sha256()
+        self._waiting: deque[Future[None]] = deque()
 
     def write(self, data: Bytes) -> None:
         crossing("save.write")
-        if len(data) < SMALL_BYTES:
-            self._sum.update(data)
-            super().write(data)
-            return
-        hashing = self._pool.submit(self._sum.update, data)
-        try:
-            super().write(data)
-        finally:
-            hashing.result()
+        self._waiting.append(self._pool.submit(self._sum.update, data))
+        super().write(data)
+        if len(self._waiting) > MAX_WAITING:  # what waits is held in memory
+            self._waiting.popleft().result()
 
-    @property
     def file_sum(self) -> FileSum:
+        while self._waiting:
+            self._waiting.popleft().result()
         return FileSum(self.position, self._sum.hexdigest())
 
 
@@ -102,7 +101,7 @@ def _written(path: Path, writing: Writing, write: Callable[[Sink], None]) -> Fil
         os.fsync(stream.fileno())
         # What is in memory now would hide what the disk really holds from the read that verifies it.
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return sink.file_sum
+    return sink.file_sum()
 
 
 def _tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:

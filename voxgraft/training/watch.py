@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from voxgraft.errors import Finding
-from voxgraft.history import History
+from voxgraft.errors import Finding, finding
+from voxgraft.history import History, number
 from voxgraft.training.loop import Loop
 from voxgraft.training.state_word import Judgement, Look, Thresholds, judge, looks_of
 from voxgraft.training.validation import Validity
@@ -45,11 +45,18 @@ class Watch:
         now = next(iter(found.values()), None)
         if now is None or not self._loop.first:
             return {}
-        known = self._known()
-        look = Look(step, now.speech_loss, now.text_use, now.voice_use)
-        looks = [*(one for one in looks_of(known) if one.step < step), look]
-        self._judgement = judge(looks, self._loop.stepper.options, known.chance.get("speech_loss"), self._limits)
+        self._judgement = self._judged(step, now)
         return {"state": self._judgement.state, "why": self._judgement.why}
+
+    def _judged(self, step: int, now: Validity) -> Judgement:
+        loss = number(now.speech_loss)
+        if loss is None:
+            item = finding("loss-not-finite", "the loss of held-out recordings is not finite", expected="a number")
+            return Judgement("stuck", item.found, (item,))
+        known = self._known()
+        look = Look(step, loss, number(now.text_use), number(now.voice_use))
+        looks = [*(one for one in looks_of(known) if one.step < step), look]
+        return judge(looks, self._loop.stepper.options, known.chance.get("speech_loss"), self._limits)
 
     def _look(self, step: int, _found: dict[str, Validity]) -> str | None:
         """After the validation's line: what is wrong. Never a reason to stop; that is the user's to decide."""
@@ -59,13 +66,13 @@ class Watch:
         return None
 
     def _add(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        if self._history is not None:
+        if self._history is not None and kind != "step":  # many, long, and nothing here depends on them
             self._history.add(kind, step, values)
 
     def _known(self) -> History:
         """The journal so far. It is read late, when a run that is gone on with has cut it, and then kept up."""
         if self._history is None:
-            self._history = History.of(self._loop.journal.read())
+            self._history = History.of(entry for entry in self._loop.journal.read() if entry["kind"] != "step")
         return self._history
 
     def _last(self, item: Finding) -> dict[str, str] | None:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.obstacles import id_counts
 from voxgraft.corpus.stream import Stream
 from voxgraft.errors import Finding, finding
-from voxgraft.nn.grown import GrownLayer
+from voxgraft.nn.grown import GrownLayer, RowLayout
 from voxgraft.training.parts import Trained
 
 __all__ = ["RowWatch"]
@@ -43,6 +44,7 @@ class RowWatch:
         """`piece_of` gives the piece of an id, as people know it."""
         self._trained, self._optimizer, self._piece_of = trained, optimizer, piece_of
         self._stream, self._sets = stream, sets
+        self._in_data: NDArray[np.bool_] | None = None
 
     def findings(self, step: int) -> list[Finding]:
         """Dead rows of each text table after a step. The same rows give the same text."""
@@ -50,13 +52,15 @@ class RowWatch:
         if not layers or step < 1:
             return []
         layout = next(iter(layers.values())).rows
-        met = self._met(step, layout.base_pieces, layout.num_new)
-        found = []
-        for name, layer in layers.items():
-            dead = np.flatnonzero((met >= MIN_MET) & ~self._alive(layer))
-            if len(dead):
-                found.append(self._finding(name, dead + layout.base_pieces, int(np.count_nonzero(met >= MIN_MET))))
-        return found
+        still = {name: self._occurs(layout) & ~self._alive(layer) for name, layer in layers.items()}
+        if not any(rows.any() for rows in still.values()):
+            return []
+        met = self._met(step, layout) >= MIN_MET
+        return [
+            self._finding(name, np.flatnonzero(rows & met) + layout.base_pieces, int(met.sum()))
+            for name, rows in still.items()
+            if (rows & met).any()
+        ]
 
     def _layers(self) -> Mapping[str, GrownLayer]:
         model = self._trained.model
@@ -64,14 +68,20 @@ class RowWatch:
         modules = {name: model.get_submodule(name) for name in names}
         return {name: found for name, found in modules.items() if isinstance(found, GrownLayer) and found.rows.num_new}
 
-    def _met(self, step: int, base_pieces: int, num_new: int) -> NDArray[np.int64]:
+    def _occurs(self, layout: RowLayout) -> NDArray[np.bool_]:
+        """Rows whose pieces stand in the data at all, counted once. [N]"""
+        if self._in_data is None:
+            self._in_data = id_counts(self._sets, layout.num_ids)[layout.base_pieces :] > 0
+        return self._in_data
+
+    def _met(self, step: int, layout: RowLayout) -> NDArray[np.int64]:
         """In how many clips of the last steps each new row's piece was to be seen. [N]"""
-        met = np.zeros(num_new, dtype=np.int64)
+        met = np.zeros(layout.num_new, dtype=np.int64)
         for number in range(max(1, step - STEPS_BACK + 1), step + 1):
             for item in self._stream.step(number):
                 if not item.silent:
-                    rows = np.unique(self._sets[item.set].text_ids(item.clip)) - base_pieces
-                    met[rows[(rows >= 0) & (rows < num_new)]] += 1
+                    rows = np.unique(self._sets[item.set].text_ids(item.clip)) - layout.base_pieces
+                    met[rows[(rows >= 0) & (rows < layout.num_new)]] += 1
         return met
 
     def _alive(self, layer: GrownLayer) -> NDArray[np.bool_]:

@@ -1,0 +1,312 @@
+"""Merged mode: the bound on base languages, points between base and tuned, and the one checkpoint that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.made_language import World
+from tests.merged_runs import copied, make_run, make_stopping_base, train_settings
+from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.stream import Item
+from voxgraft.errors import GraftError
+from voxgraft.families import family, family_names
+from voxgraft.families.model import SpeechModel, hidden_states
+from voxgraft.families.opening import open_model
+from voxgraft.families.random_base import make_random_base
+from voxgraft.graft_folder import open_graft
+from voxgraft.journal import Journal
+from voxgraft.merged_folder import read_merged
+from voxgraft.run import RunFolder
+from voxgraft.train import train
+from voxgraft.training.examples import Examples
+from voxgraft.training.interpolation import Between, Point, chosen_point, moved
+from voxgraft.training.loop import Loop
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.parts import Trained, prepare
+from voxgraft.training.retention import Bound
+from voxgraft.training.saving import load_step
+from voxgraft.training.validation import Validation
+
+MERGED = replace(OPTIONS, mode="merged", steps=8)
+EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.make("chatterbox", tmp_path_factory.mktemp("place") / "chatterbox")
+
+
+@pytest.fixture(scope="module")
+def t3(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world-t3")
+    return make_run("chatterbox", folder / "world", make_random_base("chatterbox", folder / "base").folder)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world-index")
+    return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
+
+
+@pytest.fixture(params=family_names())
+def world(request: pytest.FixtureRequest, t3: World, index: World) -> World:
+    return {"chatterbox": t3, "indextts2": index}[request.param]
+
+
+def entries(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [entry for entry in Journal(run / "journal.jsonl").read() if entry["kind"] == kind]
+
+
+# ---- the bound ---------------------------------------------------------------------------------------------
+
+
+def test_a_bound_names_the_languages_that_have_passed_it_the_worst_first() -> None:
+    bound = Bound(0.1, frozenset(["en", "fr", "de", "it"]))
+    first = {"am": 5.0, "en": 2.0, "fr": 4.0, "de": 1.0}
+    assert bound.passed(first, {"am": 50.0, "en": 2.2, "fr": 4.3, "de": 1.1}) == {}
+    passed = bound.passed(first, {"am": 1.0, "en": 2.5, "fr": 8.0, "de": 0.5, "it": 9.0})
+    assert list(passed) == ["fr", "en"]
+    assert passed == pytest.approx({"fr": 1.0, "en": 0.25})
+
+
+def test_a_loss_that_is_not_a_number_is_past_every_bound() -> None:
+    assert Bound(10.0, frozenset(["en"])).passed({"en": 1.0}, {"en": float("nan")}).keys() == {"en"}
+
+
+def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Loop:
+    """A training that is also validated on the base language of the replay set."""
+    loop = loop_of(place, run, replace(MERGED, steps=steps, rates={"rows": 1e-3, "adapter": 1e-2, "body": 1e-3}))
+    trained, sets = loop.stepper.trained, [open_set(place.folder / "replay")]
+    items = [Item(0, clip, (0, clip + 4)) for clip in range(6)]
+    examples = Examples(family(place.family_name), trained.model, sets)
+    loop.validations["en"] = Validation(trained, examples, items, 400)
+    loop.bound = Bound(bound, frozenset(["en"]))
+    return loop
+
+
+def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_best(
+    place: Place, tmp_path: Path
+) -> None:
+    free = with_english(place, tmp_path / "free", 100.0)
+    free.go(0)
+    losses = {
+        entry["step"]: entry["speech_loss"] for entry in entries(tmp_path / "free", "valid") if entry["set"] == "en"
+    }
+    # Between what step 4 and step 8 have cost, so that the first is within the bound and the second is not.
+    bound = (losses[4] + losses[8]) / 2 / losses[0] - 1
+    assert losses[4] < losses[8]
+    loop = with_english(place, tmp_path / "bound", bound, steps=20)
+    outcome = loop.go(0)
+    assert (outcome.step, outcome.reason) == (8, "told")
+    assert outcome.standing.best_step == 4
+    assert "en by" in outcome.why
+    found = entries(tmp_path / "bound", "finding")
+    assert [item["code"] for item in found] == ["retention-bound"]
+    assert "step 4 is the best within the bound" in found[0]["found"]
+
+
+def test_the_first_losses_outlive_a_resume(place: Place, tmp_path: Path) -> None:
+    loop = with_english(place, tmp_path / "run", 100.0)
+    loop.guards.append(lambda step, _found: "enough" if step == 4 else None)
+    loop.go(0)
+    first = loop.standing.first
+    assert first.keys() == {"am", "en"}
+    again = with_english(place, tmp_path / "run", -0.5)
+    assert resumed(again) == 4
+    assert again.standing.first == first
+    assert again.go(4).why
+
+
+def test_the_best_step_is_saved_whatever_the_interval_of_saves(place: Place, tmp_path: Path) -> None:
+    loop = loop_of(place, tmp_path / "run", replace(MERGED, steps=8), replace(EVERY, validate=2, save=100, keep_last=1))
+    outcome = loop.go(0)
+    assert load_step(loop.run_folder, outcome.standing.best_step).state.step == outcome.standing.best_step > 0
+
+
+# ---- between base and tuned --------------------------------------------------------------------------------
+
+
+def test_nothing_added_leaves_the_bases_bits_and_all_of_it_gives_the_tuned_ones() -> None:
+    torch.manual_seed(0)
+    base = torch.randn(200, 50)
+    tuned = base + 1e-3 * torch.randn(200, 50)
+    assert torch.equal(moved(base, base, base, 0.3), base)
+    assert torch.equal(moved(base, base, tuned, 1.0), tuned)
+    torch.testing.assert_close(moved(base, base, tuned, 0.25), base + 0.25 * (tuned - base))
+    rounded = base.bfloat16()
+    assert torch.equal(moved(base, rounded, rounded.float(), 1.0), base)
+
+
+def speech_logits(model: SpeechModel, examples: Examples, gate: AbstractContextManager[Any]) -> Tensor:
+    with torch.no_grad(), gate:
+        batch = examples.batch([Item(0, clip, (0, clip + 4)) for clip in range(3)])
+        return model.speech_logits(hidden_states(model, batch)[batch.speech.scored])
+
+
+def opened(trained: Trained) -> AbstractContextManager[None]:
+    return trained.gate.opened() if trained.gate else nullcontext()
+
+
+@pytest.mark.parametrize("kind", ["adapter", "body"])
+def test_a_point_is_a_share_of_the_way_and_leaves_no_trace(place: Place, tmp_path: Path, kind: str) -> None:
+    loop = loop_of(place, tmp_path / "run", EVERYTHING[kind])
+    loop.go(0)
+    trained, examples = loop.stepper.trained, loop.stepper.examples
+    before = trained.tensors()
+    base = open_model(family(place.family_name), place.files)
+    names = trained.parameters.get("body", {})
+    between = Between(trained, {name: base.get_parameter(name) for name in names})
+    logits: dict[float, Tensor] = {}
+    for share in (0.0, 0.5, 1.0):
+        with between.at(share):
+            logits[share] = speech_logits(trained.model, examples, opened(trained))
+    untouched = speech_logits(trained.model, examples, opened(trained))
+    assert torch.equal(logits[1.0], untouched)
+    assert not torch.equal(logits[0.5], logits[1.0])
+    after = trained.tensors()
+    assert all(torch.equal(after[group][name], before[group][name]) for group in before for name in before[group])
+    if kind == "adapter":
+        with_new_rows_alone = speech_logits(trained.model, examples, nullcontext())
+        torch.testing.assert_close(logits[0.0], with_new_rows_alone)
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(0.5, 3.0, False), (1.0, 2.0, False)], 1.0),
+        ([(0.25, 4.0, False), (0.5, 3.0, False), (1.0, 2.0, True)], 0.5),
+        ([(0.25, 4.0, True), (0.5, 3.0, True), (1.0, 2.0, True)], 0.25),
+        ([(0.5, 2.0, False), (0.75, 1.9, False), (1.0, 2.0, False)], 0.75),
+        ([(0.5, 2.0, False), (1.0, 2.0, False)], 0.5),
+    ],
+)
+def test_the_lowest_loss_of_the_new_language_within_the_bound_is_chosen(
+    points: list[tuple[float, float, bool]], expected: float
+) -> None:
+    measured = [
+        Point(share, {"am": loss, "en": 1.0}, {"en": 0.2} if is_past else {}) for share, loss, is_past in points
+    ]
+    assert chosen_point(measured).share == expected
+
+
+# ---- what a run leaves -------------------------------------------------------------------------------------
+
+
+def stored(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    with open_checkpoint(path) as checkpoint:
+        return {name: checkpoint.read(name) for name in checkpoint.tensors}
+
+
+def english(run: Path) -> dict[str, Any]:
+    return {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
+
+
+def same_rows(world: World, base: Mapping[str, Any], merged: Mapping[str, Any], num_rows: int) -> None:
+    """Base pieces first, new rows next, spare rows last: the base's bits wherever the base has any."""
+    pieces = world.spelling.base.size
+    for point in family(world.family_name).graft_points:
+        old, new = base[point.tensor], merged[point.tensor]
+        assert len(new) == len(old) + num_rows
+        assert np.array_equal(new[:pieces], old[:pieces])
+        assert np.array_equal(new[pieces + num_rows :], old[pieces:])
+
+
+def test_an_adapter_is_folded_into_one_checkpoint_and_everything_else_keeps_its_bits(
+    world: World, tmp_path: Path
+) -> None:
+    run = copied(world, tmp_path / "run")
+    result = train(train_settings(world, run, mode="merged", **english(run), interpolate=(0.5, 1.0)))
+    assert result.merged is not None
+    card = read_merged(run / "merged")
+    base, merged = stored(world.files.checkpoint), stored(run / "merged" / card["checkpoint"])
+    assert base.keys() == merged.keys()
+    num_rows = open_graft(run / "graft").card.num_rows
+    same_rows(world, base, merged, num_rows)
+    empty = family(world.family_name).empty_model(world.files)
+    adapted = {f"{name}.weight" for name in empty.adapter_layers()}
+    tables = {point.tensor for point in family(world.family_name).graft_points}
+    changed = {name for name in base.keys() - tables if not np.array_equal(base[name], merged[name])}
+    assert changed == adapted
+    assert [entry["share"] for entry in entries(run, "interpolation")] == [0.5, 1.0]
+    assert [entry["share"] for entry in entries(run, "interpolation") if entry["chosen"]] == [card["share"]]
+    assert card["speech_losses_before"].keys() == {"am", "en"}
+    assert entries(run, "step")[-1]["kl"] >= 0
+    assert (run / "graft" / "adapter").is_dir()
+
+
+def test_a_trained_body_is_left_merged_and_never_as_a_graft(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    before = (run / "graft" / "graft.json").read_bytes()
+    result = train(train_settings(world, run, mode="merged", full_body=True, **english(run)))
+    assert result.graft is None
+    assert (run / "graft" / "graft.json").read_bytes() == before
+    card = read_merged(run / "merged")
+    same_rows(
+        world,
+        stored(world.files.checkpoint),
+        stored(run / "merged" / card["checkpoint"]),
+        open_graft(run / "graft").card.num_rows,
+    )
+
+
+def test_the_merged_checkpoint_says_what_the_trained_model_says(t3: World, tmp_path: Path) -> None:
+    run = copied(t3, tmp_path / "run")
+    train(train_settings(t3, run, mode="merged", **english(run), interpolate=(0.5,), adapter_rate=2e-2))
+    kind, card = family("chatterbox"), read_merged(run / "merged")
+    assert card["share"] == 0.5
+    merged = open_model(kind, replace(t3.files, checkpoint=run / "merged" / card["checkpoint"]))
+    state = load_step(RunFolder(run), card["step"]).state
+    model = open_model(kind, t3.files)
+    # Half the strength is half the way.
+    trained = prepare(model, state.tensors["rows"], TrainOptions(mode="merged", rank=4, alpha=2.0))
+    trained.restore({name: state.tensors[name] for name in ("rows", "adapter")})
+    sets = [open_set(run / "data" / "train")]
+    tuned = speech_logits(model, Examples(kind, model, sets), opened(trained))
+    found = speech_logits(merged, Examples(kind, merged, sets), nullcontext())
+    torch.testing.assert_close(found, tuned, rtol=1e-4, atol=1e-5)
+
+
+def test_a_changed_file_in_the_merged_folder_is_told(index: World, tmp_path: Path) -> None:
+    run = copied(index, tmp_path / "run")
+    train(train_settings(index, run, mode="merged", steps=1, **english(run)))
+    card = read_merged(run / "merged")
+    path = run / "merged" / card["tokenizer"]
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(GraftError) as caught:
+        read_merged(run / "merged")
+    assert caught.value.code == "merged-broken"
+
+
+def test_merged_mode_without_replay_says_that_nothing_protects_the_old_languages(index: World, tmp_path: Path) -> None:
+    run = copied(index, tmp_path / "run")
+    train(train_settings(index, run, mode="merged", steps=1))
+    codes = {entry["code"] for entry in entries(run, "finding")}
+    assert {"replay-missing", "retention-unmeasured"} <= codes
+
+
+def test_replay_in_the_new_language_is_refused(index: World, tmp_path: Path) -> None:
+    run = copied(index, tmp_path / "run")
+    index.write("more", index.clips(4, 21), "replay")
+    for name in ("replay", "replay_valid"):
+        with pytest.raises(GraftError) as caught:
+            train(train_settings(index, run, mode="merged", **{name: (index.run / "data" / "more",)}))
+        assert caught.value.code == "replay-language"
+
+
+def test_a_gated_graft_leaves_the_base_languages_loss_where_it_was(index: World, tmp_path: Path) -> None:
+    run = copied(index, tmp_path / "run")
+    settings = train_settings(index, run, replay_valid=english(run)["replay_valid"], adapter_rate=2e-2)
+    train(settings)
+    losses = {entry["speech_loss"] for entry in entries(run, "valid") if entry["set"] == "en"}
+    assert len(losses) == 1

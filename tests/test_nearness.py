@@ -1,0 +1,192 @@
+"""KL to the frozen base on replay: what it is, whose base it is, and that it holds the model there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.test_training_loop import everything, journal
+from tests.test_training_processes import train as train_together
+from tests.trainers import OPTIONS, Place, loop_of, resumed
+from voxgraft.corpus.stream import Item
+from voxgraft.families import family, family_names
+from voxgraft.families.model import hidden_states
+from voxgraft.families.opening import open_model
+from voxgraft.training.nearness import kl_sum
+from voxgraft.training.options import Part, TrainOptions
+from voxgraft.training.step import Stepper
+
+NEAR = replace(OPTIONS, mode="merged", kl_weight=1.0)
+WIDTH, ROWS, COUNT = 16, 50, 30
+
+
+@pytest.fixture(scope="module", params=family_names())
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.make(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def t3(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.make("chatterbox", tmp_path_factory.mktemp("t3") / "chatterbox")
+
+
+def heads() -> tuple[nn.Linear, nn.Linear, Tensor, Tensor]:
+    torch.manual_seed(1)
+    hidden = torch.randn(COUNT, WIDTH, requires_grad=True)
+    return nn.Linear(WIDTH, ROWS), nn.Linear(WIDTH, ROWS), hidden, torch.randn(COUNT, WIDTH)
+
+
+def test_the_sum_is_the_kl_divergence_from_the_base_to_the_tuned_model() -> None:
+    head, base_head, hidden, base_hidden = heads()
+    base = torch.distributions.Categorical(logits=base_head(base_hidden))
+    tuned = torch.distributions.Categorical(logits=head(hidden))
+    expected = torch.distributions.kl_divergence(base, tuned).sum()
+    torch.testing.assert_close(kl_sum(head, hidden, base_head, base_hidden, chunk=None), expected)
+
+
+def test_a_model_that_is_its_base_is_at_no_distance() -> None:
+    head, _, hidden, _ = heads()
+    assert kl_sum(head, hidden, head, hidden.detach(), chunk=None).item() == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, COUNT - 1, COUNT])
+def test_pieces_give_the_same_sum_and_gradients_and_none_to_the_base(chunk: int) -> None:
+    head, base_head, hidden, base_hidden = heads()
+    found: list[list[Any]] = []
+    for size in (None, chunk):
+        total = kl_sum(head, hidden, base_head, base_hidden, chunk=size)
+        wanted = (head.weight, hidden, base_head.weight)
+        found.append([total, *torch.autograd.grad(total, wanted, allow_unused=True)])
+    for whole, pieces in zip(found[0][:3], found[1][:3], strict=True):
+        torch.testing.assert_close(whole, pieces)
+    assert found[0][3] is None
+    assert found[1][3] is None
+
+
+def items_of_replay(stepper: Stepper) -> list[Item]:
+    return [Item(1, clip, (1, (clip + 4) % 16), silent=clip == 2) for clip in range(6)]
+
+
+def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place, tmp_path: Path) -> None:
+    loop = loop_of(place, tmp_path / "run", NEAR)
+    loop.go(0)
+    stepper = loop.stepper
+    assert stepper.base is not None
+    near = stepper.examples.near_batch(items_of_replay(stepper))
+    assert near is not None
+    hidden = stepper.base.hidden(near)
+    fresh = open_model(family(place.family_name), place.files)
+    with torch.no_grad():
+        expected = hidden_states(fresh, near.batch)[near.batch.speech.scored]
+        assert torch.equal(hidden, expected)
+        assert torch.equal(stepper.base.head(hidden), fresh.speech_logits(expected))
+
+
+def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Path) -> None:
+    stepper = loop_of(place, tmp_path / "run", NEAR).stepper
+    own = [Item(0, clip, (0, clip + 4)) for clip in range(3)]
+    replay = items_of_replay(stepper)
+    mixed = [own[0], replay[0], replay[1], own[1], replay[2], own[2]]
+    near = stepper.examples.near_batch(mixed)
+    alone = stepper.examples.near_batch(replay[:3])
+    assert near is not None
+    assert alone is not None
+    model = stepper.trained.model
+    with torch.no_grad():
+        packed = hidden_states(model, stepper.examples.batch(mixed))[near.places]
+        apart = hidden_states(model, alone.batch)[alone.batch.speech.scored]
+    torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-5)
+    assert stepper.examples.num_near(mixed) == len(near.places)
+    assert stepper.examples.near_batch(own) is None
+
+
+@pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
+def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
+    place: Place, tmp_path: Path, full_body: bool
+) -> None:
+    options = replace(NEAR, full_body=full_body, steps=8)
+    straight = loop_of(place, tmp_path / "straight", options)
+    straight.go(0)
+    broken = loop_of(place, tmp_path / "broken", options)
+    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.go(0)
+    again = loop_of(place, tmp_path / "broken", options)
+    again.go(resumed(again))
+    want, found = everything(straight), everything(again)
+    assert want.keys() == found.keys()
+    assert all(torch.equal(want[name], found[name]) for name in want)
+    steps = [entry for entry in journal(straight) if entry["kind"] == "step"]
+    assert steps == [entry for entry in journal(again) if entry["kind"] == "step"]
+    assert steps[-1]["kl"] > 0
+
+
+def test_how_a_step_is_cut_into_packs_changes_no_distance(t3: Place, tmp_path: Path) -> None:
+    distances = []
+    for name, pack_tokens in (("few", 2000), ("many", 250)):
+        loop = loop_of(t3, tmp_path / name, replace(NEAR, steps=4, pack_tokens=pack_tokens, chunk=64))
+        loop.go(0)
+        distances.append([entry["kl"] for entry in journal(loop) if entry["kind"] == "step"])
+    assert distances[0] == pytest.approx(distances[1], rel=1e-3, abs=1e-6)
+
+
+def kl_at_the_end(place: Place, run: Path, options: TrainOptions) -> float:
+    """How far replay is from the base after a training, whatever was held there on the way."""
+    loop = loop_of(place, run, options)
+    loop.go(0)
+    judge = loop_of(place, run.with_name(f"{run.name}-judge"), replace(options, kl_weight=1.0)).stepper
+    judge.trained.restore(loop.stepper.trained.tensors())
+    assert judge.base is not None
+    near = judge.examples.near_batch(items_of_replay(judge))
+    assert near is not None
+    with torch.no_grad(), _open(judge):
+        tuned = hidden_states(judge.trained.model, near.batch)[near.batch.speech.scored]
+        head: Callable[[Tensor], Tensor] = judge.trained.model.speech_logits
+        return float(kl_sum(head, tuned, judge.base.head, judge.base.hidden(near), chunk=None)) / len(tuned)
+
+
+def _open(stepper: Stepper) -> AbstractContextManager[None]:
+    return stepper.trained.gate.opened() if stepper.trained.gate else nullcontext()
+
+
+@pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
+def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
+    rates: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-2, "body": 2e-3}
+    options = replace(NEAR, full_body=full_body, steps=12, warmup_steps=1, rates=rates)
+    free = kl_at_the_end(t3, tmp_path / "free", replace(options, kl_weight=0.0))
+    held = kl_at_the_end(t3, tmp_path / "held", replace(options, kl_weight=10.0))
+    assert free > 0.01
+    assert held < free / 3
+
+
+def test_what_the_base_said_itself_is_asked_nothing_but_to_stay_near(t3: Place, tmp_path: Path) -> None:
+    examples = loop_of(t3, tmp_path / "run", NEAR).stepper.examples
+    self_made = replace(examples, unscored=frozenset([1]))
+    own, replay = Item(0, 0, (0, 4)), Item(1, 0, (1, 4))
+    assert self_made.num_scored([own, replay]) == examples.num_scored([own])
+    assert self_made.num_near([own, replay]) == examples.num_near([own, replay]) > 0
+    batch, alone = self_made.batch([own, replay]), examples.batch([own])
+    assert torch.equal(batch.speech.targets, alone.speech.targets)
+    assert torch.equal(batch.text.targets, alone.text.targets)
+
+
+def test_a_trained_body_without_a_copy_of_the_base_is_refused(t3: Place, tmp_path: Path) -> None:
+    stepper = loop_of(t3, tmp_path / "run", replace(NEAR, full_body=True)).stepper
+    with pytest.raises(ValueError, match="copy of the base"):
+        Stepper(stepper.trained, stepper.optimizer, stepper.examples, stepper.options)
+
+
+def test_two_processes_are_as_near_to_the_base_as_one(t3: Place, tmp_path: Path) -> None:
+    changed = {"mode": "merged", "kl_weight": 1.0, "steps": 3}
+    distances = []
+    for world_size in (1, 2):
+        found = train_together(t3, tmp_path / str(world_size), world_size, **changed)
+        distances.append([entry["kl"] for entry in found if entry["kind"] == "step"])
+    assert distances[0] == pytest.approx(distances[1], rel=1e-2, abs=1e-6)
+    assert distances[0][-1] > 0

@@ -1,0 +1,214 @@
+"""Curves of real journals: whole, cut off, of one line, of several runs; the same journal gives the same picture."""
+
+from __future__ import annotations
+
+import json
+import struct
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+
+from tests.trainers import EVERY, OPTIONS, Place, loop_of
+from voxgraft.cli import run as run_cli
+from voxgraft.errors import FileError
+from voxgraft.history import SPEECH, TEXT, History
+from voxgraft.plot import plot
+from voxgraft.run import RunFolder
+from voxgraft.settings import PlotSettings
+
+Entry = Mapping[str, Any]
+FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "warning"}
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The journal of a real training, with a base language beside the new one and a finding on the way."""
+    folder = tmp_path_factory.mktemp("plot")
+    loop = loop_of(
+        Place.make("chatterbox", folder), folder / "run", replace(OPTIONS, steps=8), replace(EVERY, validate=2)
+    )
+    loop.validations["en"] = loop.validations["am"]
+    loop.observers.append(
+        lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None
+    )
+    loop.go(0)
+    return loop.journal.read()
+
+
+def written(folder: Path, entries: Iterable[Entry]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder
+
+
+def pictures(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "curves.png").read_bytes(), (folder / "curves.svg").read_bytes()
+
+
+def assert_pictures(folder: Path) -> str:
+    """Both files are what their names say; gives the text of the SVG's comments, which hold every label."""
+    png, svg = pictures(folder)
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    assert width > 1000
+    assert height > 300
+    assert ET.fromstring(svg).tag.endswith("svg")
+    return svg.decode()
+
+
+def test_a_run_is_drawn_whole(entries: list[dict[str, Any]], tmp_path: Path) -> None:
+    run = written(tmp_path / "amharic", entries)
+    result = plot(PlotSettings(runs=(run,)))
+    assert result.files == (run / "curves.png", run / "curves.svg")
+    labels = assert_pictures(run)
+    assert "<!-- amharic: am, step 8 of 8 -->" in labels
+    for title in ("speech loss", "text loss", "learning rates", "speed, tokens per second"):
+        assert f"<!-- {title} -->" in labels
+    history = History.of(entries)
+    for key in (SPEECH, TEXT):
+        assert f"<!-- chance: {history.chance[key]:.2f} -->" in labels
+        assert f"<!-- step 0: {history.first_level(key):.2f} -->" in labels
+    best = dict(history.held_out(SPEECH))[history.best_step]
+    assert f"<!-- best: step {history.best_step:,}, {best:.3f} -->" in labels
+    assert "<!-- findings: step 5: not-reading -->" in labels
+    assert "<!-- en -->" in labels
+
+
+def test_the_same_journal_gives_the_same_bytes_whatever_matplotlib_is_told(
+    entries: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    run = written(tmp_path / "run", entries)
+    plot(PlotSettings(runs=(run,)))
+    first = pictures(run)
+    assert b"<dc:date>" not in first[1]
+    with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "lines.linewidth": 9, "axes.grid": False}):
+        plot(PlotSettings(runs=(run,)))
+        assert matplotlib.rcParams["font.size"] == 30
+    assert pictures(run) == first
+
+
+@pytest.mark.parametrize("kind", ["valid", "step"])
+def test_a_single_line_is_enough(kind: str, entries: list[dict[str, Any]], tmp_path: Path) -> None:
+    line = next(entry for entry in entries if entry["kind"] == kind)
+    run = written(tmp_path / "run", [line])
+    plot(PlotSettings(runs=(run,)))
+    assert_pictures(run)
+
+
+def test_a_run_that_trains_is_drawn_as_far_as_it_is(entries: list[dict[str, Any]], tmp_path: Path) -> None:
+    run = written(tmp_path / "run", entries[:7])
+    with (run / "journal.jsonl").open("a") as stream, RunFolder(run).lock():
+        stream.write('{"kind": "step", "step": 9, "speech_lo')
+        stream.flush()
+        result = plot(PlotSettings(runs=(run,)))
+    assert result.to_json()["runs"]["run"]["step"] == max(entry["step"] for entry in entries[:7])
+    assert_pictures(run)
+
+
+def test_lost_values_leave_gaps_and_no_mistakes(entries: list[dict[str, Any]], tmp_path: Path) -> None:
+    holes = [{**entry, "speech_loss": None, "rates": None} if entry["step"] in (2, 4) else entry for entry in entries]
+    run = written(tmp_path / "run", holes)
+    plot(PlotSettings(runs=(run,)))
+    assert_pictures(run)
+    assert [step for step, _ in History.of(holes).held_out(SPEECH)] == [0, 6, 8]
+
+
+def test_several_runs_are_laid_over_each_other(
+    entries: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/run", "b/run", "_$x_y$ [am]"):
+        written(tmp_path / name, entries)
+    result = plot(PlotSettings(runs=(Path("a/run"), Path("b/run"), Path("_$x_y$ [am]"))))
+    assert [str(path) for path in result.files] == ["curves.png", "curves.svg"]
+    labels = assert_pictures(tmp_path)
+    for text in ("held-out speech loss", "held-out text loss", "a/run", "b/run", " _$x_y$ [am]"):
+        assert f"<!-- {text} -->" in labels
+    with pytest.raises(FileError) as error:
+        plot(PlotSettings(runs=(Path("a/run"), Path("b/run"))))
+    assert error.value.code == "file-exists"
+    plot(PlotSettings(runs=(Path("a/run"), Path("b/run")), overwrite=True))
+
+
+def test_pictures_go_where_they_are_told_and_replace_nothing_unasked(
+    entries: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    run = written(tmp_path / "run", entries)
+    result = plot(PlotSettings(runs=(run,), output=tmp_path / "out" / "v1.2.PNG"))
+    assert [path.name for path in result.files] == ["v1.2.png", "v1.2.svg"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["v1.2.png", "v1.2.svg"]
+    with pytest.raises(FileError) as error:
+        plot(PlotSettings(runs=(run,), output=tmp_path / "out" / "v1.2"))
+    assert error.value.code == "file-exists"
+    assert not (run / "curves.png").exists()
+
+
+def test_a_run_without_losses_is_told_to_train(tmp_path: Path) -> None:
+    for lines in ([], [{"kind": "finding", "step": 0, **FINDING}]):
+        run = written(tmp_path / "run", lines)
+        with pytest.raises(FileError) as error:
+            plot(PlotSettings(runs=(run,)))
+        assert error.value.code == "plot-nothing"
+    (run / "journal.jsonl").unlink()
+    with pytest.raises(FileError, match="plot-nothing"):
+        plot(PlotSettings(runs=(run,)))
+    with pytest.raises(FileError, match="file-missing"):
+        plot(PlotSettings(runs=(tmp_path / "nowhere",)))
+
+
+def test_the_verb_prints_how_the_runs_stand(
+    entries: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written(tmp_path / "run", entries)
+    assert run_cli(["plot", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    last = next(entry for entry in reversed(entries) if entry["kind"] == "valid" and entry["set"] == "am")
+    assert found["runs"]["run"]["speech_loss"] == last["speech_loss"]
+    assert found["runs"]["run"]["best_step"] == last["best_step"]
+    assert run_cli(["plot", str(run)]) == 0
+    assert f"{last['speech_loss']:.4f}" in capsys.readouterr().out
+
+
+def test_retention_is_the_rise_of_the_loss_since_step_0() -> None:
+    history = History()
+    for step, loss in ((0, 4.0), (10, 4.4), (20, 3.0)):
+        history.add("valid", step, {"set": "am", "speech_loss": 9.0})
+        history.add("valid", step, {"set": "en", "speech_loss": loss})
+    assert history.language == "am"
+    assert history.base_languages == ["en"]
+    assert [round(share, 6) for _, share in history.retention("en")] == [0.0, 0.1, -0.25]
+    assert history.retention("fr") == []
+    late = History()
+    late.add("valid", 10, {"set": "am", "speech_loss": 9.0})
+    late.add("valid", 10, {"set": "en", "speech_loss": 4.0})
+    assert late.retention("en") == []
+
+
+def test_a_line_that_comes_again_replaces_the_one_before(entries: list[dict[str, Any]]) -> None:
+    again = [{**entry, "speech_loss": 1.0} for entry in entries if entry["kind"] == "valid" and entry["step"] == 0]
+    history = History.of([*entries, *again])
+    assert history.first_level(SPEECH) == 1.0
+    assert len(history.held_out(SPEECH)) == len(History.of(entries).held_out(SPEECH))
+    assert history.ended is not None
+    history.add("step", 9, {"speech_loss": 1.0})
+    assert history.ended is None  # it was gone on with
+
+
+def test_changed_steps_are_the_steps_of_the_run() -> None:
+    history = History()
+    history.add("start", 0, {"steps": 100, "language": "am"})
+    history.add("changed", 50, {"key": "train.steps", "was": 100, "now": 250})
+    assert history.num_steps == 250
+
+
+def test_the_manual_names_every_kind_and_key_that_a_journal_has(entries: list[dict[str, Any]]) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "run-folder.md").read_text()
+    section = page[page.index("## journal.jsonl") : page.index("## steps/")]
+    named = {key for entry in entries for key in (entry["kind"], *entry)}
+    assert {"start", "text_classes", "valid", "text_use", "memory_process_bytes", "end"} <= named
+    assert [key for key in sorted(named) if f"`{key}`" not in section] == []

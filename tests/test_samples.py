@@ -1,0 +1,152 @@
+"""Sentences that are spoken on the way: written down, the same for old languages, and without a trace in training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from voxgraft.errors import VoxgraftError
+from voxgraft.families import family, family_names
+from voxgraft.families.random_base import make_random_base
+from voxgraft.journal import without_clock
+from voxgraft.sample_texts import sentences_of
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.training.loop import Loop
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.samples import Sampler, Sentence
+
+OFTEN = replace(EVERY, sample=6)
+NEW = Sentence("am", "am", "ሰ", (645, 646, 20, 30), True, 1)
+OLD = Sentence("en", "en", "I", (20, 30, 40), False, 2)
+
+
+@pytest.fixture(scope="module", params=family_names())
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.make(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Loop:
+    """A training that speaks an old sentence and a new one."""
+    loop = loop_of(place, run, options, OFTEN)
+    loop.samplers.append(Sampler(loop, [NEW, OLD]))
+    return loop
+
+
+@pytest.fixture(scope="module")
+def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Loop:
+    loop = speaking(place, tmp_path_factory.mktemp("straight"))
+    loop.go(0)
+    return loop
+
+
+def lines(loop: Loop, kind: str = "samples") -> list[dict[str, Any]]:
+    return [without_clock(entry) for entry in loop.journal.read() if entry["kind"] == kind]
+
+
+def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(straight: Loop) -> None:
+    told = lines(straight)
+    assert [entry["step"] for entry in told] == [0, 6, 12]
+    for entry in told:
+        folder = straight.run_folder.path / entry["folder"]
+        assert sorted(path.name for path in folder.iterdir()) == ["am.json", "en.json"]
+        for said in entry["spoken"]:
+            kept = json.loads((folder / f"{said['name']}.json").read_text(encoding="utf-8"))
+            assert (kept["language"], kept["text"]) == (said["language"], said["text"])
+            assert (len(kept["codes"]), kept["stopped"], kept["seconds"]) == (
+                said["codes"],
+                said["stopped"],
+                said["seconds"],
+            )
+            assert kept["seconds"] == pytest.approx(len(kept["codes"]) / kept["code_hz"], abs=0.01)
+            assert kept["voice"].startswith("valid/clip")
+
+
+def test_an_old_language_is_spoken_code_for_code_as_before_the_first_step(straight: Loop) -> None:
+    old = [entry["spoken"][1] for entry in lines(straight)]
+    assert [said.get("same_as_step_0") for said in old] == [None, True, True]
+    assert all("same_as_step_0" not in entry["spoken"][0] for entry in lines(straight))
+
+
+def test_speaking_leaves_no_trace_in_training(place: Place, straight: Loop, tmp_path: Path) -> None:
+    silent = loop_of(place, tmp_path / "silent", OPTIONS, OFTEN)
+    before = torch.random.get_rng_state()
+    silent.go(0)
+    sampler = straight.samplers[0]
+    sampler(12)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert straight.stepper.trained.gate is not None
+    assert not straight.stepper.trained.gate.on
+    for one, other in zip(
+        straight.stepper.trained.tensors().values(), silent.stepper.trained.tensors().values(), strict=True
+    ):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    for kind in ("step", "valid"):
+        assert lines(straight, kind) == lines(silent, kind)
+
+
+def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, straight: Loop, tmp_path: Path) -> None:
+    broken = speaking(place, tmp_path / "broken")
+    broken.guards.append(lambda step, _found: "enough for now" if step == 8 else None)
+    broken.go(0)
+    again = speaking(place, tmp_path / "broken")
+    again.go(resumed(again))
+    assert lines(again) == lines(straight)
+
+
+def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
+    strong = TrainOptions(rates={"rows": 1e-3, "adapter": 1e-3, "body": 0.1}).rates
+    options = replace(OPTIONS, mode="merged", full_body=True, rates=strong, steps=4, silent_share=0.0)
+    loop = speaking(place, tmp_path / "run", options)
+    loop.go(0)
+    assert lines(loop)[-1]["spoken"][1]["same_as_step_0"] is False
+
+
+def test_without_the_first_round_nothing_is_said_of_sameness(place: Place, tmp_path: Path) -> None:
+    loop = speaking(place, tmp_path / "run")
+    assert loop.samplers[0](4)["spoken"][1]["same_as_step_0"] is None
+
+
+def test_a_sentence_is_cut_off_when_it_takes_longer_than_slow_speech(place: Place, tmp_path: Path) -> None:
+    loop = loop_of(place, tmp_path / "run", OPTIONS, OFTEN)
+    kind = family(place.family_name)
+    said = Sampler(loop, [OLD])(0)["spoken"][0]
+    assert said["codes"] <= round(2.4 * kind.code_hz)
+    assert said["stopped"] or said["codes"] == round(2.4 * kind.code_hz)
+
+
+@pytest.fixture(scope="module", params=family_names())
+def spelling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Spelling:
+    files = make_random_base(request.param, tmp_path_factory.mktemp("base") / "base", size="tiny", seed=1)
+    base = open_tokenizer(files.tokenizer)
+    return Spelling.of(family(request.param), base, base, "am")
+
+
+def test_one_sentence_in_the_new_language_and_two_in_old_ones_unless_others_are_asked_for(spelling: Spelling) -> None:
+    usual = sentences_of(spelling, (), (), 0)
+    second = ("fr", "Bonjour le monde") if "fr" in spelling.family.languages else ("zh", "你好，世界")
+    assert [(one.language, one.text) for one in usual] == [("am", "ሰላም ለዓለም"), ("en", "Hello world"), second]
+    assert [one.is_new for one in usual] == [True, False, False]
+    asked = sentences_of(spelling, ("en:One: two", "en: Three ", "am:ሰላም"), (), 0)
+    assert [(one.name, one.text) for one in asked] == [("en", "One: two"), ("en-2", "Three"), ("am", "ሰላም")]
+    assert asked[1].ids == tuple(spelling.base.encode(spelling.prepare_base("Three", "en")))
+
+
+def test_a_language_without_a_sentence_of_ours_gets_the_shortest_held_out_one(spelling: Spelling) -> None:
+    other = replace(spelling, language="ti")
+    found = sentences_of(other, (), ["ሰላም", "እንታይ ክገብር እየ", "ከመይ ኣሎኻ ሎሚ"], 0)
+    assert (found[0].language, found[0].text) == ("ti", "ከመይ ኣሎኻ ሎሚ")
+    assert [one.language for one in sentences_of(other, (), [], 0)] == [one.language for one in found[1:]]
+
+
+@pytest.mark.parametrize("asked", ["Hello world", "en:", ":Hello", "xx:Hello"])
+def test_a_sentence_that_cannot_be_used_is_refused(spelling: Spelling, asked: str) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        sentences_of(spelling, (asked,), (), 0)
+    assert caught.value.code == "sample-text"

@@ -1,0 +1,176 @@
+"""Training as in the seeds, kept for comparison: what it does to the base, that it says so, and where its result goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.made_language import World
+from tests.merged_runs import copied, make_run, make_stopping_base, train_settings
+from tests.test_training_loop import everything, journal
+from tests.trainers import NUM_NEW, OPTIONS, Place, loop_of, resumed
+from voxgraft import progress
+from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.stream import Item
+from voxgraft.errors import GraftError
+from voxgraft.families import family, family_names
+from voxgraft.families.model import SpeechModel, hidden_states
+from voxgraft.families.opening import open_model
+from voxgraft.journal import Journal
+from voxgraft.merged_folder import read_merged
+from voxgraft.train import train
+from voxgraft.training.examples import Examples
+from voxgraft.training.loop import Loop
+from voxgraft.training.options import Part
+from voxgraft.training.schedule import rate_share
+from voxgraft.training.seeds_way import LABEL
+
+RATES: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
+SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.1, rates=RATES)
+
+
+@pytest.fixture(scope="module", params=family_names())
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.make(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
+
+
+def tables(model: SpeechModel) -> dict[str, Tensor]:
+    """Text embedding and text head, as a file would hold them."""
+    state = model.state_dict()
+    return {name: state[f"{name}.weight"].clone() for name in (model.text_table, model.text_head_name)}
+
+
+def base_speech(model: SpeechModel, place: Place) -> Tensor:
+    """What a model says at every position of the base language's clips."""
+    examples = Examples(family(place.family_name), model, [open_set(place.folder / "replay")])
+    with torch.no_grad():
+        batch = examples.batch([Item(0, clip, (0, clip + 4)) for clip in range(4)])
+        return model.speech_logits(hidden_states(model, batch)[batch.speech.scored])
+
+
+def test_masked_rows_shrink_by_weight_decay_step_by_step(place: Place, tmp_path: Path) -> None:
+    loop = loop_of(place, tmp_path / "run", SEEDS)
+    model = loop.stepper.trained.model
+    pieces = model.num_text_ids - NUM_NEW
+    before = tables(model)
+    loop.go(0)
+    kept = 1.0
+    for step in range(1, SEEDS.steps + 1):
+        kept *= 1 - SEEDS.rates["body"] * rate_share(step, SEEDS) * SEEDS.weight_decay
+    assert kept < 0.9995
+    for name, after in tables(model).items():
+        torch.testing.assert_close(after[:pieces], before[name][:pieces] * kept, rtol=2e-6, atol=1e-8)
+        assert not torch.equal(after[:pieces], before[name][:pieces])
+    new = slice(pieces, pieces + NUM_NEW)
+    head = model.text_head_name
+    assert not torch.allclose(tables(model)[head][new], before[head][new] * kept)
+
+
+def test_the_body_has_no_mask_so_base_speech_changes_where_a_gated_graft_leaves_every_bit(
+    place: Place, tmp_path: Path
+) -> None:
+    seeds, gated = loop_of(place, tmp_path / "seeds", SEEDS), loop_of(place, tmp_path / "gated", OPTIONS)
+    before = base_speech(open_model(family(place.family_name), place.files), place)
+    seeds.go(0)
+    gated.go(0)
+    assert torch.equal(base_speech(gated.stepper.trained.model, place), before)
+    after = base_speech(seeds.stepper.trained.model, place)
+    assert not torch.allclose(after, before, rtol=1e-2, atol=1e-2)
+
+
+def test_everything_that_a_loss_reaches_is_decayed_at_one_rate(place: Place, tmp_path: Path) -> None:
+    stepper = loop_of(place, tmp_path / "run", SEEDS).stepper
+    (group,) = stepper.optimizer.param_groups
+    model = stepper.trained.model
+    reached = {name for name, _ in model.named_parameters() if not name.startswith(model.unreached)}
+    assert set(group["names"]) == reached
+    assert group["weight_decay"] == SEEDS.weight_decay
+    assert stepper.trained.gate is None
+
+
+def test_a_resumed_run_as_in_the_seeds_is_the_straight_one_bit_for_bit(place: Place, tmp_path: Path) -> None:
+    straight = loop_of(place, tmp_path / "straight", SEEDS)
+    straight.go(0)
+    broken = loop_of(place, tmp_path / "broken", SEEDS)
+    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.go(0)
+    again = loop_of(place, tmp_path / "broken", SEEDS)
+    again.go(resumed(again))
+    want, found = everything(straight), everything(again)
+    assert want.keys() == found.keys()
+    assert all(torch.equal(want[name], found[name]) for name in want)
+    assert _steps(straight) == _steps(again)
+
+
+def _steps(loop: Loop) -> list[dict[str, Any]]:
+    return [entry for entry in journal(loop) if entry["kind"] == "step"]
+
+
+class _Listener:
+    """Keeps the lines that a training opens with."""
+
+    def __init__(self) -> None:
+        self.opening: list[str] = []
+
+    def task(self, _name: str, _total: int | None) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext(lambda _amount: None)
+
+    def tell(self, kind: str, _step: int, values: Mapping[str, Any]) -> None:
+        if kind == "opening":
+            self.opening = list(values["lines"])
+
+
+def test_it_is_labelled_and_never_taken_for_a_graft(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    graft = {path.name: path.read_bytes() for path in (run / "graft").iterdir()}
+    listener = _Listener()
+    with progress.listening(listener):
+        result = train(train_settings(world, run, as_in_the_seeds=True, body_rate=1e-3))
+    assert any("comparison" in line for line in listener.opening)
+    assert LABEL in str(result.lines()[0])
+    assert result.graft is None
+    assert {path.name: path.read_bytes() for path in (run / "graft").iterdir()} == graft
+    assert not (run / "merged").exists()
+    card = read_merged(run / "as-in-the-seeds")
+    assert card["label"] == LABEL
+    assert card["keeps_base_rows"] is False
+    assert LABEL in (run / "as-in-the-seeds" / "README.md").read_text()
+    assert {path.name for path in (run / "steps" / "step-000004").iterdir()} == {
+        "body.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+        "manifest.json",
+    }
+
+
+def test_it_has_no_replay_and_can_be_measured_on_base_languages(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
+    train(train_settings(world, run, as_in_the_seeds=True, **data))
+    entries = Journal(run / "journal.jsonl").read()
+    clips = {clip for entry in entries if entry["kind"] == "step" for clip in entry["clips"]}
+    learnt = {info.id for info in open_set(run / "data" / "train").infos}
+    assert clips <= learnt
+    assert {entry["set"] for entry in entries if entry["kind"] == "valid"} == {"am", "en"}
+
+
+def test_a_gated_run_is_not_gone_on_with_as_in_the_seeds(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    train(train_settings(world, run, steps=2))
+    with pytest.raises(GraftError) as caught:
+        train(train_settings(world, run, steps=4, as_in_the_seeds=True))
+    assert caught.value.code == "resume-changed"

@@ -1,0 +1,254 @@
+"""Replay that the base makes itself: what is said, by whom, what is kept, and when it is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.made_language import World
+from tests.made_sets import ListedSet
+from tests.merged_runs import copied, make_run, make_stopping_base, train_settings
+from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.stream import Stream, StreamOptions, items_of
+from voxgraft.errors import GraftError, TextError
+from voxgraft.families import family
+from voxgraft.families.opening import open_model
+from voxgraft.graft_folder import open_graft
+from voxgraft.journal import Journal
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import DataSettings
+from voxgraft.self_replay import DEFAULT_UTTERANCES, SelfReplay, num_self_made
+from voxgraft.train import train
+from voxgraft.training.options import Mode
+from voxgraft.training.replay import HELD_OUT, Speaking, chosen_voices, is_self_made, parts_of, planned
+
+SENTENCES = [(language, f"{language} sentence {number}") for language in ("en", "fr", "de") for number in range(40)]
+
+
+def spelled(text: str, language: str) -> list[int]:
+    return [len(language), *map(ord, text)]
+
+
+def any_ids(_ids: Sequence[int]) -> bool:
+    return True
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("self-replay")
+    return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
+
+
+def self_replay(world: World, run: Path, **changed: Any) -> SelfReplay:
+    seed = changed.pop("seed", 0)
+    data = DataSettings(min_prompt_seconds=0.1, **changed)
+    frame = family(world.family_name).frame(world.spelling.base.size)
+    return SelfReplay(RunFolder(run), data, world.files, open_graft(run / "graft"), world.spelling, frame, seed)
+
+
+def train_sets(run: Path) -> list[ClipSet]:
+    return [open_set(run / "data" / "train")]
+
+
+# ---- the plan ----------------------------------------------------------------------------------------------
+
+
+def test_every_language_has_its_part_and_one_in_eight_is_held_out() -> None:
+    found = planned(SENTENCES, spelled, any_ids, 96, 0)
+    for language in ("en", "fr", "de"):
+        own = [one for one in found if one.language == language]
+        assert len(own) == 32
+        assert sum(one.held_out for one in own) == 4
+    assert len({one.id for one in found}) == len(found)
+
+
+def test_no_sentence_is_both_learnt_from_and_held_out() -> None:
+    found = planned(SENTENCES, spelled, any_ids, 600, 0)
+    assert len(found) == 600
+    learnt = {(one.language, one.text) for one in found if not one.held_out}
+    assert learnt.isdisjoint((one.language, one.text) for one in found if one.held_out)
+
+
+def test_the_plan_is_a_function_of_sentences_and_seed() -> None:
+    found = planned(SENTENCES, spelled, any_ids, 60, 3)
+    assert planned(list(reversed(SENTENCES)), spelled, any_ids, 60, 3) == found
+    assert planned(SENTENCES, spelled, any_ids, 60, 4) != found
+
+
+def test_sentences_that_are_not_plain_text_are_passed_by() -> None:
+    found = planned(SENTENCES, spelled, lambda ids: ord("1") not in ids, 90, 0)
+    assert found
+    assert not any("1" in one.text for one in found)
+
+
+def test_voices_are_those_of_as_many_speakers_as_possible() -> None:
+    speakers = [f"s{number % 5}" for number in range(60)]
+
+    class Voiced(ListedSet):
+        def voice(self, clip: int) -> dict[str, Any]:
+            return {"speaker": np.full(4, clip, dtype=np.float32)}
+
+    clips = Voiced("train", speakers, [1.0 + number % 7 for number in range(60)])
+    voices = chosen_voices([clips], 3.0, 40, 0)
+    by_id = {f"train/{info.id}": info for info in clips.infos}
+    assert len(voices) == 10
+    assert {by_id[voice.name].speaker for voice in voices[:5]} == set(speakers)
+    assert all(by_id[voice.name].seconds >= 3.0 for voice in voices)
+    assert len(chosen_voices([clips], 100.0, 40, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings", "expected"),
+    [
+        ("gated", {"self_replay": 50}, 0),
+        ("rows-only", {}, 0),
+        ("merged", {}, DEFAULT_UTTERANCES),
+        ("merged", {"self_replay": 0}, 0),
+        ("merged", {"replay": (Path("english"),)}, 0),
+        ("merged", {"replay": (Path("english"),), "replay_texts": (Path("en.txt"),)}, DEFAULT_UTTERANCES),
+        ("merged", {"replay": (Path("english"),), "self_replay": 7}, 7),
+        ("as-in-the-seeds", {}, 0),
+        ("as-in-the-seeds", {"replay_texts": (Path("en.txt"),)}, DEFAULT_UTTERANCES),
+    ],
+)
+def test_merged_mode_has_replay_unless_told_otherwise(mode: Mode, settings: dict[str, Any], expected: int) -> None:
+    assert num_self_made(DataSettings(**settings), mode) == expected
+
+
+# ---- the set -----------------------------------------------------------------------------------------------
+
+
+def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    made, told = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
+    again, told_again = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in told.found
+    assert "used again" in told_again.found
+    assert made.fingerprint == again.fingerprint
+    assert is_self_made(made)
+    assert made.header.role == "replay"
+    assert 0 < len(made) <= 16
+    other, told_other = self_replay(world, run, seed=1).have(16, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in told_other.found
+    assert other.fingerprint != made.fingerprint
+
+
+def test_the_same_request_gives_the_same_codes(world: World, tmp_path: Path) -> None:
+    prints = set()
+    for name in ("one", "other"):
+        run = copied(world, tmp_path / name)
+        prints.add(self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)[0].fingerprint)
+    assert len(prints) == 1
+
+
+def test_a_set_that_was_cut_off_is_made_again(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    made, _ = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
+    (run / "data" / "self-replay" / "shard-00000.safetensors").write_bytes(b"torn")
+    again, told = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in told.found
+    assert again.fingerprint == made.fingerprint
+
+
+def test_the_users_texts_are_said_and_spelled_by_the_base(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    text = tmp_path / "en.txt"
+    text.write_text("the house is old\nwe see the sea\na man and a dog\n\N{ETHIOPIC SYLLABLE SA}\n")
+    made, _ = self_replay(world, run, replay_texts=(text,)).have(20, train_sets(run), "cpu", torch.float32)
+    assert made.header.language == "en"
+    assert {info.text for info in made.infos} <= set(text.read_text().splitlines()[:3])
+    for place, info in enumerate(made.infos):
+        assert made.text_ids(place).tolist() == world.spelling.encode(info.text, "en")
+
+
+def test_a_text_that_names_no_base_language_is_refused(world: World, tmp_path: Path) -> None:
+    for name in ("notes.txt", "am.txt"):
+        (tmp_path / name).write_text("the house is old\n")
+        with pytest.raises(TextError) as caught:
+            self_replay(world, world.run, replay_texts=(tmp_path / name,)).plan(10)
+        assert caught.value.code == "replay-text-language"
+
+
+def test_texts_that_the_base_cannot_spell_are_refused(world: World, tmp_path: Path) -> None:
+    (tmp_path / "en.txt").write_text("ሰላም ለዓለም\n")
+    with pytest.raises(TextError) as caught:
+        self_replay(world, world.run, replay_texts=(tmp_path / "en.txt",)).plan(10)
+    assert caught.value.code == "replay-texts-empty"
+
+
+def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    own = train_sets(run)[0]
+    made, _ = self_replay(world, run).have(32, [own], "cpu", torch.float32)
+    learnt, held_out = parts_of(made)
+    assert learnt is not None
+    assert len(learnt) + sum(map(len, held_out.values())) == len(made)
+    assert all(info.recording != HELD_OUT for info in learnt.infos)
+    voices = {f"train/{info.id}": own.voice(place) for place, info in enumerate(own.infos)}
+    order = StreamOptions(num_conditioning=34)
+    stream = Stream([learnt], [1.0], 4_000, 0, order)
+    sets = [learnt, *held_out.values()]
+    items = [*stream.step(1), *(item for part in held_out.values() for item in items_of([part], 0, order))]
+    assert not stream.report()[0].left_out["lone speaker"]
+    for item in stream.step(1):
+        expected = voices[learnt.infos[item.clip].speaker]
+        lent = learnt.voice(item.prompt[1])
+        assert all(np.array_equal(lent[name], expected[name]) for name in expected)
+        assert len(learnt.codes(item.prompt[1])) == 0
+    assert items
+    assert {language: part.header.language for language, part in held_out.items()} == {
+        language: language for language in held_out
+    }
+    assert len({part.name for part in sets}) == len(sets)
+
+
+def test_what_does_not_end_is_left_out_and_counted(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "run")
+    made, told = self_replay(world, run).have(40, train_sets(run), "cpu", torch.float32)
+    dropped = 40 - len(made)
+    assert dropped > 0
+    assert f"{len(made)} utterances spoken" in told.found
+    assert f"{dropped} left out" in told.found
+    assert (made.num_codes > 0).all()
+
+
+@pytest.mark.parametrize(("stop_bias", "max_codes"), [(100.0, 1500), (-100.0, 5)], ids=["says nothing", "never ends"])
+def test_a_base_that_does_not_speak_cannot_make_replay(world: World, stop_bias: float, max_codes: int) -> None:
+    model = open_model(family("indextts2"), world.files)
+    with torch.no_grad():
+        model.get_parameter("mel_head.bias")[model.frame.speech_stop] += stop_bias
+    voices = chosen_voices(train_sets(world.run), 0.1, 40, 0)
+    speaking = Speaking(family("indextts2"), model, voices, 0)
+    speaking.sampling = replace(speaking.sampling, max_codes=max_codes)
+    with pytest.raises(GraftError) as caught:
+        list(speaking.clips(self_replay(world, world.run).plan(40)))
+    assert caught.value.code == "self-replay-runaway"
+    assert speaking.num_kept == 0
+
+
+def test_a_merged_run_makes_its_replay_once_stays_near_the_base_on_it_and_measures_each_language(
+    world: World, tmp_path: Path
+) -> None:
+    run = copied(world, tmp_path / "run")
+    made = [train(train_settings(world, run, mode="merged", self_replay=32, steps=steps)) for steps in (2, 4)]
+    assert [result.start for result in made] == [0, 2]
+    entries = Journal(run / "journal.jsonl").read()
+    told = [entry["found"] for entry in entries if entry.get("code") == "self-replay"]
+    assert "spoken by the base" in told[0]
+    assert "used again" in told[-1]
+    steps = [entry for entry in entries if entry["kind"] == "step"]
+    learnt, _ = parts_of(open_set(run / "data" / "self-replay"))
+    assert learnt is not None
+    own = {info.id for info in learnt.infos}
+    assert any(own & {*entry["clips"]} for entry in steps)
+    assert all(entry["kl"] >= -1e-6 for entry in steps)
+    assert {entry["set"] for entry in entries if entry["kind"] == "valid"} == {"am", "en", "zh"}
+    assert made[-1].merged is not None
+    assert made[-1].merged.point.losses.keys() == {"am", "en", "zh"}

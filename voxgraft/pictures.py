@@ -1,0 +1,245 @@
+"""Curves of runs as one picture, as PNG and SVG: the same journal gives the same bytes.
+
+Draws what a `History` holds; reads and writes no file, and leaves matplotlib's own settings alone.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from voxgraft.amounts import brief_rate
+from voxgraft.history import SPEECH, TEXT, Event, History, Points
+
+__all__ = ["Format", "compared", "curves_of", "drawn"]
+
+Format = Literal["png", "svg"]
+INK, PALE = "#222222", "#9a9a9a"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Told apart also by those who see few colours (Okabe and Ito)."""
+TRAIN, HELD_OUT, WORRY = "#8fc1e3", "#0072b2", "#d55e00"
+MOST_POINTS = 600
+MOST_NAMED = 6
+LEAST_USE, LEAST_PERCENT = 0.05, 0.5
+"""No axis of uses or of retention is shorter than this, up and down: what is nothing shall look it."""
+PANEL_INCHES = (4.6, 3.1)
+DOTS_PER_INCH = 130
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": PALE,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "font.size": 8.5,
+    "grid.color": "#e6e6e6",
+    "legend.edgecolor": "none",
+    "legend.fancybox": False,
+    "legend.framealpha": 0.8,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "voxgraft",
+    "text.parse_math": False,  # a run may be called what it likes, $ included
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One of the small pictures: its title, and what draws it."""
+
+    title: str
+    draw: Callable[[Axes], None]
+
+
+def curves_of(history: History, title: str) -> Mapping[Format, bytes]:
+    """All curves of one run."""
+    panels = [
+        Panel("speech loss", lambda axes: _loss(axes, history, SPEECH)),
+        Panel("text loss", lambda axes: _loss(axes, history, TEXT)),
+    ]
+    if any(history.held_out(use) for use in ("text_use", "voice_use")):
+        panels.append(
+            Panel("what the model uses (rise of the loss when it is swapped)", lambda axes: _uses(axes, history))
+        )
+    if any(history.retention(name) for name in history.base_languages):
+        panels.append(Panel("retention (rise of the speech loss since step 0)", lambda axes: _retention(axes, history)))
+    if history.train("kl"):
+        panels.append(
+            Panel("KL from the base, on replay", lambda axes: _line(axes, history.train("kl"), COLOURS[3], ""))
+        )
+    if history.parts("rates"):
+        panels.append(Panel("learning rates", lambda axes: _rates(axes, history)))
+    if history.train("positions_per_second"):
+        panels.append(Panel("speed, tokens per second", lambda axes: _speed(axes, history)))
+    return drawn(panels, title, _worries(history))
+
+
+def compared(histories: Mapping[str, History], title: str) -> Mapping[Format, bytes]:
+    """Held-out curves of several runs over each other."""
+    keys = {"held-out speech loss": SPEECH, "held-out text loss": TEXT, "text use": "text_use"}
+    panels = [
+        Panel(name, lambda axes, key=key: _overlay(axes, histories, key))  # type: ignore[misc]
+        for name, key in keys.items()
+    ]
+    return drawn(panels, title, "")
+
+
+def drawn(panels: Sequence[Panel], title: str, foot: str) -> Mapping[Format, bytes]:
+    """Panels side by side, in both formats."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        columns = 2 if len(panels) in (1, 2, 4) else 3
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(columns * PANEL_INCHES[0], rows * PANEL_INCHES[1] + 0.7), layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            axes.set_title(panel.title)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+            panel.draw(axes)
+            axes.set_xlabel("step")
+            first, last = axes.get_xlim()
+            if last - first < 2:  # a single step: ticks are whole ones
+                axes.set_xlim(round((first + last) / 2) - 1, round((first + last) / 2) + 1)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_axis_off()
+        if foot:
+            figure.supxlabel(foot, x=0.01, ha="left", fontsize=8, color=WORRY)
+        return {"png": _saved(figure, "png"), "svg": _saved(figure, "svg")}
+
+
+def _saved(figure: Figure, form: Format) -> bytes:
+    stream = io.BytesIO()
+    nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+    figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
+    return stream.getvalue()
+
+
+def _loss(axes: Axes, history: History, key: str) -> None:
+    """Training and held-out loss, the levels that they are to be held against, the best step, and what was found."""
+    _line(axes, history.train(key), TRAIN, "train")
+    _line(axes, history.held_out(key), HELD_OUT, "held out", marked=True)
+    if (first := history.first_level(key)) is not None:
+        axes.axhline(first, color=PALE, linestyle="--", linewidth=0.9, label=f"step 0: {first:.2f}", zorder=1)
+    if (chance := history.chance.get(key)) is not None:
+        axes.axhline(chance, color=PALE, linestyle=":", linewidth=1.2, label=f"chance: {chance:.2f}", zorder=1)
+    best = dict(history.held_out(key)).get(history.best_step) if history.best_step else None
+    if best is not None:
+        label = f"best: step {history.best_step:,}, {best:.3f}"
+        axes.plot([history.best_step], [best], "*", color=INK, markersize=9, label=label, zorder=4)
+    _mark(axes, _worrying(history))
+    axes.legend(loc="best")
+
+
+def _uses(axes: Axes, history: History) -> None:
+    for colour, use in zip(COLOURS, ("text_use", "voice_use"), strict=False):
+        _line(axes, history.held_out(use), colour, use.partition("_")[0], marked=True)
+    _at_least(axes, LEAST_USE)
+    axes.axhline(0, color=PALE, linewidth=0.9)
+    axes.legend(loc="best")
+
+
+def _retention(axes: Axes, history: History) -> None:
+    for number, name in enumerate(history.base_languages):
+        points = [(step, 100 * share) for step, share in history.retention(name)]
+        _line(axes, points, COLOURS[number % len(COLOURS)], _label(name), marked=True)
+    axes.axhline(0, color=PALE, linewidth=0.9)
+    _at_least(axes, LEAST_PERCENT)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:+.2g} %" if share else "0"))
+    axes.legend(loc="best")
+
+
+def _rates(axes: Axes, history: History) -> None:
+    for number, part in enumerate(history.parts("rates")):
+        # Parts often have one rate: dashes let the line beneath be seen.
+        style = ("-", (0, (5, 4)), (0, (1, 3)))[number % 3]
+        axes.plot(*_columns(history.train("rates", part)), color=COLOURS[number], linestyle=style, label=part)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: brief_rate(rate)))
+    axes.legend(loc="best")
+
+
+def _speed(axes: Axes, history: History) -> None:
+    _line(axes, history.train("positions_per_second"), COLOURS[2], "")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda speed, _: f"{speed:,.0f}"))
+
+
+def _overlay(axes: Axes, histories: Mapping[str, History], key: str) -> None:
+    for number, (name, history) in enumerate(histories.items()):
+        points = history.held_out(key)
+        colour = COLOURS[number % len(COLOURS)]
+        style = ("-", "--", ":")[number // len(COLOURS) % 3]
+        _line(axes, points, colour, _label(name), marked=True, style=style)
+        best = dict(points).get(history.best_step) if history.best_step else None
+        if best is not None:
+            axes.plot([history.best_step], [best], "*", color=colour, markersize=9, zorder=4)
+    if key not in (SPEECH, TEXT):
+        _at_least(axes, LEAST_USE)
+    axes.legend(loc="best")
+
+
+def _line(axes: Axes, points: Points, colour: str, label: str, *, marked: bool = False, style: str = "-") -> None:
+    """A curve; one of a single point, or of few that are marked, shows its points."""
+    shown = _thinned(points)
+    if not shown:
+        return
+    dots = "o" if len(shown) == 1 or (marked and len(shown) <= 40) else ""
+    axes.plot(*_columns(shown), color=colour, linestyle=style, linewidth=1.4, marker=dots, markersize=3.5, label=label)
+
+
+def _at_least(axes: Axes, reach: float) -> None:
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, -reach), max(high, reach))
+
+
+def _mark(axes: Axes, events: Sequence[Event]) -> None:
+    """A small triangle at the foot for every finding; what they are stands under the picture."""
+    if events:
+        steps = sorted({event.step for event in events})
+        place = axes.get_xaxis_transform()
+        axes.plot(steps, [0.02] * len(steps), "^", color=WORRY, transform=place, clip_on=False, label="finding")
+
+
+def _worrying(history: History) -> list[Event]:
+    return [event for event in history.findings if event.values.get("level") != "note"]
+
+
+def _worries(history: History) -> str:
+    events = _worrying(history)
+    named = [f"step {event.step:,}: {event.values.get('code', '?')}" for event in events[:MOST_NAMED]]
+    more = [f"and {len(events) - MOST_NAMED:,} more"] if len(events) > MOST_NAMED else []
+    return f"findings: {', '.join([*named, *more])}" if named else ""
+
+
+def _thinned(points: Points) -> Points:
+    """At most so many points as can be seen; each is the mean of its neighbours."""
+    if len(points) <= MOST_POINTS:
+        return points
+    edges = [index * len(points) // MOST_POINTS for index in range(MOST_POINTS + 1)]
+    found = []
+    for first, last in pairwise(edges):
+        group = points[first:last]
+        found.append((group[-1][0], sum(value for _, value in group) / len(group)))
+    return found
+
+
+def _columns(points: Points) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _label(name: str) -> str:
+    """matplotlib leaves out of a legend what begins with an underscore."""
+    return f" {name}" if name.startswith("_") else name
