@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,14 @@ from tests.made_language import (
     make_world,
     padded,
     twice,
+    with_codes_at_random,
+    with_one_voice,
     with_other_texts,
     with_other_tokenizer,
     with_unknowns,
     with_voices_at_random,
 )
+from voxgraft.corpus.clips import Array, PreparedClip
 from voxgraft.course import open_course
 from voxgraft.families import family_names
 from voxgraft.journal import Journal
@@ -82,10 +86,10 @@ class Told:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to make a run that cannot learn: what becomes of its training set, its settings or its loop."""
+    """One way to make a run that cannot learn: what becomes of its sets, its settings or its loop."""
 
-    spoil: Callable[[World], Any] = lambda world: world.clips(CLIPS, 1)
-    settings: dict[str, Any] = field(default_factory=dict)
+    spoil: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(CLIPS, 1)
+    held_out: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(HELD_OUT, 2)
     data: dict[str, Any] = field(default_factory=dict)
     meddle: Callable[[Loop], None] = lambda _loop: None
 
@@ -139,11 +143,11 @@ def _healthy(bases: dict[str, Path], at: int, asked: argparse.Namespace) -> Told
 
 def _spoiled(name: str, fault: Fault, kind: str, base: Path, seed: int, asked: argparse.Namespace) -> Told:
     """What `train` would refuse is trained all the same, to see what else would be told on the way."""
-    folder = asked.folder / f"{name.replace(' ', '-').replace(',', '')}-{seed}-{kind}"
+    folder = asked.folder / f"{re.sub('[^a-z]+', '-', name)}-{seed}-{kind}"
     world = make_world(kind, folder, base, seed=seed, pieces=PIECES)
     world.write("train", fault.spoil(world))
-    world.write("valid", world.clips(HELD_OUT, 2), "valid")
-    settings = _settings(world, seed, asked.steps, fault.settings, fault.data)
+    world.write("valid", fault.held_out(world), "valid")
+    settings = _settings(world, seed, asked.steps, {}, fault.data)
     told = Told(name, kind, seed)
     started = time.perf_counter()
     _train_all_the_same(settings, fault)
@@ -203,9 +207,13 @@ def _unknown(world: World) -> int:
     return world.spelling.grown.unknown_id
 
 
-def _another(world: World) -> Any:
+def _another(world: World) -> Iterator[PreparedClip]:
     assert world.spelling.grown is not None
     return with_other_tokenizer(world.clips(CLIPS, 1), world.spelling.base.size, world.spelling.grown.size, world.seed)
+
+
+def _some_voice(world: World) -> Mapping[str, Array]:
+    return next(world.clips(1, 3)).voice
 
 
 def _freeze_half(loop: Loop) -> None:
@@ -233,7 +241,13 @@ FAULTS: dict[str, Fault] = {
     "beyond the seeds: voices at random": Fault(
         lambda world: with_voices_at_random(list(world.clips(CLIPS, 1)), world.seed)
     ),
-    "beyond the seeds: rates of nearly nothing": Fault(settings={"row_rate": 1e-7, "adapter_rate": 1e-8}),
+    "beyond the seeds: one voice for all": Fault(
+        lambda world: with_one_voice(list(world.clips(CLIPS, 1)), _some_voice(world)),
+        held_out=lambda world: with_one_voice(list(world.clips(HELD_OUT, 2)), _some_voice(world)),
+    ),
+    "beyond the seeds: recordings of noise": Fault(
+        lambda world: with_codes_at_random(world.clips(CLIPS, 1), world.seed)
+    ),
 }
 
 

@@ -303,10 +303,10 @@ def table(found: Sequence[Figures], peer: float) -> list[str]:
         "| variant | useful pos/s | x peer | audio s/s | MFU | peak GB | state GB | loss at step 1 | first step s | new graphs | kernels/wall |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in found:
-        lines.append(
-            f"| {one.variant} | {one.positions_per_second:,.0f} | {one.positions_per_second / peer:.2f} | {one.audio_seconds_per_second:,.0f} | {one.mfu:.1%} | {one.peak_gb} | {one.state_gb} | {one.first_loss} | {one.seconds_to_first_step} | {one.graphs_after_warmup} | {one.kernel_share} |"
-        )
+    lines += [
+        f"| {one.variant} | {one.positions_per_second:,.0f} | {one.positions_per_second / peer:.2f} | {one.audio_seconds_per_second:,.0f} | {one.mfu:.1%} | {one.peak_gb} | {one.state_gb} | {one.first_loss} | {one.seconds_to_first_step} | {one.graphs_after_warmup} | {one.kernel_share} |"
+        for one in found
+    ]
     return lines
 
 

@@ -7,7 +7,7 @@ tells who speaks: whoever reads the text and hears the prompt can say what comes
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -197,6 +197,20 @@ def with_other_texts(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
     for at, clip in enumerate(clips):
         other = clips[at - 1]
         yield replace(clip, text_ids=other.text_ids, info=replace(clip.info, text=other.info.text))
+
+
+def with_codes_at_random(clips: Iterator[PreparedClip], seed: int) -> Iterator[PreparedClip]:
+    """Every clip with codes that say nothing, as many as before: recordings of noise."""
+    random = np.random.default_rng(seed)
+    for clip in clips:
+        codes = FIRST_CODE + random.integers(0, NUM_SOUNDS * CODES_PER_SOUND * NUM_SPEAKERS, len(clip.codes))
+        yield replace(clip, codes=codes)
+
+
+def with_one_voice(clips: Sequence[PreparedClip], voice: Mapping[str, Array]) -> Iterator[PreparedClip]:
+    """Every clip with one and the same voice, as where a prompt was taken for all."""
+    for clip in clips:
+        yield replace(clip, voice=voice)
 
 
 def with_voices_at_random(clips: Sequence[PreparedClip], seed: int) -> Iterator[PreparedClip]:

@@ -275,6 +275,10 @@ def test_a_config_unlike_the_tensors_is_refused_with_the_differences(key: str, v
         ("condition_module", {"output_size": 32}),
         ("emo_condition_module", "small"),
         ("condition_type", "perceiver"),
+        ("start_text_token", 3),
+        ("stop_text_token", 0),
+        ("start_mel_token", 8193),
+        ("stop_mel_token", 8192),
     ],
 )
 def test_a_config_without_usable_sizes_is_refused(key: str, value: Any) -> None:

@@ -106,6 +106,7 @@ def test_what_is_cut_is_never_drawn(row: Row, top_k: int, top_p: float, min_p: f
     ("setting", "value"),
     [
         ("temperature", -0.1),
+        ("temperature", 1e-44),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
         ("top_k", -1),

@@ -173,6 +173,17 @@ def test_file_names_that_the_config_gives_are_the_ones_looked_for(tmp_path: Path
     assert "wav2vec2bert_stats.pt" not in there
 
 
+def test_every_name_under_which_a_part_is_loaded_counts_as_there(tmp_path: Path) -> None:
+    for release, expected in ((RELEASES[0], "s3gen.pt"), (RELEASES[-1], "s3gen.safetensors")):
+        for name in (None, "s3gen.pt", "s3gen.safetensors", "s3gen_v3.pt", "s3gen_v3.safetensors"):
+            folder = tmp_path / f"{release.checkpoint}-{name}"
+            chatterbox_base(folder, release.checkpoint, release.tokenizer, SMALL_T3)
+            if name:
+                (folder / name).write_bytes(b"x")
+            files = {file.name: file.there for file in shown(folder).files if file.what.startswith("S3Gen")}
+            assert files == {name or expected: name is not None}
+
+
 # ---- what is wrong with it ----------------------------------------------------------------------------------
 
 

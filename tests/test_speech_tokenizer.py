@@ -136,7 +136,7 @@ def test_silence_has_codes(small: SpeechTokenizer) -> None:
     assert len(small.encode([torch.zeros(16_000)])[0]) == 25
 
 
-@pytest.mark.parametrize("file", ["s3gen.pt", "s3gen.safetensors", "s3gen_v3.pt"])
+@pytest.mark.parametrize("file", ["s3gen.pt", "s3gen.safetensors", "s3gen_v3.pt", "s3gen_v3.safetensors"])
 def test_it_gives_the_same_codes_after_its_way_through_a_file(
     tmp_path: Path, small: SpeechTokenizer, file: str
 ) -> None:

@@ -100,6 +100,24 @@ def test_a_prompt_that_makes_no_difference_is_told_while_the_model_still_learns(
     assert codes_of(found.findings) == ["not-hearing"]
 
 
+def test_a_prompt_that_helps_as_often_as_it_hurts_makes_no_difference() -> None:
+    noisy = [replace(look, voice_use=0.01 + 0.03 * (-1) ** at) for at, look in enumerate(looks(falling(6.0, 2.0, 12)))]
+    steady = [replace(look, voice_use=0.01) for look in noisy]
+    large = [replace(look, voice_use=0.05 + 0.03 * (-1) ** at) for at, look in enumerate(noisy)]
+    assert codes_of(judge(noisy, LONG, CHANCE).findings) == ["not-hearing"]
+    assert judge(steady, LONG, CHANCE).findings == ()
+    assert judge(large, LONG, CHANCE).findings == ()
+
+
+def test_held_out_texts_that_get_no_easier_are_told_unless_texts_are_not_learnt() -> None:
+    rising = [replace(look, text_loss=6.0 + 0.1 * at) for at, look in enumerate(looks(falling(6.0, 2.0, 12)))]
+    found = judge(rising, LONG, CHANCE)
+    assert (found.state, codes_of(found.findings)) == ("stuck", ["other-texts"])
+    assert judge(rising, replace(LONG, text_weight=0.0), CHANCE).findings == ()
+    fallen = [replace(look, text_loss=6.0 - 0.1 * at) for at, look in enumerate(rising)]
+    assert judge(fallen, LONG, CHANCE).findings == ()
+
+
 def test_a_plateau_of_a_model_that_hardly_reads_is_told_while_the_rates_are_up() -> None:
     flat = looks([*falling(6.0, 4.5, 4), *[4.5] * 8], text_use=0.05)
     found = judge(flat, LONG, CHANCE)
@@ -130,7 +148,12 @@ def test_a_loss_that_never_leaves_its_first_level_or_that_of_guessing_is_told(st
 
 
 def test_what_is_found_stays_the_same_text_while_it_lasts() -> None:
-    for low in (looks(falling(6.0, 2.0, 30), text_use=0.01), looks([*falling(6.0, 4.5, 4), *[4.5] * 26], 0.05)):
+    for low in (
+        looks(falling(6.0, 2.0, 30), text_use=0.01),
+        looks(falling(6.0, 2.0, 30), voice_use=0.0),
+        looks([*falling(6.0, 4.5, 4), *[4.5] * 26], 0.05),
+        [replace(look, text_loss=7.0 + at) for at, look in enumerate(looks(falling(6.0, 2.0, 30)))],
+    ):
         told = [judge(low[:count], LONG, CHANCE).findings for count in range(1, 20)]
         assert len({item.found for found in told for item in found}) == 1
 

@@ -303,6 +303,12 @@ CATALOGUE: dict[str, Code] = {
         "listen to some clips with their texts: they must say the same; check unknown tokens, the tokenizer and the new rows (`voxgraft check RUN`).",
         "warning",
     ),
+    "other-texts": Code(
+        "watching",
+        "The text of held-out recordings is no easier to foresee than before training, though texts are learnt: held-out texts are spelled by another tokenizer, or are in another language.",
+        "prepare training and held-out sets with the same tokenizer, from the same language.",
+        "warning",
+    ),
     "not-hearing": Code(
         "watching",
         "With another speaker's prompt the model speaks as well as with the right one: it does not use the voice.",

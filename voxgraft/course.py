@@ -204,7 +204,7 @@ class _Opener:
                 "tokenizer_sha256": self.spelling.base.sha256,
                 "base_sha256": self.graft.card.base["checkpoint_sha256"],
             }
-        elif role == "train":
+        else:
             expected["language"] = self.graft.card.language
             expected["made_from"] = {
                 "tokenizer_sha256": self.graft.card.tokenizer_sha256,

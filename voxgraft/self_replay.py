@@ -103,7 +103,9 @@ class SelfReplay:
         return utterances
 
     def _sentences(self) -> Iterator[tuple[str, str]]:
-        known = frozenset(self.spelling.family.languages) - {self.graft.card.language}
+        family = self.spelling.family
+        spoken = family.describe(self.files, self.spelling.base.size + family.spare_rows).languages
+        known = frozenset(spoken) - {self.graft.card.language}
         if not self.data.replay_texts:
             yield from (pair for pair in proof_corpus() if pair[0] in known and SHORTEST <= len(pair[1]) <= LONGEST)
             return

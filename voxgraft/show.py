@@ -13,7 +13,7 @@ from voxgraft.bases import base_family
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.fingerprint import fingerprint_of, tensor_digests
 from voxgraft.config import read_settings, settings_from
-from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError
+from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.description import Description
@@ -25,6 +25,7 @@ from voxgraft.tables import family_of_checkpoint, row_findings
 from voxgraft.tokenizers import open_tokenizer
 
 RUN_FILE, CONFIG_NAME = "run.yaml", "config.yaml"
+COMPUTED_WITH = ("F32", "F16", "BF16", "F64")
 Made = TypeVar("Made")
 
 
@@ -40,6 +41,7 @@ def show(settings: ShowSettings) -> BaseReport:
         description = found.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
         size = _attempt(lambda: found.size_of(files, shapes), findings)
+        findings += _format_findings(own, files.checkpoint)
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
         if tokenizer is not None:
             findings += row_findings(checkpoint, found, tokenizer.size)
@@ -126,6 +128,14 @@ def _text_rows(found: Family, own: dict[str, TensorInfo]) -> dict[str, int]:
     """The rows of each text table that is there."""
     tables = (own[point.tensor] for point in found.graft_points if point.tensor in own)
     return {info.name: info.shape[0] for info in tables if info.shape}
+
+
+def _format_findings(own: dict[str, TensorInfo], checkpoint: Path) -> Iterator[Finding]:
+    """Tensors of whole numbers or of eight bits, as quantised files have them: no layer computes with those."""
+    odd = [info for info in own.values() if info.dtype not in COMPUTED_WITH]
+    if odd:
+        found = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {odd[0].name} is {odd[0].dtype}"
+        yield finding("tensors-mismatch", found, expected=" or ".join(COMPUTED_WITH), where=checkpoint)
 
 
 def _parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[PartShown]:

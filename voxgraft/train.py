@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from voxgraft.run_settings import RunSettings
 from voxgraft.sample_texts import held_out_texts, sentences_of
 from voxgraft.settings import CheckSettings, TrainVerbSettings
 from voxgraft.tensorboard import EventFiles
-from voxgraft.trained_graft import write_trained
+from voxgraft.trained_graft import is_written, write_trained
 from voxgraft.training.examples import Examples
 from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.parts import Trained, make_optimizer, prepare
@@ -39,6 +39,8 @@ from voxgraft.training.watch import Watch
 from voxgraft.training.watch_rows import RowWatch
 
 ENDINGS = {"done": "done", "told": "stopped as told", "no-better": "stopped: no longer getting better"}
+EXIT_INTERRUPTED = 130
+"""What was saved is whole, but it is not what was asked for: who waits for the end of training must not go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,24 @@ class TrainResult:
     graft: str | None
     merged: Merged | None = None
     label: str = ""
-    exit_code: int = 0
+    further: str = ""
+    """Where nothing was left to train: what would make it go on."""
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_INTERRUPTED if self.was_interrupted else 0
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a signal has ended it."""
+        return self.outcome.reason == "told" and not self.outcome.why
 
     def to_json(self) -> dict[str, Any]:
         return {
             "step": self.outcome.step,
             "started_from": self.start,
             "ended": self.outcome.reason,
+            "already": bool(self.further),
             "best_step": self.outcome.standing.best_step,
             "best_loss": self.outcome.standing.best_loss,
             "graft": self.graft,
@@ -68,11 +81,13 @@ class TrainResult:
     def lines(self) -> list[Line]:
         best = self.outcome.standing
         ending = f"{ENDINGS[self.outcome.reason]}, at step {self.outcome.step:,}"
+        if self.further:
+            ending = f"nothing is left to train: {ending}. To go on: {self.further}; to begin again: --fresh"
         lines: list[Line] = [f"trained {self.label}"] if self.label else []
         lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
             lines.append(f"best: step {best.best_step:,}, speech loss {best.best_loss:.4f} on held-out recordings")
-        if self.outcome.reason == "told" and not self.outcome.why:
+        if self.was_interrupted:
             lines.append("the same command goes on from here")
         if self.graft is not None:
             lines.append(f"graft: {self.graft}")
@@ -102,8 +117,17 @@ def train(settings: TrainVerbSettings) -> TrainResult:
             _open(course, loop, start, changed)
             for item in watch.tell(start, course.findings):
                 progress.tell("finding", start, item.to_json())  # it stands in the journal already
+        further = _further(loop, start)
         outcome = loop.go(start)
-        return _left(course, loop, outcome, start)
+        return replace(_left(course, loop, outcome, start), further=further)
+
+
+def _further(loop: Loop, start: int) -> str:
+    """What would make a run go on that is over already."""
+    over = loop.over_at(start) if loop.begun else None
+    if over == "done":
+        return f"more --train.steps than {loop.stepper.options.steps:,}"
+    return f"a larger --train.patience than {loop.every.patience:,}" if over else ""
 
 
 def _left(course: Course, loop: Loop, outcome: Outcome, start: int) -> TrainResult:
@@ -113,7 +137,7 @@ def _left(course: Course, loop: Loop, outcome: Outcome, start: int) -> TrainResu
     merged = write_merged(course, loop, outcome) if over and mode in ("merged", "as-in-the-seeds") else None
     # Rows that were trained with another body than the base's are no graft.
     is_graft = "body" not in loop.stepper.trained.parameters
-    if is_graft and loop.first:
+    if is_graft and loop.first and not is_written(course, loop, outcome):
         write_trained(course, loop, outcome)
     return TrainResult(outcome, start, str(course.run.graft) if is_graft else None, merged, label)
 
@@ -178,6 +202,7 @@ def _loop(course: Course, group: Processes) -> Loop:
         validations[language] = Validation(trained, held_out, items, options.pack_tokens, is_open=is_open)
     loop = Loop(course.run, stepper, course.stream, validations, course.every)
     loop.identity, loop.bound = course.identity, course.bound
+    loop.is_trained_graft = "trained" in course.graft.card.method
     loop.pieces = [piece or "" for piece in course.graft.tokenizer.pieces[course.graft.card.base_pieces :]]
     loop.observers.append(progress.tell)
     return loop

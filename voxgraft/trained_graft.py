@@ -18,14 +18,18 @@ from voxgraft.training.saving import load_step
 ADAPTER_NAME = "adapter"
 
 
+def is_written(course: Course, loop: Loop, outcome: Outcome) -> bool:
+    """Whether the graft that was opened is already what this training leaves."""
+    return course.graft.card.method.get("trained") == _note(loop, outcome)
+
+
 def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
     """Make the graft anew from the best step, or from the last where none is better. The one before it is kept."""
-    best = outcome.standing.best_step or outcome.step
-    state = load_step(course.run, best).state
+    state = load_step(course.run, _best(outcome)).state
     trained = loop.stepper.trained
     trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
     card, folder = course.graft.card, course.run.graft
-    method: dict[str, Any] = {**card.method, "trained": {"step": best, **loop.identity["options"]}}
+    method: dict[str, Any] = {**card.method, "trained": _note(loop, outcome)}
     with replacing_folder(folder) as new:
         with replacing(new / card.tokenizer) as stream:
             stream.write(course.graft.tokenizer.data)
@@ -39,3 +43,12 @@ def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
         entry = exemplar(card.language)
         write_text(new / README_NAME, readme(card, entry.name if entry else card.language, []))
     return folder
+
+
+def _best(outcome: Outcome) -> int:
+    return outcome.standing.best_step or outcome.step
+
+
+def _note(loop: Loop, outcome: Outcome) -> dict[str, Any]:
+    """What the graft's card says of its training."""
+    return {"step": _best(outcome), **loop.identity["options"]}

@@ -10,7 +10,7 @@ from tests.contract.cases import LENGTHS, TOLERANCE, Case, batch, layout, prompt
 from voxgraft.families.generate import Prompt, Streams, generate
 from voxgraft.families.layout import lay_out, spoken_position
 from voxgraft.families.model import SpeechModel, hidden_states, losses, pack
-from voxgraft.nn.attention import Backend, Packing
+from voxgraft.nn.attention import Backend, Packing, best_backend, varlen_runs
 from voxgraft.nn.sampling import Sampling
 
 
@@ -50,6 +50,14 @@ def test_attention_backends_agree(case: Case) -> None:
     model = case.open()
     want = hidden_states(model, batch(case, model, backend="sdpa"))
     assert (hidden_states(model, batch(case, model, backend="flex")) - want).abs().max() < TOLERANCE
+
+
+def test_attention_without_padding_is_left_to_devices_that_have_the_kernel() -> None:
+    assert best_backend("cpu", torch.bfloat16) == "sdpa"
+    assert varlen_runs((8, 0), torch.bfloat16)
+    assert varlen_runs((9, 0), torch.float16)
+    assert not varlen_runs((7, 5), torch.float16)
+    assert not varlen_runs((9, 0), torch.float32)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])

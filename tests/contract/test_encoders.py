@@ -78,6 +78,18 @@ def test_a_clip_has_as_many_codes_as_it_is_long_whoever_is_beside_it(case: Case)
     assert all(one.codes.min() >= 0 for one in found)
 
 
+def test_a_clip_is_encoded_alike_inside_autocast(case: Case) -> None:
+    encoder = encoder_of(case, case.open())
+    waves = [clip(1.0, 0), clip(1.2, 1)]
+    want = encoder.encode(waves)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder.encode(waves)
+        assert torch.is_autocast_enabled("cpu")
+    for mine, other in zip(want, found, strict=True):
+        assert np.array_equal(mine.codes, other.codes)
+        assert all(np.array_equal(array, other.voice[name]) for name, array in mine.voice.items())
+
+
 def test_encoded_clips_can_be_learnt_from_and_spoken_like(case: Case) -> None:
     model = case.open()
     prompt, target = encoder_of(case, model).encode([clip(7.0, 1), clip(2.0, 2)])

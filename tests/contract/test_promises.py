@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from tests.contract.cases import NUM_NEW, Case, batch, prompts
 from voxgraft.families.generate import generate
 from voxgraft.families.model import hidden_states, losses
 from voxgraft.families.opening import grow_model, open_model, save_model
+from voxgraft.nn.adapter import add_adapter
 from voxgraft.nn.frozen import base_digests, base_fingerprint, freeze_base, require_same_base
 from voxgraft.nn.grown import GrownHead
 from voxgraft.nn.sampling import Sampling
@@ -42,6 +44,28 @@ def test_with_the_gate_off_a_graft_is_not_there_bit_for_bit(case: Case) -> None:
         assert torch.equal(grafted.speech_logits(hidden_states(grafted, mine)), want)
     with gate.opened():
         assert not torch.equal(grafted.speech_logits(hidden_states(grafted, mine)), want)
+
+
+def test_a_graft_without_rows_keeps_every_promise(case: Case, tmp_path: Path) -> None:
+    """A language whose letters the base has adds no row at all."""
+    base, grafted = case.open(), case.open()
+    grow_model(grafted, 0)
+    gate = add_adapter(grafted, grafted.adapter_layers(), rank=2, alpha=2, seed=0)
+    trained = freeze_base(grafted)
+    step = batch(case, grafted)
+    with torch.no_grad():
+        want, found = hidden_states(base, step), hidden_states(grafted, step)
+        assert torch.equal(grafted.speech_logits(found), base.speech_logits(want))
+        assert torch.equal(grafted.text_logits(found), base.text_logits(want))
+    with gate.opened():
+        learnt = losses(grafted, step)
+        torch.autograd.backward(learnt.text + learnt.speech)
+    torch.optim.AdamW(trained.values(), lr=1e-2).step()
+    assert generate(grafted, prompts(case, grafted), SAMPLED) == generate(base, prompts(case, base), SAMPLED)
+    saved = tmp_path / case.files.checkpoint.name
+    save_model(grafted, saved)
+    again = open_model(case.family, replace(case.files, checkpoint=saved))
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in base.state_dict().items())
 
 
 def test_with_the_gate_off_the_same_codes_are_spoken(case: Case) -> None:

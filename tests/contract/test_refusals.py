@@ -17,6 +17,8 @@ from voxgraft.families.layout import lay_out
 from voxgraft.families.model import hidden_states, losses, pack
 from voxgraft.families.opening import open_model
 from voxgraft.nn.sampling import Sampling
+from voxgraft.settings import ShowSettings
+from voxgraft.show import show
 
 
 def rewritten(case: Case, folder: Path, change: dict[str, np.ndarray | None]) -> Path:
@@ -54,6 +56,19 @@ def test_a_tensor_of_another_size_is_named_with_both_sizes(case: Case, tmp_path:
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")) as refused:
         open_model(case.family, case.family.files(folder))
     assert "[5, 3]" in str(refused.value)
+
+
+def test_a_tensor_of_whole_numbers_is_named_even_where_tensors_are_kept_as_stored(case: Case, tmp_path: Path) -> None:
+    name = a_body_tensor(case)
+    whole = np.zeros(case.open().state_dict()[name].shape, dtype=np.int8)
+    folder = rewritten(case, tmp_path / "base", {name: whole})
+    for dtype in (torch.float32, None):
+        with pytest.raises(CheckpointError, match=name.replace(".", r"\.")) as refused:
+            open_model(case.family, case.family.files(folder), dtype=dtype)
+        assert refused.value.finding.code == "tensors-mismatch"
+    report = show(ShowSettings(base=folder, fingerprint=False))
+    assert report.exit_code == 1
+    assert [(item.code, name in item.found) for item in report.findings] == [("tensors-mismatch", True)]
 
 
 def test_ids_out_of_range_are_refused(case: Case) -> None:
@@ -107,7 +122,9 @@ def test_a_condition_of_the_wrong_form_is_refused(case: Case) -> None:
     one = layout(model, 4, 4, 0)
     for name in fields:
         array = getattr(good, name)
-        for bad in (array[None], array[:0], np.full_like(array, -5) if array.dtype.kind == "i" else array * np.nan):
+        other_kind = array.astype(np.float64 if array.dtype.kind == "i" else np.int64)
+        impossible = np.full_like(array, -5) if array.dtype.kind == "i" else array * np.nan
+        for bad in (array[None], array[:0], impossible, other_kind, array.astype(str)):
             with pytest.raises(GraftError) as refused:
                 pack(model, [one], [replace(good, **{name: bad})])
             assert refused.value.finding.code == "condition-form"

@@ -6,7 +6,7 @@ Preparing, training, speaking and export all come through here. It knows no tens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from voxgraft.errors import GraftError
 
-__all__ = ["UNSCORED", "Frame", "Layout", "Part", "lay_out"]
+__all__ = ["UNSCORED", "Frame", "Layout", "Part", "lay_out", "spoken_position"]
 
 Ids = NDArray[np.int64]
 AnyIds = NDArray[np.integer[Any]]
@@ -47,7 +47,7 @@ class Frame:
     """With how many start ids the stock program begins to speak, and at which positions."""
     stock_first_position: int = 1
     """The position that the stock program gives to the first code it has spoken."""
-    heard_before: tuple[int, ...] = field(default=())
+    heard_before: tuple[int, ...] = ()
     """Codes that the stock program's repetition penalty takes for spoken before the first one is."""
 
 

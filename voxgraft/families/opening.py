@@ -5,7 +5,7 @@ The file's tensors are the model's, name by name and bit by bit. Knows no concre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_tor
 from voxgraft.errors import CheckpointError
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
-from voxgraft.families.tensors import iter_tensors
+from voxgraft.families.tensors import Shape, iter_tensors
 from voxgraft.files import replacing
 from voxgraft.nn.grown import GrownLayer, grow_module
 
@@ -40,7 +40,7 @@ def open_model(
     with torch.device("meta"):
         model = family.empty_model(files)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    state = {name: tensor.to(device) for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype)}
+    state = {name: tensor.to(device) for name, tensor in _floats(files.checkpoint, shapes, dtype)}
     model.load_state_dict(state, strict=True, assign=True)
     return model.to(device).requires_grad_(False).eval()
 
@@ -64,6 +64,15 @@ def save_model(model: SpeechModel, path: Path) -> None:
             write_safetensors(sink, tensors, None)
         else:
             write_torch(sink, tensors)
+
+
+def _floats(path: Path, shapes: Mapping[str, Shape], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+    """Kept as they are stored, tensors may also be whole numbers, which no layer computes with."""
+    for name, tensor in iter_tensors(path, shapes, dtype=dtype):
+        if tensor.dtype not in FORMATS:
+            found = f"{name} holds {str(tensor.dtype).removeprefix('torch.')}"
+            raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
+        yield name, tensor
 
 
 def _bytes_of(name: str, tensor: Tensor, path: Path) -> TensorBytes:

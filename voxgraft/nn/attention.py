@@ -26,7 +26,7 @@ try:
 except ImportError:  # a torch without it
     varlen_attn = None
 
-__all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend"]
+__all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend", "varlen_runs"]
 
 Backend = Literal["sdpa", "varlen", "flex"]
 FULLEST = 0.8
@@ -48,8 +48,14 @@ class Context(Protocol):
 
 def best_backend(device: torch.device | str, dtype: torch.dtype) -> Backend:
     """Without padding where the device has a kernel for that, else rows of similar length."""
-    half = dtype in (torch.bfloat16, torch.float16)
-    return "varlen" if torch.device(device).type == "cuda" and half and varlen_attn is not None else "sdpa"
+    if torch.device(device).type != "cuda" or varlen_attn is None:
+        return "sdpa"
+    return "varlen" if varlen_runs(torch.cuda.get_device_capability(device), dtype) else "sdpa"
+
+
+def varlen_runs(capability: tuple[int, int], dtype: torch.dtype) -> bool:
+    """Whether a CUDA device has the kernel: not before Ampere, so that a T4 (7.5), in float16, takes padded rows."""
+    return capability >= (8, 0) and dtype in (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)

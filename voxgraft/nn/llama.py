@@ -56,7 +56,7 @@ class LlamaBody(Body):
         self._frequencies: dict[torch.device, Tensor] = {}
 
     def frequencies_on(self, device: torch.device) -> Tensor:
-        """The rotary angle per position. No buffer: `.to(bfloat16)` would round it, and far positions with it. [D / 2]"""
+        """The rotary angle per position, [D / 2]. No buffer: `.to(bfloat16)` would round it."""
         if device not in self._frequencies:
             made = inverse_frequencies(self.head_width, self.size.theta, self.size.scaling)
             self._frequencies[device] = made.to(device)

@@ -16,6 +16,9 @@ from voxgraft.errors import ConfigError
 
 __all__ = ["Sampling", "draw", "guided", "penalised", "scores"]
 
+COLDEST = 0.001
+"""Below this, logits divided by it could leave the range of numbers; 0 asks for the best code outright."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -37,7 +40,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         wrong = {
-            "temperature": not 0 <= self.temperature < float("inf"),
+            "temperature": self.temperature != 0 and not COLDEST <= self.temperature < float("inf"),
             "top_k": self.top_k < 0,
             "top_p": not 0 < self.top_p <= 1,
             "min_p": not 0 <= self.min_p < 1,
@@ -51,7 +54,7 @@ class Sampling:
 
 
 _EXPECTED = {
-    "temperature": "0 or more",
+    "temperature": f"0, or {COLDEST} or more",
     "top_k": "0 or more",
     "top_p": "above 0, at most 1",
     "min_p": "0 or more, below 1",

@@ -95,6 +95,8 @@ class Loop:
         self.identity: dict[str, Any] = {}
         self.pieces: list[str] = []
         """The graft's own pieces in the order of their ids: shows whether a tokenizer only grew."""
+        self.is_trained_graft = False
+        """Whether the rows that the model was given come from an earlier training of the run."""
         self.begun = False
         """Whether step 0 is saved, with everything that is measured from it."""
         self.standing = Standing()
@@ -125,14 +127,23 @@ class Loop:
         with self._listening():
             if not self.begun:
                 self._begin()
+            elif over := self.over_at(start):
+                return self._end(start, over)
             for number in range(start + 1, last + 1):
                 self._step(number)
-                reason = self._reason(number, last)
+                reason = self._reason(number)
                 if reason or number % self.every.save == 0 or number == self.standing.best_step:
                     self.save(number)
                 if reason:
                     return self._end(number, reason)
         return self._end(max(start, last), "done")
+
+    def over_at(self, step: int) -> Reason | None:
+        """Why no step is to follow this one, if so."""
+        if step >= self.stepper.options.steps:
+            return "done"
+        tired = 0 < self.every.patience <= self.standing.rounds_without_better
+        return "no-better" if tired and step >= self.every.min_steps else None
 
     def save(self, number: int) -> None:
         """Save everything that the next step depends on, after comparing the base's bits with what they were."""
@@ -269,18 +280,23 @@ class Loop:
                 self.write("samples", number, **sampler(number))
         self.stepper.group.wait()
 
-    def _reason(self, number: int, last: int) -> Reason | None:
-        if number == last:
-            return "done"
-        if self.stepper.group.any(self._told.is_set(), self.stepper.trained.model.device):
-            return "told"
-        tired = 0 < self.every.patience <= self.standing.rounds_without_better
-        return "no-better" if tired and number >= self.every.min_steps else None
+    def _reason(self, number: int) -> Reason | None:
+        over = self.over_at(number)
+        if over == "done":
+            return over
+        told = self.stepper.group.any(self._told.is_set(), self.stepper.trained.model.device)
+        return "told" if told else over
 
     def _end(self, number: int, reason: Reason) -> Outcome:
-        self.write("end", number, reason=reason, best_step=self.standing.best_step)
-        self.journal.sync()
+        if self.first and not self._has_ended(number):
+            self.write("end", number, reason=reason, best_step=self.standing.best_step)
+            self.journal.sync()
         return Outcome(number, reason, self.standing, self._why)
+
+    def _has_ended(self, step: int) -> bool:
+        """Whether that is what the journal says last."""
+        lines = self.journal.read()
+        return bool(lines) and (lines[-1]["kind"], lines[-1]["step"]) == ("end", step)
 
     def _kept(self) -> Sequence[int]:
         """Steps that are never pruned: the first, and the best."""

@@ -5,18 +5,19 @@ Compares what the step says of itself with what the run is now; decides nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from voxgraft.errors import GraftError
+from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.nn.frozen import load_new_state
 from voxgraft.training.loop import Loop, Standing
 from voxgraft.training.parts import restore_optimizer
 from voxgraft.training.saving import load_step, set_aside
+from voxgraft.training.schedule import rate_share
 from voxgraft.training.state import TrainState
 from voxgraft.training.step_folders import step_folders
 
@@ -27,6 +28,8 @@ GROWN = ("tokenizer_sha256", "num_rows")
 """What changes when a tokenizer gets more pieces."""
 FIXED_OPTIONS = ("mode", "full_body", "rank", "alpha", "seed")
 """Options that the saved tensors, or the meaning of their moments, depend on."""
+SCHEDULE = ("schedule", "steps", "warmup_steps", "final_share")
+"""Options that the rates of every step depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,49 +49,89 @@ def go_on(loop: Loop, *, fresh: bool = False, from_step: int | None = None) -> i
     """Put the newest whole step into a training that has not begun, or the one that is named; gives its number.
 
     Later steps are set aside, never removed, and the journal is cut after the step. 0 where nothing is saved yet.
-    With `fresh` it begins again with the rows of step 0, whatever became of them since.
+    With `fresh` it begins again with the rows that the graft first had, whatever became of them since.
     """
     run = loop.run_folder
+    if fresh:
+        _begin_again(loop)
+        return 0
     if not step_folders(run):
         if from_step is not None:
             load_step(run, from_step)  # says that nothing is there
         _cut(loop, -1)
         return 0
-    loaded = load_step(run, 0 if fresh else from_step)
+    loaded = load_step(run, from_step)
     state = loaded.state
-    if fresh:
-        _begin_again(loop, state)
-        return 0
     found = changes(state.values["identity"], loop.identity)
     grew = _grew(state, loop)
-    refuse_changes([change for change in found if not (grew and change.key in GROWN)], state.step)
+    refuse_changes(
+        [change for change in found if not (grew and change.key in GROWN)], state.step, _other_piece(state, loop)
+    )
     groups = _grown_groups(state, loop) if grew else state.tensors
     _cut(loop, state.step)
     loop.stepper.trained.restore({name: group for name, group in groups.items() if name != "optimizer"})
     restore_optimizer(loop.stepper.optimizer, groups["optimizer"])
     loop.stepper.scaler.load_state_dict(state.values["scaler"])
     loop.standing = Standing(**state.values["standing"])
-    loop.begun = True
+    loop.begun = _has_begun(loop, state.step)
     for item in loaded.findings:
         loop.write("finding", state.step, **item.to_json())
-    for change in found:
+    for change in [*found, *_changed_rates(found, state, loop)]:
         loop.write("changed", state.step, key=change.key, was=change.was, now=change.now)
     return state.step
 
 
-def _cut(loop: Loop, step: int) -> None:
+def _cut(loop: Loop, step: int, *, journal: int | None = None) -> None:
     if loop.first:
         set_aside(loop.run_folder, step)
-        loop.journal.cut_after(step)
+        loop.journal.cut_after(step if journal is None else journal)
     loop.stepper.group.wait()
 
 
-def _begin_again(loop: Loop, state: TrainState) -> None:
-    """The rows as they first were; a graft that was made anew since has other rows, and these are then the first."""
+def _has_begun(loop: Loop, step: int) -> bool:
+    """Whether step 0 is in the journal too: who begins again and is killed at that has cut it, and kept the step."""
+    lost = loop.first and step == 0 and not any(entry["kind"] == "start" for entry in loop.journal.read())
+    return not loop.stepper.group.any(lost, loop.stepper.trained.model.device)
+
+
+def _begin_again(loop: Loop) -> None:
+    """From the graft as it is; rows that were trained since become again what they were at step 0.
+
+    That step then stays where it is until the new one takes its place: nothing else knows the first rows.
+    """
+    trained = loop.stepper.trained
+    rows = _first_rows(loop) if loop.is_trained_graft and "rows" in trained.parameters else None
+    if rows is not None:
+        load_new_state(trained.model, rows)
+    _cut(loop, -1 if rows is None else 0, journal=-1)
+
+
+def _first_rows(loop: Loop) -> dict[str, Tensor] | None:
+    """The rows of step 0, with new ones behind them where the tokenizer grew; None if they belong to another graft."""
+    run = loop.run_folder
+    if not step_folders(run):
+        return None
+    try:
+        state = load_step(run, 0).state
+    except CheckpointError as error:
+        cure = f"make the rows anew with `voxgraft graft {run.path}`, then begin again with --fresh."
+        found = f"the graft's rows are trained, and its first ones are in step 0: {error.finding.found}"
+        raise CheckpointError(error.code, found, where=error.finding.where, cure=cure) from None
+    if _grew(state, loop):
+        return _grown_groups(state, loop)["rows"]
     same = state.values["identity"].get("tokenizer_sha256") == loop.identity.get("tokenizer_sha256")
-    if same:
-        load_new_state(loop.stepper.trained.model, state.tensors["rows"])
-    _cut(loop, -1)
+    return state.tensors.get("rows") if same else None
+
+
+def _changed_rates(found: Sequence[Change], state: TrainState, loop: Loop) -> list[Change]:
+    """What other steps, warm-up or schedule do to the rates from here on."""
+    keys = {f"train.{name}" for name in SCHEDULE}
+    if not any(change.key in keys for change in found):
+        return []
+    options, saved = loop.stepper.options, state.values["identity"].get("options", {})
+    before = replace(options, **{name: saved[name] for name in SCHEDULE if name in saved})
+    was, now = (round(rate_share(state.step + 1, one), 4) for one in (before, options))
+    return [Change(f"share of the rates at step {state.step + 1:,}", was, now, False)] if was != now else []
 
 
 def _grew(state: TrainState, loop: Loop) -> bool:
@@ -124,12 +167,26 @@ def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def refuse_changes(found: list[Change], step: int) -> None:
+def refuse_changes(found: list[Change], step: int, remark: str = "") -> None:
     """Raise, with both columns, if something has changed that a saved step depends on."""
     fixed = [change for change in found if change.fixed]
-    if fixed:
-        text = f"step {step:,} was made with other settings: {'; '.join(map(str, fixed))}"
-        raise GraftError("resume-changed", text, expected="what the step was made with")
+    if not fixed:
+        return
+    rows = [("", f"step {step:,}", "this run")]
+    rows += [(change.key, _brief(change.was), _brief(change.now)) for change in fixed]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    text = f"step {step:,} was made with other settings:\n    " + "\n    ".join([*lines, *filter(None, [remark])])
+    raise GraftError("resume-changed", text, expected="what the step was made with")
+
+
+def _other_piece(state: TrainState, loop: Loop) -> str:
+    """The first of the graft's pieces that is not the one that the step was made with."""
+    before, now = state.values.get("pieces", []), loop.pieces
+    for at, (old, new) in enumerate(zip(before, now, strict=False)):
+        if old != new:
+            return f"new piece {at + 1:,} of {len(now):,} is {new!r} now, and was {old!r} of {len(before):,}"
+    return ""
 
 
 def _brief(value: Any) -> str:

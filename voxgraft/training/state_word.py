@@ -6,8 +6,10 @@ same. docs/watching.md has the definitions for people.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import mean, stdev
 from typing import Literal
 
 from voxgraft.errors import Finding, finding
@@ -20,6 +22,7 @@ __all__ = ["Judgement", "Look", "State", "Thresholds", "judge", "looks_of"]
 State = Literal["too early", "learning", "stuck", "good enough"]
 MIN_LOOKS = 3
 """Step 0 and two validations."""
+VOICE_LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,11 @@ class Thresholds:
     early_steps: int = 200
     """Nothing is judged before this step, nor before twice the warm-up."""
     low_text_use: float = 0.02
-    """Below this the text makes no difference: the model does not read."""
-    low_voice_use: float = 0.001
-    """Below this the prompt makes no difference: the model does not hear."""
-    num_low: int = 2
-    """Validations one after another that must be below it."""
+    """Below this, twice one after another, the text makes no difference: the model does not read."""
+    low_voice_use: float = 0.005
+    """Below this, on average over four validations, the prompt makes no difference: the model does not hear."""
+    unsure_voice_use: float = 0.02
+    """The same below this, where the average is also less than twice its standard error."""
     good_text_use: float = 0.1
     """From here on a model reads."""
     better: float = 0.005
@@ -54,6 +57,7 @@ class Look:
     speech_loss: float
     text_use: float | None = None
     voice_use: float | None = None
+    text_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,8 @@ class Judgement:
 
 def looks_of(history: History) -> list[Look]:
     """All validations of the new language that the journal tells of, by step."""
-    uses = {key: dict(history.held_out(key)) for key in ("text_use", "voice_use")}
-    losses = history.held_out("speech_loss")
-    return [Look(step, loss, uses["text_use"].get(step), uses["voice_use"].get(step)) for step, loss in losses]
+    others = [dict(history.held_out(key)) for key in ("text_use", "voice_use", "text_loss")]
+    return [Look(step, loss, *(known.get(step) for known in others)) for step, loss in history.held_out("speech_loss")]
 
 
 def judge(
@@ -84,10 +87,12 @@ def judge(
     judged = [look for look in looks if look.step >= early]
     mark = _mark(looks, limits.better)
     flat, learnt = _is_flat(looks, mark, limits), _has_learnt(looks, limits)
-    stuck = _no_gain(looks, chance, limits) or _low(judged, "text_use", limits)
+    stuck = _no_gain(looks, chance, limits) or _not_reading(judged, limits)
+    if options.text_weight and not stuck:
+        stuck = _other_texts(looks[0], judged)
     if not stuck and flat and not learnt and rate_share(step, options) >= limits.rates_up:
         stuck = [finding("plateau", _flat_text(mark, limits), expected=_expected(limits))]
-    told = (*stuck, *_low(judged, "voice_use", limits))
+    told = (*stuck, *_not_hearing(judged, limits))
     if stuck or (flat and not learnt):
         return Judgement("stuck", stuck[0].found if stuck else _flat_text(mark, limits), told)
     if flat:
@@ -133,23 +138,51 @@ def _no_gain(looks: Sequence[Look], chance: float | None, limits: Thresholds) ->
     return [finding("no-gain", f"held-out speech loss has not come below {level:.3f}, {which}", expected="a fall")]
 
 
-def _low(judged: Sequence[Look], use: Literal["text_use", "voice_use"], limits: Thresholds) -> list[Finding]:
-    """A use that has been near zero in the last looks."""
-    limit = limits.low_text_use if use == "text_use" else limits.low_voice_use
-    since = _low_since([(look.step, getattr(look, use)) for look in judged], limit, limits.num_low)
-    if since is None:
+def _not_reading(judged: Sequence[Look], limits: Thresholds) -> list[Finding]:
+    low = limits.low_text_use
+    since = _since(judged, 2, lambda pair: all(_is_below(look.text_use, low) for look in pair))
+    found = f"text use has been under {low:g} since step {since or 0:,}"
+    return [finding("not-reading", found, expected=f"{low:g} or more")] if since is not None else []
+
+
+def _not_hearing(judged: Sequence[Look], limits: Thresholds) -> list[Finding]:
+    since = _since(judged, VOICE_LOOKS, lambda four: _is_unheard([look.voice_use for look in four], limits))
+    found = f"voice use has been near zero since step {since or 0:,}"
+    expected = f"{limits.low_voice_use:g} or more on average of {VOICE_LOOKS} validations"
+    return [finding("not-hearing", found, expected=expected)] if since is not None else []
+
+
+def _other_texts(first: Look, judged: Sequence[Look]) -> list[Finding]:
+    """The text loss of held-out recordings is no lower than it was: what is learnt are other texts."""
+    level = first.text_loss
+    if level is None:
         return []
-    code, name = ("not-reading", "text use") if use == "text_use" else ("not-hearing", "voice use")
-    return [finding(code, f"{name} has been under {limit:g} since step {since:,}", expected=f"{limit:g} or more")]
+    since = _since(judged, 2, lambda pair: all(look.text_loss is not None and look.text_loss >= level for look in pair))
+    found = f"held-out text loss has been over {level:.3f}, its level at step {first.step:,}, since step {since or 0:,}"
+    return [finding("other-texts", found, expected="a fall")] if since is not None else []
 
 
-def _low_since(values: Sequence[tuple[int, float | None]], limit: float, num_low: int) -> int | None:
-    low: list[int] = []
-    for step, value in reversed(values):
-        if value is None or value >= limit:
+def _is_below(value: float | None, limit: float) -> bool:
+    return value is not None and value < limit
+
+
+def _is_unheard(uses: Sequence[float | None], limits: Thresholds) -> bool:
+    """Whether uses are zero as far as can be told: another prompt helps in some clips and hurts in others."""
+    known = [use for use in uses if use is not None]
+    if len(known) < len(uses):
+        return False
+    average, error = mean(known), stdev(known) / math.sqrt(len(known))
+    return average < limits.low_voice_use or (average < limits.unsure_voice_use and average < 2 * error)
+
+
+def _since(judged: Sequence[Look], count: int, holds: Callable[[Sequence[Look]], bool]) -> int | None:
+    """The first step of the looks over which something has held up to the last, always of so many in a row."""
+    since = None
+    for end in range(len(judged), count - 1, -1):
+        if not holds(judged[end - count : end]):
             break
-        low.append(step)
-    return low[-1] if len(low) >= num_low else None
+        since = judged[end - count].step
+    return since
 
 
 def _flat_text(mark: Look, limits: Thresholds) -> str:

@@ -54,7 +54,7 @@ class Watch:
             item = finding("loss-not-finite", "the loss of held-out recordings is not finite", expected="a number")
             return Judgement("stuck", item.found, (item,))
         known = self._known()
-        look = Look(step, loss, number(now.text_use), number(now.voice_use))
+        look = Look(step, loss, *map(number, (now.text_use, now.voice_use, now.text_loss)))
         looks = [*(one for one in looks_of(known) if one.step < step), look]
         return judge(looks, self._loop.stepper.options, known.chance.get("speech_loss"), self._limits)
 

@@ -14,7 +14,8 @@ TITLES = {
     ENGLISH_ROWS: "English, by its rows",
 }
 VOICE_ENCODER = ("ve.pt", "ve.safetensors")
-WAVEFORM_MODEL = ("s3gen.pt", "s3gen_v3.pt", "s3gen.safetensors")
+WAVEFORM_MODEL = ("s3gen.pt", "s3gen_v3.pt", "s3gen_v3.safetensors", "s3gen.safetensors")
+"""Names that a file may have: as the multilingual program wants it first, as the English one does last."""
 WHAT_VOICE = "voice encoder: from a recording to the speaker's vector"
 WHAT_WAVEFORM = "S3Gen: from a recording to codes, and from codes to the waveform"
 WHAT_CONDITIONS = "built-in voice, for speaking without a recording"

@@ -182,12 +182,14 @@ class _PerceiverAttention(nn.Module):
 
 def _require_condition(condition: Any, speaker_width: int) -> None:
     speaker, prompt = np.asarray(condition.speaker), np.asarray(condition.prompt)
-    if speaker.shape != (speaker_width,) or not np.isfinite(speaker).all():
-        found = f"a voice of shape {list(speaker.shape)}" + ("" if np.isfinite(speaker).all() else ", not finite")
-        raise GraftError("condition-form", found, expected=f"{speaker_width} finite numbers")
-    if prompt.ndim != 1 or not 1 <= len(prompt) <= MAX_PROMPT:
-        found = f"a prompt of shape {list(prompt.shape)}"
-        raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT} codes")
+    if speaker.shape != (speaker_width,) or not np.issubdtype(speaker.dtype, np.floating):
+        found = f"a voice as {speaker.dtype} of shape {list(speaker.shape)}"
+        raise GraftError("condition-form", found, expected=f"{speaker_width} floating-point numbers")
+    if not np.isfinite(speaker).all():
+        raise GraftError("condition-form", "a voice that is not finite", expected="finite numbers")
+    if prompt.ndim != 1 or not 1 <= len(prompt) <= MAX_PROMPT or not np.issubdtype(prompt.dtype, np.integer):
+        found = f"a prompt as {prompt.dtype} of shape {list(prompt.shape)}"
+        raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT} codes, whole numbers")
     if int(prompt.min()) < 0 or int(prompt.max()) >= NUM_CODES:
         found = f"prompt codes from {int(prompt.min())} to {int(prompt.max())}"
         raise GraftError("condition-form", found, expected=f"0 to {NUM_CODES - 1}")

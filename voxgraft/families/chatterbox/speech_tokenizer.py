@@ -22,10 +22,8 @@ from voxgraft.audio.exact import exact_float32
 from voxgraft.audio.spectra import mel_filters, power_spectrum
 from voxgraft.audio.waves import Limits, Wave, length_batches, mono_waves, padded_rows
 
-__all__ = ["NUM_CODES", "SPEECH_FILES", "SpeechTokenizer", "TokenizerSize", "num_codes"]
+__all__ = ["NUM_CODES", "SpeechTokenizer", "TokenizerSize", "num_codes"]
 
-SPEECH_FILES = ("s3gen.pt", "s3gen.safetensors", "s3gen_v3.pt", "s3gen_v3.safetensors")
-"""Names of the file in a base folder that holds the tokenizer among other things."""
 PREFIX = "tokenizer."
 COMPUTED = ("_mel_filters", "window")
 """Tensors that follow from the sizes; one of the published files lacks them."""
@@ -92,9 +90,10 @@ class SpeechTokenizer(nn.Module):
     @classmethod
     def load(cls, place: Path) -> SpeechTokenizer:
         """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
+        from voxgraft.families.chatterbox.describing import WAVEFORM_MODEL
         from voxgraft.families.tensors import part_file, read_tensors, stored_shapes
 
-        path = part_file(place, SPEECH_FILES)
+        path = part_file(place, WAVEFORM_MODEL)
         stored = stored_shapes(path, PREFIX)
         size = TokenizerSize.of(stored)
         with torch.device("meta"):

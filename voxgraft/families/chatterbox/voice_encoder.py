@@ -19,10 +19,7 @@ from voxgraft.audio.spectra import QUIETEST_POWER, loudest_frame, mel_filters, p
 from voxgraft.audio.waves import Limits, Wave, mono_wave, mono_waves
 from voxgraft.errors import AudioError
 
-__all__ = ["VOICE_FILES", "VoiceEncoder"]
-
-VOICE_FILES = ("ve.pt", "ve.safetensors")
-"""Names of the file in a base folder: multilingual, English."""
+__all__ = ["VoiceEncoder"]
 
 SAMPLE_RATE = 16_000
 FRAME = 400
@@ -60,11 +57,12 @@ class VoiceEncoder(nn.Module):
     @classmethod
     def load(cls, place: Path) -> VoiceEncoder:
         """From a file, or from the base folder that holds it."""
+        from voxgraft.families.chatterbox.describing import VOICE_ENCODER
         from voxgraft.families.tensors import part_file, read_tensors
 
         encoder = cls()
         shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-        encoder.load_state_dict(read_tensors(part_file(place, VOICE_FILES), shapes))
+        encoder.load_state_dict(read_tensors(part_file(place, VOICE_ENCODER), shapes))
         return encoder
 
     @torch.no_grad()
@@ -94,7 +92,8 @@ class VoiceEncoder(nn.Module):
     def mel(self, wave: Tensor) -> Tensor:
         """Mel power, not its logarithm. [N] on the CPU -> [F, M] on the CPU"""
         power = power_spectrum(wave, self.hann.cpu(), HOP)  # [201, F]
-        return (self.mel_filters.cpu() @ power).T
+        with exact_float32():
+            return (self.mel_filters.cpu() @ power).T
 
 
 def window_mel(mel: Tensor, step_frames: int = STEP_FRAMES) -> Tensor:

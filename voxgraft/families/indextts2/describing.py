@@ -13,7 +13,7 @@ from voxgraft.families.indextts2.family import IndexTTS2
 RELEASE = "IndexTTS-2"
 BOTH: tuple[Purpose, ...] = ("preparing", "speaking")
 CODEC_NAME = "semantic_codec/model.safetensors"
-FEATURES_NAME = "w2v-bert-2.0/model.safetensors"
+FEATURES_NAME, OLDER_FEATURES_NAME = "w2v-bert-2.0/model.safetensors", "w2v-bert-2.0/pytorch_model.bin"
 STATISTICS_NAME = "wav2vec2bert_stats.pt"
 VOCODER_NAME = "bigvgan_v2_22khz_80band_256x"
 
@@ -27,8 +27,12 @@ def describe(files: BaseFiles) -> Description:
         return file_name(settings, path, config) or published
 
     beside = (
-        SideFile((named("w2v_stat", STATISTICS_NAME),), BOTH, "mean and variance of the speech features"),
-        SideFile((FEATURES_NAME,), BOTH, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
+        SideFile((statistics_name(files),), BOTH, "mean and variance of the speech features"),
+        SideFile(
+            (FEATURES_NAME, OLDER_FEATURES_NAME),
+            BOTH,
+            "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)",
+        ),
         SideFile((CODEC_NAME,), BOTH, "semantic codec: from features to codes (amphion/MaskGCT)"),
         SideFile((named("s2mel_checkpoint", "s2mel.pth"),), ("speaking",), "from codes to a spectrogram"),
         SideFile((_vocoder(settings, config),), ("speaking",), "BigVGAN: from the spectrogram to the waveform"),
@@ -38,6 +42,12 @@ def describe(files: BaseFiles) -> Description:
         SideFile((named("qwen_emo_path", "qwen0.6bemo4-merge"),), (), "emotion from a text"),
     )
     return Description(RELEASE, IndexTTS2.languages, beside)
+
+
+def statistics_name(files: BaseFiles) -> str:
+    """Where mean and variance of the features lie in the base folder."""
+    named = file_name(settings_of(files.config), "w2v_stat", files.config) if files.config else None
+    return named or STATISTICS_NAME
 
 
 def _vocoder(settings: dict[Any, Any], config: Path) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from voxgraft.audio.waves import Wave, length_batches
-from voxgraft.families.base import EmotionFrom
+from voxgraft.families.base import BaseFiles, EmotionFrom
 from voxgraft.families.encoding import Clip, ClipEncoder
 from voxgraft.families.indextts2.codec import SemanticCodec
-from voxgraft.families.indextts2.describing import CODEC_NAME, FEATURES_NAME
+from voxgraft.families.indextts2.describing import CODEC_NAME, FEATURES_NAME, statistics_name
 from voxgraft.families.indextts2.features import SpeechFeatures
 from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice, training_condition
 
@@ -28,9 +27,10 @@ class UnifiedVoiceEncoder(ClipEncoder):
         self.features, self.codec, self.model = features, codec, model
 
     @classmethod
-    def load(cls, folder: Path, model: UnifiedVoice) -> UnifiedVoiceEncoder:
-        """From the base folder: the statistics, `w2v-bert-2.0/` and `semantic_codec/` inside it."""
-        features = SpeechFeatures.load((folder / FEATURES_NAME).parent, folder)
+    def load(cls, files: BaseFiles, model: UnifiedVoice) -> UnifiedVoiceEncoder:
+        """From the base folder: the statistics that its config names, `w2v-bert-2.0/` and `semantic_codec/`."""
+        folder = files.folder
+        features = SpeechFeatures.load((folder / FEATURES_NAME).parent, folder / statistics_name(files))
         codec = SemanticCodec.load(folder / CODEC_NAME)
         return cls(features.to(model.device), codec.to(model.device), model)
 

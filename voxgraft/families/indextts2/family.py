@@ -119,7 +119,7 @@ class IndexTTS2(Family):
         from voxgraft.families.indextts2.model import UnifiedVoice
 
         assert isinstance(model, UnifiedVoice)
-        return UnifiedVoiceEncoder.load(files.folder, model)
+        return UnifiedVoiceEncoder.load(files, model)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionFrom = "target") -> Any:
         from voxgraft.families.indextts2.encoder import unified_voice_condition

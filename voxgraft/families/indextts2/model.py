@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from voxgraft.audio.exact import exact_float32
 from voxgraft.errors import ConfigError, GraftError
 from voxgraft.families.base import EmotionFrom
 from voxgraft.families.indextts2.conformer import MAX_FEATURES, MIN_FEATURES, Conformer
@@ -153,6 +154,7 @@ class UnifiedVoice(SpeechModel):
         return self.speaker_latents_of([features])[0]
 
     @torch.no_grad()
+    @exact_float32()
     def speaker_latents_of(self, clips: Sequence[Tensor]) -> Tensor:
         """The voices of clips of similar length; each is what the clip alone gives. B times [F, 1024] -> [B, L, W]
 
@@ -166,6 +168,7 @@ class UnifiedVoice(SpeechModel):
         return self.emotion_vectors_of([features])[0]
 
     @torch.no_grad()
+    @exact_float32()
     def emotion_vectors_of(self, clips: Sequence[Tensor]) -> Tensor:
         """The emotions of clips of similar length, each as of the clip alone. B times [F, 1024] -> [B, W]"""
         raw = self.emo_perceiver_encoder(*self.emo_conditioning_encoder(self._checked_features(clips)))  # [B, 1, 1024]

@@ -30,7 +30,15 @@ ENCODER_NUMBERS = {
 }
 _LARGEST = {"layers": 1000, "num_blocks": 1000}
 _LARGEST_SIZE = 1 << 20
-_KINDS = {"gpt.condition_type": "conformer_perceiver", "gpt.condition_module.input_layer": "conv2d2"}
+_KINDS: dict[str, str | int | bool] = {
+    "gpt.condition_type": "conformer_perceiver",
+    "gpt.condition_module.input_layer": "conv2d2",
+    "gpt.emo_condition_module.input_layer": "conv2d2",
+    "gpt.use_mel_codes_as_input": True,
+    "gpt.start_text_token": 0,
+    "gpt.stop_text_token": 1,
+}
+"""What the published config says and the model is built for."""
 
 
 def numbers_of(config: Mapping[Any, Any], section: str, keys: Mapping[str, str], where: str | Path) -> dict[str, int]:
@@ -40,12 +48,14 @@ def numbers_of(config: Mapping[Any, Any], section: str, keys: Mapping[str, str],
 
 
 def refuse_other_kinds(config: Mapping[Any, Any], where: str | Path) -> None:
-    """Refuse a model whose conditioning is built another way than the published one."""
-    for path, expected in _KINDS.items():
+    """Refuse a model that is built, or begins and ends its sequences, another way than the published one."""
+    speech_rows = _number(_section(config, "gpt", where).get("number_mel_codes"), "gpt.number_mel_codes", where)
+    speech_ids = {"gpt.start_mel_token": speech_rows - 2, "gpt.stop_mel_token": speech_rows - 1}
+    for path, expected in (_KINDS | speech_ids).items():
         section, _, key = path.rpartition(".")
         kind = _section(config, section, where).get(key, expected)
         if kind != expected:
-            raise ConfigError("base-config", f"{path} is {str(kind)[:40]!r}", expected=expected, where=where)
+            raise ConfigError("base-config", f"{path} is {str(kind)[:40]!r}", expected=str(expected), where=where)
 
 
 def require_cut(width: int, heads: int, section: str, where: str | Path) -> None:

@@ -1,0 +1,190 @@
+"""Whole run folders for tests of the verb `train`, made as a user makes them: base, `new`, `graft`, sets, run.yaml.
+
+Making one takes a second or two, so a module makes it once and its tests work on copies.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tests.made_language import World
+from voxgraft.cli.flags import CommandLine, read_command_line
+from voxgraft.cli.layers import resolve
+from voxgraft.cli.verbs import VERBS
+from voxgraft.corpus.clips import MadeFrom, PreparedClip
+from voxgraft.errors import VoxgraftError
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.random_base import make_random_base
+from voxgraft.graft import graft
+from voxgraft.graft_folder import open_graft
+from voxgraft.journal import Journal
+from voxgraft.new import new
+from voxgraft.run import RunFolder
+from voxgraft.settings import GraftSettings, NewSettings, TrainVerbSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.train import TrainResult, train
+from voxgraft.training.faults import VARIABLE
+from voxgraft.training.saving import load_step
+from voxgraft.training.state import TrainState
+from voxgraft.training.step_folders import step_folders, whole_steps
+
+TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
+PIECES = 20
+FLAGS = {
+    "train.steps": 4,
+    "train.warmup_steps": 1,
+    "train.tokens_per_step": 400,
+    "train.save_every": 2,
+    "train.valid_every": 2,
+    "train.log_every": 1,
+    "train.sample_every": 1000,
+    "train.rank": 4,
+    "train.tensorboard": "false",
+    "data.min_prompt_seconds": 0.1,
+}
+"""A training of a second."""
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """A run that can be trained at once."""
+
+    family_name: str
+    path: Path
+    base: Path
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
+    def copied(self, folder: Path) -> WholeRun:
+        """The run as it is now, elsewhere; the base stays where it is."""
+        shutil.copytree(self.path, folder)
+        return replace(self, path=folder)
+
+    @property
+    def files(self) -> BaseFiles:
+        return family(self.family_name).files(self.base)
+
+    @property
+    def world(self) -> World:
+        """What sets of this run are made with: its tokenizer and base, as they are now."""
+        made = open_graft(self.folder.graft)
+        spelling = Spelling.of(family(self.family_name), open_tokenizer(self.files.tokenizer), made.tokenizer, "am")
+        hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
+        return World(self.family_name, self.files, self.path, spelling, MadeFrom(*hashes, {"codec": "made up"}, {}))
+
+    def write_sets(self) -> None:
+        self.world.write_healthy(clips=16, held_out=4)
+
+    def write_train_set(self, clips: Iterable[PreparedClip]) -> None:
+        """Another training set; the one before it is removed."""
+        shutil.rmtree(self.folder.data_set("train"), ignore_errors=True)
+        self.world.write("train", iter(clips))
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def words(self, *flags: str, **changed: Any) -> list[str]:
+        """The command line of a short training; `changed` are keys of train and data with _ for the dot."""
+        named = {key.replace("_", ".", 1): value for key, value in changed.items()}
+        chosen = {key: value for key, value in {**FLAGS, **named}.items() if value is not None}
+        settings = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
+        return ["train", str(self.path), *settings, *flags]
+
+    def settings(self, *flags: str, **changed: Any) -> TrainVerbSettings:
+        line = read_command_line(self.words(*flags, **changed), VERBS)
+        return cast(TrainVerbSettings, resolve(cast(CommandLine, line)))
+
+    def train(self, *flags: str, **changed: Any) -> TrainResult:
+        return train(self.settings(*flags, **changed))
+
+    def start(self, *flags: str, fault: str = "", **changed: Any) -> subprocess.Popen[str]:
+        """`voxgraft train` in a process of its own."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", VARIABLE: fault}
+        command = [sys.executable, "-m", "voxgraft", *self.words(*flags, **changed)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def spoken(self, *flags: str, fault: str = "", **changed: Any) -> subprocess.CompletedProcess[str]:
+        """That process to its end."""
+        process = self.start(*flags, fault=fault, **changed)
+        out, errors = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+    def refused(self, code: str, *flags: str, **changed: Any) -> VoxgraftError:
+        """The error that training ends with; it says everything that an error of ours says, and costs no saved step."""
+        before = self.saved()
+        error = error_of(lambda: self.train(*flags, **changed))
+        assert error.code == code, error
+        assert error.finding.found
+        assert error.finding.cure
+        assert self.saved() == before
+        return error
+
+    # ---- what is there ----------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> list[int]:
+        """Saved steps that are whole."""
+        return whole_steps(self.folder)
+
+    def saved(self) -> dict[str, bytes]:
+        """Every byte of every saved step."""
+        files = [path for folder in step_folders(self.folder) for path in sorted(folder.path.iterdir())]
+        return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
+
+    def state(self, step: int | None = None) -> TrainState:
+        return load_step(self.folder, step).state
+
+    def rows(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The rows in the graft folder."""
+        return open_graft(self.folder.graft).rows
+
+    def journal(self, kind: str | None = None) -> list[dict[str, Any]]:
+        lines = Journal(self.folder.journal).read()
+        return [line for line in lines if kind in (None, line["kind"])]
+
+    def logged(self) -> list[int]:
+        """The steps that the journal has."""
+        return [line["step"] for line in self.journal("step")]
+
+
+def make_run(family_name: str, folder: Path, *, seed: int = 1) -> WholeRun:
+    """A run with a graft of Amharic onto a tiny random base, and two small sets."""
+    base, path = folder / "base", folder / "run"
+    make_random_base(family_name, base, size="tiny", seed=seed)
+    new(NewSettings(run=path, base=base, language="am", texts=(TEXTS,)))
+    run = WholeRun(family_name, path, base)
+    graft_anew(run, pieces=PIECES)
+    run.write_sets()
+    return run
+
+
+def graft_anew(run: WholeRun, **changed: Any) -> None:
+    """`voxgraft graft` on the run, with other settings of its tokenizer."""
+    flags = [f"--tokenizer.{name.replace('_', '-')}={value}" for name, value in changed.items()]
+    line = read_command_line(["graft", str(run.path), *flags], VERBS)
+    result = graft(cast(GraftSettings, resolve(cast(CommandLine, line))))
+    assert result.exit_code == 0, shlex.join(flags)
+
+
+def error_of(call: Any) -> VoxgraftError:
+    """The error of ours that a call ends with."""
+    try:
+        call()
+    except VoxgraftError as error:
+        return error
+    raise AssertionError("no error was raised")
