@@ -118,7 +118,8 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="where bases, runs and tables are left")
     parser.add_argument("--first-seed", type=int, default=100, help="seed of the first run")
     parser.add_argument("--healthy", type=int, default=20, help="healthy runs, shared by the families")
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=500, help="of healthy runs")
+    parser.add_argument("--spoiled-steps", type=int, default=350, help="of runs that cannot learn")
     parser.add_argument("--families", nargs="+", default=list(family_names()))
     return parser.parse_args()
 
@@ -147,7 +148,7 @@ def _spoiled(name: str, fault: Fault, kind: str, base: Path, seed: int, asked: a
     world = make_world(kind, folder, base, seed=seed, pieces=PIECES)
     world.write("train", fault.spoil(world))
     world.write("valid", fault.held_out(world), "valid")
-    settings = _settings(world, seed, asked.steps, {}, fault.data)
+    settings = _settings(world, seed, asked.spoiled_steps, {}, fault.data)
     told = Told(name, kind, seed)
     started = time.perf_counter()
     _train_all_the_same(settings, fault)

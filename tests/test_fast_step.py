@@ -18,7 +18,7 @@ from voxgraft.families.stream_state import LOOK_EVERY
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, merge_adapter
 from voxgraft.nn.attention import Cache, Step
 from voxgraft.nn.body import Body
-from voxgraft.nn.fast_step import FEW_ROWS, FastStep, can_step_fast
+from voxgraft.nn.fast_step import FEW_ROWS, FastStep, can_step_fast, width_fits
 from voxgraft.nn.gpt2 import Gpt2Body, Gpt2Size
 from voxgraft.nn.llama import LlamaBody, LlamaSize
 from voxgraft.nn.packed_body import PackedBody, PackedPart
@@ -125,6 +125,11 @@ def test_a_changed_body_is_packed_again_into_the_same_places(kind: str) -> None:
         if block.qkv.moments is not None:
             assert other.qkv.moments is not None
             assert torch.equal(block.qkv.moments, other.qkv.moments)
+
+
+def test_widths_that_the_kernels_cannot_cut_into_lanes_take_plain_steps() -> None:
+    assert all(map(width_fits, (64, 1024, 1280, 4096, 5120)))
+    assert not any(map(width_fits, (20, 100, 1025, 8 * 33)))
 
 
 def test_without_a_cuda_device_or_in_float32_plain_steps_are_taken() -> None:

@@ -18,7 +18,11 @@ from tests.clips import UNUSABLE, noise, recordings, refuses_unusable
 from tests.shared import shared
 from voxgraft.audio.waves import padded_rows
 from voxgraft.errors import CheckpointError, ConfigError, FileError, VoxgraftError
+from voxgraft.families import family
+from voxgraft.families.indextts2.encoder import UnifiedVoiceEncoder
 from voxgraft.families.indextts2.features import SpeechFeatures, num_frames
+from voxgraft.families.opening import open_model
+from voxgraft.families.random_base import make_random_base
 
 WIDTH, DEPTH, LIMIT = 32, 19, 5e-5
 
@@ -200,6 +204,8 @@ sys.modules["transformers"] = None  # as Python marks a package that cannot be i
 from pathlib import Path
 from voxgraft.errors import VoxgraftError
 from voxgraft.families.indextts2.features import SpeechFeatures
+from voxgraft.families.opening import open_model
+from voxgraft.families.random_base import make_random_base
 try:
     SpeechFeatures.load(Path(sys.argv[1]), Path(sys.argv[1]))
 except VoxgraftError as error:
@@ -211,3 +217,20 @@ def test_without_transformers_the_error_says_how_to_get_it(tmp_path: Path) -> No
     run = subprocess.run([sys.executable, "-c", WITHOUT, tmp_path], capture_output=True, text=True, check=True)
     assert "package-missing" in run.stdout
     assert "pip install 'voxgraft[indextts2]'" in run.stdout
+
+
+def test_the_encoder_of_a_base_reads_the_statistics_that_its_config_names(folder: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    make_random_base("indextts2", base, size="tiny", seed=0)
+    (base / "w2v-bert-2.0").mkdir()
+    for path in folder.iterdir():
+        (base / "w2v-bert-2.0" / path.name).write_bytes(path.read_bytes())
+    (base / "wav2vec2bert_stats.pt").unlink()
+    saved({"mean": torch.full((WIDTH,), 3.0), "var": torch.ones(WIDTH)}, base / "own_stats.pt")
+    config = base / "config.yaml"
+    config.write_text(config.read_text().replace("wav2vec2bert_stats.pt", "own_stats.pt"))
+    found = family("indextts2")
+    files = found.files(base)
+    encoder = found.encoder(files, open_model(found, files))
+    assert isinstance(encoder, UnifiedVoiceEncoder)
+    assert bool((encoder.features.mean == 3).all())

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ from voxgraft.run import RunFolder
 from voxgraft.settings import GraftSettings, NewSettings, TrainVerbSettings
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Additions, NewPiece
 from voxgraft.train import TrainResult, train
 from voxgraft.training.faults import VARIABLE
 from voxgraft.training.saving import load_step
@@ -52,6 +54,7 @@ FLAGS = {
     "train.log_every": 1,
     "train.sample_every": 1000,
     "train.rank": 4,
+    "train.sample_texts": "am:ሰላም",
     "train.tensorboard": "false",
     "data.min_prompt_seconds": 0.1,
 }
@@ -173,9 +176,28 @@ def make_run(family_name: str, folder: Path, *, seed: int = 1) -> WholeRun:
     return run
 
 
-def graft_anew(run: WholeRun, **changed: Any) -> None:
-    """`voxgraft graft` on the run, with other settings of its tokenizer."""
-    flags = [f"--tokenizer.{name.replace('_', '-')}={value}" for name, value in changed.items()]
+def graft_anew(run: WholeRun, *, pieces: int = PIECES, longest: int = 12, noise_seed: int = 0) -> None:
+    """`voxgraft graft` on the run, with so many pieces of so many characters, and another noise on the rows."""
+    flags = [f"--tokenizer.pieces={pieces}", f"--tokenizer.max-piece-characters={longest}", f"--rows.seed={noise_seed}"]
+    _graft(run, *flags)
+
+
+def grow_tokenizer(run: WholeRun, folder: Path) -> int:
+    """Put pieces behind those that the graft has, and make the graft with them; how many."""
+    world, tokenizer = run.world, open_graft(run.folder.graft).tokenizer
+    spelled = [tokenizer.pieces[one] for one in world.spelling.encode(TEXTS.read_text(encoding="utf-8"), "am")]
+    # Letters that stand beside each other once everything else is merged.
+    pairs = dict.fromkeys((str(one), str(two)) for one, two in pairwise(spelled) if len(f"{one}{two}") == 2)
+    letters = [pair for pair in pairs if "".join(pair).isalpha() and "".join(pair) not in tokenizer.ids]
+    pieces = tuple(NewPiece("".join(pair), pair) for pair in letters[:5])
+    data = tokenizer.grown(Additions(run.family_name, "am", tokenizer.kind, tokenizer.sha256, None, pieces))
+    file = folder / f"grown{tokenizer.path.suffix}"
+    file.write_bytes(data)
+    _graft(run, f"--tokenizer.file={file}")
+    return len(pieces)
+
+
+def _graft(run: WholeRun, *flags: str) -> None:
     line = read_command_line(["graft", str(run.path), *flags], VERBS)
     result = graft(cast(GraftSettings, resolve(cast(CommandLine, line))))
     assert result.exit_code == 0, shlex.join(flags)

@@ -688,6 +688,11 @@ CATALOGUE: dict[str, Code] = {
         "install voxgraft with the extra that is named.",
     ),
     # ---- clip sets and data order ------------------------------------------------------------------------
+    "set-missing": Code(
+        "data",
+        "There is nothing to learn from, or to validate with, where the run looks for it.",
+        "make sets with `voxgraft prepare RUN`; or name what you have with data.train and data.valid, such as the train_pairs.jsonl and val_pairs.jsonl of an IndexTTS-2 fork.",
+    ),
     "set-incomplete": Code(
         "data",
         "The folder has no set.json, which is written last: preparing it was stopped, or it is another folder.",

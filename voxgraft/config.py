@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import ConfigError, nearest
-from voxgraft.files import read_yaml
+from voxgraft.yaml_files import read_yaml
 
 
 class Settings(BaseModel):

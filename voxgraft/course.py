@@ -23,7 +23,7 @@ from voxgraft.errors import ConfigError, FileError, Finding, GraftError, finding
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.layout import Frame
 from voxgraft.families.tensors import stored_shapes
-from voxgraft.files import is_folder
+from voxgraft.files import is_folder, is_there
 from voxgraft.graft_folder import Graft, open_graft
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings, TrainSettings
@@ -94,6 +94,7 @@ class Course:
             "tokenizer_sha256": self.graft.card.tokenizer_sha256,
             "num_rows": self.graft.card.num_rows,
             "sets": {clips.name: clips.fingerprint for clips in self.train},
+            "held_out": {clips.name: clips.fingerprint for clips in self.valid[self.graft.card.language]},
             "options": _plain(asdict(self.options)),
         }
 
@@ -179,7 +180,7 @@ class _Opener:
         if is_folder(place):
             stated = read_set_file(place).header.language
             self._refuse_new_language(place, stated, of_base)
-            clips = open_set(place, expected=self._expected(role, of_base))
+            clips = open_set(place, expected=self._expected(of_base))
         else:
             clips = self._adopt(place, role, of_base)
             self._refuse_new_language(place, clips.header.language, of_base)
@@ -196,27 +197,16 @@ class _Opener:
             found = f"{place.name} is in {language}, the new language"
             raise GraftError("replay-language", found, expected="a base language", where=place)
 
-    def _expected(self, role: Role, of_base: bool) -> dict[str, Any]:
+    def _expected(self, of_base: bool) -> dict[str, Any]:
         """A set of a base language is spelled by the base's own tokenizer."""
-        expected: dict[str, Any] = {"family": self.graft.card.family}
-        if of_base:
-            expected["made_from"] = {
-                "tokenizer_sha256": self.spelling.base.sha256,
-                "base_sha256": self.graft.card.base["checkpoint_sha256"],
-            }
-        else:
-            expected["language"] = self.graft.card.language
-            expected["made_from"] = {
-                "tokenizer_sha256": self.graft.card.tokenizer_sha256,
-                "base_sha256": self.graft.card.base["checkpoint_sha256"],
-            }
-        return expected
+        card, own = self.graft.card, {} if of_base else {"language": self.graft.card.language}
+        tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
+        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"]}
+        return {"family": card.family, **own, "made_from": made_from}
 
     def _adopt(self, place: Path, role: Role, of_base: bool) -> ClipSet:
         manifest, language = split_language(str(place))
-        if manifest.suffix != ".jsonl" or self.graft.card.family != "indextts2":
-            found = f"{place} is neither a set that `prepare` made nor a pair manifest of IndexTTS-2"
-            raise FileError("set-missing", found, where=place)
+        self._refuse_what_is_no_manifest(place, manifest, role)
         own = None if of_base else self.graft.card.language
         clips = open_pairs(
             manifest,
@@ -228,6 +218,14 @@ class _Opener:
         )
         self.findings += clips.findings
         return clips
+
+    def _refuse_what_is_no_manifest(self, place: Path, manifest: Path, role: Role) -> None:
+        expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
+        if not is_there(manifest):
+            raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
+        if manifest.suffix != ".jsonl" or self.graft.card.family != "indextts2":
+            found = f"{place.name}, for a run of {self.graft.card.family}"
+            raise FileError("set-missing", found, expected=expected, where=place)
 
     def look_at_order(self, train: Sequence[ClipSet], replay: Sequence[ClipSet], stream: Stream) -> None:
         """What is wrong with the sets as they will be met."""

@@ -13,20 +13,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from voxgraft import progress
-from voxgraft.errors import ConfigError, FileError, TextError
+from voxgraft.errors import FileError, TextError
 
 MAX_JSON_BYTES = 16 << 20
 """Values take up to thirty times the room of their text."""
-MAX_YAML_BYTES = 1 << 17
-"""A settings file has a few kilobytes, and YAML takes long to read."""
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -44,7 +39,7 @@ def existing_file(path: Path) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         raise FileError("file-missing", f"{path.name} is not there", where=path) from None
     except (OSError, ValueError) as error:
-        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
     if not path.is_file():
         raise FileError("not-a-file", f"{path.name} is not a regular file", where=path)
     if status.st_size == 0:
@@ -75,7 +70,7 @@ def existing_folder(path: Path) -> Path:
         if not path.is_dir():
             raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
     except (OSError, ValueError) as error:
-        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
     if not os.access(path, os.R_OK | os.X_OK):
         raise FileError("file-unreadable", f"folder {path.name} may not be read", where=path)
     return path
@@ -100,7 +95,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
         with path.open("rb") as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
     if len(data) > max_bytes:
         raise FileError(
             "file-too-large", f"{path.name} has over {max_bytes:,} bytes", expected=f"at most {max_bytes:,}", where=path
@@ -146,7 +141,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if text := decode_utf8(line, path, number).strip():
                     yield number, text
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -204,24 +199,6 @@ def _deeper_than(value: Any, levels: int) -> bool:
     return bool(layer)
 
 
-def read_yaml(path: Path) -> Any:
-    """YAML without aliases, tags or duplicate keys: only plain values, lists and mappings."""
-    return parse_yaml(read_text(path, MAX_YAML_BYTES), path)
-
-
-def parse_yaml(text: str, where: Path | str) -> Any:
-    """YAML text to Python values, with the same strictness as `read_yaml`."""
-    try:
-        return yaml.load(text, _strict_loader(where))  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError("yaml-broken", f"{at}{problem}", where=where) from None
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise ConfigError("yaml-broken", _reason(error), where=where) from None
-
-
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file of any size, in hex."""
     digest = hashlib.sha256()
@@ -232,7 +209,7 @@ def sha256_of(path: Path) -> str:
                 digest.update(chunk)
                 advance(len(chunk))
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {_reason(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
     return digest.hexdigest()
 
 
@@ -329,49 +306,6 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
-    class StrictLoader(yaml.SafeLoader):
-        depth = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            line = event.start_mark.line + 1
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise ConfigError("yaml-alias", f"line {line} uses an anchor or alias", where=where)
-            if getattr(event, "tag", None):
-                raise ConfigError("yaml-tag", f"line {line} uses the tag {event.tag}", where=where)
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise ConfigError("yaml-broken", f"nested more than {MAX_DEPTH} levels deep", where=where)
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-        def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-            if len(node.value) > MAX_DIGITS:
-                raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
-            return super().construct_yaml_int(node)
-
-        def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
-            if not is_text(node.value):
-                line = node.start_mark.line + 1
-                raise ConfigError(
-                    "yaml-broken", f"line {line} holds half of a character (a lone surrogate)", where=where
-                )
-            return str(super().construct_yaml_str(node))
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-            if len(keys) != keys.total():
-                twice = keys.most_common(1)[0][0]
-                raise ConfigError("yaml-duplicate-key", f"the key {twice!r} stands twice", where=where)
-            return super().construct_mapping(node, deep)
-
-    StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
-    StrictLoader.add_constructor("tag:yaml.org,2002:str", StrictLoader.construct_yaml_str)
-    return StrictLoader
-
-
 def _check_name(path: Path) -> None:
     """Refuse a name that no file can have, before anything is made."""
     try:
@@ -392,9 +326,10 @@ def write_error(error: OSError, path: Path) -> FileError:
     """What the system said to a write, as our error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FileError("disk-full", f"no room to write {path.name}", where=path)
-    return FileError("file-unwritable", f"cannot write {path.name}: {_reason(error)}", where=path)
+    return FileError("file-unwritable", f"cannot write {path.name}: {reason_of(error)}", where=path)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """What went wrong in one line, as the system or a library says it."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0]

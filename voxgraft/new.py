@@ -20,7 +20,7 @@ from voxgraft.config import commented_yaml, merged_values, settings_from
 from voxgraft.errors import ConfigError, FileError, Finding, finding
 from voxgraft.families import family
 from voxgraft.families.base import Family
-from voxgraft.files import existing_file, existing_folder, is_there, parse_yaml, replacing_folder, seen_from, write_text
+from voxgraft.files import existing_file, existing_folder, is_there, replacing_folder, seen_from, write_text
 from voxgraft.old_configs import OldConfig, read_old, shown
 from voxgraft.old_keys import Fate
 from voxgraft.old_values import Given, Row, Translation, translate
@@ -29,6 +29,7 @@ from voxgraft.run import RUN_FILE
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 from voxgraft.text.characters import exemplar
+from voxgraft.yaml_files import parse_yaml
 
 TITLE = (
     "What this run is asked for. Every key stands here with its meaning; flags of a command win over this file.\n"

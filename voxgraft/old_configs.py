@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import ConfigError, Finding, finding, nearest
-from voxgraft.files import MAX_YAML_BYTES, parse_yaml, read_text
+from voxgraft.files import read_text
 from voxgraft.old_commands import Command, find_commands, yaml_blocks
 from voxgraft.old_flags import SCRIPTS, Script
 from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, Rule
 from voxgraft.run_settings import RunSettings
+from voxgraft.yaml_files import MAX_YAML_BYTES, parse_yaml
 
 MAX_KEYS = 1000
 MAX_NAMED = 80

@@ -128,6 +128,9 @@ class Streams:
         if sampling.max_codes > frame.max_codes:
             found = f"max_codes is {sampling.max_codes:,}"
             raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
+        if sampling.guidance > 0 and not frame.guided:
+            found = f"guidance is {sampling.guidance:g}, and this model was never taught to read without text"
+            raise ConfigError("sampling", found, expected="0")
         self.model, self.frame, self.sampling = model, frame, sampling
         self.num_streams = len(prompts)
         self._first_position = spoken_position(frame, 0, stock=sampling.stock)

@@ -41,6 +41,8 @@ class Frame:
     """Most text ids of one utterance, start and stop not counted."""
     max_codes: int
     num_conditioning: int = 34
+    guided: bool = False
+    """Whether the model was taught to read without text, which guidance goes by."""
     barred_text: frozenset[int] = frozenset()
     """Ids that the stock program takes out of a text; one that is there would be unheard."""
     stock_start_positions: tuple[int, ...] = (0,)

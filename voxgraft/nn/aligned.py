@@ -1,7 +1,7 @@
 """A linear layer whose number of outputs is no multiple of eight, at full speed.
 
-Half-precision kernels want rows of logits that begin at a multiple of 16 bytes; those of 8,194 speech or 2,454 text rows
-do not. The matrix is filled up with zeros inside the step, never in a file, and what comes of them is cut off again.
+Half-precision kernels want rows of logits that begin at a multiple of 16 bytes. Those of 8,194 speech rows do not. The
+matrix is filled up with zeros inside the step, never in a file, and what comes of them is cut off again.
 """
 
 from __future__ import annotations

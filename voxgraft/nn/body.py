@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,12 @@ class Body(nn.Module, ABC):
     num_heads: int
     head_width: int
     checkpointing: bool = False
-    """Whether a block's activations are computed a second time in the backward pass instead of kept."""
+    """Whether activations are computed a second time in the backward pass instead of kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._together = 1
+        self._through: Callable[..., Tensor] = _through
 
     @property
     @abstractmethod
@@ -32,18 +38,29 @@ class Body(nn.Module, ABC):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """[T, W] -> [T, W]"""
 
-    def through(self, block: nn.Module, x: Tensor, *arguments: Any) -> Tensor:
-        """One block, forgetful if it shall be. [T, W] -> [T, W]"""
-        if self.checkpointing and torch.is_grad_enabled():
-            out: Tensor = checkpoint(block, x, *arguments, use_reentrant=False, preserve_rng_state=False)
-        else:
-            out = block(x, *arguments)
-        return out
+    def through_all(self, x: Tensor, *arguments: Any) -> Tensor:
+        """All blocks, forgetful if they shall be. [T, W] -> [T, W]"""
+        blocks = list(self.blocks)
+        for first in range(0, len(blocks), self._together):
+            several = tuple(blocks[first : first + self._together])
+            if self.checkpointing and torch.is_grad_enabled():
+                inside = (several, first, x, *arguments)
+                x = checkpoint(self._through, *inside, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self._through(several, first, x, *arguments)
+        return x
 
-    def compile_for_packs(self) -> None:
-        """Compile one block for all of them, for packs of any length. Names of tensors stay as they are.
+    def compile_for_packs(self, together: int = 1) -> None:
+        """Compile some blocks for all of them, for packs of any length. Names of tensors stay as they are.
 
-        The whole stack as one took over three minutes on an H200 before its first step; a block takes some ten seconds.
+        On an H200 the whole stack as one took over three minutes before its first step; one block takes ten seconds.
         """
-        for block in self.blocks:
-            block.compile(dynamic=True)
+        self._through = torch.compile(_through, dynamic=True)
+        self._together = together
+
+
+def _through(blocks: Sequence[nn.Module], first: int, x: Tensor, *arguments: Any) -> Tensor:
+    """Blocks one after another; `first` is the layer of the first of them. [T, W] -> [T, W]"""
+    for at, block in enumerate(blocks):
+        x = block(x, first + at, *arguments)
+    return x

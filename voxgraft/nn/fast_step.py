@@ -20,7 +20,7 @@ from voxgraft.nn.attention import Cache
 from voxgraft.nn.body import Body
 from voxgraft.nn.packed_body import PackedBody, PackedPart, kind_of
 
-__all__ = ["FEW_ROWS", "FastStep", "can_step_fast"]
+__all__ = ["FEW_ROWS", "FastStep", "can_step_fast", "width_fits"]
 
 FEW_ROWS = 2
 """Up to here a thread can hold the rows beside the weights that it reads; beyond, the matrix units are worth it."""
@@ -45,7 +45,13 @@ def can_step_fast(body: Body, device: torch.device, dtype: torch.dtype) -> bool:
         return False
     heads_fit = body.head_width >= 2 * LANE and _divisor(body.head_width) == body.head_width
     widths = (body.num_heads * body.head_width, kind.mlp)
-    return heads_fit and all(width // min(_divisor(width), PIECE) <= MOST_TILES for width in widths)
+    return heads_fit and all(map(width_fits, widths))
+
+
+def width_fits(width: int) -> bool:
+    """Whether a line of so many numbers is a few tiles of whole lanes each."""
+    tile = min(_divisor(width), PIECE)
+    return tile >= LANE and width // tile <= MOST_TILES
 
 
 class FastStep:

@@ -48,9 +48,7 @@ class Gpt2Body(Body):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """[T, W] -> [T, W]"""
-        for layer, block in enumerate(self.h):
-            x = self.through(block, x, layer, context)
-        out: Tensor = self.ln_f(x)
+        out: Tensor = self.ln_f(self.through_all(x, context))
         return out
 
 

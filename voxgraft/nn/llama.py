@@ -70,9 +70,7 @@ class LlamaBody(Body):
         """[T, W] -> [T, W]"""
         angles = context.positions[:, None, None].float() * self.frequencies_on(x.device)  # [T, 1, D / 2]
         rotation = (angles.cos(), angles.sin())
-        for layer, block in enumerate(self.layers):
-            x = self.through(block, x, layer, rotation, context)
-        out: Tensor = self.norm(x)
+        out: Tensor = self.norm(self.through_all(x, rotation, context))
         return out
 
 

@@ -14,6 +14,7 @@ import torch
 
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.stream import Item
+from voxgraft.errors import VoxgraftError
 from voxgraft.families.base import EmotionFrom, Family
 from voxgraft.families.encoding import Clip
 from voxgraft.families.layout import UNSCORED, Layout, Part, lay_out
@@ -44,19 +45,14 @@ class Examples:
             _unasked(layout) if item.set in self.unscored else layout
             for item, layout in zip(items, layouts, strict=True)
         ]
-        conditions = [self._condition(item, voice) for item, voice in zip(items, voices, strict=True)]
-        silent = [item.silent for item in items]
-        return pack(self.model, layouts, conditions, silent=silent if any(silent) else ())
+        return self._packed(items, layouts, voices)
 
     def near_batch(self, items: Sequence[Item]) -> NearBatch | None:
         """The items of a pack that are to stay near the base; None where there is none."""
         chosen = [item for item in items if item.set in self.near]
         if not chosen:
             return None
-        layouts = [self._layout(item, item) for item in chosen]
-        conditions = [self._condition(item, item) for item in chosen]
-        silent = [item.silent for item in chosen]
-        batch = pack(self.model, layouts, conditions, silent=silent if any(silent) else ())
+        batch = self._packed(chosen, [self._layout(item, item) for item in chosen], chosen)
         ends = np.cumsum([self.num_positions(item) for item in items])
         # The speech is the end of an item, and its last position is asked nothing.
         places = [
@@ -85,6 +81,29 @@ class Examples:
     def name(self, item: Item) -> str:
         """The clip's id, as the user knows it."""
         return self.sets[item.set].infos[item.clip].id
+
+    def described(self, item: Item) -> str:
+        """The clip's id and, since that may be what is wrong, the id of the one that lends its voice."""
+        where, clip = item.prompt
+        return f"{self.name(item)} with the voice of {self.sets[where].infos[clip].id}"
+
+    def _packed(self, items: Sequence[Item], layouts: Sequence[Layout], voices: Sequence[Item]) -> PackedBatch:
+        """A pack; what cannot be packed is looked for one by one, so that the error names it."""
+        conditions = [self._condition(item, voice) for item, voice in zip(items, voices, strict=True)]
+        silent = [item.silent for item in items]
+        try:
+            return pack(self.model, layouts, conditions, silent=silent if any(silent) else ())
+        except VoxgraftError:
+            for voice, layout, condition in zip(voices, layouts, conditions, strict=True):
+                self._require_packable(voice, layout, condition)
+            raise
+
+    def _require_packable(self, item: Item, layout: Layout, condition: Any) -> None:
+        try:
+            pack(self.model, [layout], [condition])
+        except VoxgraftError as error:
+            where = f"{self.sets[item.set].name}, {self.described(item)}"
+            raise type(error).of(replace(error.finding, where=where)) from None
 
     def _num_speech(self, items: Sequence[Item]) -> int:
         return sum(int(self.sets[item.set].num_codes[item.clip]) + 1 for item in items)

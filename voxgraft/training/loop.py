@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from voxgraft import progress
 from voxgraft.corpus.stream import Stream
+from voxgraft.errors import VoxgraftError
 from voxgraft.journal import Journal
 from voxgraft.nn.frozen import base_digests, require_same_base
 from voxgraft.run import RunFolder
@@ -23,7 +24,7 @@ from voxgraft.training.gauges import memory_now, num_classes
 from voxgraft.training.parts import optimizer_tensors
 from voxgraft.training.retention import Bound, bound_finding
 from voxgraft.training.saving import TrainState, save_step
-from voxgraft.training.step import NonFiniteError, Stepper
+from voxgraft.training.step import Stepper
 from voxgraft.training.validation import Validation, Validity
 
 __all__ = ["Every", "Loop", "Observer", "Outcome", "Standing"]
@@ -214,7 +215,7 @@ class Loop:
             self.stepper.ahead.expect(lambda: self.stream.step(number + 1))
         try:
             report = self.stepper.step(number, items)
-        except NonFiniteError as error:
+        except VoxgraftError as error:
             self.write("finding", number, **error.finding.to_json())
             raise
         seconds = time.perf_counter() - started

@@ -26,6 +26,8 @@ __all__ = ["Change", "changes", "go_on", "refuse_changes"]
 FIXED = ("family", "language", "base_sha256", "tokenizer_sha256", "num_rows")
 GROWN = ("tokenizer_sha256", "num_rows")
 """What changes when a tokenizer gets more pieces."""
+INCOMPARABLE = ("tokenizer_sha256", "held_out")
+"""What the losses of the new language's held-out recordings depend on."""
 FIXED_OPTIONS = ("mode", "full_body", "rank", "alpha", "seed")
 """Options that the saved tensors, or the meaning of their moments, depend on."""
 SCHEDULE = ("schedule", "steps", "warmup_steps", "final_share")
@@ -72,13 +74,21 @@ def go_on(loop: Loop, *, fresh: bool = False, from_step: int | None = None) -> i
     loop.stepper.trained.restore({name: group for name, group in groups.items() if name != "optimizer"})
     restore_optimizer(loop.stepper.optimizer, groups["optimizer"])
     loop.stepper.scaler.load_state_dict(state.values["scaler"])
-    loop.standing = Standing(**state.values["standing"])
+    loop.standing = _standing(state, found)
     loop.begun = _has_begun(loop, state.step)
     for item in loaded.findings:
         loop.write("finding", state.step, **item.to_json())
-    for change in [*found, *_changed_rates(found, state, loop)]:
+    for change in [*found, *_changed_rates(found, state, loop), *_forgotten(state, loop)]:
         loop.write("changed", state.step, key=change.key, was=change.was, now=change.now)
     return state.step
+
+
+def _standing(state: TrainState, found: Sequence[Change]) -> Standing:
+    """How the run stood; but no step is the best any more if the loss was one of other clips, or of other ids."""
+    standing = Standing(**state.values["standing"])
+    if any(change.key in INCOMPARABLE and change.was is not None for change in found):
+        return replace(standing, best_step=0, best_loss=None, rounds_without_better=0)
+    return standing
 
 
 def _cut(loop: Loop, step: int, *, journal: int | None = None) -> None:
@@ -121,6 +131,11 @@ def _first_rows(loop: Loop) -> dict[str, Tensor] | None:
         return _grown_groups(state, loop)["rows"]
     same = state.values["identity"].get("tokenizer_sha256") == loop.identity.get("tokenizer_sha256")
     return state.tensors.get("rows") if same else None
+
+
+def _forgotten(state: TrainState, loop: Loop) -> list[Change]:
+    was, now = state.values["standing"]["best_step"], loop.standing.best_step
+    return [Change("best step so far", was, "none: other held-out ids", False)] if was != now else []
 
 
 def _changed_rates(found: Sequence[Change], state: TrainState, loop: Loop) -> list[Change]:

@@ -168,21 +168,26 @@ class Stepper:
             wrong = False
         if not self.group.any(wrong, self.trained.model.device):
             return
+        self.optimizer.zero_grad(set_to_none=True)
         guilty = self._guilty(items)
-        named = ", ".join(guilty[:8]) if guilty else "no clip by itself"
-        found = f"the loss of step {number:,} is not finite; clips whose own loss is not: {named}"
+        named = "; ".join(guilty[:8]) if guilty else "no clip by itself"
+        found = f"the loss of step {number:,} or its gradient is not finite; so are by themselves: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
 
-    @torch.no_grad()
     def _guilty(self, items: Sequence[Item]) -> list[str]:
-        """The clips whose loss is not finite by itself."""
-        found = []
-        for item in items:
-            with self._gate(), self._autocast():
-                sums = Learner(self.trained.model, self.options.chunk)(self.examples.batch([item]))
-            if not bool(sums.isfinite().all()):
-                found.append(self.examples.name(item))
-        return found
+        """The clips whose loss or gradient is not finite by itself."""
+        return [self.examples.described(item) for item in items if not self._is_finite(item)]
+
+    def _is_finite(self, item: Item) -> bool:
+        learner, trained = Learner(self.trained.model, self.options.chunk), self.trained.named().values()
+        with self._gate():
+            with self._autocast():
+                sums = learner(self.examples.batch([item]))
+            torch.autograd.backward(sums.sum())
+        found = [sums.detach(), *(value.grad for value in trained if value.grad is not None)]
+        for value in trained:
+            value.grad = None
+        return all(bool(values.isfinite().all()) for values in found)
 
     @contextmanager
     def _alone(self, alone: bool) -> Iterator[None]:

@@ -22,7 +22,7 @@ from voxgraft.config import read_settings, settings_from
 from voxgraft.errors import VoxgraftError
 from voxgraft.families import family
 from voxgraft.families.chatterbox.text import read_cangjie
-from voxgraft.files import MAX_JSON_BYTES, MAX_LINE_BYTES, MAX_YAML_BYTES
+from voxgraft.files import MAX_JSON_BYTES, MAX_LINE_BYTES
 from voxgraft.findings.npy import read_ids
 from voxgraft.old_configs import read_old
 from voxgraft.old_values import Given, translate
@@ -30,6 +30,7 @@ from voxgraft.run_settings import LearnSettings, RunSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import read_texts
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.yaml_files import MAX_YAML_BYTES
 
 GIB = 1 << 30
 LOADED = "loaded"

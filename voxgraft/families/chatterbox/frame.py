@@ -26,6 +26,7 @@ def t3_frame(num_text_ids: int, size: T3Size | None = None) -> Frame:
         max_text=size.text_positions - 2,
         max_codes=size.speech_positions - 4,
         num_conditioning=size.perceiver_queries + 2,
+        guided=True,
         stock_start_positions=(0, 0),
         stock_first_position=1,
         heard_before=(SPEECH_START,),

@@ -6,13 +6,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from voxgraft.errors import ConfigError
-from voxgraft.files import read_yaml
 
 CONFIG_NAME = "config.yaml"
 
 
 def settings_of(config: Path) -> dict[Any, Any]:
     """Everything that the file says."""
+    from voxgraft.yaml_files import (
+        read_yaml,  # a model of ours can be used without PyYAML, only not opened from a folder
+    )
+
     settings = read_yaml(config)
     if not isinstance(settings, dict):
         found = f"{config.name} holds a {type(settings).__name__}"

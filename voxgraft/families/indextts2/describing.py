@@ -13,7 +13,8 @@ from voxgraft.families.indextts2.family import IndexTTS2
 RELEASE = "IndexTTS-2"
 BOTH: tuple[Purpose, ...] = ("preparing", "speaking")
 CODEC_NAME = "semantic_codec/model.safetensors"
-FEATURES_NAME, OLDER_FEATURES_NAME = "w2v-bert-2.0/model.safetensors", "w2v-bert-2.0/pytorch_model.bin"
+FEATURES_FOLDER = "w2v-bert-2.0"
+FEATURES_NAMES = (f"{FEATURES_FOLDER}/model.safetensors", f"{FEATURES_FOLDER}/pytorch_model.bin")
 STATISTICS_NAME = "wav2vec2bert_stats.pt"
 VOCODER_NAME = "bigvgan_v2_22khz_80band_256x"
 
@@ -28,11 +29,7 @@ def describe(files: BaseFiles) -> Description:
 
     beside = (
         SideFile((statistics_name(files),), BOTH, "mean and variance of the speech features"),
-        SideFile(
-            (FEATURES_NAME, OLDER_FEATURES_NAME),
-            BOTH,
-            "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)",
-        ),
+        SideFile(FEATURES_NAMES, BOTH, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
         SideFile((CODEC_NAME,), BOTH, "semantic codec: from features to codes (amphion/MaskGCT)"),
         SideFile((named("s2mel_checkpoint", "s2mel.pth"),), ("speaking",), "from codes to a spectrogram"),
         SideFile((_vocoder(settings, config),), ("speaking",), "BigVGAN: from the spectrogram to the waveform"),

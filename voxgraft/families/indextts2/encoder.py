@@ -10,7 +10,7 @@ from voxgraft.audio.waves import Wave, length_batches
 from voxgraft.families.base import BaseFiles, EmotionFrom
 from voxgraft.families.encoding import Clip, ClipEncoder
 from voxgraft.families.indextts2.codec import SemanticCodec
-from voxgraft.families.indextts2.describing import CODEC_NAME, FEATURES_NAME, statistics_name
+from voxgraft.families.indextts2.describing import CODEC_NAME, FEATURES_FOLDER, statistics_name
 from voxgraft.families.indextts2.features import SpeechFeatures
 from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice, training_condition
 
@@ -30,7 +30,7 @@ class UnifiedVoiceEncoder(ClipEncoder):
     def load(cls, files: BaseFiles, model: UnifiedVoice) -> UnifiedVoiceEncoder:
         """From the base folder: the statistics that its config names, `w2v-bert-2.0/` and `semantic_codec/`."""
         folder = files.folder
-        features = SpeechFeatures.load((folder / FEATURES_NAME).parent, folder / statistics_name(files))
+        features = SpeechFeatures.load(folder / FEATURES_FOLDER, folder / statistics_name(files))
         codec = SemanticCodec.load(folder / CODEC_NAME)
         return cls(features.to(model.device), codec.to(model.device), model)
 
