@@ -57,6 +57,7 @@ def make_pairs(
     lengths: Sequence[int] = (),
     ends: Mapping[int, int] | None = None,
     codes_stated: bool = False,
+    width: int = WIDTH,
 ) -> MadePairs:
     """Two prompts for each target. `ends` gives clips a silence of so many codes; `codes_stated` the true code_len."""
     random = np.random.default_rng(seed)
@@ -70,8 +71,8 @@ def make_pairs(
         if silence := (ends or {}).get(number):
             codes[-silence:] = PADDING_CODE
         made.codes[name] = codes
-        made.conditions[name] = random.standard_normal((32, WIDTH), np.float32)
-        made.emotions[name] = random.standard_normal(WIDTH, np.float32)
+        made.conditions[name] = random.standard_normal((32, width), np.float32)
+        made.emotions[name] = random.standard_normal(width, np.float32)
         np.save(folder / "condition" / f"{name}.npy", made.conditions[name])
         np.save(folder / "emo_vec" / f"{name}.npy", made.emotions[name])
         np.save(folder / "text_ids" / f"{name}.npy", np.array(spell(_text(number)), np.int32))

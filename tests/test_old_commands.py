@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.old_files import SCRIPT, codes, made_from, rows_by_name, settings_of
+from tests.old_files import SCRIPT, codes, made_from, rows_by_name, settings_of, write
 from tests.shared import shared
 from voxgraft.errors import VoxgraftError
 from voxgraft.new import new
@@ -24,13 +24,47 @@ def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: P
     assert (train.body_rate, train.text_weight, train.speech_weight, train.warmup_steps) == (5e-5, 0.4, 0.6, 2000)
     assert train.steps == RunSettings().train.steps
     assert rows["train_gpt_v2 --max-steps", ""].fate == "gone"
-    assert rows["train_gpt_v2 --train-manifest", ""].fate == "later"
+    missing = rows["train_gpt_v2 --train-manifest", "data.train"]
+    assert (missing.fate, missing.why) == ("suggested", "not there: train_pairs.jsonl")
     assert rows["train_gpt_v2 --train-manifest", "language"].new == "am"
     assert rows["train_gpt_v2 --amp", ""].value == ""
     assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "only a shell knows what this value becomes"
     assert rows["train_gpt_v2 --output-dir", ""].value == "runs/out"
     not_read = next(item for item in result.findings if item.code == "old-not-read")
     assert not_read.found == "line 19: scripts/other.py"
+
+
+def test_manifests_are_taken_over_all_that_one_command_names(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "val"):
+        write(tmp_path, f"data/{name}_pairs.jsonl", "{}\n")
+    command = "python trainers/train_gpt_v2.py --train-manifest {} --val-manifest data/val_pairs.jsonl::am"
+    several = " --train-manifest ".join(f"data/{name}_pairs.jsonl::am" for name in ("a", "b"))
+    made_from(tmp_path, f"{command.format('data/c_pairs.jsonl')}\n{command.format(several)}\n", "train.sh")
+    data = settings_of(tmp_path / "run").data
+    assert [path.name for path in data.train] == ["a_pairs.jsonl", "b_pairs.jsonl"]
+    assert all(path.is_file() for path in (*data.train, *data.valid))
+    assert settings_of(tmp_path / "run").language == "am"
+
+
+def test_a_manifest_of_another_language_waits_for_a_decision(tmp_path: Path) -> None:
+    for name in ("am", "en"):
+        write(tmp_path, f"{name}.jsonl", "{}\n")
+    flags = "--train-manifest am.jsonl::am --train-manifest en.jsonl::en"
+    result = made_from(tmp_path, f"python trainers/train_gpt_v2.py {flags}", "train.sh", language="am")
+    assert [path.name for path in settings_of(tmp_path / "run").data.train] == ["am.jsonl"]
+    assert any(row.fate == "suggested" and "data.replay" in row.why for row in result.rows)
+
+
+def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
+    flags = (
+        "--epochs 3 --log-interval 5 --val-interval 0 --save-interval 70 --keep-checkpoints 2 --grad-clip 0.5 --seed 9"
+    )
+    result = made_from(tmp_path, f"python train_gpt_v2.py {flags} --batch-size 64 --amp --max-steps 0", "train.sh")
+    train = settings_of(tmp_path / "run").train
+    assert (train.epochs, train.steps, train.log_every, train.save_every) == (3, None, 5, 70)
+    assert (train.keep_last, train.clip, train.seed, train.valid_every) == (2, 0.5, 9, RunSettings().train.valid_every)
+    fates = {row.old.partition(" ")[2]: row.fate for row in result.rows}
+    assert [fates[name] for name in ("--val-interval", "--batch-size", "--amp")] == ["gone", "gone", "gone"]
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,13 @@ def test_each_key_of_a_training_config_gets_its_fate(tmp_path: Path) -> None:
         "model.freeze_original_embeddings": "gone",
         "model.freeze_until_index": "gone",
         "data.dataset_path": "later",
-        "data.batch_size": "later",
+        "data.batch_size": "gone",
         "training.learning_rate": "mapped",
         "training.weight_decay": "mapped",
         "training.warmup_steps": "mapped",
         "training.max_steps": "mapped",
         "training.betas": "gone",
-        "training.patience": "later",
+        "training.patience": "mapped",
         "training.lerning_rate": "unknown",
         "finetuning.pretrained_model": "suggested",
         "logging.wandb_entity": "gone",
@@ -66,6 +66,27 @@ def test_each_key_of_a_training_config_gets_its_fate(tmp_path: Path) -> None:
     train = settings_of(tmp_path / "run").train
     assert (train.body_rate, train.weight_decay, train.warmup_steps, train.steps) == (1e-5, 0.02, 4000, 50000)
     assert settings_of(tmp_path / "run").family == "chatterbox"
+
+
+def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
+    old = {"save_interval": 700, "eval_interval": 50, "log_interval": 7, "grad_clip_thresh": 0.5, "max_epochs": 12}
+    made_from(tmp_path, yaml.safe_dump({"training": {**old, "patience": 9, "early_stopping": True}}))
+    train = settings_of(tmp_path / "run").train
+    assert (train.save_every, train.valid_every, train.log_every, train.clip) == (700, 50, 7, 0.5)
+    assert (train.epochs, train.steps, train.patience) == (12, None, 9)
+
+
+def test_patience_does_not_count_where_early_stopping_was_off(tmp_path: Path) -> None:
+    result = made_from(tmp_path, "training: {early_stopping: false, patience: 9}\n")
+    assert rows_by_name(result)["training.patience"].fate == "gone"
+    assert settings_of(tmp_path / "run").train.patience == 0
+
+
+def test_of_steps_and_epochs_the_steps_count(tmp_path: Path) -> None:
+    result = made_from(tmp_path, "training: {max_epochs: 1000, max_steps: 50000}\n")
+    train = settings_of(tmp_path / "run").train
+    assert (train.steps, train.epochs) == (50000, None)
+    assert rows_by_name(result)["training.max_epochs"].fate == "suggested"
 
 
 def test_run_yaml_names_the_old_key_beside_each_value(tmp_path: Path) -> None:

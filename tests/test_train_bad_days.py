@@ -21,7 +21,7 @@ import torch
 from tests.runs import as_nobody, child, flip_bit, read_only
 from tests.whole_runs import WholeRun, graft_anew, grow_tokenizer, make_run
 from voxgraft.cli.app import run as run_command
-from voxgraft.corpus.clips import PreparedClip
+from voxgraft.corpus.clips import PreparedClip, Role
 from voxgraft.families import family_names
 from voxgraft.families.random_base import make_random_base
 from voxgraft.graft_folder import open_graft
@@ -97,7 +97,7 @@ def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(family
     assert new.step == 5
     for name, rows in old.tensors["rows"].items():
         assert len(new.tensors["rows"][name]) == len(rows) + extra
-        stayed, added = new.tensors["rows"][name].split([len(rows), extra])
+        stayed, added = new.tensors["rows"][name][: len(rows)], new.tensors["rows"][name][len(rows) :]
         assert torch.allclose(stayed, rows, rtol=0, atol=1e-8)
         assert not np.array_equal(made_anew[name][: len(rows)], rows.numpy())
         assert np.allclose(added.numpy(), made_anew[name][len(rows) :], rtol=0, atol=1e-8)
@@ -129,11 +129,13 @@ def test_a_base_that_is_not_there_is_refused(run: WholeRun, tmp_path: Path) -> N
 
 
 def test_a_set_that_was_made_with_another_tokenizer_or_base_is_refused(run: WholeRun) -> None:
-    for name, role in (("train", "train"), ("valid", "valid")):
+    sets: tuple[Role, ...] = ("train", "valid")
+    for name in sets:
         for key, code in (("tokenizer_sha256", "set-stale"), ("base_sha256", "set-foreign")):
             world = run.world
-            other = replace(world, made_from=replace(world.made_from, **{key: "0" * 64}))
-            other.write(name, other.clips(8, 3), role)
+            strange: dict[str, Any] = {key: "0" * 64}
+            other = replace(world, made_from=replace(world.made_from, **strange))
+            other.write(name, other.clips(8, 3), name)
             error = run.refused(code, train_steps=6)
             assert f"made_from.{key}" in error.finding.found
             assert error.finding.where.endswith(f"data/{name}")

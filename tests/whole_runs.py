@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -187,9 +188,11 @@ def grow_tokenizer(run: WholeRun, folder: Path) -> int:
     world, tokenizer = run.world, open_graft(run.folder.graft).tokenizer
     spelled = [tokenizer.pieces[one] for one in world.spelling.encode(TEXTS.read_text(encoding="utf-8"), "am")]
     # Letters that stand beside each other once everything else is merged.
-    pairs = dict.fromkeys((str(one), str(two)) for one, two in pairwise(spelled) if len(f"{one}{two}") == 2)
-    letters = [pair for pair in pairs if "".join(pair).isalpha() and "".join(pair) not in tokenizer.ids]
-    pieces = tuple(NewPiece("".join(pair), pair) for pair in letters[:5])
+    pairs = Counter((str(one), str(two)) for one, two in pairwise(spelled) if len(f"{one}{two}") == 2)
+    letters = [
+        pair for pair, _ in pairs.most_common() if "".join(pair).isalpha() and "".join(pair) not in tokenizer.ids
+    ]
+    pieces = tuple(NewPiece("".join(pair), pair, score=0.0) for pair in letters[:5])
     data = tokenizer.grown(Additions(run.family_name, "am", tokenizer.kind, tokenizer.sha256, None, pieces))
     file = folder / f"grown{tokenizer.path.suffix}"
     file.write_bytes(data)

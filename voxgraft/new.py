@@ -42,7 +42,6 @@ TABLE_TITLES: dict[Fate, str] = {
     "later": "Kept out, since voxgraft does not do this yet",
     "unknown": "Not known",
 }
-NO_TRAINING = "voxgraft does not train yet: settings under `train` are kept, and judged by `voxgraft check`."
 _KEY_LINE = re.compile(r"^( *)([a-z_]+):")
 
 
@@ -81,8 +80,6 @@ class NewResult:
         if self.old is not None:
             lines.append(f"{self.old.path.name} was read as {self.old.kind}: {len(self.rows)} keys")
             lines += [table for fate in TABLE_TITLES for table in _tables(self.rows, fate)]
-            if any(row.fate == "mapped" and row.key.startswith("train.") for row in self.rows):
-                lines.append(NO_TRAINING)
             lines += _to_judge(self.old)
         for item in self.findings:
             lines += item.lines()
@@ -143,6 +140,9 @@ def _from_run(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
         result["base"] = seen_from(run, result["base"])
     if "texts" in result:
         result["texts"] = tuple(seen_from(run, path) for path in result["texts"])
+    if "data" in result:
+        sets = {name: tuple(seen_from(run, path) for path in paths) for name, paths in result["data"].items()}
+        result["data"] = sets
     return result
 
 

@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from voxgraft.old_keys import (
     BODY_RATE,
+    CLIPS_PER_STEP,
     DATA,
     DECAY,
-    EPOCHS,
+    EVERY_HELD_OUT,
     LOGS,
-    LOOP,
     OF_THE_BASE,
+    PAIRS,
+    PRECISION,
+    READING,
     RESUME,
     RUN_FOLDER,
     SIZE,
     SPEECH,
     TOKENIZER,
-    Rule,
     gone,
     later,
     mapped,
 )
+from voxgraft.old_scripts import Script, flags_of
 
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """One script of a fork: its flags, and the rule for each; flags without a rule of their own share `rest`."""
-
-    path: str
-    """As much of its path as is needed to tell it from scripts of the same name."""
-    family: str
-    now: str
-    """What to type today, or why nothing."""
-    flags: tuple[str, ...]
-    rest: Rule
-    rules: dict[str, Rule] = field(default_factory=dict)
-    words: bool = False
-    """Whether words without a flag mean something to it, such as `import` and `list`."""
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2].removesuffix(".py")
-
-    def rule(self, flag: str) -> Rule | None:
-        """The rule of a flag, or None where the script has no such flag."""
-        if not flag:  # a word without a flag, which only chooses what the script does
-            return self.rest if self.words else None
-        return self.rules.get(flag) or (self.rest if flag in self.flags else None)
-
-
-def _flags(words: str) -> tuple[str, ...]:
-    return tuple(f"--{word}" for word in words.split())
+__all__ = ["CHATTERBOX_SCRIPTS", "INDEXTTS2_SCRIPTS", "SCRIPTS", "Script", "script_of"]
 
 
 _PAIR_TOKENIZER = mapped("tokenizer.file", "tokenizer", TOKENIZER)
@@ -62,8 +35,7 @@ _RENUMBERED = gone(
 _LEARN = "voxgraft tokenizer train, then voxgraft tokenizer merge"
 _NOT_YET_DATA = "not yet: voxgraft does not prepare audio"
 _NOT_YET_SPEECH = "not yet: voxgraft does not make speech"
-_NOT_YET_TRAINING = "not yet: voxgraft does not train"
-_CONFIG_READ = f"{_NOT_YET_TRAINING}; voxgraft new --from reads its config"
+_TRAIN = "voxgraft train; voxgraft new --from reads its settings"
 _COVERAGE = gone("every letter of a script that the base lacks gets a piece, so there is no share to choose")
 _CANDIDATE = gone("there is no candidate model: pieces are learnt by continuing from the base's own spelling")
 _EXTENDED = {
@@ -76,29 +48,41 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "train_gpt_v2.py",
         "indextts2",
-        "not yet: voxgraft does not train; voxgraft new keeps the settings and voxgraft check judges them",
-        _flags(
+        _TRAIN,
+        flags_of(
             "train-manifest val-manifest tokenizer config base-checkpoint output-dir batch-size grad-accumulation "
             "epochs learning-rate weight-decay warmup-steps max-steps log-interval val-interval val-batch-size "
             "max-val-batches num-workers grad-clip text-loss-weight mel-loss-weight amp grad-checkpointing resume "
             "save-interval keep-checkpoints seed use-duration-control duration-dropout"
         ),
-        later(LOOP),
+        later("belongs to training how long speech takes, which voxgraft does not do"),
         {
-            "--train-manifest": later(f"{DATA}; text ids in old pairs must be spelled again", "manifest"),
-            "--val-manifest": later(f"{DATA}; text ids in old pairs must be spelled again", "manifest"),
+            "--train-manifest": mapped("data.train", "manifest", PAIRS),
+            "--val-manifest": mapped("data.valid", "manifest", PAIRS),
             "--tokenizer": _PAIR_TOKENIZER,
             "--config": _BASE,
             "--base-checkpoint": _BASE,
             "--output-dir": gone(RUN_FOLDER),
-            "--epochs": gone(EPOCHS),
+            **dict.fromkeys(flags_of("batch-size grad-accumulation"), gone(CLIPS_PER_STEP)),
+            "--epochs": mapped("train.epochs", "number"),
             "--learning-rate": mapped("train.body_rate", "number", BODY_RATE),
             "--weight-decay": mapped("train.weight_decay", "number", DECAY),
             "--warmup-steps": mapped("train.warmup_steps", "count"),
             "--max-steps": mapped("train.steps", "steps"),
+            "--log-interval": mapped("train.log_every", "count"),
+            "--val-interval": mapped("train.valid_every", "steps"),
+            "--save-interval": mapped("train.save_every", "count"),
+            "--keep-checkpoints": mapped("train.keep_last", "count", "the best one is kept beside them"),
+            **dict.fromkeys(flags_of("val-batch-size max-val-batches"), gone(EVERY_HELD_OUT)),
+            "--num-workers": gone(READING),
+            "--grad-clip": mapped("train.clip", "number", "each part of what is trained is clipped by itself"),
+            "--amp": gone(PRECISION),
+            "--seed": mapped("train.seed", "count"),
             "--text-loss-weight": mapped("train.text_weight", "number"),
             "--mel-loss-weight": mapped("train.speech_weight", "number", "the codes are the speech"),
-            "--grad-checkpointing": gone("was on there whether it was asked for or not"),
+            "--grad-checkpointing": gone(
+                "was on there whether it was asked for or not; here it is train.checkpointing"
+            ),
             "--resume": gone(RESUME),
         },
     ),
@@ -106,7 +90,7 @@ INDEXTTS2_SCRIPTS = (
         "extend_bpe.py",
         "indextts2",
         _LEARN,
-        _flags(
+        flags_of(
             "base-model manifests output-model output-vocab target-size candidate-size extra-factor character-coverage "
             "model-type"
         ),
@@ -125,7 +109,7 @@ INDEXTTS2_SCRIPTS = (
         "train_bpe.py",
         "indextts2",
         _LEARN,
-        _flags("manifest output-prefix vocab-size character-coverage model-type input-sentence-size byte-fallback"),
+        flags_of("manifest output-prefix vocab-size character-coverage model-type input-sentence-size byte-fallback"),
         _RENUMBERED,
         {"--manifest": later(f"{DATA}. For its texts: jq -r .text MANIFEST > texts.txt, then --texts texts.txt")},
     ),
@@ -133,7 +117,7 @@ INDEXTTS2_SCRIPTS = (
         "train_standalone_bpe.py",
         "indextts2",
         _LEARN,
-        _flags("corpus output vocab-size character-coverage user-defined-symbols"),
+        flags_of("corpus output vocab-size character-coverage user-defined-symbols"),
         _RENUMBERED,
         {"--corpus": mapped("texts", "texts")},
     ),
@@ -141,7 +125,7 @@ INDEXTTS2_SCRIPTS = (
         "train_multilingual_bpe.py",
         "indextts2",
         _LEARN,
-        _flags("corpus model-prefix vocab-size model-type character-coverage test-files"),
+        flags_of("corpus model-prefix vocab-size model-type character-coverage test-files"),
         _RENUMBERED,
         {"--corpus": mapped("texts", "texts")},
     ),
@@ -149,7 +133,7 @@ INDEXTTS2_SCRIPTS = (
         "collect_amharic_corpus.py",
         "indextts2",
         "voxgraft new --texts takes plain text files; repeated lines are left out by themselves",
-        _flags("input output text-field min-length no-shuffle stats"),
+        flags_of("input output text-field min-length no-shuffle stats"),
         gone("texts are read as they are: each sentence once, in their order"),
         {"--output": mapped("texts", "texts")},
     ),
@@ -160,7 +144,7 @@ INDEXTTS2_SCRIPTS = (
         "verify_amharic_training.py",
         "indextts2",
         "voxgraft check",
-        _flags("tokenizer config"),
+        flags_of("tokenizer config"),
         gone(OF_THE_BASE),
         {"--tokenizer": _PAIR_TOKENIZER, "--config": _BASE},
     ),
@@ -168,7 +152,7 @@ INDEXTTS2_SCRIPTS = (
         "check_amharic_data.py",
         "indextts2",
         "voxgraft check --prepared, for the text ids",
-        _flags("train-manifest train-pairs val-pairs"),
+        flags_of("train-manifest train-pairs val-pairs"),
         later(DATA),
     ),
     *(
@@ -176,7 +160,7 @@ INDEXTTS2_SCRIPTS = (
             f"{name}.py",
             "indextts2",
             _NOT_YET_DATA,
-            _flags(
+            flags_of(
                 "manifest dataset output-dir output-root tokenizer config gpt-checkpoint language device val-ratio "
                 "seed max-samples audio-sr skip-existing batch-size workers num-processes launch-delay extra-args "
                 "hf-cache-dir"
@@ -196,7 +180,9 @@ INDEXTTS2_SCRIPTS = (
         "process_text_ids.py",
         "indextts2",
         "not yet: voxgraft writes no training data; voxgraft check --prepared finds ids that do not fit",
-        _flags("manifest tokenizer output-dir output-manifest romanize update-text skip-existing max-samples language"),
+        flags_of(
+            "manifest tokenizer output-dir output-manifest romanize update-text skip-existing max-samples language"
+        ),
         later(DATA),
         {"--tokenizer": _PAIR_TOKENIZER, "--language": mapped("language", "language")},
     ),
@@ -204,14 +190,14 @@ INDEXTTS2_SCRIPTS = (
         "build_gpt_prompt_pairs.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags("manifest output pairs-per-target max-pairs min-text-len min-code-len seed"),
+        flags_of("manifest output pairs-per-target max-pairs min-text-len min-code-len seed"),
         later(DATA),
     ),
     Script(
         "generate_gpt_pairs.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags(
+        flags_of(
             "dataset train-manifest-name val-manifest-name train-output-name val-output-name pairs-per-target "
             "max-pairs min-text-len min-code-len seed force"
         ),
@@ -221,7 +207,7 @@ INDEXTTS2_SCRIPTS = (
         "create_amharic_dataset.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags(
+        flags_of(
             "input-dir output-dir manifest min-duration max-duration no-refine no-quality-check min-snr "
             "max-silence-ratio min-words quality-report single-speaker speaker-prefix start-margin end-margin use-vad "
             "no-vad no-text-dedup min-overlap-words append"
@@ -232,7 +218,7 @@ INDEXTTS2_SCRIPTS = (
         "youtube_amharic_downloader.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags(
+        flags_of(
             "url url-file output-dir no-subtitles subtitle-langs audio-format video no-check-subs no-cleanup "
             "no-cleanup-temp remove-noise noise-model mdx-batch-size no-autocast keep-source"
         ),
@@ -242,21 +228,21 @@ INDEXTTS2_SCRIPTS = (
         "universal_media_downloader.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags("media-url srt-url media-local srt-local base-name manifest output-dir create-dataset dataset-output"),
+        flags_of("media-url srt-url media-local srt-local base-name manifest output-dir create-dataset dataset-output"),
         later(DATA),
     ),
     Script(
         "fix_vocal_subtitles.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags("vocal-dir original-dir output-dir dry-run"),
+        flags_of("vocal-dir original-dir output-dir dry-run"),
         later(DATA),
     ),
     Script(
         "process_dataset_segments.py",
         "indextts2",
         _NOT_YET_DATA,
-        _flags(
+        flags_of(
             "audio-dir manifest model keep-backup no-resume batch-size chunk-size mdx-batch-size no-autocast "
             "normalization"
         ),
@@ -266,36 +252,42 @@ INDEXTTS2_SCRIPTS = (
         "prune_gpt_checkpoint.py",
         "indextts2",
         "not needed: voxgraft reads a wrapped checkpoint for its tensors alone",
-        _flags("input output dtype dry-run"),
+        flags_of("input output dtype dry-run"),
         gone("a graft holds its own rows and nothing of an optimizer, so there is nothing to prune"),
     ),
     Script(
         "download_checkpoints.py",
         "indextts2",
         "not yet: put the published files into one folder, and name it with --base",
-        _flags("output-dir force repo-id"),
+        flags_of("output-dir force repo-id"),
         later("belongs to fetching a base, which voxgraft does not do yet"),
     ),
     Script(
         "inference_script.py",
         "indextts2",
         _NOT_YET_SPEECH,
-        _flags(
+        flags_of(
             "speaker text text-file output config model-dir device fp16 gpt-checkpoint tokenizer emo-audio emo-alpha "
             "emo-text use-emo-text max-text-tokens top-k top-p temperature num-beams interval-silence verbose"
         ),
         later(SPEECH),
     ),
-    Script("view_tensorboard_metrics.py", "indextts2", _NOT_YET_TRAINING, _flags("log-dir n"), later(LOGS)),
+    Script(
+        "view_tensorboard_metrics.py",
+        "indextts2",
+        "voxgraft plot, or TensorBoard on the run's tensorboard/",
+        flags_of("log-dir n"),
+        gone(LOGS),
+    ),
 )
 
 CHATTERBOX_SCRIPTS = (
     Script(
         "training/train.py",
         "chatterbox",
-        _CONFIG_READ,
-        _flags("config resume"),
-        later(LOOP),
+        _TRAIN,
+        flags_of("config resume"),
+        gone(RUN_FOLDER),
         {
             "--config": gone("its keys are not in this file: give the config itself with --from"),
             "--resume": gone(RESUME),
@@ -304,16 +296,16 @@ CHATTERBOX_SCRIPTS = (
     Script(
         "train_enhanced.py",
         "chatterbox",
-        _CONFIG_READ,
-        _flags("config device"),
-        later(LOOP),
+        _TRAIN,
+        flags_of("config device"),
+        gone("CUDA where there is a device; train.device names another"),
         {"--config": gone("its keys are not in this file: give the config itself with --from")},
     ),
     Script(
         "merge_tokenizers.py",
         "chatterbox",
         "voxgraft tokenizer merge",
-        _flags("base amharic output base-size validate"),
+        flags_of("base amharic output base-size validate"),
         gone(SIZE),
         {
             "--base": gone("the tokenizer in the base folder is the one that grows"),
@@ -327,7 +319,7 @@ CHATTERBOX_SCRIPTS = (
         "extend_model_embeddings.py",
         "chatterbox",
         "voxgraft extend",
-        _flags("model output original-size new-size"),
+        flags_of("model output original-size new-size"),
         gone(SIZE),
         _EXTENDED,
     ),
@@ -335,7 +327,7 @@ CHATTERBOX_SCRIPTS = (
         "fix_vocab_mismatch.py",
         "chatterbox",
         "voxgraft check to see what does not fit, voxgraft extend to grow",
-        _flags("model output original-size target-size"),
+        flags_of("model output original-size target-size"),
         gone(SIZE),
         _EXTENDED,
     ),
@@ -343,7 +335,7 @@ CHATTERBOX_SCRIPTS = (
         "extract_chatterbox_vocab.py",
         "chatterbox",
         "not needed: voxgraft reads the base's own tokenizer",
-        _flags("output"),
+        flags_of("output"),
         gone(OF_THE_BASE),
     ),
     *(
@@ -351,7 +343,7 @@ CHATTERBOX_SCRIPTS = (
             f"{name}.py",
             "chatterbox",
             "voxgraft tokenizer train",
-            _flags(flags),
+            flags_of(flags),
             gone("pieces are learnt from plain texts, and every letter of the script is added"),
             {"--vocab-size": mapped("tokenizer.pieces", "pieces", "its pieces never reached the merged file there")},
         )
@@ -365,11 +357,11 @@ CHATTERBOX_SCRIPTS = (
         "fix_unk_issues.py",
         "chatterbox",
         "voxgraft tokenizer prove and voxgraft tokenizer show",
-        _flags("data-path config"),
+        flags_of("data-path config"),
         gone("unknown letters are counted by `voxgraft tokenizer prove`; nothing is rewritten"),
     ),
     *(
-        Script(f"{name}.py", "chatterbox", _NOT_YET_DATA, _flags(flags), later(DATA), words=True)
+        Script(f"{name}.py", "chatterbox", _NOT_YET_DATA, flags_of(flags), later(DATA), words=True)
         for name, flags in (
             ("split_dataset", "dataset train val test seed backup"),
             ("validate_dataset", "dataset fix"),
@@ -379,7 +371,7 @@ CHATTERBOX_SCRIPTS = (
         )
     ),
     *(
-        Script(f"{name}.py", "chatterbox", _NOT_YET_SPEECH, _flags(flags), later(SPEECH))
+        Script(f"{name}.py", "chatterbox", _NOT_YET_SPEECH, flags_of(flags), later(SPEECH))
         for name, flags in (
             ("inference/inference", "checkpoint text output config use-phonemes speed pitch device"),
             ("test_synthesis_cli", "checkpoint tokenizer output-dir text-amharic text-english"),

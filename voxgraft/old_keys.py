@@ -15,7 +15,8 @@ Reads = Literal[
     "nothing",  # only the fate counts
     "number",  # a number for the new key
     "count",  # a whole number for the new key
-    "steps",  # likewise, and 0 meant: no limit
+    "steps",  # likewise, and 0 had a meaning of its own
+    "patience",  # likewise, unless early stopping was off
     "pieces",  # a whole number of pieces to learn
     "total-pieces",  # a whole number of base and new pieces together
     "base-pieces",  # a whole number that should be the base's number of pieces
@@ -24,7 +25,7 @@ Reads = Literal[
     "tokenizer",  # a grown tokenizer
     "texts",  # text files, one sentence per line
     "language",  # a language code
-    "manifest",  # FILE::LANGUAGE
+    "manifest",  # FILE::LANGUAGE, pairs of clips
     "dataset",  # LANGUAGE=FILE
 ]
 
@@ -69,11 +70,19 @@ STAND_IN_PARTS = "the stand-in had no such part; here the base never changes in 
 STAND_IN_AUDIO = (
     "drew the mel spectrograms of the stand-in; the real model speaks in tokens, with sizes fixed by the base"
 )
-EPOCHS = "training is counted in optimizer steps: set train.steps (epochs x batches per epoch)"
-LOOP = "belongs to the training loop, which voxgraft does not have yet"
+PAIRS = "taken as they are: texts are spelled anew with the run's tokenizer, padded codes are cut"
+CLIPS_PER_STEP = (
+    "a step is counted in positions and not in clips, since clips are of all lengths: train.tokens_per_step. How many "
+    "go through the model at once is train.pack_tokens, and no setting of memory changes what is learnt"
+)
+READING = "clips are mapped into memory, and the next step is made ready beside the one that runs"
+PRECISION = "chosen by the device: bf16, fp16 with a scaler, or float32; train.precision says another"
+SCHEDULE = "a straight warm-up, then train.schedule: cosine, linear or constant"
+EVERY_HELD_OUT = "every held-out clip counts, in packs as in training"
+EARLY_STOP = "early stopping is train.patience: 0 is never"
 DATA = "belongs to preparing audio, which voxgraft does not do yet"
 SPEECH = "belongs to making speech, which voxgraft does not do yet"
-LOGS = "belongs to logging a training, which voxgraft does not do yet"
+LOGS = "journal and TensorBoard files lie in the run folder; train.tensorboard turns the latter off"
 INERT = "was in the file, but no code there ever read it"
 RUN_FOLDER = "everything that a run makes lies in its run folder"
 RESUME = "a new run starts at step 0; state that was saved for other tensors would push the wrong rows"
@@ -112,23 +121,28 @@ CHATTERBOX_KEYS: dict[str, Rule] = {
         gone(STAND_IN_AUDIO),
     ),
     **dict.fromkeys(["data.train_ratio", "data.val_ratio", "data.test_ratio"], later(DATA)),
-    **dict.fromkeys(["data.batch_size", "data.num_workers", "data.pin_memory", "training.batch_size"], later(LOOP)),
-    "training.device": later(LOOP),
+    **dict.fromkeys(["data.batch_size", "training.batch_size"], gone(CLIPS_PER_STEP)),
+    **dict.fromkeys(["data.num_workers", "data.pin_memory"], gone(READING)),
+    "training.device": gone("CUDA where there is a device; train.device names another"),
     **dict.fromkeys(["training.optimizer", "training.betas", "training.eps"], gone(OPTIMIZER)),
     "training.learning_rate": mapped("train.body_rate", "number", BODY_RATE),
     "training.weight_decay": mapped("train.weight_decay", "number", DECAY),
-    "training.lr_scheduler": later(LOOP),
-    "training.lr_decay": later(f"{LOOP}; it was applied once per epoch there, so it hardly moved the rate"),
+    "training.lr_scheduler": gone(SCHEDULE),
+    "training.lr_decay": gone(f"{SCHEDULE}. It was applied once per epoch there, so it hardly moved the rate"),
     "training.warmup_steps": mapped("train.warmup_steps", "count", "the main trainer there never read it"),
-    "training.max_epochs": gone(EPOCHS),
+    "training.max_epochs": mapped("train.epochs", "number"),
     "training.max_steps": mapped("train.steps", "steps"),
-    **dict.fromkeys(["training.save_interval", "training.eval_interval", "training.log_interval"], later(LOOP)),
-    **dict.fromkeys(["training.grad_clip_thresh", "training.grad_clip_val"], later(LOOP)),
-    "training.grad_accumulation_steps": later(f"{LOOP}; the main trainer there never read it either"),
-    "training.use_amp": later(LOOP),
+    "training.save_interval": mapped("train.save_every", "count"),
+    "training.eval_interval": mapped("train.valid_every", "count"),
+    "training.log_interval": mapped("train.log_every", "count"),
+    **dict.fromkeys(["training.grad_clip_thresh", "training.grad_clip_val"], mapped("train.clip", "number")),
+    "training.grad_accumulation_steps": gone(CLIPS_PER_STEP),
+    "training.use_amp": gone(PRECISION),
     **dict.fromkeys(["training.use_ddp", "training.gpu_ids"], gone(INERT)),
-    **dict.fromkeys(["training.early_stopping", "training.patience", "training.min_epochs"], later(LOOP)),
-    "training.min_delta": gone(INERT),
+    "training.early_stopping": gone(EARLY_STOP),
+    "training.patience": mapped("train.patience", "patience"),
+    "training.min_epochs": gone("no early stop before train.min_steps, which counts steps"),
+    "training.min_delta": gone(f"{INERT}. Here it is train.min_delta"),
     "finetuning.enabled": gone("a graft always starts from a base"),
     "finetuning.pretrained_model": mapped("base", "base-file"),
     "finetuning.freeze_encoder": gone(STAND_IN_PARTS),
@@ -141,8 +155,11 @@ CHATTERBOX_KEYS: dict[str, Rule] = {
         ],
         gone(INERT),
     ),
-    **dict.fromkeys(["logging.use_tensorboard", "logging.log_dir"], later(LOGS)),
-    **dict.fromkeys(["validation.n_samples", "validation.sample_texts"], later(SPEECH)),
+    **dict.fromkeys(["logging.use_tensorboard", "logging.log_dir"], gone(LOGS)),
+    **dict.fromkeys(
+        ["validation.n_samples", "validation.sample_texts"],
+        gone("sentences that are spoken on the way are train.sample_texts, each with its language: am:TEXT"),
+    ),
     "paths.data_dir": later(f"{DATA}. For its texts: cut -d'|' -f2 metadata.csv > texts.txt, then --texts texts.txt"),
     "paths.tokenizer": mapped("tokenizer.file", "tokenizer", TOKENIZER),
     "paths.extended_model": gone(

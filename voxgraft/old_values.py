@@ -1,6 +1,6 @@
 """From old keys to settings of a run: which values are taken over, which wait for a decision, and why the rest is gone.
 
-Settings that the user gave by hand win over old ones; of two old values for one key the last counts.
+`old_rows.py` sees to it that every new key ends with one value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,48 +22,16 @@ from voxgraft.families import family, family_names
 from voxgraft.families.base import Family
 from voxgraft.old_configs import OldConfig, OldKey, shown
 from voxgraft.old_keys import Fate, Reads, Rule
+from voxgraft.old_rows import Given, Row, one_value_each
 from voxgraft.run_settings import RunSettings
 from voxgraft.tokenizers import open_tokenizer
+
+__all__ = ["Given", "Row", "Translation", "translate"]
 
 PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}
 """Pieces of the published tokenizers, for old configs that come without a base."""
 _MANIFEST_LANGUAGE = re.compile(r"(?:::|@|=)([a-z]{2,3})$")
 _DATASET_LANGUAGE = re.compile(r"^([a-z]{2,3})=")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What became of one old key."""
-
-    old: str
-    value: str
-    fate: Fate
-    why: str
-    key: str = ""
-    new: Any = None
-    line: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        new = [str(item) for item in self.new] if isinstance(self.new, tuple) else self.new
-        return {
-            "old": self.old,
-            "value": self.value,
-            "fate": self.fate,
-            "why": self.why,
-            "key": self.key,
-            "new": str(new) if isinstance(new, Path) else new,
-            "line": self.line,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the user said by hand."""
-
-    base: Path | None = None
-    family: str | None = None
-    language: str | None = None
-    texts: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -94,6 +62,7 @@ class _Translator:
             "number": self._number,
             "count": self._number,
             "steps": self._steps,
+            "patience": self._patience,
             "pieces": self._number,
             "total-pieces": self._total_pieces,
             "base-pieces": self._base_pieces,
@@ -102,13 +71,13 @@ class _Translator:
             "tokenizer": self._tokenizer,
             "texts": self._texts,
             "language": self._language,
-            "manifest": self._plain,
+            "manifest": self._manifests,
             "dataset": self._plain,
         }
 
     def result(self) -> Translation:
         rows = [row for key in self._old.keys for row in self._rows_of(key)]
-        rows = self._without_overruled(self._without_given(rows))
+        rows = one_value_each(rows, self._given)
         values = {row.key: row.new for row in rows if row.fate == "mapped"}
         unknown = [row for row in rows if row.fate == "unknown"]
         if unknown:
@@ -198,7 +167,14 @@ class _Translator:
 
     def _steps(self, key: OldKey, rule: Rule) -> Row:
         if _as_number(key.value) == 0:
-            return self._row(key, rule, "gone", "0 meant no limit there; the default is kept. See train.steps")
+            return self._row(
+                key, rule, "gone", f"0 had a meaning of its own there; the default is kept. See {rule.key}"
+            )
+        return self._number(key, rule)
+
+    def _patience(self, key: OldKey, rule: Rule) -> Row:
+        if any(other.name.endswith(".early_stopping") and other.value is False for other in self._old.keys):
+            return self._row(key, rule, "gone", "early stopping was off, so it never counted")
         return self._number(key, rule)
 
     def _total_pieces(self, key: OldKey, rule: Rule) -> Row:
@@ -257,6 +233,26 @@ class _Translator:
             return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
         return self._row(key, rule, "mapped", rule.why, paths)
 
+    def _manifests(self, key: OldKey, rule: Rule) -> Row:
+        """Manifests of pairs, without the language that stands behind their names: it is the run's."""
+        values = key.value if isinstance(key.value, list) else [key.value]
+        paths = tuple(path for value in values if (path := self._path(_without_language(value))))
+        if len(paths) != len(values):
+            return self._row(key, rule, "suggested", "not a path", shown(key.value))
+        if missing := [path.name for path in paths if not os.path.isfile(path)]:
+            return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
+        languages = {match[1] for value in values if (match := _MANIFEST_LANGUAGE.search(str(value)))}
+        if others := sorted(languages - {self._language_of_run()}):
+            why = f"in {', '.join(others)}: sets of base languages are learnt as data.replay, in merged mode"
+            return self._row(key, rule, "suggested", why, paths)
+        return self._row(key, rule, "mapped", rule.why, paths)
+
+    def _language_of_run(self) -> str | None:
+        """The language given by hand, or the first that a manifest names."""
+        manifests = [key for key in self._old.keys if key.rule and key.rule.reads == "manifest"]
+        named = [match[1] for key in manifests if (match := _MANIFEST_LANGUAGE.search(shown(key.value)))]
+        return self._given.language or next(iter(named), None)
+
     def _language(self, key: OldKey, rule: Rule) -> Row:
         try:
             settings = settings_from(RunSettings, {"language": key.value}, self._old.path)
@@ -271,30 +267,6 @@ class _Translator:
         for value in key.value if isinstance(key.value, list) else [key.value]:
             if pattern and isinstance(value, str) and (match := pattern.search(value)):
                 yield Row(key.name, shown(value), "mapped", "the language in it", "language", match[1], key.line)
-
-    # ---- one value for each key -----------------------------------------------------------------------------------
-
-    def _without_given(self, rows: list[Row]) -> list[Row]:
-        """What the user gave by hand wins."""
-        hand = [name for name in ("base", "language", "texts") if getattr(self._given, name)]
-        return [
-            replace(row, fate="gone", why=f"--{row.key} was given by hand, and counts", key="", new=None)
-            if row.key in hand and row.fate in ("mapped", "suggested")
-            else row
-            for row in rows
-        ]
-
-    def _without_overruled(self, rows: list[Row]) -> list[Row]:
-        """Of two values that differ the last counts; the other stays as a comment."""
-        last = {row.key: row for row in rows if row.fate == "mapped"}
-        result = []
-        for row in rows:
-            if row.fate == "mapped" and row.new != last[row.key].new:
-                other = last[row.key]
-                why = f"another value comes later, and counts: {other.value} ({other.old})"
-                row = replace(row, fate="suggested", why=why)
-            result.append(row)
-        return result
 
     # ---- values ---------------------------------------------------------------------------------------------------
 
@@ -336,6 +308,10 @@ def _tidy(path: Path) -> Path:
     """The path without `..` where that is the same place; with symbolic links it need not be."""
     plain = Path(os.path.normpath(path))
     return plain if os.path.exists(plain) and os.path.samefile(plain, path) else path
+
+
+def _without_language(value: Any) -> Any:
+    return _MANIFEST_LANGUAGE.sub("", value) if isinstance(value, str) else value
 
 
 def _needs_a_shell(value: Any) -> bool:

@@ -130,7 +130,7 @@ def _first_rows(loop: Loop) -> dict[str, Tensor] | None:
     if _grew(state, loop):
         return _grown_groups(state, loop)["rows"]
     same = state.values["identity"].get("tokenizer_sha256") == loop.identity.get("tokenizer_sha256")
-    return state.tensors.get("rows") if same else None
+    return dict(state.tensors["rows"]) if same and "rows" in state.tensors else None
 
 
 def _forgotten(state: TrainState, loop: Loop) -> list[Change]:
