@@ -329,7 +329,7 @@ CATALOGUE: dict[str, Code] = {
     "clips-other-tokenizer": Code(
         "watching",
         "The text ids are not what this run's tokenizer makes of the texts: training would teach every row another piece's sound. Equal sizes do not show this.",
-        "prepare the set again with this run's tokenizer (`voxgraft prepare RUN`).",
+        "make the set again with this run's tokenizer.",
     ),
     "prompt-is-target": Code(
         "watching",
@@ -691,32 +691,32 @@ CATALOGUE: dict[str, Code] = {
     "set-missing": Code(
         "data",
         "There is nothing to learn from, or to validate with, where the run looks for it.",
-        "make sets with `voxgraft prepare RUN`; or name what you have with data.train and data.valid, such as the train_pairs.jsonl and val_pairs.jsonl of an IndexTTS-2 fork.",
+        "name sets that are there with data.train and data.valid; on an IndexTTS-2 base also the train_pairs.jsonl and val_pairs.jsonl of a fork. Making sets from recordings is not part of this version.",
     ),
     "set-incomplete": Code(
         "data",
         "The folder has no set.json, which is written last: preparing it was stopped, or it is another folder.",
-        "run `voxgraft prepare RUN` again.",
+        "make the set again.",
     ),
     "set-format": Code(
         "data",
         "set.json is not what this version of voxgraft writes.",
-        "run `voxgraft prepare RUN` again; set.json is not meant to be edited by hand.",
+        "make the set again; set.json is not meant to be edited by hand.",
     ),
     "set-damaged": Code(
         "data",
         "A file of the set is not the one that was written: cut off, changed or damaged.",
-        "copy the set again, or run `voxgraft prepare RUN` again.",
+        "copy the set again, or make it again.",
     ),
     "set-stale": Code(
         "data",
         "The set was made with another tokenizer or other settings than the run has now; its ids would stand for other pieces.",
-        "run `voxgraft prepare RUN` again, or restore what changed.",
+        "make the set again, or restore what changed.",
     ),
     "set-foreign": Code(
         "data",
         "The set was made for another base, family or language than this run's.",
-        "give the set that was prepared for this run, or run `voxgraft prepare RUN`.",
+        "give the set that was made for this run.",
     ),
     "set-empty": Code(
         "data", "There is no clip to learn from.", "look at what was left out, and give more recordings."
@@ -825,7 +825,7 @@ CATALOGUE: dict[str, Code] = {
     "pairs-single": Code(
         "data",
         "The manifest lists single utterances. Training needs pairs, with the voice of another clip: with its own a model learns to copy.",
-        "give the manifest of pairs (train_pairs.jsonl), or the recordings to `voxgraft prepare RUN`.",
+        "give the manifest of pairs (train_pairs.jsonl).",
     ),
     "pairs-duplicate": Code(
         "data", "Two lines of the manifest have the same id.", "give each line an id of its own, or remove one."

@@ -138,7 +138,7 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         "",
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
         f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
-        f"- New rows, not trained yet: {card.method['init']}, noise {card.method['noise']}, "
+        f"- New rows, {_training_of(card)}: first {card.method['init']}, noise {card.method['noise']}, "
         f"seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
@@ -146,6 +146,11 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         "| --- | --- |",
         f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
+        *(
+            ["| adapter/ | weights on the body for this language alone, in PEFT's format |"]
+            if _has_adapter(card)
+            else []
+        ),
         f"| {CARD_NAME} | what this belongs to, for machines |",
         "",
         "## Licence of the base",
@@ -154,6 +159,18 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _training_of(card: GraftCard) -> str:
+    trained = card.method.get("trained")
+    return (
+        f"trained, step {trained['step']:,}, mode {trained['mode']}" if isinstance(trained, dict) else "not trained yet"
+    )
+
+
+def _has_adapter(card: GraftCard) -> bool:
+    trained = card.method.get("trained")
+    return isinstance(trained, dict) and trained["mode"] in ("gated", "merged") and not trained["full_body"]
 
 
 def made_with(settings: RunSettings) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _left(course: Course, loop: Loop, outcome: Outcome, start: int) -> TrainResu
     merged = write_merged(course, loop, outcome) if over and mode in ("merged", "as-in-the-seeds") else None
     # Rows that were trained with another body than the base's are no graft.
     is_graft = "body" not in loop.stepper.trained.parameters
-    if is_graft and loop.first and not is_written(course, loop, outcome):
+    if is_graft and loop.first and not is_written(course, outcome):
         write_trained(course, loop, outcome)
     return TrainResult(outcome, start, str(course.run.graft) if is_graft else None, merged, label)
 

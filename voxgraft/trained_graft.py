@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from voxgraft.checkpoints import write_rows
 from voxgraft.course import Course
 from voxgraft.files import replacing, replacing_folder, sha256_of, write_text
@@ -18,9 +20,13 @@ from voxgraft.training.saving import load_step
 ADAPTER_NAME = "adapter"
 
 
-def is_written(course: Course, loop: Loop, outcome: Outcome) -> bool:
+def is_written(course: Course, outcome: Outcome) -> bool:
     """Whether the graft that was opened is already what this training leaves."""
-    return course.graft.card.method.get("trained") == _note(loop, outcome)
+    state = load_step(course.run, _best(outcome)).state
+    made = {"step": state.step, **state.values["identity"]["options"]}
+    rows = {name: values.float().cpu().numpy() for name, values in state.tensors["rows"].items()}
+    same = all(np.array_equal(values, course.graft.rows[name]) for name, values in rows.items())
+    return same and course.graft.card.method.get("trained") == made
 
 
 def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
@@ -29,7 +35,8 @@ def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
     trained = loop.stepper.trained
     trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
     card, folder = course.graft.card, course.run.graft
-    method: dict[str, Any] = {**card.method, "trained": _note(loop, outcome)}
+    options = state.values["identity"]["options"]  # those that the step was made with, which may not be today's
+    method: dict[str, Any] = {**card.method, "trained": {"step": state.step, **options}}
     with replacing_folder(folder) as new:
         with replacing(new / card.tokenizer) as stream:
             stream.write(course.graft.tokenizer.data)
@@ -47,8 +54,3 @@ def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
 
 def _best(outcome: Outcome) -> int:
     return outcome.standing.best_step or outcome.step
-
-
-def _note(loop: Loop, outcome: Outcome) -> dict[str, Any]:
-    """What the graft's card says of its training."""
-    return {"step": _best(outcome), **loop.identity["options"]}
