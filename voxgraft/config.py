@@ -155,15 +155,15 @@ def _yaml_value(value: Any) -> str:
         return ""
     if isinstance(value, tuple):
         return " [" + ", ".join(_yaml_value(item).strip() for item in value) + "]"
-    if isinstance(value, float) and value and abs(value) < 1e-2:
-        return f" {value:.10g}" if "e" not in f"{value:.10g}" else f" {_yaml_exponent(value)}"
+    if isinstance(value, float):
+        return f" {_yaml_number(value)}"
     return " " + json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
 
 
-def _yaml_exponent(value: float) -> str:
-    """YAML 1.1 reads 1e-05 as a string; 1.0e-05 is a number."""
-    mantissa, exponent = f"{value:.10g}".split("e")
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
+def _yaml_number(value: float) -> str:
+    """The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
+    mantissa, mark, exponent = repr(value).partition("e")
+    return repr(value) if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
 
 
 def _config_error(
