@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from voxgraft.families.chatterbox.model import T3
-from voxgraft.families.model import PackedBatch, SpeechModel
+from voxgraft.families.model import PackedBatch, PackedPart, SpeechModel
 
 __all__ = ["Peer", "hugging_face_body"]
 
@@ -91,16 +91,26 @@ class Peer(nn.Module):
         )[batch.order]
         rows = nn.utils.rnn.pad_sequence(list(torch.tensor_split(vectors, offsets[1:-1].cpu())), batch_first=True)
         hidden = self.body(inputs_embeds=rows, use_cache=False).last_hidden_state
-        text = self._loss(model.text_logits, hidden, batch, batch.text.scored, batch.text.targets)
-        speech = self._loss(model.speech_logits, hidden, batch, batch.speech.scored, batch.speech.targets)
+        if not isinstance(model, T3):  # IndexTTS-2 has a norm of its own before its heads
+            hidden = model.get_submodule("final_norm")(hidden)
+        heads = (model.get_submodule(model.text_head_name), self._speech_head())
+        text, speech = (
+            self._loss(head, hidden, batch, part) for head, part in zip(heads, (batch.text, batch.speech), strict=True)
+        )
         return text, speech
 
+    def _speech_head(self) -> nn.Module:
+        return self.model.get_submodule("speech_head" if isinstance(self.model, T3) else "mel_head")
+
     @staticmethod
-    def _loss(head: Any, hidden: Tensor, batch: PackedBatch, scored: Tensor, targets: Tensor) -> Tensor:
-        """All logits at once, in float32; kinder than the public trainers, whose logits are padded too."""
-        packing = batch.packing
-        logits = head(hidden[packing.rows[scored], packing.positions[scored]]).float()
-        return F.cross_entropy(logits, targets)
+    def _loss(head: nn.Module, hidden: Tensor, batch: PackedBatch, part: PackedPart) -> Tensor:
+        """All logits at once, padded like the rows, in float32."""
+        rows, places = batch.packing.rows[part.scored], batch.packing.positions[part.scored]
+        counts = torch.bincount(rows, minlength=len(hidden)).tolist()
+        asked = nn.utils.rnn.pad_sequence(list(hidden[rows, places].split(counts)), batch_first=True)
+        targets = nn.utils.rnn.pad_sequence(list(part.targets.split(counts)), batch_first=True, padding_value=-100)
+        logits = head(asked).float()  # [B, longest, V]
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def padded_batches(lengths: Sequence[int], size: int) -> list[list[int]]:

@@ -95,13 +95,34 @@ class Bench:
         order = StreamOptions(silent_share=0.0, num_conditioning=model.frame.num_conditioning)
         return Stream([clips], [1.0], positions, 0, order), clips
 
-    def ours(self, variant: str, positions: int, **options: Any) -> Figures:
-        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+    def stepper(self, positions: int, **options: Any) -> tuple[Stepper, Stream]:
+        """Our trainer on random weights and made-up utterances."""
+        chosen = self._options(positions, **options)
+        halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype = halves[chosen.precision] if self.device == "cuda" else torch.float32
         model = new_model(self.kind.name, self.size, self.device, dtype)
         rows = {
             point.tensor: 0.02 * torch.randn(NUM_NEW, *model.state_dict()[point.tensor].shape[1:])
             for point in self.kind.graft_points
         }
+        trained = prepare(model, rows, chosen)
+        stream, clips = self.stream(model, positions)
+        return Stepper(trained, make_optimizer(trained, chosen), Examples(self.kind, model, [clips]), chosen), stream
+
+    def ours(self, variant: str, positions: int, **options: Any) -> Figures:
+        stepper, stream = self.stepper(positions, **options)
+        trained = stepper.trained
+        per_position = 6 if "body" in trained.parameters else 4
+
+        def step(number: int) -> tuple[int, float]:
+            items = stream.step(number)
+            stepper.ahead.expect(lambda: stream.step(number + 1))
+            report = stepper.step(number, items)
+            return report.num_positions, report.text_loss + report.speech_loss
+
+        return self._measured(variant, trained.model, step, per_position, trained.named().values())
+
+    def _options(self, positions: int, **changes: Any) -> TrainOptions:
         text_weight, speech_weight = self.kind.loss_weights
         chosen = TrainOptions(
             steps=10_000,
@@ -114,32 +135,30 @@ class Bench:
             text_weight=text_weight,
             speech_weight=speech_weight,
         )
-        chosen = replace(chosen, **options)
-        trained = prepare(model, rows, chosen)
-        stream, clips = self.stream(model, positions)
-        stepper = Stepper(trained, make_optimizer(trained, chosen), Examples(self.kind, model, [clips]), chosen)
-        per_position = 6 if "body" in trained.parameters else 4
-
-        def step(number: int) -> tuple[int, float]:
-            items = stream.step(number)
-            stepper.ahead.expect(lambda: stream.step(number + 1))
-            report = stepper.step(number, items)
-            return report.num_positions, report.text_loss + report.speech_loss
-
-        return self._measured(variant, model, step, per_position, trained.named().values())
+        return replace(chosen, **changes)
 
     def peer(self, variant: str, batch_size: int, attention: str = "sdpa") -> Figures:
         model = new_model(self.kind.name, self.size, self.device, torch.float32).requires_grad_(True)
-        peer = Peer(model, attention)
-        trained = [value for name, value in peer.named_parameters() if value.requires_grad and self._used(name)]
-        optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.01, foreach=True)
         stream, clips = self.stream(model, 40_000)
         examples = Examples(self.kind, model, [clips])
-        half = torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
+        learn, trained = self._peer_step(model, attention, examples)
 
         def step(number: int) -> tuple[int, float]:
             items = list(stream.step(number))[:batch_size]
-            [chosen] = padded_batches([0] * len(items), batch_size)
+            return sum(map(examples.num_positions, items)), learn(number, items)
+
+        return self._measured(variant, model, step, 6, trained)
+
+    def _peer_step(
+        self, model: SpeechModel, attention: str, examples: Examples
+    ) -> tuple[Callable[[int, Any], float], list[nn.Parameter]]:
+        peer = Peer(model, attention)
+        trained = [value for name, value in peer.named_parameters() if value.requires_grad and self._used(name)]
+        optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.01, foreach=True)
+        half = torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
+
+        def step(_number: int, items: Sequence[Any]) -> float:
+            [chosen] = padded_batches([0] * len(items), len(items))
             batch = examples.batch([items[at] for at in chosen])
             optimizer.zero_grad(set_to_none=True)
             with half:
@@ -148,9 +167,35 @@ class Bench:
             torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
-            return sum(map(examples.num_positions, items)), float(loss)
+            return float(loss)
 
-        return self._measured(variant, model, step, 6, trained)
+        return step, trained
+
+    def same_loss(self, steps: int = 8, batch_size: int = 32) -> tuple[list[float], list[float]]:
+        """The summed losses of both on the same utterances, step after step, at one rate: peer, ours."""
+        curves: tuple[list[float], list[float]] = ([], [])
+        fair = {"mode": "merged", "full_body": True, "schedule": "constant", "warmup_steps": 0, "betas": (0.9, 0.999)}
+        fair |= {"rates": {"rows": 2e-5, "adapter": 2e-5, "body": 2e-5}, "text_weight": 1.0, "speech_weight": 1.0}
+        for at, dtype in enumerate((torch.float32, torch.bfloat16)):
+            model = new_model(self.kind.name, self.size, self.device, dtype if self.device == "cuda" else torch.float32)
+            stream, clips = self.stream(model, 20_000)
+            examples = Examples(self.kind, model, [clips])
+            if at == 0:
+                step, _ = self._peer_step(model.requires_grad_(True), "sdpa", examples)
+            else:
+                chosen = self._options(20_000, **fair)
+                trained = prepare(model, {}, chosen)
+                stepper = Stepper(trained, make_optimizer(trained, chosen), examples, chosen)
+
+                def step(number: int, items: Sequence[Any], stepper: Stepper = stepper) -> float:
+                    report = stepper.step(number, items)
+                    return report.text_loss + report.speech_loss
+
+            for number in range(1, steps + 1):
+                curves[at].append(step(number, list(stream.step(number))[:batch_size]))
+            del model
+            gc.collect()
+        return curves
 
     def _used(self, name: str) -> bool:
         own = name.removeprefix("model.")
@@ -325,6 +370,10 @@ def main() -> None:
     for family_name in options.families:
         bench = Bench(family_name, options.size, options.device, options.steps)
         print(f"\n{family_name}: matmul ceiling {bench.ceiling / 1e12:.0f} TFLOP/s", flush=True)
+        peers, ours = bench.same_loss()
+        apart = max(abs(a - b) / a for a, b in zip(peers, ours, strict=True))
+        print(f"losses of the same 32 utterances, 8 steps: peer {peers[0]:.4f} to {peers[-1]:.4f}, ", end="")
+        print(f"ours {ours[0]:.4f} to {ours[-1]:.4f}; furthest apart {apart:.2%}", flush=True)
         found: list[Figures] = []
         for label, run in variants(bench, options.size == "tiny").items():
             if options.variants and not label.startswith(tuple(options.variants)):
@@ -336,8 +385,8 @@ def main() -> None:
             except Exception:
                 print(f"{label} failed:\n{traceback.format_exc()[-1500:]}", flush=True)
             gc.collect()
-        peers = [one.positions_per_second for one in found if one.variant.startswith("peer")]
-        print("\n".join(table(found, max(peers, default=float("nan")))), flush=True)
+        speeds = [one.positions_per_second for one in found if one.variant.startswith("peer")]
+        print("\n".join(table(found, max(speeds, default=float("nan")))), flush=True)
         results[family_name] = [asdict(one) for one in found]
         if options.out:
             options.out.write_text(json.dumps(results, indent=2))

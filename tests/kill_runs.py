@@ -1,133 +1,330 @@
 """Trainings that are really killed, again and again, and gone on with: do they end as the one that was left alone?
 
-    python -m tests.kill_runs --kills 100 --in-saves 40
+    python -m tests.kill_runs --kills 100 --in-saves 40 --jobs 12 --out kills.json
 
-Every round trains in processes of their own. One kind of kill hits anywhere, after a random number of lines of the journal;
-the other hits inside a save, at a random crossing of it. Then the run is gone on with to its end, and everything is
-compared with the straight run: trained tensors, moments, and the journal without its clocks, bit for bit.
+Every life of a run is a process of its own that SIGKILL ends. One kind of kill hits anywhere: from outside, after a
+random number of lines of the journal and a random wait. The other hits inside a save, at a random one of the points that
+saves cross. Then the run is gone on with to its end, and everything is compared with the straight run, bit for bit. A
+kill that came too late, when the run was over, does not count, and another is made in its place; that run is compared as
+well. `--each N` kills every run up to N times in a row before it may end. Ends with 1 unless all are the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from tests.trainers import Place
-from voxgraft.journal import Journal, without_clock
+from tests.trainers import OPTIONS, Place
+from voxgraft.errors import VoxgraftError
+from voxgraft.journal import Entry, Journal, without_clock
 from voxgraft.run import RunFolder
 from voxgraft.training.faults import VARIABLE
 from voxgraft.training.saving import load_step
+from voxgraft.training.step_folders import whole_steps
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_CROSSINGS = 60
-"""About as many points as the saves of one run cross."""
+Kind = Literal["in a save", "anywhere"]
+MOST_TRIES = 20
+"""Runs that are made to hit as often as wanted, for each kill of them."""
+COMPARED = ("weights", "optimizer", "state", "steps", "losses", "rates", "clip ids", "journal")
+
+
+class LifeError(Exception):
+    """A life that ended with an error of its own."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One life of a run, and how it ended."""
+
+    kind: Kind
+    at: str
+    """The point of a save, or the line of the journal."""
+    from_step: int
+    """The saved step that this life began with; -1 where none was there yet."""
+    hit: bool
+    """Whether SIGKILL ended it, and not the end of training."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One run that was killed at least once."""
+    """One run, killed and gone on with to its end."""
 
-    kind: str
-    at: int
-    was_killed: bool
-    same: bool
+    family: str
+    kills: tuple[Kill, ...]
+    different: tuple[str, ...]
+    """What was not as in the straight run."""
+
+    @property
+    def was_killed(self) -> bool:
+        return any(kill.hit for kill in self.kills)
+
+    @property
+    def same(self) -> bool:
+        return not self.different
+
+
+@dataclass(frozen=True)
+class Straight:
+    """The run that was left alone."""
+
+    place: Place
+    run: Path
+    points: tuple[str, ...]
+    """Everything that its saves crossed, in order."""
+
+    @property
+    def num_lines(self) -> int:
+        return len(Journal(RunFolder(self.run).journal).read())
+
+    @property
+    def line_seconds(self) -> float:
+        """Between two lines of the journal."""
+        times = [line["wall_time"] for line in Journal(RunFolder(self.run).journal).read()]
+        return float(times[-1] - times[0]) / len(times)
 
 
 def worker(place: Place, run: Path, fault: str = "") -> subprocess.Popen[str]:
+    """A life of a run. It says on its output which points its saves cross."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop(VARIABLE, None)
     if fault:
         environment[VARIABLE] = fault
-    command = [sys.executable, "-m", "tests.train_worker", str(place.folder), str(run), "{}"]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tests.kill_worker", str(place.folder), str(run), "{}"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(place: Place, run: Path) -> None:
+def finish(place: Place, run: Path) -> tuple[str, ...]:
+    """Train to the end; gives the points that were crossed."""
+    points, was_killed = _ended(worker(place, run))
+    if was_killed:
+        raise LifeError("killed by somebody else")
+    return tuple(points)
+
+
+def left_alone(place: Place, run: Path) -> Straight:
+    return Straight(place, run, finish(place, run))
+
+
+def differences(run: Path, straight: Path) -> tuple[str, ...]:
+    """What a run did not end with as the straight one did, of all that is compared."""
+    mine, wanted = _ending(run), _ending(straight)
+    return tuple(name for name in COMPARED if not _is_equal(mine[name], wanted[name]))
+
+
+def rounds(
+    place: Place, folder: Path, kills: int, in_saves: int, seed: int = 0, *, each: int = 1, jobs: int = 1
+) -> list[Round]:
+    """Runs that are killed so often in all, each compared with one that was left alone."""
+    straight = left_alone(place, folder / f"straight-{place.family_name}")
+    kinds: list[Kind] = ["in a save" if at < in_saves else "anywhere" for at in range(kills)]
+    random.Random(f"{seed} {place.family_name}").shuffle(kinds)
+    shares = [kinds[at : at + each] for at in range(0, kills, each)]
+    places = [folder / f"{place.family_name}-{at}" for at in range(len(shares))]
+    with ThreadPoolExecutor(jobs) as pool:  # threads only wait: all work is in processes of their own
+        draws = [random.Random(f"{seed} {place.family_name} {at}") for at in range(len(shares))]
+        made = pool.map(_killed_as_wanted, [straight] * len(shares), places, shares, draws)
+        return [one for some in made for one in some]
+
+
+def _killed_as_wanted(straight: Straight, folder: Path, wanted: Sequence[Kind], draw: random.Random) -> list[Round]:
+    """As many runs as it takes to hit as often as wanted: one, unless a run was over too soon."""
+    left, made = list(wanted), []
+    for number in range(MOST_TRIES * len(wanted)):
+        run = folder.with_name(f"{folder.name}.{number}")
+        kills: list[Kill] = []
+        try:
+            while left and (not kills or kills[-1].hit):
+                kills.append(_one_kill(straight, run, left[0], draw))
+                del left[: kills[-1].hit]
+            finish(straight.place, run)
+            different = differences(run, straight.run)
+        except (LifeError, VoxgraftError) as error:
+            different = (f"not gone on with: {error}",)
+        made.append(Round(straight.place.family_name, tuple(kills), different))
+        if made[-1].same:
+            shutil.rmtree(run)
+        if not left or not made[-1].same:
+            break
+    return made
+
+
+def _one_kill(straight: Straight, run: Path, kind: Kind, draw: random.Random) -> Kill:
+    run.mkdir(exist_ok=True)
+    saved = max(whole_steps(RunFolder(run)), default=-1)
+    if kind == "in a save":
+        return _killed_in_a_save(straight, run, saved, draw)
+    steps = [line["step"] for line in Journal(RunFolder(run).journal).read()]
+    kept = sum(step <= saved for step in steps)
+    first = kept if len(steps) > kept else kept + 1  # a kill at the cut, where there will be one
+    lines = draw.randint(first, max(first, straight.num_lines - 1))
+    hit = _killed_anywhere(straight.place, run, (kept, lines), draw.uniform(0, straight.line_seconds))
+    return Kill(kind, f"line {lines}", saved, hit)
+
+
+def _killed_in_a_save(straight: Straight, run: Path, saved: int, draw: random.Random) -> Kill:
+    """Kill at a point of a save. Every point is as likely as any other, however often it is crossed."""
+    point = draw.choice(sorted(set(straight.points)))
+    to_come = round(straight.points.count(point) * (1 - max(0, saved) / OPTIONS.steps))
+    crossed, hit = _ended(worker(straight.place, run, f"{point}:{draw.randint(1, max(1, to_come))}:kill"))
+    return Kill("in a save", point, saved, hit and point in crossed)
+
+
+def _killed_anywhere(place: Place, run: Path, lines: tuple[int, int], wait_seconds: float) -> bool:
+    """Kill a moment after the journal has so many lines, and was cut before to those that stay."""
     process = worker(place, run)
-    errors = process.communicate()[1]
-    assert process.returncode == 0, errors[-3000:]
-
-
-def ending(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Everything that a run ended with."""
-    state = load_step(RunFolder(run)).state
-    tensors = {f"{group}/{name}": value for group, named in state.tensors.items() for name, value in named.items()}
-    return tensors, dict(state.values), [without_clock(line) for line in Journal(RunFolder(run).journal).read()]
-
-
-def equal(run: Path, straight: Path) -> bool:
-    (tensors, values, journal), (want, wanted, lines) = ending(run), ending(straight)
-    same = tensors.keys() == want.keys() and all(torch.equal(tensors[name], want[name]) for name in want)
-    return same and values == wanted and journal == lines
-
-
-def killed_anywhere(place: Place, run: Path, lines: int) -> bool:
-    """Kill as soon as the journal has so many lines; whether it was still running then."""
-    process = worker(place, run)
+    kept, wanted = lines
     path = RunFolder(run).journal
+    was_cut = False
     while process.poll() is None:
-        if path.exists() and path.read_bytes().count(b"\n") >= lines:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            return True
-        time.sleep(0.001)
-    process.communicate()
-    return False
+        found = path.read_bytes().count(b"\n") if path.exists() else 0
+        was_cut |= found <= kept
+        if was_cut and found >= wanted:
+            time.sleep(wait_seconds)
+            process.kill()
+            break
+        time.sleep(0.002)
+    return _ended(process)[1]
 
 
-def killed_in_a_save(place: Place, run: Path, crossing: int) -> bool:
-    """Kill at a crossing, counted over all saves of the run."""
-    process = worker(place, run, f"*:{crossing}:kill")
-    process.communicate()
-    return process.returncode == -signal.SIGKILL
+def _ended(process: subprocess.Popen[str]) -> tuple[list[str], bool]:
+    """The points that a life has crossed, and whether SIGKILL ended it."""
+    points, errors = process.communicate()
+    if process.returncode not in (0, -signal.SIGKILL):
+        raise LifeError(errors[-3000:])
+    return points.split(), process.returncode == -signal.SIGKILL
 
 
-def rounds(place: Place, folder: Path, kills: int, in_saves: int, seed: int = 0) -> list[Round]:
-    """That many killed runs, each compared with one that was left alone."""
-    draw = random.Random(seed)
-    straight = folder / "straight"
-    finish(place, straight)
-    num_lines = len(Journal(RunFolder(straight).journal).read())
-    done = []
-    for number in range(kills):
-        run = folder / f"run-{number}"
-        if number < in_saves:
-            at = draw.randrange(1, MOST_CROSSINGS)
-            found = Round("in a save", at, killed_in_a_save(place, run, at), False)
-        else:
-            at = draw.randrange(0, num_lines)
-            found = Round("anywhere", at, killed_anywhere(place, run, at), False)
-        finish(place, run)
-        done.append(Round(found.kind, found.at, found.was_killed, equal(run, straight)))
-    return done
+def _ending(run: Path) -> dict[str, Any]:
+    """Everything that a run ended with, under the names of what is compared."""
+    state = load_step(RunFolder(run)).state
+    groups = {name: dict(tensors) for name, tensors in state.tensors.items()}
+    journal = [without_clock(line) for line in Journal(RunFolder(run).journal).read()]
+    return {
+        "optimizer": groups.pop("optimizer"),
+        "weights": {f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()},
+        "state": {"step": state.step, **state.values},
+        "steps": [(line["kind"], line["step"]) for line in journal],
+        "losses": [_named(line, "text_loss", "speech_loss") for line in journal],
+        "rates": [_named(line, "rates") for line in journal],
+        "clip ids": [_named(line, "clips") for line in journal],
+        "journal": journal,
+    }
+
+
+def _named(line: Entry, *names: str) -> Entry:
+    return {name: line[name] for name in names if name in line}
+
+
+def _is_equal(mine: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict) and any(isinstance(value, torch.Tensor) for value in wanted.values()):
+        return mine.keys() == wanted.keys() and all(_is_same_bits(mine[name], wanted[name]) for name in wanted)
+    return bool(mine == wanted)
+
+
+def _is_same_bits(mine: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return mine.dtype == wanted.dtype and torch.equal(mine, wanted)
+
+
+def summary_of(found: Sequence[Round], asked: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """What there is to know, for programs, and in one line for people."""
+    kills = [kill for one in found for kill in one.kills]
+    hits = [kill for kill in kills if kill.hit]
+    in_saves = [kill for kill in hits if kill.kind == "in a save"]
+    same = sum(one.same for one in found)
+    points = Counter(kill.at for kill in in_saves)
+    well = bool(found) and same == len(found) and len(hits) >= asked.kills and len(in_saves) >= asked.in_saves
+    peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    in_words = (
+        f"{'all well' if well else 'NOT WELL'}: {len(found)} runs ({', '.join(asked.families)}) killed {len(hits)} times, "
+        f"{len(in_saves)} of them inside a save at {len(points)} different points, each gone on with; {same} of {len(found)} "
+        f"ended as the straight run: {', '.join(COMPARED)}; {len(kills) - len(hits)} kills came too late and do not count; "
+        f"{seconds / 60:.1f} min with {asked.jobs} jobs, up to {peak_mb:,} MB each"
+    )
+    return {
+        "all_well": well,
+        "in_words": in_words,
+        "runs": len(found),
+        "same": same,
+        "kills": len(hits),
+        "kills_in_saves": len(in_saves),
+        "kills_too_late": len(kills) - len(hits),
+        "most_kills_of_a_run": max([sum(kill.hit for kill in one.kills) for one in found], default=0),
+        "kills_that_began_with_a_saved_step": sum(kill.from_step >= 0 for kill in hits),
+        "points": dict(sorted(points.items())),
+        "compared": COMPARED,
+        "different": {name: sum(name in one.different for one in found) for name in COMPARED},
+        "seconds": round(seconds, 1),
+        "jobs": asked.jobs,
+        "versions": {"torch": torch.__version__, "python": sys.version.split()[0]},
+        "rounds": [asdict(one) for one in found],
+    }
 
 
 def main() -> None:
+    asked = _asked()
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as made:
+        found = _rounds_of_all(asked, Path(asked.folder or made))
+    summary = summary_of(found, asked, time.perf_counter() - started)
+    for one in found:
+        if not one.same:
+            print(f"{one.family}: {one.kills} ended with other {', '.join(one.different)}")
+    print(f"points: {summary['points']}", summary["in_words"], sep="\n")
+    if asked.out:
+        asked.out.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    sys.exit(0 if summary["all_well"] else 1)
+
+
+def _rounds_of_all(asked: argparse.Namespace, folder: Path) -> list[Round]:
+    """The families share kills and jobs."""
+    count = len(asked.families)
+    places = [Place.make(name, folder / name) for name in asked.families]
+
+    def make(at: int) -> list[Round]:
+        kills, in_saves = (_share(number, at, count) for number in (asked.kills, asked.in_saves))
+        return rounds(
+            places[at], folder, kills, in_saves, asked.seed, each=asked.each, jobs=max(1, asked.jobs // count)
+        )
+
+    with ThreadPoolExecutor(min(asked.jobs, count)) as pool:
+        return [one for some in pool.map(make, range(count)) for one in some]
+
+
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--in-saves", type=int, default=40)
-    parser.add_argument("--family", default="chatterbox")
+    parser.add_argument("--kills", type=int, default=100, help="in all")
+    parser.add_argument("--in-saves", type=int, default=40, help="so many of them inside a save")
+    parser.add_argument("--each", type=int, default=1, help="kills of one run, in a row")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, each a process of one thread")
+    parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2"])
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place.make(options.family, Path(folder) / options.family)
-        found = rounds(place, Path(folder), options.kills, options.in_saves, options.seed)
-    for kind in ("in a save", "anywhere"):
-        mine = [one for one in found if one.kind == kind]
-        killed, same = sum(one.was_killed for one in mine), sum(one.same for one in mine)
-        print(f"{kind}: {len(mine)} runs, {killed} killed while running, {same} ended as the straight run")
-    sys.exit(0 if all(one.same for one in found) else 1)
+    parser.add_argument("--folder", type=Path, help="where runs that ended otherwise are left; empty means nowhere")
+    parser.add_argument("--out", type=Path, help="file for the summary, as JSON")
+    return parser.parse_args()
+
+
+def _share(count: int, at: int, shared_by: int) -> int:
+    return count * (at + 1) // shared_by - count * at // shared_by
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ class Speech:
         if self.family_name == "chatterbox":
             vector = _near(fixed.standard_normal(256), random)
             return {"speaker": vector / np.linalg.norm(vector), "prompt": codes[:150].astype(np.int32)}
+        if self.family_name == "tiny":
+            return {"speaker": np.array([speaker], dtype=np.int32)}
         # The emotion is the target's own and must not tell who speaks.
         return {"latents": _near(fixed.standard_normal((32, WIDTH)), random), "emotion": _near(np.zeros(WIDTH), random)}
 

@@ -11,10 +11,11 @@ from voxgraft.corpus.clips import Array, Ids
 from voxgraft.corpus.sets import ClipInfo, ClipSet, MadeFrom, PreparedClip, Role, SetHeader, open_set, write_set
 from voxgraft.families.layout import Frame
 
-CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0}
+CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
 MAX_PROMPT = 150
 SPEAKER_WIDTH = 256
 NUM_LATENTS = 32
+TABLE_SPEAKERS = 4
 LETTERS = [chr(code) for code in range(0x1208, 0x1248)]
 MADE_FROM = MadeFrom("a" * 64, "b" * 64, {"codec": "made up"}, {"min_seconds": 1.0})
 
@@ -61,6 +62,8 @@ def made_clips(
         codes = random.integers(0, frame.num_codes, length)
         text_ids = _text_ids(frame, min(frame.max_text, max(2, length // 6)), random)
         voice = {name: _near(array, random) for name, array in voices[speaker].items()}
+        if family_name == "tiny":
+            voice["speaker"] = np.array([speaker % TABLE_SPEAKERS], dtype=np.int32)
         if family_name == "chatterbox":
             voice["speaker"] /= np.linalg.norm(voice["speaker"])
             voice["prompt"] = codes[:MAX_PROMPT].astype(np.int32)
@@ -72,12 +75,12 @@ def made_clips(
 
 
 def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[str, Array]:
-    shapes: dict[str, tuple[int, ...]] = (
-        {"speaker": (SPEAKER_WIDTH,)}
-        if family_name == "chatterbox"
-        else {"latents": (NUM_LATENTS, width), "emotion": (width,)}
-    )
-    return {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "chatterbox": {"speaker": (SPEAKER_WIDTH,)},
+        "indextts2": {"latents": (NUM_LATENTS, width), "emotion": (width,)},
+        "tiny": {},
+    }
+    return {name: random.standard_normal(shape, np.float32) for name, shape in shapes[family_name].items()}
 
 
 def _near(array: Array, random: np.random.Generator) -> Array:

@@ -26,12 +26,16 @@ NEEDED = (
     "voxgraft.families.chatterbox.model",
     "voxgraft.families.indextts2.encoder",
     "voxgraft.families.indextts2.model",
+    "voxgraft.families.tiny.encoder",
+    "voxgraft.families.tiny.model",
+    "voxgraft.families.tiny.vocoder",
     "voxgraft.nn.adapter",
     "voxgraft.nn.peft_format",
     "voxgraft.training.loop",
     "voxgraft.training.resuming",
     "benchmarks.decode",
     "benchmarks.train_step",
+    "recipes.tiny_base.train_base",
 )
 
 

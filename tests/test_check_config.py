@@ -72,10 +72,15 @@ def test_the_rate_on_an_old_command_line_is_judged_too(index: BaseFiles, tmp_pat
     assert "rate-as-text" not in codes(result)
 
 
+@pytest.mark.parametrize("full_body", [False, True])
 @pytest.mark.parametrize("mode", get_args(TrainMode))
-def test_only_rates_that_the_runs_mode_uses_are_judged(mode: str, chatterbox: BaseFiles, tmp_path: Path) -> None:
-    values = {"mode": mode, "adapter_rate": 0.02, "body_rate": 0.0008}
+def test_only_rates_that_the_runs_mode_uses_are_judged(
+    mode: str, full_body: bool, chatterbox: BaseFiles, tmp_path: Path
+) -> None:
+    """Merged mode trains an adapter, unless the body itself is asked for; no other mode trains the body."""
+    values = {"mode": mode, "full_body": full_body, "adapter_rate": 0.02, "body_rate": 0.0008}
     result = checked(run=tmp_path, base=chatterbox.folder, train=TrainSettings.model_validate(values))
     said = found(result, "rate-out-of-range")
-    assert ("adapter_rate" in said) == (mode == "gated")
-    assert ("body_rate" in said) == (mode == "merged")
+    trains_body = mode == "merged" and full_body
+    assert ("adapter_rate" in said) == (mode != "rows-only" and not trains_body)
+    assert ("body_rate" in said) == trains_body

@@ -106,6 +106,27 @@ def test_who_is_asked_sees_every_folder_and_decides(run: RunFolder, answer: bool
     assert ("removed 2" in text_of(report)) == answer
 
 
+def test_what_was_removed_without_asking_is_shown_afterwards(run: RunFolder) -> None:
+    lines = text_of(cleaned(run)).splitlines()
+    assert lines[0].startswith("removed 2 folders, ")
+    fates = {line.split()[0]: line.split()[3] for line in lines if line.startswith("step-")}
+    assert fates == {
+        "step-000100": "removed",
+        "step-000200": "kept",
+        "step-000300": "removed",
+        "step-000400": "kept",
+    }
+
+
+def test_the_first_and_the_best_are_called_so(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    save(run, 0, 100, 200, 300, keep=(0, 100))
+    why = {folder.path.name: folder.why for folder in cleaned(run).folders}
+    assert why["step-000000"].startswith("the first")
+    assert (why["step-000100"], why["step-000200"], why["step-000300"]) == ("the best", "older", "the last")
+    assert whole_steps(run) == [0, 100, 300]
+
+
 def test_nothing_is_asked_when_there_is_nothing_to_remove(run: RunFolder) -> None:
     cleaned(run)
     with answering(lambda *_: pytest.fail("asked")):

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 from voxgraft.cli import run
 from voxgraft.config import commented_yaml
-from voxgraft.run_settings import RunSettings
+from voxgraft.run_settings import MAX_SEED, RunSettings, TrainSettings
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
 
@@ -131,6 +133,13 @@ def test_sentences_and_places_keep_their_order_and_may_look_like_tags_or_flags(
         (["--rows.noise", "7"], "config-value", "`--rows.noise` is '7'", "less than or equal to 1"),
         (["--rows.noise=-1"], "config-value", "`--rows.noise` is '-1'", "greater than or equal to 0"),
         (["--rows.seed", "x"], "config-value", "`--rows.seed` is 'x'", "a valid integer"),
+        (["--rows.seed=-1"], "config-value", "`--rows.seed` is '-1'", "greater than or equal to 0"),
+        (
+            ["--rows.seed", str(2**70)],
+            "config-value",
+            f"`--rows.seed` is '{2**70}'",
+            f"less than or equal to {2**63 - 1}",
+        ),
         (
             ["--rows.init", "meen"],
             "config-value",
@@ -148,6 +157,22 @@ def test_a_bad_flag_is_told_in_our_form(
     assert (error["code"], error["found"], error["expected"]) == (code, found, expected)
     assert error["where"] == "command line"
     assert error["cure"]
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(-1, "greater than or equal to 0"), (2**70, "less than or equal to ")])
+def test_a_seed_that_no_generator_takes_is_refused_in_run_yaml(
+    seed: int, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(f"train:\n  seed: {seed}\n")
+    error = refused(capsys, "train", str(tmp_path))
+    assert (error["code"], error["found"]) == ("config-value", f"`train.seed` is {seed}")
+    assert error["expected"].startswith(expected)
+
+
+def test_the_largest_seed_is_one_that_generators_take() -> None:
+    assert torch.Generator().manual_seed(MAX_SEED).initial_seed() == MAX_SEED
+    assert TrainSettings(seed=MAX_SEED).seed == MAX_SEED
+    np.random.default_rng(MAX_SEED)
 
 
 def test_all_that_is_missing_is_named_at_once_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:

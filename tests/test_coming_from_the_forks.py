@@ -13,6 +13,8 @@ import yaml
 
 from tests.old_files import CONFIG, every_rule, write
 from voxgraft.cli import VERBS
+from voxgraft.corpus import community_lines
+from voxgraft.corpus.community_lines import read_pairs
 from voxgraft.old_flags import SCRIPTS
 from voxgraft.random_base import random_base
 from voxgraft.settings import RandomBaseSettings
@@ -52,6 +54,27 @@ def test_every_command_on_the_page_for_fork_users_exists(command: str) -> None:
     verb = next(verb for verb in VERBS if words[: len(verb.name.split())] == verb.name.split())
     flags = {name for leaf in verb.leaves() for name in verb.names_of(leaf)} | {"--json", "--dry-run"}
     assert {word for word in words if word.startswith("-")} <= flags
+
+
+def test_the_pair_that_the_page_shows_is_read_as_it_says(tmp_path: Path) -> None:
+    line = next(line.strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith('    {"id"'))
+    write(tmp_path, "train_pairs.jsonl", line + "\n")
+    (pair,) = read_pairs(tmp_path / "train_pairs.jsonl")
+    assert (pair.id, pair.speaker, pair.language, pair.target, pair.prompt) == ("a7__a3", "a", "am", "a7", "a3")
+    assert (pair.num_codes, pair.target_seconds) == (152, 3.04)
+    assert pair.codes == tmp_path / "codes" / "a7.npy"
+    assert (pair.condition.name, pair.prompt_emotion, pair.target_emotion) == (
+        "a3.npy",
+        tmp_path / "emo_vec" / "a3.npy",
+        tmp_path / "emo_vec" / "a7.npy",
+    )
+
+
+def test_the_page_names_every_key_that_is_read_from_a_pair() -> None:
+    page, source = PAGE.read_text(encoding="utf-8"), Path(community_lines.__file__).read_text(encoding="utf-8")
+    keys = set(re.findall(r'"((?:target|prompt)_[a-z_]+|id|speaker|language)"', source))
+    assert len(keys) > 12
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
 
 
 def test_the_page_for_fork_users_names_every_script_and_every_setting_that_old_ones_became() -> None:

@@ -59,9 +59,15 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world-tiny")
+    return make_run("tiny", folder / "world", make_random_base("tiny", folder / "base").folder)
+
+
 @pytest.fixture(params=family_names())
-def world(request: pytest.FixtureRequest, t3: World, index: World) -> World:
-    return {"chatterbox": t3, "indextts2": index}[request.param]
+def world(request: pytest.FixtureRequest, t3: World, index: World, tiny: World) -> World:
+    return {"chatterbox": t3, "indextts2": index, "tiny": tiny}[request.param]
 
 
 def entries(run: Path, kind: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -171,11 +172,44 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
 @pytest.mark.usefixtures("first")
 def test_a_run_that_may_harm_the_base_says_so(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)
-    shutil.rmtree(run.run / "steps")
-    opening, _, _ = trained(run, verb={"as_in_the_seeds": True}, steps=1)
+    opening, _, _ = trained(run, verb={"as_in_the_seeds": True, "fresh": True}, steps=1, warmup_steps=0)
     assert "NOT safe" in opening["run"]
     assert "NOT fixed: " in opening["fixed"]
     assert re.search(r"\bbody [0-9]", opening["trained"])
+
+
+@pytest.mark.usefixtures("first")
+def test_the_time_is_that_of_steps_of_todays_size(world: World, tmp_path: Path) -> None:
+    """The journal's steps are made to have taken a second each, for 900 positions."""
+    run = copied(world, tmp_path)
+    journal = RunFolder(run.run).journal
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    for entry in entries:
+        if entry["kind"] == "step":
+            entry |= {"positions": 900, "positions_per_second": 900.0}
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    opening, _, _ = trained(run, steps=4, tokens_per_step=9_000)
+    assert opening["time"].startswith("about 10 s for 1 step,")
+
+
+@pytest.mark.usefixtures("first")
+def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(world: World, tmp_path: Path) -> None:
+    run = copied(world, tmp_path)
+    opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, tokens_per_step=100_000)
+    share = "only 0.2% of these at the last of 1 step"
+    assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps, longer than the run: {share}"
+    told = [values["code"] for kind, _, values in heard.told if kind == "finding"]
+    assert "warmup-too-long" in told
+    passes = re.search(r"1 in all, ([0-9.]+) passes over the data, ([0-9.]+) in every step", opening["steps"])
+    assert passes is not None
+    assert passes[1] == passes[2]
+    assert float(passes[1]) > 1
+
+
+def test_few_steps_of_a_pass_are_told_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
+    found = re.search(r"3 in all, ([0-9.]+) passes over the data, of ([0-9.]+) steps;", first[0]["steps"])
+    assert found is not None
+    assert float(found[1]) * float(found[2]) == pytest.approx(3, rel=0.1)
 
 
 @pytest.mark.parametrize(

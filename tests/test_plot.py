@@ -12,11 +12,13 @@ from typing import Any
 
 import matplotlib
 import pytest
+from matplotlib.figure import Figure
 
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
 from voxgraft.cli import run as run_cli
 from voxgraft.errors import FileError
 from voxgraft.history import SPEECH, TEXT, History
+from voxgraft.pictures import curves_of
 from voxgraft.plot import plot
 from voxgraft.run import RunFolder
 from voxgraft.settings import PlotSettings
@@ -116,6 +118,28 @@ def test_lost_values_leave_gaps_and_no_mistakes(entries: list[dict[str, Any]], t
     plot(PlotSettings(runs=(run,)))
     assert_pictures(run)
     assert [step for step, _ in History.of(holes).held_out(SPEECH)] == [0, 6, 8]
+
+
+def test_no_legend_lies_on_a_curve_or_on_another_panel(
+    entries: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many base languages make the longest legend."""
+    figures: list[Figure] = []
+    monkeypatch.setattr("voxgraft.pictures._saved", lambda figure, _: figures.append(figure) or b"")
+    english = [entry for entry in entries if entry.get("set") == "en"]
+    more = [{**entry, "set": f"language {number}"} for entry in english for number in range(20)]
+    curves_of(History.of([*entries, *more]), "a run")
+    figure = figures[0]
+    figure.draw_without_rendering()
+    panels = [axes for axes in figure.axes if axes.axison]
+    legends = [(axes, legend.get_window_extent()) for axes in panels if (legend := axes.get_legend()) is not None]
+    assert len(legends) >= 4
+    for owner, legend in legends:
+        assert legend.x1 <= figure.bbox.x1
+        assert legend.y0 >= 0
+        assert not any(legend.overlaps(axes.get_window_extent()) for axes in panels), owner.get_title()
+        titles = [axes.title.get_window_extent() for axes in panels]
+        assert not any(legend.overlaps(title) for title in titles), owner.get_title()
 
 
 def test_several_runs_are_laid_over_each_other(

@@ -23,7 +23,6 @@ from voxgraft.training.options import TrainOptions
 from voxgraft.training.samples import Sampler, Sentence
 
 OFTEN = replace(EVERY, sample=6)
-NEW = Sentence("am", "am", "ሰ", (645, 646, 20, 30), True, 1)
 OLD = Sentence("en", "en", "I", (20, 30, 40), False, 2)
 
 
@@ -35,7 +34,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Loop:
     """A training that speaks an old sentence and a new one."""
     loop = loop_of(place, run, options, OFTEN)
-    loop.samplers.append(Sampler(loop, [NEW, OLD]))
+    last = loop.stepper.trained.model.num_text_ids - 1
+    new = Sentence("am", "am", "ሰ", (last - 1, last, 20, 30), True, 1)
+    loop.samplers.append(Sampler(loop, [new, OLD]))
     return loop
 
 

@@ -89,19 +89,23 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
     told = report.to_json()
     state = state_of(files)
     assert (told["family"], report.exit_code, told["findings"]) == (name, 0, [])
-    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2"}[name]
+    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "built-in"}[name]
     assert told["checkpoint"]["tensors"] == len(state)
     assert told["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
     assert told["checkpoint"]["dtypes"] == {"F32": len(state)}
     assert sum(part["values"] for part in told["parts"]) == told["checkpoint"]["values"]
     assert "other" not in {part["part"] for part in told["parts"]}
-    assert told["size"] == {"width": 64, "layers": 2, "heads": {"chatterbox": 1, "indextts2": 4}[name]}
+    assert told["size"] == {"width": 64, "layers": 2, "heads": {"chatterbox": 1, "indextts2": 4, "tiny": 1}[name]}
     assert set(told["text_rows"].values()) == {told["tokenizer"]["pieces"] + told["spare_rows"]}
     assert told["tokenizer"]["file"] == files.tokenizer.name
     assert told["languages"] == list(family(name).languages)
     there = {file["name"]: file["there"] for file in told["files"]}
-    expected = {"chatterbox": ("ve.pt", "conds.pt"), "indextts2": ("wav2vec2bert_stats.pt", "s2mel.pth")}[name]
-    assert (there[expected[0]], there[expected[1]]) == (True, False)
+    expected = {
+        "chatterbox": {"ve.pt": True, "conds.pt": False},
+        "indextts2": {"wav2vec2bert_stats.pt": True, "s2mel.pth": False},
+        "tiny": {"codec.safetensors": True, "voices.json": True},
+    }[name]
+    assert {file: there[file] for file in expected} == expected
 
 
 def test_a_report_fits_on_one_screen_and_says_the_same_as_its_json(base: tuple[str, BaseFiles]) -> None:
@@ -237,6 +241,46 @@ def test_one_checkpoint_file_is_shown_with_what_lies_beside_it(base: tuple[str, 
     assert report.tokenizer is None
     assert report.exit_code == 1
     assert "base-file-missing" in {item.code for item in report.findings}
+
+
+def error_of(place: Path) -> VoxgraftError:
+    with pytest.raises(VoxgraftError) as caught:
+        shown(place)
+    return caught.value
+
+
+def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_beside_it(tmp_path: Path) -> None:
+    files = make_random_base("chatterbox", tmp_path / "base")
+    state = load_file(files.checkpoint)
+    for point in family("chatterbox").graft_points:
+        state[point.tensor] = torch.cat([state[point.tensor], torch.ones(3, state[point.tensor].shape[1])])
+    alone = tmp_path / "grown" / "grown.safetensors"
+    alone.parent.mkdir()
+    save_file(state, alone)
+    report = shown(alone)
+    rows = next(iter(report.text_rows.values()))
+    assert report.release == f"no published release ({rows:,} text rows)"
+    (item,) = report.findings
+    assert f"text rows for {rows:,} pieces" in item.found
+    assert "put its tokenizer beside it" in item.cure
+    assert "download" not in item.cure
+
+
+def test_an_empty_folder_a_tokenizer_a_graft_and_a_set_are_called_what_they_are(
+    base: tuple[str, BaseFiles], tmp_path: Path
+) -> None:
+    error = error_of(tmp_path)
+    assert (error.code, error.finding.found) == ("base-unknown", f"{tmp_path} is an empty folder")
+    tokenizer = base[1].tokenizer
+    error = error_of(tokenizer)
+    assert error.code == "checkpoint-unknown"
+    assert error.finding.found.startswith(f"{tokenizer.name} is a tokenizer (")
+    assert f"--base {tokenizer}" in error.finding.cure
+    for name, what in (("graft.json", "a graft"), ("set.json", "a set of clips")):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        assert error_of(folder).finding.found == f"{folder} is {what} ({name} is in it)"
 
 
 def test_several_releases_in_one_folder_are_named_and_each_can_be_shown(tmp_path: Path) -> None:

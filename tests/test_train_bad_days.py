@@ -185,7 +185,7 @@ def test_a_number_that_only_training_meets_stops_it_before_the_optimizer_moves_a
     run: WholeRun, monkeypatch: pytest.MonkeyPatch, number: float, code: str
 ) -> None:
     """Of large sets only some voices are looked at beforehand; and a finite number can be too large to be used."""
-    monkeypatch.setattr("voxgraft.course.MOST_VOICES_CHECKED", 1)
+    monkeypatch.setattr("voxgraft.run_data.MOST_VOICES_CHECKED", 1)
 
     def edit(at: int, clip: PreparedClip) -> PreparedClip:
         voice = {**clip.voice, "speaker": np.full(256, number, np.float32)}

@@ -13,6 +13,13 @@ from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
 
+def base_folder(given: Path) -> Path:
+    """The folder that was named, or the built-in base of a family for the family's name, where no such folder is."""
+    if str(given) in family_names() and not is_there(given):
+        return family(str(given)).shipped() or given
+    return given
+
+
 def base_family(folder: Path, name: str | None) -> Family:
     """The family of a base folder: the one that was named, else the one whose files are there."""
     return family(name) if name else family_of(folder)
@@ -41,9 +48,10 @@ def _tokenizer_in(folder: Path, name: str | None) -> tuple[Family, Path]:
     except FileError:
         families = [family(name)] if name else list(map(family, family_names()))
         alone = [(each, folder / file) for each in families for file in each.tokenizer_names if is_there(folder / file)]
-        if len(alone) != 1:
+        if len({path for _, path in alone}) != 1:
             raise
-        return alone[0]
+        # Families may call their tokenizers alike; what stands in the file tells them apart.
+        return alone[0] if len(alone) == 1 else (_family_of_tokenizer(open_tokenizer(alone[0][1])), alone[0][1])
 
 
 def _family_of_tokenizer(tokenizer: Tokenizer) -> Family:

@@ -1,6 +1,6 @@
 """The verb `clean`: makes room in a run. Shows every folder among the saved steps, asks, removes what is not needed.
 
-Never touches the base, the best step, the last whole ones, steps that the run was continued from, or what is not ours.
+Never touches the base, the first step, the best one, the last whole ones, or what is not ours.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class CleanReport:
     run: Path
     folders: tuple[FolderFate, ...]
     done: bool
-    """Whether the removing was done. If not, `asked` tells whether somebody said no to it."""
+    """Whether the removing was done."""
     asked: bool
+    """Whether somebody was asked."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -81,11 +82,13 @@ class CleanReport:
         if not doomed:
             return [*_table(self.folders), "nothing to remove", *self._finding_lines()]
         amount = f"{_folders(len(doomed))}, {_size(self.freed)}"
-        if self.done:
-            return [f"removed {amount}", *self._finding_lines()]
+        if self.done:  # who was asked has seen the table
+            table = [] if self.asked else _table(self.folders, done=True)
+            return [f"removed {amount}", *table, *self._finding_lines()]
         if self.asked:
             return ["nothing was removed"]
-        return [*_table(self.folders), f"nothing was removed yet: {amount} would be. Run it again with --yes."]
+        nobody = "nobody is there to be asked, so nothing was removed"
+        return [*_table(self.folders), f"{nobody}: {amount} would be. Run it again with --yes."]
 
     def _finding_lines(self) -> list[Line]:
         return [line for item in self.findings for line in item.lines()]
@@ -100,13 +103,14 @@ def clean(settings: CleanSettings) -> CleanReport:
         folders = tuple(_fates(run, settings.keep))
         doomed = [folder for folder in folders if folder.remove]
         question = f"remove {_folders(len(doomed))}, {_size(sum(folder.num_bytes for folder in doomed))}?"
-        answer = True if settings.yes or not doomed else confirmed(_table(folders), question)
+        asks = bool(doomed) and not settings.yes
+        answer = confirmed(_table(folders), question) if asks else True
         if not answer:
             return CleanReport(run.path, folders, done=False, asked=answer is not None)
         findings = [item for folder in doomed for item in _removed(folder)]
     left = {item.where for item in findings}
     folders = tuple(replace(folder, remove=folder.remove and str(folder.path) not in left) for folder in folders)
-    return CleanReport(run.path, folders, done=True, asked=False, findings=tuple(findings))
+    return CleanReport(run.path, folders, done=True, asked=asks, findings=tuple(findings))
 
 
 def _fates(run: RunFolder, keep: int) -> Iterator[FolderFate]:
@@ -149,7 +153,7 @@ def _step_fate(folder: StepFolder, last: list[StepFolder], kept: set[int]) -> tu
         return False, "the last" if folder is last[-1] else f"one of the last {len(last)}"
     is_spare = folder.is_old and any(folder.step == other.step for other in last)
     if folder.step in kept and not is_spare:
-        return False, "the best, or one that the run was continued from"
+        return False, "the first, which all is measured from" if folder.step == 0 else "the best"
     damage = damage_of(folder, quick=True)
     if not last or folder.step > last[-1].step:
         return False, f"not whole: {damage or 'a hash is wrong'}"
@@ -171,11 +175,9 @@ def _bytes_in(path: Path) -> int:
     return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
 
 
-def _table(folders: tuple[FolderFate, ...]) -> list[Line]:
-    rows = tuple(
-        (folder.path.name, _size(folder.num_bytes), "remove" if folder.remove else "keep", folder.why)
-        for folder in folders
-    )
+def _table(folders: tuple[FolderFate, ...], *, done: bool = False) -> list[Line]:
+    words = ("kept", "removed") if done else ("keep", "remove")
+    rows = tuple((each.path.name, _size(each.num_bytes), words[each.remove], each.why) for each in folders)
     return [Table(("in steps/", "size", "", "why"), rows)] if rows else []
 
 

@@ -256,6 +256,22 @@ CATALOGUE: dict[str, Code] = {
         "The additions were learnt on another base tokenizer; their ids would be wrong.",
         "train them again on this base.",
     ),
+    # ---- the tiny family ---------------------------------------------------------------------------------
+    "voice-unknown": Code(
+        "bases",
+        "Some bases speak with voices of their own, by name, and cannot take on another.",
+        "choose one of the names.",
+    ),
+    "voices-broken": Code(
+        "bases",
+        "The table of speakers does not fit the model or the codec beside it, so that voices would be mixed up.",
+        "use the files of one base together, as they were published.",
+    ),
+    "base-not-shipped": Code(
+        "bases",
+        "This installation came without the weights of the built-in base.",
+        "install voxgraft with its data (voxgraft/data/tiny), or make the base: recipes/tiny_base/README.md says how.",
+    ),
     # ---- grown layers ------------------------------------------------------------------------------------
     "rows-layout": Code(
         "layers",
@@ -817,6 +833,11 @@ CATALOGUE: dict[str, Code] = {
         "The longest clip does not fit into a pack, and a clip is never cut.",
         "make packs larger, or leave the longest clips out.",
     ),
+    "memory-too-small": Code(
+        "training",
+        "Weights, optimizer and one pass over the longest clip do not fit into the memory of the device.",
+        "set `train.checkpointing: true`, train in gated mode, leave the longest clips out, or take a larger device.",
+    ),
     # ---- pairs of other trainers -------------------------------------------------------------------------
     "pairs-empty": Code("data", "The manifest has no lines.", "check that this is the right file."),
     "pairs-line": Code(
@@ -1270,6 +1291,89 @@ CATALOGUE: dict[str, Code] = {
         "The folder of the merged model lacks a file, or one that is there is not the one that was written.",
         "run `voxgraft train RUN` again: a training that is done writes it anew.",
     ),
+    # ---- the tiny codec and listening --------------------------------------------------------------------
+    "codes-outside": Code(
+        "audio",
+        "A speech code that the codec does not have, so there is no sound for it.",
+        "decode what the model drew as speech only: without start, stop and padding.",
+    ),
+    "codec-notes": Code(
+        "audio",
+        "The file does not say what a codec's or a listener's file says of itself: its format and its sizes.",
+        "restore the file; it ships with voxgraft.",
+    ),
+    "listener-unknown": Code(
+        "evaluation",
+        "There is no way of listening by that name.",
+        'use "built-in", "whisper:FOLDER" or "command:PROGRAM ARGUMENTS {wav}".',
+    ),
+    "listener-language": Code(
+        "evaluation",
+        "The listener was never taught that language, and would write it down as another.",
+        "choose another listener: whisper:FOLDER, or command:PROGRAM {wav}.",
+    ),
+    "listener-rate": Code(
+        "evaluation",
+        "The listener takes speech at one sample rate only, and nothing is resampled unasked.",
+        "give the speech at the rate that is named.",
+    ),
+    "listener-failed": Code(
+        "evaluation",
+        "The program that was to listen did not start, ended with an error, or printed something that is no text.",
+        "run the command by hand on one wav file; it must print what it heard, as UTF-8, and end with 0.",
+    ),
+    # ---- evaluating --------------------------------------------------------------------------------------
+    "sentences-name": Code(
+        "evaluating",
+        "A file of sentences says by its name which language they are in, and a language has one such file.",
+        "name the file after the language: am.txt with a sentence on each line, or am.tsv with columns.",
+    ),
+    "sentences-language": Code(
+        "evaluating",
+        "Sentences are given in a language that nobody here is to speak.",
+        "give sentences of the new language or of languages of the base.",
+    ),
+    "sentences-columns": Code(
+        "evaluating",
+        "A table of sentences begins with the names of its columns: text, and if you like rare (words that no training "
+        "has heard) and phones (with spaces between).",
+        "put the names into the first line, with tabs between them, and no more cells in a line than there are names.",
+    ),
+    "sentences-missing": Code(
+        "evaluating",
+        "There is nothing to say: voxgraft has sentences of its own for English, French and Amharic.",
+        "give some, fifty or more, one on each line, that no training has seen.",
+    ),
+    "evaluate-language": Code(
+        "evaluating",
+        "Which language is new, or which old ones are to be spoken, is not said or does not fit the base.",
+        "name it with --language or --languages.",
+    ),
+    "evaluate-voice": Code(
+        "evaluating",
+        "Sentences are spoken in somebody's voice, and there is none to take.",
+        "give a recording or, for a base with voices of its own, a name: --voices VOICE.wav.",
+    ),
+    "wav-form": Code(
+        "evaluating",
+        "The file is not a WAV file that can be read here: whole numbers of 8 to 32 bits, not compressed.",
+        "convert it, for example: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le NEW.wav",
+    ),
+    "recordings-missing": Code(
+        "evaluating",
+        "The listener's own error is measured on recordings with their texts, and a part of those is not there.",
+        "put NAME.txt with what is said beside every NAME.wav.",
+    ),
+    "scores-format": Code(
+        "evaluating",
+        "The file is not a scores.json that this version of voxgraft can read.",
+        "make it anew with `voxgraft evaluate`.",
+    ),
+    "compare-nothing": Code(
+        "evaluating",
+        "No measure was taken in all of these evaluations, so they cannot stand in one picture.",
+        "evaluate them with the same listener, or choose another --measure.",
+    ),
     # ---- seeing a run ------------------------------------------------------------------------------------
     "tensorboard": Code(
         "runs",
@@ -1281,5 +1385,42 @@ CATALOGUE: dict[str, Code] = {
         "runs",
         "The run's journal holds no losses yet, so there is nothing to draw.",
         "train it first: `voxgraft train RUN`.",
+    ),
+    # ---- what a run learns from, and who trains it -------------------------------------------------------
+    "set-role": Code(
+        "data",
+        "The set was made for another use: what was made to be held out shall not be learnt from, and what protects base languages teaches no new one.",
+        "name it where it belongs (data.train, data.valid, data.replay), or give another set.",
+    ),
+    "set-not-held-out": Code(
+        "data",
+        "The same clips are learnt from and held out. A loss on what was learnt from says nothing about what was not.",
+        "give data.valid recordings that are not in data.train.",
+    ),
+    "warmup-too-long": Code(
+        "training",
+        "The rates rise over the whole run and never reach their height, so that little is learnt.",
+        "give a smaller train.warmup_steps, or more steps; a tenth of the steps is a usual warm-up.",
+        "warning",
+    ),
+    "steps-gone": Code(
+        "runs",
+        "The run was trained before, and none of its saved steps is there. What to begin with is not guessed.",
+        "put the folder steps/ back, or begin again with --fresh.",
+    ),
+    "process-failed": Code(
+        "training",
+        "One of the processes that train together has met an error, and the others cannot go on without it.",
+        "mend what is named; the same command then goes on from the last saved step.",
+    ),
+    "process-lost": Code(
+        "training",
+        "A process that trains with this one is gone and did not say why: killed, out of memory, or its machine or the network is down.",
+        "look at what torchrun says of it (its exit code, -9 is often memory); the same command goes on from the last saved step.",
+    ),
+    "processes-differ": Code(
+        "training",
+        "Processes that train together must see the same run with the same settings and versions; else they would learn different things.",
+        "put the run, its data and the base where all machines see them, and give the same command and versions everywhere.",
     ),
 }

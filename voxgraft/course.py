@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from voxgraft.corpus.clips import ClipSet, Role
-from voxgraft.corpus.community import open_pairs, split_language
-from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
-from voxgraft.corpus.set_checks import check_set
-from voxgraft.corpus.set_header import read_set_file
-from voxgraft.corpus.sets import open_set
-from voxgraft.corpus.stream import Stream, StreamOptions
-from voxgraft.errors import ConfigError, FileError, Finding, GraftError, finding
+from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.stream import Stream
+from voxgraft.errors import ConfigError, Finding, refuse
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.layout import Frame
 from voxgraft.families.tensors import stored_shapes
-from voxgraft.files import is_folder, is_there
 from voxgraft.graft_folder import Graft, open_graft
 from voxgraft.run import RunFolder
+from voxgraft.run_data import (
+    RunData,
+    Wanted,
+    num_steps,
+    open_data,
+    order_findings,
+    order_of,
+    retention_findings,
+    shares,
+    steps_findings,
+)
 from voxgraft.run_settings import RunSettings, TrainSettings
 from voxgraft.self_replay import SelfReplay, num_self_made
 from voxgraft.spelling import Spelling
@@ -37,9 +40,7 @@ from voxgraft.training.retention import Bound
 
 __all__ = ["HALF", "Course", "chosen_device", "open_course"]
 
-DEFAULT_STEPS = 10_000
 SILENT_SHARE = 0.1
-MOST_VOICES_CHECKED = 2_000
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -48,6 +49,7 @@ class Course:
     """A run that is ready to be trained."""
 
     run: RunFolder
+    settings: RunSettings
     family: Family
     files: BaseFiles
     graft: Graft
@@ -102,42 +104,42 @@ class Course:
 def open_course(
     run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, *, as_in_the_seeds: bool = False
 ) -> Course:
-    """Open a run's parts and decide what its settings left open. What does not belong is refused.
+    """Open a run's parts and decide what its settings left open. What cannot be opened is refused.
 
     Replay that the base makes itself is made here if it is not there yet, so the run must be locked.
     """
     mode: Mode = "as-in-the-seeds" if as_in_the_seeds else settings.train.mode
     graft = open_graft(run.graft)
-    spelling = Spelling.of(family, open_tokenizer(files.tokenizer), graft.tokenizer, graft.card.language)
-    size = family.size_of(files, stored_shapes(files.checkpoint))
-    frame = family.frame(graft.tokenizer.size, size)
-    opener = _Opener(run, settings, graft, spelling, frame)
-    train = opener.open(settings.data.train or (run.data_set("train"),), "train")
-    replay = opener.open(settings.data.replay, "replay", of_base=True) if mode == "merged" else ()
-    valid = opener.open(settings.data.valid or (run.data_set("valid"),), "valid")
-    measured = opener.open(settings.data.replay_valid, "valid", of_base=True)
+    base = (family, files, open_tokenizer(files.tokenizer))
+    wanted = Wanted.of(run, settings, graft, base, stored_shapes(files.checkpoint))
+    data = open_data(wanted, merged=mode == "merged")
+    if not data.is_whole:
+        refuse(data.findings)
     device = chosen_device(settings.train.device)
-    learnt, held_out = _self_made(opener, mode, files, train, device)
-    replay = (*replay, *learnt)
-    weights = _weights(train, replay, settings.data.replay_share)
-    stream = _stream((*train, *replay), weights, settings, family, frame)
-    opener.look_at_order(train, replay, stream)
-    by_language = {graft.card.language: valid, **_by_language((*measured, *held_out))}
-    bound = _bound(opener, mode, replay, frozenset(by_language) - {graft.card.language})
+    learnt, held_out = _self_made(wanted, data, mode, files, device)
+    train = (*data.train, *data.replay, *learnt)
+    weights = shares(data.train, train[len(data.train) :], settings.data.replay_share)
+    stream = order_of(settings, wanted.frame, train, weights, _silent_share(settings.train, family))
+    data.findings += order_findings(wanted, data, stream, learnt)
+    options = replace(_options(settings.train, family, stream, device), mode=mode)
+    data.findings += steps_findings(settings.train, options.steps)
+    by_language = {graft.card.language: data.valid, **_by_language((*data.measured, *held_out))}
+    bound = _bound(wanted, data, mode, frozenset(by_language), replayed=len(train) > len(data.train))
     return Course(
         run,
+        settings,
         family,
         files,
         graft,
-        spelling,
-        (*train, *replay),
+        wanted.spelling,
+        train,
         weights,
         by_language,
         stream,
-        replace(_options(settings.train, family, stream, device), mode=mode),
+        options,
         _every(settings.train),
         device,
-        tuple(opener.findings),
+        tuple(data.findings),
         bound,
         settings.train.interpolate,
     )
@@ -159,85 +161,6 @@ def chosen_device(asked: str | None) -> str:
     return asked
 
 
-@dataclass
-class _Opener:
-    """Opens sets and collects what is wrong with them."""
-
-    run: RunFolder
-    settings: RunSettings
-    graft: Graft
-    spelling: Spelling
-    frame: Frame
-
-    def __post_init__(self) -> None:
-        self.findings: list[Finding] = []
-
-    def open(self, places: Sequence[Path], role: Role, *, of_base: bool = False) -> tuple[ClipSet, ...]:
-        """Sets of the new language, or those that must be of base languages."""
-        return tuple(self._open_one(place, role, of_base) for place in places)
-
-    def _open_one(self, place: Path, role: Role, of_base: bool) -> ClipSet:
-        if is_folder(place):
-            stated = read_set_file(place).header.language
-            self._refuse_new_language(place, stated, of_base)
-            clips = open_set(place, expected=self._expected(of_base))
-        else:
-            clips = self._adopt(place, role, of_base)
-            self._refuse_new_language(place, clips.header.language, of_base)
-        unknown = self.graft.tokenizer.unknown_id if role != "replay" else None
-        frame = self.frame if clips.header.language == self.graft.card.language else self.base_frame()
-        self.findings += check_set(
-            clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MOST_VOICES_CHECKED
-        )
-        self.findings += spelling_findings(clips, lambda text: self.spelling.encode(text, clips.header.language))
-        return clips
-
-    def _refuse_new_language(self, place: Path, language: str, of_base: bool) -> None:
-        if of_base and language == self.graft.card.language:
-            found = f"{place.name} is in {language}, the new language"
-            raise GraftError("replay-language", found, expected="a base language", where=place)
-
-    def _expected(self, of_base: bool) -> dict[str, Any]:
-        """A set of a base language is spelled by the base's own tokenizer."""
-        card, own = self.graft.card, {} if of_base else {"language": self.graft.card.language}
-        tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
-        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"]}
-        return {"family": card.family, **own, "made_from": made_from}
-
-    def _adopt(self, place: Path, role: Role, of_base: bool) -> ClipSet:
-        manifest, language = split_language(str(place))
-        self._refuse_what_is_no_manifest(place, manifest, role)
-        own = None if of_base else self.graft.card.language
-        clips = open_pairs(
-            manifest,
-            lambda text: self.spelling.encode(text, own),
-            self.frame,
-            language=language or own,
-            role=role,
-            name=f"{manifest.parent.name}/{manifest.stem}",
-        )
-        self.findings += clips.findings
-        return clips
-
-    def _refuse_what_is_no_manifest(self, place: Path, manifest: Path, role: Role) -> None:
-        expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
-        if not is_there(manifest):
-            raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
-        if manifest.suffix != ".jsonl" or self.graft.card.family != "indextts2":
-            found = f"{place.name}, for a run of {self.graft.card.family}"
-            raise FileError("set-missing", found, expected=expected, where=place)
-
-    def look_at_order(self, train: Sequence[ClipSet], replay: Sequence[ClipSet], stream: Stream) -> None:
-        """What is wrong with the sets as they will be met."""
-        for report in stream.report():
-            self.findings += report.findings()
-        self.findings += row_findings(train, self.graft.card.base_pieces, self.graft.card.num_rows)
-        self.findings += prompt_findings((*train, *replay), stream)
-
-    def base_frame(self) -> Frame:
-        return replace(self.frame, num_text_ids=self.spelling.base.size)
-
-
 def _by_language(sets: Sequence[ClipSet]) -> dict[str, tuple[ClipSet, ...]]:
     found: dict[str, tuple[ClipSet, ...]] = {}
     for clips in sets:
@@ -247,57 +170,29 @@ def _by_language(sets: Sequence[ClipSet]) -> dict[str, tuple[ClipSet, ...]]:
 
 
 def _self_made(
-    opener: _Opener, mode: Mode, files: BaseFiles, train: Sequence[ClipSet], device: str
+    wanted: Wanted, data: RunData, mode: Mode, files: BaseFiles, device: str
 ) -> tuple[tuple[ClipSet, ...], tuple[ClipSet, ...]]:
     """What the base said itself: sets to learn from, and held-out ones. Not made for a run that will be refused."""
-    settings = opener.settings
+    settings = wanted.settings
     count = num_self_made(settings.data, mode)
-    if not count or any(item.level == "error" for item in opener.findings):
+    if not count or not data.can_train:
         return (), ()
     dtype = HALF.get(settings.train.precision or _precision(device), torch.float32)
-    graft, spelling, frame = opener.graft, opener.spelling, opener.base_frame()
-    replay = SelfReplay(opener.run, settings.data, files, graft, spelling, frame, settings.train.seed)
-    made, item = replay.have(count, train, device, dtype)
-    opener.findings.append(item)
+    graft, spelling, frame = wanted.graft, wanted.spelling, wanted.base_frame
+    replay = SelfReplay(wanted.run, settings.data, files, graft, spelling, frame, settings.train.seed)
+    made, item = replay.have(count, data.train, device, dtype)
+    data.findings.append(item)
     learnt, held_out = parts_of(made)
     return (learnt,) if learnt is not None and mode == "merged" else (), tuple(held_out.values())
 
 
-def _bound(opener: _Opener, mode: Mode, replay: Sequence[ClipSet], measured: frozenset[str]) -> Bound | None:
+def _bound(wanted: Wanted, data: RunData, mode: Mode, measured: frozenset[str], *, replayed: bool) -> Bound | None:
     """What base languages may lose in merged mode; says so where nothing protects or measures them."""
-    share = opener.settings.train.retention_bound
+    share, languages = wanted.settings.train.retention_bound, measured - {wanted.language}
     if mode != "merged":
         return None
-    if not replay:
-        opener.findings.append(finding("replay-missing", "merged mode, and no set of a base language is learnt from"))
-    if not measured:
-        opener.findings.append(finding("retention-unmeasured", "no set of a base language is held out"))
-    return Bound(share, measured) if share is not None and measured else None
-
-
-def _weights(train: Sequence[ClipSet], replay: Sequence[ClipSet], replay_share: float) -> tuple[float, ...]:
-    """Sets of the same kind share by their length; replay as a whole has its share of every step."""
-    share = replay_share if replay else 0.0
-    own, old = _by_length(train), _by_length(replay)
-    return tuple([(1 - share) * part for part in own] + [share * part for part in old])
-
-
-def _by_length(sets: Sequence[ClipSet]) -> list[float]:
-    lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
-    return [length / sum(lengths) for length in lengths]
-
-
-def _stream(
-    sets: Sequence[ClipSet], weights: Sequence[float], settings: RunSettings, family: Family, frame: Frame
-) -> Stream:
-    train, data = settings.train, settings.data
-    order = StreamOptions(
-        silent_share=_silent_share(train, family),
-        min_prompt_seconds=data.min_prompt_seconds,
-        lone_clips=data.lone_clips,
-        num_conditioning=frame.num_conditioning,
-    )
-    return Stream(sets, weights, train.tokens_per_step, train.seed, order)
+    data.findings += retention_findings(replayed=replayed, measured=bool(languages))
+    return Bound(share, languages) if share is not None and languages else None
 
 
 def _silent_share(train: TrainSettings, family: Family) -> float:
@@ -318,7 +213,7 @@ def _options(train: TrainSettings, family: Family, stream: Stream, device: str) 
         weight_decay=train.weight_decay,
         clip=train.clip,
         schedule=train.schedule,
-        steps=_num_steps(train, stream),
+        steps=num_steps(train, stream),
         warmup_steps=train.warmup_steps,
         final_share=train.final_share,
         text_weight=text_weight if train.text_weight is None else train.text_weight,
@@ -335,13 +230,6 @@ def _options(train: TrainSettings, family: Family, stream: Stream, device: str) 
         compile=device.startswith("cuda") if train.compile is None else train.compile,
         deterministic=train.deterministic,
     )
-
-
-def _num_steps(train: TrainSettings, stream: Stream) -> int:
-    if train.steps is not None and train.epochs is not None:
-        found = f"train.steps is {train.steps:,} and train.epochs is {train.epochs:g}"
-        raise ConfigError("config-value", found, expected="one of the two")
-    return stream.steps_for(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
 
 
 def _precision(device: str) -> Precision:

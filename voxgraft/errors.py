@@ -7,6 +7,7 @@ The library raises; only the faces print.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -110,6 +111,16 @@ class GraftError(VoxgraftError):
 
 class AudioError(VoxgraftError):
     """A waveform that cannot be used: empty, too short, not finite, not one channel."""
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise the first error among findings, if there is one, and say which others there are."""
+    errors = [item for item in findings if item.level == "error"]
+    if not errors:
+        return
+    first, others = errors[0], ", ".join(dict.fromkeys(item.code for item in errors[1:]))
+    more = f" {len(errors) - 1} more: {others}; `voxgraft check` shows all." if others else ""
+    raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)
 
 
 def nearest(name: str, valid: list[str]) -> str | None:

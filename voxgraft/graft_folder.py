@@ -15,7 +15,7 @@ from voxgraft import __version__
 from voxgraft.checkpoints import read_rows_file
 from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.families import family
-from voxgraft.files import existing_file, existing_folder, read_json, sha256_of
+from voxgraft.files import existing_file, existing_folder, is_file, is_folder, read_json, sha256_of
 from voxgraft.rows import Array
 from voxgraft.run_settings import LearnSettings, RunSettings
 from voxgraft.tokenizers import open_tokenizer
@@ -23,6 +23,7 @@ from voxgraft.tokenizers.base import Tokenizer
 
 FORMAT = "voxgraft-graft-1"
 CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
+ADAPTER_NAME = "adapter"
 RUN_CARD_NAME = "card.json"
 """In the run folder, beside the graft: what the run was made from."""
 _PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex")
@@ -46,6 +47,8 @@ class GraftCard:
     proof: dict[str, Any]
     licence: str
     versions: dict[str, str]
+    adapter: dict[str, str] | None = None
+    """SHA-256 of the files in adapter/, by name; None where there is none."""
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
@@ -85,6 +88,8 @@ def read_card(folder: Path) -> GraftCard:
         wrong.append("base.pieces")
     if fields["tag"] is not None and not isinstance(fields["tag"], str):
         wrong.append("tag")
+    if fields["adapter"] is not None and not _are_hashes(fields["adapter"]):
+        wrong.append("adapter")
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
         found = f"{CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
@@ -114,12 +119,28 @@ def open_graft(folder: Path) -> Graft:
         if values.shape[0] != card.num_rows:
             found = f"{name} in {ROWS_NAME} has {values.shape[0]:,} rows"
             raise GraftError("graft-mismatch", found, expected=f"{card.num_rows:,}", where=folder)
-    for name, stated in ((card.tokenizer, card.tokenizer_sha256), (ROWS_NAME, card.rows_sha256)):
-        actual = sha256_of(folder / name)
-        if actual != stated:
-            found = f"{name} has sha256 {actual[:12]}, {CARD_NAME} says {stated[:12]}"
+    stated = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
+    stated |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
+    for name, digest in stated.items():
+        actual = sha256_of(folder / name) if is_file(folder / name) else "nothing"
+        if actual != digest:
+            found = f"{name} has sha256 {actual[:12]}, {CARD_NAME} says {digest[:12]}"
             raise GraftError("graft-mismatch", found, where=folder)
     return Graft(folder, card, tokenizer, rows)
+
+
+def adapter_hashes(folder: Path) -> dict[str, str] | None:
+    """What a card says of the adapter in a graft folder."""
+    place = folder / ADAPTER_NAME
+    return {path.name: sha256_of(path) for path in sorted(place.iterdir())} if is_folder(place) else None
+
+
+def _are_hashes(value: Any) -> bool:
+    """Names of files in one folder, with texts."""
+    return isinstance(value, dict) and all(
+        isinstance(digest, str) and name and "/" not in name and not name.startswith(".")
+        for name, digest in value.items()
+    )
 
 
 def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
@@ -148,7 +169,7 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
         *(
             ["| adapter/ | weights on the body for this language alone, in PEFT's format |"]
-            if _has_adapter(card)
+            if card.adapter
             else []
         ),
         f"| {CARD_NAME} | what this belongs to, for machines |",
@@ -168,9 +189,6 @@ def _training_of(card: GraftCard) -> str:
     )
 
 
-def _has_adapter(card: GraftCard) -> bool:
-    trained = card.method.get("trained")
-    return isinstance(trained, dict) and trained["mode"] in ("gated", "merged") and not trained["full_body"]
 
 
 def made_with(settings: RunSettings) -> dict[str, Any]:

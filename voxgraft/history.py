@@ -127,14 +127,14 @@ class History:
             return []
         return [(step, loss / points[0][1] - 1) for step, loss in points]
 
-    def seconds_per_step(self) -> float | None:
-        """How long a step has taken of late, from what the journal says of speed."""
+    def seconds_per_step(self, positions: int | None = None) -> float | None:
+        """How long a step has taken of late, from what the journal says of speed; or one of so many positions would."""
         known = []
         for step in sorted(self.steps)[-LAST_STEPS:]:
-            positions = number(self.steps[step].get("positions"))
+            length = positions or number(self.steps[step].get("positions"))
             speed = number(self.steps[step].get("positions_per_second"))
-            if positions and speed:
-                known.append(positions / speed)
+            if length and speed:
+                known.append(length / speed)
         return median(known) if known else None
 
     def _start(self, values: Mapping[str, Any]) -> None:

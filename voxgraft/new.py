@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.bases import base_family
+from voxgraft.bases import base_family, base_folder
 from voxgraft.config import commented_yaml, merged_values, settings_from
 from voxgraft.errors import ConfigError, FileError, Finding, finding
 from voxgraft.families import family
@@ -95,6 +95,8 @@ def new(settings: NewSettings) -> NewResult:
     """Make the run folder; nothing is written unless everything that was given is sound."""
     _refuse_existing(settings.run)
     if settings.base is not None:
+        settings = settings.model_copy(update={"base": base_folder(settings.base)})
+        assert settings.base is not None
         existing_folder(settings.base)
         base_family(settings.base, settings.family).files(settings.base)
     for path in settings.texts:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from voxgraft.amounts import brief_bytes, brief_count, brief_rate, brief_seconds
 from voxgraft.course import Course
 from voxgraft.history import LAST_STEPS, History
 from voxgraft.nn.frozen import TrainableReport, trainable_report
+from voxgraft.only_now import only_now
 from voxgraft.training.gauges import memory_estimate, memory_now
 from voxgraft.training.loop import Loop
 from voxgraft.training.options import TrainOptions
@@ -47,7 +49,8 @@ def opening_lines(course: Course, loop: Loop, start: int, changed: Sequence[Chan
         "steps": _steps(course, loop),
         "memory": _memory(loop),
         "time": _time(loop, start),
-        "start": _start(loop, start),
+        "start": _start(course, loop, start),
+        "this time": _joined(only_now(course.run, course.settings), ": "),
         "changed": "; ".join(str(part) for change in changed for part in _parts(change)),
     }
     return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
@@ -136,13 +139,21 @@ def _step(course: Course, start: int) -> str:
 def _rates(loop: Loop) -> str:
     options = loop.stepper.options
     rates = {part: brief_rate(options.rates[part]) for part in loop.stepper.trained.parameters}
-    return f"{_joined(rates)}; warm-up {options.warmup_steps:,} steps, then {options.schedule}"
+    warmup, steps = options.warmup_steps, options.steps
+    if warmup > steps:
+        share = f"only {steps / warmup:.1%} of these at the last of {_num_steps(steps)}"
+        return f"{_joined(rates)}; warm-up {_num_steps(warmup)}, longer than the run: {share}"
+    before = f"warm-up {_num_steps(warmup)}, then" if warmup else "no warm-up,"
+    return f"{_joined(rates)}; {before} {options.schedule}"
 
 
 def _steps(course: Course, loop: Loop) -> str:
-    every, steps = loop.every, course.options.steps
-    passes = f"{course.stream.epoch_of(steps):,.1f} passes of {course.stream.steps_per_epoch:,.0f} steps"
-    return f"{steps:,} in all, {passes}; validated every {every.validate:,}, saved every {every.save:,}"
+    every, steps, stream = loop.every, course.options.steps, course.stream
+    each = stream.steps_per_epoch
+    passes = f"{stream.epoch_of(steps):,.1f} passes over the data"
+    # A step that is longer than all data together has some of it more than once.
+    length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
+    return f"{steps:,} in all, {passes}, {length}; validated every {every.validate:,}, saved every {every.save:,}"
 
 
 def _memory(loop: Loop) -> str:
@@ -157,21 +168,38 @@ def _memory(loop: Loop) -> str:
 
 
 def _time(loop: Loop, start: int) -> str:
-    left = loop.stepper.options.steps - start
-    seconds = History.of(loop.journal.read()).seconds_per_step() if start else None
+    """Told by the steps before, whose speed in positions holds for steps of another size too."""
+    left, positions = loop.stepper.options.steps - start, loop.stepper.options.tokens_per_step
+    seconds = History.of(loop.journal.read()).seconds_per_step(positions) if start else None
     if left <= 0:
         return "no step is left"
     if seconds is None:
         return f"known after {LAST_STEPS} steps"
-    return f"about {brief_seconds(left * seconds)} for {left:,} steps, at the speed of those before"
+    return f"about {brief_seconds(left * seconds)} for {_num_steps(left)}, at the speed of those before"
 
 
-def _start(loop: Loop, start: int) -> str:
+def _start(course: Course, loop: Loop, start: int) -> str:
     if not start:
-        return "step 0, from the graft's own rows"
+        return f"step 0, from {_first_rows(course, loop)}"
     best = loop.standing
     known = f"; best so far: step {best.best_step:,}, {best.best_loss:.4f}" if best.best_loss is not None else ""
     return f"goes on from step {start:,}{known}"
+
+
+def _first_rows(course: Course, loop: Loop) -> str:
+    """Whose rows the model holds: those that `graft` made, or those that an earlier training left in their place."""
+    trained = course.graft.card.method.get("trained")
+    if not isinstance(trained, Mapping):
+        return "the graft's own rows"
+    rows = loop.stepper.trained.tensors().get("rows", {})
+    if any(not np.array_equal(course.graft.rows[name], values.float().cpu().numpy()) for name, values in rows.items()):
+        return "the rows that the graft had before it was trained"
+    anew = "; its adapter is not used, a new one is trained" if "adapter" in loop.stepper.trained.parameters else ""
+    return f"the rows that an earlier training left in the graft, of its step {trained['step']:,}{anew}"
+
+
+def _num_steps(count: int) -> str:
+    return f"{count:,} step{'s' if count != 1 else ''}"
 
 
 def _parts(change: Change) -> list[Change]:
@@ -183,5 +211,5 @@ def _parts(change: Change) -> list[Change]:
     return [Change(f"{change.key}.{key}", was.get(key), now.get(key), change.fixed) for key in keys]
 
 
-def _joined(texts: Mapping[Any, str]) -> str:
-    return ", ".join(f"{name} {text}" for name, text in texts.items())
+def _joined(texts: Mapping[Any, str], between: str = " ") -> str:
+    return ", ".join(f"{name}{between}{text}" for name, text in texts.items())

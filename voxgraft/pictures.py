@@ -30,7 +30,11 @@ MOST_POINTS = 600
 MOST_NAMED = 6
 LEAST_USE, LEAST_PERCENT = 0.05, 0.5
 """No axis of uses or of retention is shorter than this, up and down: what is nothing shall look it."""
-PANEL_INCHES = (4.6, 3.1)
+PANEL_INCHES = (4.6, 3.4)
+LEGEND_TOP = -0.2
+"""Under the name of the axis, as a share of the panel's height."""
+LEGEND_LETTERS, LEGEND_LINE_LETTERS = 66, 9
+"""Letters of a legend that go side by side, and how many the piece of line before each name takes."""
 DOTS_PER_INCH = 130
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": PALE,
@@ -140,7 +144,7 @@ def _loss(axes: Axes, history: History, key: str) -> None:
         label = f"best: step {history.best_step:,}, {best:.3f}"
         axes.plot([history.best_step], [best], "*", color=INK, markersize=9, label=label, zorder=4)
     _mark(axes, _worrying(history))
-    axes.legend(loc="best")
+    _name_lines(axes)
 
 
 def _uses(axes: Axes, history: History) -> None:
@@ -148,17 +152,17 @@ def _uses(axes: Axes, history: History) -> None:
         _line(axes, history.held_out(use), colour, use.partition("_")[0], marked=True)
     _at_least(axes, LEAST_USE)
     axes.axhline(0, color=PALE, linewidth=0.9)
-    axes.legend(loc="best")
+    _name_lines(axes)
 
 
 def _retention(axes: Axes, history: History) -> None:
     for number, name in enumerate(history.base_languages):
         points = [(step, 100 * share) for step, share in history.retention(name)]
-        _line(axes, points, COLOURS[number % len(COLOURS)], _label(name), marked=True)
+        _line(axes, points, COLOURS[number % len(COLOURS)], _label(name), marked=True, style=_style(number))
     axes.axhline(0, color=PALE, linewidth=0.9)
     _at_least(axes, LEAST_PERCENT)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:+.2g} %" if share else "0"))
-    axes.legend(loc="best")
+    _name_lines(axes)
 
 
 def _rates(axes: Axes, history: History) -> None:
@@ -168,7 +172,7 @@ def _rates(axes: Axes, history: History) -> None:
         axes.plot(*_columns(history.train("rates", part)), color=COLOURS[number], linestyle=style, label=part)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: brief_rate(rate)))
-    axes.legend(loc="best")
+    _name_lines(axes)
 
 
 def _speed(axes: Axes, history: History) -> None:
@@ -181,14 +185,18 @@ def _overlay(axes: Axes, histories: Mapping[str, History], key: str) -> None:
     for number, (name, history) in enumerate(histories.items()):
         points = history.held_out(key)
         colour = COLOURS[number % len(COLOURS)]
-        style = ("-", "--", ":")[number // len(COLOURS) % 3]
-        _line(axes, points, colour, _label(name), marked=True, style=style)
+        _line(axes, points, colour, _label(name), marked=True, style=_style(number))
         best = dict(points).get(history.best_step) if history.best_step else None
         if best is not None:
             axes.plot([history.best_step], [best], "*", color=colour, markersize=9, zorder=4)
     if key not in (SPEECH, TEXT):
         _at_least(axes, LEAST_USE)
-    axes.legend(loc="best")
+    _name_lines(axes)
+
+
+def _style(number: int) -> str:
+    """Of lines that are more than there are colours."""
+    return ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
 
 
 def _line(axes: Axes, points: Points, colour: str, label: str, *, marked: bool = False, style: str = "-") -> None:
@@ -198,6 +206,14 @@ def _line(axes: Axes, points: Points, colour: str, label: str, *, marked: bool =
         return
     dots = "o" if len(shown) == 1 or (marked and len(shown) <= 40) else ""
     axes.plot(*_columns(shown), color=colour, linestyle=style, linewidth=1.4, marker=dots, markersize=3.5, label=label)
+
+
+def _name_lines(axes: Axes) -> None:
+    """The legend under the panel, where it hides no curve; as many columns as there is room for."""
+    names = [str(name) for name in axes.get_legend_handles_labels()[1]]
+    if names:
+        columns = max(1, min(len(names), LEGEND_LETTERS // (max(map(len, names)) + LEGEND_LINE_LETTERS)))
+        axes.legend(loc="upper left", bbox_to_anchor=(0, LEGEND_TOP), ncols=columns, borderaxespad=0, borderpad=0)
 
 
 def _at_least(axes: Axes, reach: float) -> None:

@@ -9,13 +9,15 @@ from pydantic import Field
 
 from voxgraft.config import Settings
 
-FamilyName = Literal["chatterbox", "indextts2"]
+FamilyName = Literal["chatterbox", "indextts2", "tiny"]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
 ScheduleName = Literal["cosine", "linear", "constant"]
 PrecisionName = Literal["float32", "bf16", "fp16"]
 EmotionFrom = Literal["target", "prompt"]
 LoneClips = Literal["leave-out", "own"]
+MAX_SEED = 2**63 - 1
+"""Random generators take no larger ones."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 
@@ -44,7 +46,7 @@ class RowSettings(Settings):
     """First values of a new row. romanised: romanise the piece, spell that with the base, average those rows."""
     noise: float = Field(0.05, ge=0, le=1)
     """Noise on each new row, as a share of the base rows' spread, so that no two rows are equal."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of that noise."""
 
 
@@ -87,7 +89,7 @@ class TrainSettings(Settings):
     adapter_rate: float = Field(1e-3, gt=0)
     """Learning rate of the adapter."""
     body_rate: float = Field(2e-5, gt=0)
-    """Learning rate of the body; used in merged mode only."""
+    """Learning rate of the body; used in merged mode with full_body only."""
     weight_decay: float = Field(0.01, ge=0, lt=1)
     """Weight decay of adapter and body. New rows are never decayed, base rows are never in the optimizer."""
     clip: float = Field(1.0, ge=0)
@@ -107,14 +109,14 @@ class TrainSettings(Settings):
     pack_tokens: int | None = Field(None, ge=64)
     """Positions that go through the model at once; empty means: as many as memory allows, up to tokens_per_step."""
     text_weight: float | None = Field(None, ge=0)
-    """Weight of the text loss; empty means the family's own (1 for chatterbox, 0.2 for indextts2)."""
+    """Weight of the text loss; empty means the family's own (1 for chatterbox, 0.2 for indextts2, 0.1 for tiny)."""
     speech_weight: float | None = Field(None, ge=0)
-    """Weight of the speech loss; empty means the family's own (1 for chatterbox, 0.8 for indextts2)."""
+    """Weight of the speech loss; empty means the family's own (1 for chatterbox and tiny, 0.8 for indextts2)."""
     silent_share: float | None = Field(None, ge=0, lt=1)
     """Share of items without text, so that guidance keeps its meaning; empty means 0.1 where the family guides."""
     emotion_from: EmotionFrom = "target"
     """Whose emotion an item is learnt with, in families that know emotions (indextts2): target or prompt."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of everything random: order, prompts, silent items, first values of the adapter."""
     device: str | None = None
     """cpu, cuda or cuda:N; empty means cuda where there is one."""

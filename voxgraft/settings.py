@@ -11,9 +11,19 @@ from typing import Literal
 from pydantic import Field
 
 from voxgraft.config import Settings
-from voxgraft.run_settings import LANGUAGE_PATTERN, FamilyName, LearnSettings, RowSettings, RunSettings
+from voxgraft.run_settings import (
+    LANGUAGE_PATTERN,
+    MAX_SEED,
+    FamilyName,
+    LearnSettings,
+    PrecisionName,
+    RowSettings,
+    RunSettings,
+)
 
 BaseSize = Literal["tiny", "small", "full"]
+JudgedPart = Literal["graft", "merged", "as-in-the-seeds"]
+ComparedMeasure = Literal["phone_error", "cer", "wer", "speech_loss"]
 
 
 class NewSettings(Settings):
@@ -22,7 +32,7 @@ class NewSettings(Settings):
     run: Path
     """Folder of the new run; it must not be there yet."""
     base: Path | None = None
-    """Folder of the base, as its makers publish it. It is only read."""
+    """Folder of the base, as its makers publish it, or the word tiny for the built-in one. It is only read."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language, such as am, ti, km."""
     family: FamilyName | None = None
@@ -172,9 +182,9 @@ class CleanSettings(Settings):
     run: Path
     """Folder of the run."""
     keep: int = Field(1, ge=1)
-    """How many of the last whole steps stay. The best one, and those that the run was continued from, always stay."""
+    """How many of the last whole steps stay. The first and the best always stay."""
     yes: bool = False
-    """Remove without asking."""
+    """Remove without asking. Where nobody can be asked (no terminal, --json, --quiet) nothing is removed without it."""
 
 
 class PlotSettings(Settings):
@@ -188,6 +198,62 @@ class PlotSettings(Settings):
     """Replace pictures that are there. Those of a run, in its own folder, are always drawn anew."""
 
 
+class EvaluateSettings(Settings):
+    """What is judged, who listens, and which sentences are spoken."""
+
+    subject: Path
+    """Folder of a run, of a graft, or of another checkpoint of the base's family (merged, exported, another base)."""
+    base: Path | None = None
+    """Folder of the base that it is compared with. A run knows its own."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files in the base folder."""
+    which: JudgedPart | None = None
+    """Of a run: graft, merged or as-in-the-seeds; empty means what its last training has left."""
+    step: int | None = Field(None, ge=0)
+    """Of a run: a saved step instead of what training has left."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Code of the new language, where the subject does not say it itself."""
+    languages: tuple[str, ...] = ()
+    """Base languages that are spoken too; empty means those of the base that have sentences."""
+    sentences: tuple[Path, ...] = ()
+    """Your own sentences, in files named after their language: am.txt, or am.tsv with text, rare and phones."""
+    most: int = Field(100, ge=2)
+    """Sentences of each language, at most."""
+    listener: str | None = None
+    """built-in, whisper:FOLDER, command:PROGRAM {wav}, or none. Empty: built-in, for languages that it understands."""
+    recordings: Path | None = None
+    """People's recordings of the new language, NAME.wav with NAME.txt: the listener's own error on them is the mark."""
+    voices: tuple[str, ...] = ()
+    """Names of the base's voices, or WAV files. Empty: of held-out clips of the run, else the base's own."""
+    name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    """Name of the evaluation: its files are in eval/NAME of the run."""
+    output: Path | None = None
+    """Folder for the files instead; needed where the subject is not a run. It must not be there yet."""
+    players: int = Field(8, ge=0, le=100)
+    """Sentences of each language that the report plays."""
+    seed: int = Field(0, ge=0, le=MAX_SEED)
+    """Seed of the drawn speech and of the intervals."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; empty means cuda where there is one."""
+    precision: PrecisionName | None = None
+    """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
+
+
+class CompareSettings(Settings):
+    """The evaluations that are held against each other."""
+
+    runs: tuple[Path, ...] = Field(min_length=1)
+    """Folders of runs that were evaluated, or of single evaluations, or their scores.json."""
+    name: str = "default"
+    """Which evaluation of each run."""
+    measure: ComparedMeasure | None = None
+    """What is compared; empty means phone error, else letter error, else speech loss: the first that all runs have."""
+    output: Path = Path("compared")
+    """Name of the two pictures, without ending."""
+    overwrite: bool = False
+    """Replace pictures that are there."""
+
+
 class RandomBaseSettings(Settings):
     """The base that is made."""
 
@@ -197,7 +263,7 @@ class RandomBaseSettings(Settings):
     """Folder for its files; it must not be there yet."""
     size: BaseSize = "tiny"
     """tiny for tests, small for a demonstration, full with the published shapes."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the random values."""
 
 

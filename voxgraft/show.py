@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from voxgraft.base_report import BaseReport, FileShown, PartShown
-from voxgraft.bases import base_family
+from voxgraft.bases import base_family, base_folder
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.fingerprint import fingerprint_of, tensor_digests
 from voxgraft.config import read_settings, settings_from
-from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError, finding
+from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.families import family, family_names
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.description import Description
@@ -25,6 +26,12 @@ from voxgraft.tables import family_of_checkpoint, row_findings
 from voxgraft.tokenizers import open_tokenizer
 
 RUN_FILE, CONFIG_NAME = "run.yaml", "config.yaml"
+TOKENIZER_ENDINGS = (".json", ".model")
+OTHER_FOLDERS = {
+    "graft.json": ("a graft", "its README.md says what it is; `voxgraft check RUN` looks at the graft of a run."),
+    "set.json": ("a set of clips", "`voxgraft check RUN` looks at the sets of a run."),
+}
+"""By a file that is in them: what they are, and what to do instead."""
 COMPUTED_WITH = ("F32", "F16", "BF16", "F64")
 Made = TypeVar("Made")
 
@@ -35,6 +42,7 @@ def show(settings: ShowSettings) -> BaseReport:
     What is wrong with a base is in the report's findings; what is no base of ours at all is an error.
     """
     findings: list[Finding] = []
+    settings = settings.model_copy(update={"base": base_folder(settings.base)})
     with _opened(settings, findings) as (found, files, checkpoint):
         own = {name: info for name, info in checkpoint.tensors.items() if found.part_of(name) is not None}
         rows = _text_rows(found, own)
@@ -73,11 +81,13 @@ def _opened(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[F
     """The family, the base's files, and the checkpoint, open until the block ends."""
     place = _base_of_run(settings.base) if is_file(settings.base / RUN_FILE) else settings.base
     if is_folder(place) or not is_there(place):
+        _refuse_other_folder(place)
         found = base_family(place, settings.family)
         files = found.files(place)
         with open_checkpoint(files.checkpoint) as checkpoint:
             yield found, files, checkpoint
         return
+    _refuse_tokenizer(place)
     with open_checkpoint(place) as checkpoint:
         _refuse_near_miss(checkpoint)
         found = family_of_checkpoint(checkpoint, settings.family)
@@ -90,6 +100,26 @@ def _base_of_run(run: Path) -> Path:
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", where=path)
     return base
+
+
+def _refuse_other_folder(place: Path) -> None:
+    """Folders that are none of a base, and that say themselves what they are."""
+    if is_folder(place) and not any(place.iterdir()):
+        cure = "check the path; a base is a folder with the files that its makers publish."
+        raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
+    for name, (what, cure) in OTHER_FOLDERS.items():
+        if is_file(place / name):
+            found = f"{place} is {what} ({name} is in it)"
+            raise FileError("base-unknown", found, expected="the folder of a base, or a run", where=place, cure=cure)
+
+
+def _refuse_tokenizer(place: Path) -> None:
+    """A tokenizer lies beside every checkpoint, and is easily taken for it. What is neither is told as a checkpoint."""
+    tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_ENDINGS else None
+    if tokenizer is not None:
+        found = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)"
+        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show the folder that it lies in.'
+        raise CheckpointError("checkpoint-unknown", found, expected="a checkpoint, or a folder", where=place, cure=cure)
 
 
 def _refuse_near_miss(checkpoint: Checkpoint) -> None:
@@ -106,13 +136,24 @@ def _refuse_near_miss(checkpoint: Checkpoint) -> None:
 def _files_beside(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:
     """The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing."""
     config = checkpoint.with_name(CONFIG_NAME)
-    tokenizer = _attempt(lambda: found.tokenizer_of(checkpoint), findings)
+    tokenizer = _attempt(lambda: _tokenizer_beside(found, checkpoint), findings)
     return BaseFiles(
         checkpoint.parent,
         checkpoint,
         tokenizer or checkpoint.with_name(found.tokenizer_names[0]),
         config if is_file(config) else None,
     )
+
+
+def _tokenizer_beside(found: Family, checkpoint: Path) -> Path:
+    """Who has one file alone, perhaps one that was grown, has no base to download again."""
+    try:
+        return found.tokenizer_of(checkpoint)
+    except FileError as error:
+        if error.code != "base-file-missing":
+            raise
+        cure = "put its tokenizer beside it (of a file that was grown: the one in RUN/graft), and show it again."
+        raise FileError.of(replace(error.finding, cure=cure)) from None
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:

@@ -67,9 +67,13 @@ def family_of_checkpoint(checkpoint: Checkpoint, name: str | None) -> Family:
     """The family that was named, else the one whose text tables are in the file."""
     if name is not None:
         return family(name)
-    for candidate in map(family, family_names()):
-        if candidate.graft_points[0].tensor in checkpoint.tensors:  # the embedding; both call their head alike
-            return candidate
+    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+    families = list(map(family, family_names()))
+    recognised = (candidate for candidate in families if candidate.recognises(shapes))
+    # The embedding: all call their head alike, and a file without a whole body can be grown too.
+    tables = (candidate for candidate in families if candidate.graft_points[0].tensor in shapes)
+    for candidate in (*recognised, *tables):
+        return candidate
     looked = ", ".join(f"{kind}: {family(kind).graft_points[0].tensor}" for kind in family_names())
     found = f"no text table of a known family among {len(checkpoint.tensors):,} tensors (looked for {looked})"
     raise CheckpointError("checkpoint-family", found, where=checkpoint.path)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
-from voxgraft import progress
+from voxgraft import __version__, progress
 from voxgraft.corpus.stream import items_of
-from voxgraft.course import HALF, Course, open_course
-from voxgraft.errors import ConfigError, Finding, GraftError
+from voxgraft.course import HALF, Course, chosen_device, open_course
+from voxgraft.errors import CheckpointError, ConfigError, refuse
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import open_model
 from voxgraft.findings import look_at, opened
+from voxgraft.journal import Journal
 from voxgraft.merged_folder import Merged, write_merged
+from voxgraft.only_now import only_now
 from voxgraft.opening_lines import opening_lines
 from voxgraft.results import Line
 from voxgraft.run import RUN_FILE, RunFolder
@@ -29,11 +32,12 @@ from voxgraft.trained_graft import is_written, write_trained
 from voxgraft.training.examples import Examples
 from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.parts import Trained, make_optimizer, prepare
-from voxgraft.training.processes import Processes, is_first_of_all, processes
+from voxgraft.training.processes import Processes, processes
 from voxgraft.training.resuming import Change, go_on
 from voxgraft.training.samples import Sampler, Sentence
 from voxgraft.training.seeds_way import LABEL
 from voxgraft.training.step import Stepper
+from voxgraft.training.step_folders import step_folders
 from voxgraft.training.validation import Validation
 from voxgraft.training.watch import Watch
 from voxgraft.training.watch_rows import RowWatch
@@ -54,6 +58,8 @@ class TrainResult:
     label: str = ""
     further: str = ""
     """Where nothing was left to train: what would make it go on."""
+    only_now: Mapping[str, str] = field(default_factory=dict)
+    """Settings of this call that run.yaml does not have."""
 
     @property
     def exit_code(self) -> int:
@@ -73,10 +79,17 @@ class TrainResult:
             "best_step": self.outcome.standing.best_step,
             "best_loss": self.outcome.standing.best_loss,
             "graft": self.graft,
+            "graft_step": self.graft_step if self.graft else None,
             "merged": str(self.merged.folder) if self.merged else None,
             "why": self.outcome.why,
             "label": self.label,
+            "only_now": dict(self.only_now),
         }
+
+    @property
+    def graft_step(self) -> int:
+        """The step that the graft is made of: the best, or the last where none is better."""
+        return self.outcome.standing.best_step or self.outcome.step
 
     def lines(self) -> list[Line]:
         best = self.outcome.standing
@@ -90,8 +103,13 @@ class TrainResult:
         if self.was_interrupted:
             lines.append("the same command goes on from here")
         if self.graft is not None:
-            lines.append(f"graft: {self.graft}")
-        return [*lines, *(_merged_lines(self.merged) if self.merged else ())]
+            lines.append(f"graft: {self.graft}, with what was trained up to step {self.graft_step:,}")
+        lines += _merged_lines(self.merged) if self.merged else ()
+        if self.only_now:
+            listed = ", ".join(f"{key}: {value}" for key, value in self.only_now.items())
+            lines.append(f"only this time, since {RUN_FILE} says otherwise: {listed}")
+            lines.append(f"  to go on with these, give them again; to keep them, write them into {RUN_FILE}")
+        return lines
 
 
 def train(settings: TrainVerbSettings) -> TrainResult:
@@ -99,27 +117,53 @@ def train(settings: TrainVerbSettings) -> TrainResult:
     if settings.fresh and settings.from_step is not None:
         raise ConfigError("config-value", "--fresh and --from-step are both given", expected="one of the two")
     run = RunFolder(settings.run)
-    family, files = _without_errors(settings)
     with ExitStack() as stack:
-        stack.enter_context(run.lock() if is_first_of_all() else nullcontext())
+        # Before anything that one process might meet alone: only who has joined can tell the others.
+        group = stack.enter_context(processes(chosen_device(settings.train.device)))
+        family, files = _without_errors(settings)
+        stack.enter_context(run.lock() if group.is_first else nullcontext())
         course = open_course(run, settings, family, files, as_in_the_seeds=settings.as_in_the_seeds)
-        _refuse(course.findings)
-        sentences = _sentences(course, settings)
-        group = stack.enter_context(processes(course.device))
+        refuse(course.findings)
+        _refuse_lost_steps(course, settings)
+        group.require_same(_seen(course))
         loop = _loop(course, group)
-        watch = _watch(course, loop, sentences)
+        watch = _watch(course, loop, _sentences(course, settings))
         if settings.train.tensorboard:
             loop.observers.append(EventFiles(run, loop.write).observe)
         changed: list[Change] = []
         loop.observers.append(lambda kind, _step, values: changed.extend(_change(kind, values)))
         start = go_on(loop, fresh=settings.fresh, from_step=settings.from_step)
+        group.require_same({"step to go on from": str(start)})
         if group.is_first:
             _open(course, loop, start, changed)
             for item in watch.tell(start, course.findings):
                 progress.tell("finding", start, item.to_json())  # it stands in the journal already
         further = _further(loop, start)
         outcome = loop.go(start)
-        return replace(_left(course, loop, outcome, start), further=further)
+        return replace(_left(course, loop, outcome, start), further=further, only_now=only_now(run, settings))
+
+
+def _refuse_lost_steps(course: Course, settings: TrainVerbSettings) -> None:
+    """A run that was trained, and has no step to go on from, is not begun again without a word from the user."""
+    run, trained = course.run, course.graft.card.method.get("trained")
+    if settings.fresh or settings.from_step is not None or step_folders(run):
+        return
+    last = max((entry["step"] for entry in Journal(run.journal).read()), default=0)
+    found, cure = f"no saved step is there, and the journal tells of step {last:,}", "or begin again with --fresh."
+    if isinstance(trained, dict):
+        found = f"no saved step is there, and the graft's rows are those of step {trained['step']:,} of a training"
+        cure = f"or begin again with --fresh: from these rows, or from new ones after `voxgraft graft {run.path}`."
+    if last > 0 or isinstance(trained, dict):
+        raise CheckpointError("steps-gone", found, where=run.steps, cure=f"put {run.steps.name}/ back, {cure}")
+
+
+def _seen(course: Course) -> dict[str, str]:
+    """What several processes must see alike, on whatever machine they are."""
+    identity = course.identity
+    options = {f"train.{key}": value for key, value in identity.pop("options").items()}
+    steps = [folder.path.name for folder in step_folders(course.run)]
+    seen = {"voxgraft": __version__, "torch": torch.__version__, **identity, **options, "saved steps": steps}
+    return {key: json.dumps(value, ensure_ascii=False) for key, value in {**seen, **asdict(course.every)}.items()}
 
 
 def _further(loop: Loop, start: int) -> str:
@@ -156,7 +200,8 @@ def _merged_lines(merged: Merged) -> list[Line]:
 def _open(course: Course, loop: Loop, start: int, changed: Sequence[Change]) -> None:
     """Tell what is about to be trained, and what the journal knows so far."""
     lines = opening_lines(course, loop, start, changed)
-    progress.tell("opening", start, {"lines": lines, "steps": course.options.steps, "entries": loop.journal.read()})
+    length = {"steps": course.options.steps, "positions": course.options.tokens_per_step}
+    progress.tell("opening", start, {"lines": lines, **length, "entries": loop.journal.read()})
 
 
 def _change(kind: str, values: Mapping[str, Any]) -> list[Change]:
@@ -164,24 +209,13 @@ def _change(kind: str, values: Mapping[str, Any]) -> list[Change]:
 
 
 def _without_errors(settings: TrainVerbSettings) -> tuple[Family, BaseFiles]:
-    """What `check` finds must hold no error; gives the base that it looked at."""
+    """What `check` finds, but for the data, must hold no error; gives the base that it looked at."""
     values = {name: getattr(settings, name) for name in RunSettings.model_fields}
     with opened(CheckSettings(run=settings.run, **values)) as subject:
-        _refuse(look_at(subject).findings)
+        refuse(look_at(subject, data=False).findings)
         if subject.family is None or subject.base is None:
             raise ConfigError("config-missing", "`base` is not given", where=settings.run / RUN_FILE)
         return subject.family, subject.base
-
-
-def _refuse(findings: Sequence[Finding]) -> None:
-    """Raise the first error, and say how many more there are."""
-    errors = [item for item in findings if item.level == "error"]
-    if not errors:
-        return
-    others = ", ".join(dict.fromkeys(item.code for item in errors[1:]))
-    more = f" {len(errors) - 1} more: {others}; `voxgraft check` shows all." if others else ""
-    first = errors[0]
-    raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)
 
 
 def _loop(course: Course, group: Processes) -> Loop:

@@ -7,18 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from voxgraft.checkpoints import write_rows
 from voxgraft.course import Course
 from voxgraft.files import replacing, replacing_folder, sha256_of, write_text
-from voxgraft.graft_folder import CARD_NAME, README_NAME, ROWS_NAME, card_text, readme
+from voxgraft.graft_folder import (
+    ADAPTER_NAME,
+    CARD_NAME,
+    README_NAME,
+    ROWS_NAME,
+    adapter_hashes,
+    card_text,
+    readme,
+    versions,
+)
 from voxgraft.peft_folder import write_peft_folder
 from voxgraft.text.characters import exemplar
 from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.saving import load_step
 
-ADAPTER_NAME = "adapter"
-
+__all__ = ["ADAPTER_NAME", "is_written", "write_trained"]
 
 def is_written(course: Course, outcome: Outcome) -> bool:
     """Whether the graft that was opened is already what this training leaves."""
@@ -26,7 +35,8 @@ def is_written(course: Course, outcome: Outcome) -> bool:
     made = {"step": state.step, **state.values["identity"]["options"]}
     rows = {name: values.float().cpu().numpy() for name, values in state.tensors["rows"].items()}
     same = all(np.array_equal(values, course.graft.rows[name]) for name, values in rows.items())
-    return same and course.graft.card.method.get("trained") == made
+    whole = (course.graft.card.adapter is not None) == ("adapter" in state.tensors)
+    return same and whole and course.graft.card.method.get("trained") == made
 
 
 def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
@@ -45,7 +55,8 @@ def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
         write_rows(new / ROWS_NAME, rows, note)
         if "adapter" in state.tensors:
             write_peft_folder(new / ADAPTER_NAME, trained.model, base_name=card.family)
-        card = replace(card, rows_sha256=sha256_of(new / ROWS_NAME), method=method)
+        made = {"method": method, "versions": {**versions(), "torch": torch.__version__}}
+        card = replace(card, rows_sha256=sha256_of(new / ROWS_NAME), adapter=adapter_hashes(new), **made)
         write_text(new / CARD_NAME, card_text(card))
         entry = exemplar(card.language)
         write_text(new / README_NAME, readme(card, entry.name if entry else card.language, []))

@@ -43,9 +43,17 @@ def _index_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     return IndexCondition(latents, draw.standard_normal(width, dtype=np.float32))
 
 
+def _tiny_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
+    from voxgraft.families.tiny.model import TinyCondition, TinyT3
+
+    assert isinstance(model, TinyT3)
+    return TinyCondition(draw.integers(0, model.size.speaker_width, 1))
+
+
 CONDITIONS: dict[str, Callable[[SpeechModel, np.random.Generator], Any]] = {
     "chatterbox": _t3_condition,
     "indextts2": _index_condition,
+    "tiny": _tiny_condition,
 }
 
 

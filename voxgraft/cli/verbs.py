@@ -102,6 +102,20 @@ VERBS = (
         positional=("runs",),
     ),
     Verb(
+        "evaluate",
+        settings.EvaluateSettings,
+        "voxgraft.evaluate:evaluate",
+        "Speak fixed sentences before and after, listen to them, and write scores and a report with players.",
+        positional=("subject",),
+    ),
+    Verb(
+        "compare",
+        settings.CompareSettings,
+        "voxgraft.compare:compare",
+        "Draw evaluated runs in one picture: error in the new language across, what old ones lost up.",
+        positional=("runs",),
+    ),
+    Verb(
         "check",
         settings.CheckSettings,
         "voxgraft.check:check",
@@ -113,7 +127,7 @@ VERBS = (
         "clean",
         settings.CleanSettings,
         "voxgraft.clean:clean",
-        "Show what the saved steps of a run take, and remove those that are not needed. Asks first.",
+        "Show what the saved steps of a run take, and remove those that are not needed. Asks before it removes.",
         positional=("run",),
     ),
     Verb(

@@ -35,6 +35,8 @@ class Watched:
     _timed: list[tuple[float, int]] = field(default_factory=list)
     """When steps began, and their numbers: the first that counts, and the last."""
     _begun: int = 0
+    _positions: int | None = None
+    """Of a step, now; those before may have had others."""
 
     def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One more thing that was told."""
@@ -91,6 +93,7 @@ class Watched:
         for entry in values.get("entries") or ():
             self._remember(entry["kind"], entry["step"], entry)
         self.history.num_steps = values.get("steps") or self.history.num_steps
+        self._positions = values.get("positions")
         self.step = step
 
     def _remember(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -113,7 +116,7 @@ class Watched:
         if len(self._timed) == 2 and self._timed[1][1] - self._timed[0][1] >= LAST_STEPS - SKIPPED_STEPS:
             (first, step), (last, later) = self._timed
             return (last - first) / (later - step)
-        return self.history.seconds_per_step() if len(self.history.steps) >= LAST_STEPS else None
+        return self.history.seconds_per_step(self._positions) if len(self.history.steps) >= LAST_STEPS else None
 
 
 def loss_words(values: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Knows nothing of what the items are.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -24,25 +25,29 @@ class Pack(list[int]):
 
 
 def packs_of(lengths: Sequence[int], pack_tokens: int) -> list[Pack]:
-    """Every place in exactly one pack of at most `pack_tokens`: the longest first, each where it fits first."""
+    """Every place in exactly one pack of at most `pack_tokens`; as few packs as can be, all about equally full.
+
+    The longest first, each where there is most room: a last pack with the little that is left over would cost a device
+    nearly as much as a full one.
+    """
     if len(lengths) == 0:
         return []
     longest = int(np.argmax(lengths))
     require_fits(int(lengths[longest]), pack_tokens, f"item {longest} of the step")
-    packs: list[Pack] = []
-    free = np.zeros(len(lengths), dtype=np.int64)
-    for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
-        length = int(lengths[place])
-        fitting = np.flatnonzero(free[: len(packs)] >= length)
-        if len(fitting):
-            at = int(fitting[0])
-        else:
-            at = len(packs)
-            packs.append(Pack((), 0))
-            free[at] = pack_tokens
+    order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
+    fewest = -(-int(sum(lengths)) // pack_tokens)
+    spread = (_spread(order, lengths, count) for count in range(fewest, len(lengths) + 1))
+    return next(packs for packs in spread if max(pack.tokens for pack in packs) <= pack_tokens)
+
+
+def _spread(order: Sequence[int], lengths: Sequence[int], count: int) -> list[Pack]:
+    packs = [Pack((), 0) for _ in range(count)]
+    room = [(0, at) for at in range(count)]
+    for place in order:
+        tokens, at = heapq.heappop(room)
         packs[at].append(place)
-        packs[at].tokens += length
-        free[at] -= length
+        packs[at].tokens = tokens + int(lengths[place])
+        heapq.heappush(room, (packs[at].tokens, at))
     return packs
 
 

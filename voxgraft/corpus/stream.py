@@ -82,14 +82,21 @@ class Stream:
             for clips, weight in zip(sets, weights, strict=True)
         ]
         self._require_full_steps()
+        self._recent: tuple[int, tuple[Item, ...]] = (0, ())  # the step that was asked for last
 
     def step(self, number: int) -> tuple[Item, ...]:
         """The clips of a step, counted from 1."""
         if number < 1:
             raise ConfigError("stream-settings", f"step {number}", expected="1 or more")
-        return tuple(
-            self._item(at, flow, clip, number) for at, flow in enumerate(self._flows) for clip in flow.clips_of(number)
-        )
+        recent = self._recent
+        if recent[0] != number:
+            items = tuple(
+                self._item(at, flow, clip, number)
+                for at, flow in enumerate(self._flows)
+                for clip in flow.clips_of(number)
+            )
+            recent = self._recent = (number, items)
+        return recent[1]
 
     def epoch_of(self, number: int) -> float:
         """Passes over the first set that are done after a step."""

@@ -12,6 +12,7 @@ from voxgraft.files import existing_folder
 _FAMILIES = {
     "chatterbox": ("voxgraft.families.chatterbox.family", "Chatterbox"),
     "indextts2": ("voxgraft.families.indextts2.family", "IndexTTS2"),
+    "tiny": ("voxgraft.families.tiny.family", "Tiny"),
 }
 
 

@@ -6,18 +6,19 @@ A family knows nothing of optimizers, runs or the command line. Only `families/_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from voxgraft.errors import Finding
+from voxgraft.errors import ConfigError, Finding, nearest
 from voxgraft.families.description import Description, Shape, Size
 from voxgraft.families.layout import Frame
 
 if TYPE_CHECKING:  # what needs torch is imported by whoever calls
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
+    from voxgraft.families.sounding import Vocoder
     from voxgraft.nn.sampling import Sampling
 
 Role = Literal["embedding", "head", "head-bias"]
@@ -151,3 +152,30 @@ class Family(ABC):
     def tag(self, language: str) -> str | None:
         """The language's tag as the tokenizer spells it, or None where the family has no tags."""
         return f"[{language.lower()}]" if self.has_tags else None
+
+    def shipped(self) -> Path | None:
+        """The base folder that comes with voxgraft, for families that have one; an error where it was left out."""
+        return None
+
+    def voices(self, files: BaseFiles) -> Mapping[str, Clip]:  # noqa: ARG002 (of families with voices by name)
+        """Voices that lie in the base folder, by name; none where every voice is a recording."""
+        return {}
+
+    def voice(self, files: BaseFiles, name: str) -> Clip:
+        """One of `voices`; an error that names those that are there."""
+        voices = self.voices(files)
+        if name not in voices:
+            raise voice_unknown(name, voices, files.folder)
+        return voices[name]
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:  # noqa: ARG002 (of families that sound)
+        """What makes sound of codes; None for families whose waveform end voxgraft does not have."""
+        return None
+
+
+def voice_unknown(name: str, there: Collection[str], where: Path | str = "") -> ConfigError:
+    """The error for a voice that a base does not have."""
+    hint = nearest(name, list(there))
+    expected = f"one of {', '.join(there)}" if there else "no name: this family speaks like a recording"
+    cure = f"did you mean `{hint}`?" if hint else ""
+    return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)

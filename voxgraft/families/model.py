@@ -159,8 +159,9 @@ def pack(
     *,
     silent: Sequence[bool] = (),
     backend: Backend | None = None,
+    device: torch.device | str | None = None,
 ) -> PackedBatch:
-    """One batch of sequences on the model's device. Nothing out of range gets past here.
+    """One batch of sequences, on the model's device unless another is named. Nothing out of range gets past here.
 
     `silent` marks utterances whose text embedding is zeroed, so that guidance keeps its meaning: their positions stay,
     their text is not scored.
@@ -186,7 +187,7 @@ def pack(
         text=_packed(texts, text_places, ~mute),
         speech=_packed(speeches, speech_places, np.ones_like(mute)),
         silent=torch.from_numpy(np.repeat(mute, [len(part.ids) for part in texts])) if mute.any() else None,
-    ).to(model.device)
+    ).to(device or model.device)
 
 
 def hidden_states(model: SpeechModel, batch: PackedBatch, context: Context | None = None) -> Tensor:

@@ -84,7 +84,8 @@ def _refuse_library_model(folder: Path) -> None:
 
 
 def _refuse_tokenizer(folder: Path, families: list[Family], around: list[Seen]) -> None:
-    names = [name for family in families for name in family.tokenizer_names if is_file(folder / name)]
+    known = dict.fromkeys(name for family in families for name in family.tokenizer_names)
+    names = [name for name in known if is_file(folder / name)]
     names += [path.name for path in files_ending(folder, (".model",)) if path.name not in names]
     if names and not around:
         found = f"the folder has a tokenizer ({', '.join(names)}) and no checkpoint"

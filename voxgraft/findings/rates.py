@@ -8,8 +8,8 @@ from voxgraft.errors import Finding, Level, finding
 from voxgraft.families.base import Family
 from voxgraft.findings.subject import Subject
 from voxgraft.run import RUN_FILE
+from voxgraft.run_settings import TrainSettings
 
-_PARTS_BY_MODE = {"gated": ("rows", "adapter"), "merged": ("rows", "body"), "rows-only": ("rows",)}
 _SETTINGS = {"rows": "row_rate", "adapter": "adapter_rate", "body": "body_rate"}
 _FAR_OUTSIDE = 10.0
 """This many times outside the range nothing good can come of it: an error, not a warning."""
@@ -22,10 +22,17 @@ def run_rate_findings(subject: Subject) -> list[Finding]:
         return []
     train = subject.settings.train
     findings: list[Finding] = []
-    for part in _PARTS_BY_MODE[train.mode]:
+    for part in _trained_parts(train):
         name = _SETTINGS[part]
         findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / RUN_FILE)
     return findings
+
+
+def _trained_parts(train: TrainSettings) -> tuple[str, ...]:
+    """In merged mode an adapter is trained and folded in, unless the body itself is."""
+    if train.mode == "rows-only":
+        return ("rows",)
+    return ("rows", "body") if train.mode == "merged" and train.full_body else ("rows", "adapter")
 
 
 def old_rate_findings(subject: Subject) -> list[Finding]:

@@ -18,8 +18,10 @@ from voxgraft.findings.sizes import base_size_findings, config_findings, graft_s
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text import text_findings
 from voxgraft.findings.tokenizer import proof_findings, tokenizer_findings
+from voxgraft.findings.training_data import data_findings
 from voxgraft.findings.values import value_findings
 
+DATA = "training data"
 _WORDS = {
     "any_checkpoint": "a checkpoint or a base",
     "base": "the base",
@@ -79,6 +81,7 @@ TOPICS = (
     Topic("freezing in the old config", ("old",), freeze_findings),
     Topic("rates in the old config", ("old", "family"), old_rate_findings),
     Topic("rates of the run", ("run", "family"), run_rate_findings),
+    Topic(DATA, ("run", "graft", "base", "base_checkpoint", "base_tokenizer", "family"), data_findings),
 )
 
 
@@ -96,12 +99,15 @@ class Outcome:
         return sum(item.level == "error" for item in self.findings)
 
 
-def look_at(subject: Subject) -> Outcome:
-    """Look at every topic whose parts are there. One of our errors in a topic is a finding; the others go on."""
+def look_at(subject: Subject, *, data: bool = True) -> Outcome:
+    """Look at every topic whose parts are there. One of our errors in a topic is a finding; the others go on.
+
+    Without `data` the training data is left to whoever opens it anyway.
+    """
     findings = list(subject.findings)
     checked: list[str] = []
     not_checked: dict[str, str] = {}
-    for topic in TOPICS:
+    for topic in TOPICS if data else [topic for topic in TOPICS if topic.name != DATA]:
         if missing := topic.missing(subject):
             not_checked[topic.name] = f"needs {' and '.join(missing)}"
             continue

@@ -22,6 +22,7 @@ from voxgraft.errors import GraftError
 from voxgraft.nn.frozen import modules_by_prefix
 from voxgraft.nn.grown import Grafted
 from voxgraft.nn.linear import Linear, TransposedLinear
+from voxgraft.nn.low_rank import linear_as_one
 
 __all__ = [
     "AdaptedLayer",
@@ -129,16 +130,32 @@ class AdaptedLayer(Grafted):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
+        if self.gate.on and self._pays_as_one(x):
+            down = self.down if self.scale == 1 else self.down * self.scale
+            return linear_as_one(x, self._weight_as_linear(), self._parameters["bias"], down, self.up)
         result: Tensor = super().forward(x)
-        if self.gate.on:
-            result = result + self._low_rank(x)
-        return result
+        if not self.gate.on:
+            return result
+        if torch.compiler.is_compiling() and result.dtype != torch.float32:
+            # The same sum with the same rounding; said like this it is no part of a matrix product, and saves a copy.
+            return (result.float() + self._low_rank(x).float()).to(result.dtype)
+        return result + self._low_rank(x)
+
+    def _pays_as_one(self, x: Tensor) -> bool:
+        """In compiled training in half precision, where the result is wider than the input: a sum costs more there."""
+        weight, wider = self.base_weight, self.out_features > self.in_features
+        learning = torch.compiler.is_compiling() and torch.is_grad_enabled() and not weight.requires_grad
+        return wider and learning and x.dtype == weight.dtype and weight.element_size() == 2
+
+    def _weight_as_linear(self) -> Tensor:
+        """[O, I]"""
+        return self.base_weight.T if self.transposed else self.base_weight
 
     def _low_rank(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
         dtype = self.base_weight.dtype
-        narrow = F.linear(x, self.down.to(dtype)) * self.scale  # [..., R]
-        return F.linear(narrow, self.up.to(dtype))
+        narrow = F.linear(x, self.down.to(dtype))  # [..., R]
+        return F.linear(narrow if self.scale == 1 else narrow * self.scale, self.up.to(dtype))
 
     @property
     def base_weight(self) -> nn.Parameter:

@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
 from voxgraft.errors import GraftError
+from voxgraft.nn.tiles import tiled_attention, tiles_run, work_lists
 
 varlen_attn: Any
 try:
@@ -28,7 +29,7 @@ except ImportError:  # a torch without it
 
 __all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend", "varlen_runs"]
 
-Backend = Literal["sdpa", "varlen", "flex"]
+Backend = Literal["sdpa", "varlen", "flex", "tiles"]
 FULLEST = 0.8
 """Rows of one padded group are at least this share of its longest row."""
 
@@ -46,11 +47,17 @@ class Context(Protocol):
         ...
 
 
-def best_backend(device: torch.device | str, dtype: torch.dtype) -> Backend:
-    """Without padding where the device has a kernel for that, else rows of similar length."""
+def best_backend(device: torch.device | str, dtype: torch.dtype, learning_width: int | None = None) -> Backend:
+    """Without padding where the device has a kernel for that, else rows of similar length.
+
+    `learning_width` is the width of a head where gradients are wanted.
+    """
     if torch.device(device).type != "cuda" or varlen_attn is None:
         return "sdpa"
-    return "varlen" if varlen_runs(torch.cuda.get_device_capability(device), dtype) else "sdpa"
+    capability = torch.cuda.get_device_capability(device)
+    if learning_width is not None and tiles_run(capability, dtype, learning_width):
+        return "tiles"
+    return "varlen" if varlen_runs(capability, dtype) else "sdpa"
 
 
 def varlen_runs(capability: tuple[int, int], dtype: torch.dtype) -> bool:
@@ -69,6 +76,7 @@ class Packing:
     backend: Backend
     groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
     places: Tensor | None = None  # [T] where each position stands in the groups laid flat
+    tiles: Tensor | None = None  # [3, N, 3] work lists
     block_mask: Any = field(default=None, compare=False)
 
     @classmethod
@@ -91,6 +99,8 @@ class Packing:
         if made.backend == "sdpa":
             groups, places = _grouped(np.asarray(lengths), ends - np.asarray(lengths))
             made = replace(made, groups=groups, places=places)
+        if made.backend == "tiles":
+            made = replace(made, tiles=work_lists(np.asarray(lengths)))
         return made.to(device)
 
     def to(self, device: torch.device | str) -> Packing:
@@ -102,6 +112,7 @@ class Packing:
             rows=self.rows.to(device),
             groups=tuple(group.to(device) for group in self.groups),
             places=None if self.places is None else self.places.to(device),
+            tiles=None if self.tiles is None else self.tiles.to(device),
         )
         return replace(moved, block_mask=_block_mask(moved)) if self.backend == "flex" else moved
 
@@ -113,6 +124,9 @@ class Packing:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002 (a pack has no memory)
         if self.backend == "varlen":
             return _varlen_attention(q, k, v, self.offsets, self.longest)
+        if self.backend == "tiles":
+            assert self.tiles is not None
+            return tiled_attention(q, k, v, self.tiles)
         if self.backend == "flex":
             return _flex_attention(q, k, v, self.block_mask)
         return self._attend_in_rows(q, k, v)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ class Body(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self._together = 1
         self._through: Callable[..., Tensor] = _through
 
     @property
@@ -40,27 +39,28 @@ class Body(nn.Module, ABC):
 
     def through_all(self, x: Tensor, *arguments: Any) -> Tensor:
         """All blocks, forgetful if they shall be. [T, W] -> [T, W]"""
-        blocks = list(self.blocks)
-        for first in range(0, len(blocks), self._together):
-            several = tuple(blocks[first : first + self._together])
+        for layer, block in enumerate(self.blocks):
             if self.checkpointing and torch.is_grad_enabled():
-                inside = (several, first, x, *arguments)
+                inside = (block, layer, x, *arguments)
                 x = checkpoint(self._through, *inside, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = self._through(several, first, x, *arguments)
+                x = self._through(block, layer, x, *arguments)
         return x
 
-    def compile_for_packs(self, together: int = 1) -> None:
-        """Compile some blocks for all of them, for packs of any length. Names of tensors stay as they are.
+    def compile_for_packs(self, *, deterministic: bool = False) -> None:
+        """Compile one block for all of them, for packs of any length. Names of tensors stay as they are.
 
         On an H200 the whole stack as one took over three minutes before its first step; one block takes ten seconds.
         """
-        self._through = torch.compile(_through, dynamic=True)
-        self._together = together
+        from torch._inductor import config as inductor_config
+
+        # Which of two kernels is quicker may come out differently next time, and with it the order of a sum.
+        fixed = deterministic and hasattr(inductor_config, "deterministic")
+        options: dict[str, Any] | None = {"deterministic": True} if fixed else None
+        self._through = torch.compile(_through, dynamic=True, options=options)
 
 
-def _through(blocks: Sequence[nn.Module], first: int, x: Tensor, *arguments: Any) -> Tensor:
-    """Blocks one after another; `first` is the layer of the first of them. [T, W] -> [T, W]"""
-    for at, block in enumerate(blocks):
-        x = block(x, first + at, *arguments)
-    return x
+def _through(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tensor:
+    """[T, W] -> [T, W]"""
+    out: Tensor = block(x, layer, *arguments)
+    return out

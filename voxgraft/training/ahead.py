@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from voxgraft.corpus.packs import deal, packs_of
 from voxgraft.corpus.stream import Item
 from voxgraft.families.model import PackedBatch
+from voxgraft.families.moulds import filled, pinned
 from voxgraft.training.examples import Examples
 from voxgraft.training.nearness import NearBatch
 from voxgraft.training.processes import Processes
@@ -32,21 +33,36 @@ class Share:
 class Ahead:
     """Makes shares, on a device of its own speed one step ahead."""
 
-    def __init__(self, examples: Examples, pack_tokens: int, group: Processes) -> None:
+    def __init__(self, examples: Examples, pack_tokens: int, group: Processes, *, fill: bool = False) -> None:
+        """`fill` is for packs that are replayed: they are filled up, and stay on the processor."""
         self.examples, self.pack_tokens, self.group = examples, pack_tokens, group
+        self._moulds = examples.moulds(pack_tokens) if fill else None
         self._worker = ThreadPoolExecutor(1, "ahead") if examples.model.device.type == "cuda" else None
-        self._coming: dict[tuple[Item, ...], Future[Share]] = {}
+        self._next: Callable[[], Sequence[Item]] | None = None
+        self._coming: Future[tuple[Sequence[Item], Share]] | None = None
 
     def expect(self, items: Callable[[], Sequence[Item]]) -> None:
-        """Begin with a step that comes next."""
-        if self._worker is not None:
-            chosen = tuple(items())
-            self._coming[chosen] = self._worker.submit(self._share, chosen)
+        """Say which step comes next."""
+        self._next = items
+
+    def begin(self) -> None:
+        """Make it, beside what the device was just given to do."""
+        if self._worker is not None and self._next is not None:
+            self._coming = self._worker.submit(self._made_of, self._next)
+        self._next = None
 
     def share(self, items: Sequence[Item]) -> Share:
         """This process's batches of a step."""
-        expected = self._coming.pop(tuple(items), None)
-        return self._share(items) if expected is None else expected.result()
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            expected, share = coming.result()
+            if tuple(expected) == tuple(items):
+                return share
+        return self._share(items)
+
+    def _made_of(self, chosen: Callable[[], Sequence[Item]]) -> tuple[Sequence[Item], Share]:
+        items = chosen()
+        return items, self._share(items)
 
     def _share(self, items: Sequence[Item]) -> Share:
         """A process that runs short computes some pack all the same, for nothing: all must come to the exchange."""
@@ -55,4 +71,15 @@ class Ahead:
         return Share(tuple(self._made([items[at] for at in pack or packs[0]], pack is not None) for pack in mine))
 
     def _made(self, items: Sequence[Item], counts: bool) -> tuple[PackedBatch, NearBatch | None, bool]:
-        return self.examples.batch(items), self.examples.near_batch(items), counts
+        return self._batch(items), self.examples.near_batch(items), counts
+
+    def largest(self, items: Sequence[Item]) -> PackedBatch:
+        """A pack that takes as much memory as any will."""
+        return self._batch(items, self.pack_tokens)
+
+    def _batch(self, items: Sequence[Item], at_least: int = 0) -> PackedBatch:
+        if self._moulds is None:
+            return self.examples.batch(items)
+        batch = self.examples.batch(items, device="cpu")
+        mould = self._moulds.of(batch, at_least)
+        return batch.to(self.examples.model.device) if mould is None else pinned(filled(batch, mould))

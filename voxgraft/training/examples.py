@@ -19,6 +19,7 @@ from voxgraft.families.base import EmotionFrom, Family
 from voxgraft.families.encoding import Clip
 from voxgraft.families.layout import UNSCORED, Layout, Part, lay_out
 from voxgraft.families.model import PackedBatch, SpeechModel, pack
+from voxgraft.families.moulds import Lengths, Moulds
 from voxgraft.training.nearness import NearBatch
 
 __all__ = ["Examples"]
@@ -37,15 +38,24 @@ class Examples:
     unscored: frozenset[int] = frozenset()
     """Those of them that no cross-entropy is taken of: what the base said itself teaches it nothing but its habits."""
 
-    def batch(self, items: Sequence[Item], texts: Sequence[Item] = (), voices: Sequence[Item] = ()) -> PackedBatch:
-        """A pack of items. `texts` and `voices` may name others whose text, or whose prompt, is used instead."""
+    def batch(
+        self,
+        items: Sequence[Item],
+        texts: Sequence[Item] = (),
+        voices: Sequence[Item] = (),
+        device: str | None = None,
+    ) -> PackedBatch:
+        """A pack of items. `texts` and `voices` may name others whose text, or whose prompt, is used instead.
+
+        On the model's device unless another is named.
+        """
         texts, voices = texts or items, voices or items
         layouts = [self._layout(item, text) for item, text in zip(items, texts, strict=True)]
         layouts = [
             _unasked(layout) if item.set in self.unscored else layout
             for item, layout in zip(items, layouts, strict=True)
         ]
-        return self._packed(items, layouts, voices)
+        return self._packed(items, layouts, voices, device)
 
     def near_batch(self, items: Sequence[Item]) -> NearBatch | None:
         """The items of a pack that are to stay near the base; None where there is none."""
@@ -78,6 +88,14 @@ class Examples:
         frame = self.model.frame
         return frame.num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
 
+    def moulds(self, pack_tokens: int) -> Moulds:
+        """The sizes that packs of these sets are filled up to."""
+        slots = self.model.frame.num_conditioning
+        lengths = [
+            Lengths(np.asarray(clips.num_text) + 2, np.asarray(clips.num_codes) + 2, slots) for clips in self.sets
+        ]
+        return Moulds(lengths, pack_tokens)
+
     def name(self, item: Item) -> str:
         """The clip's id, as the user knows it."""
         return self.sets[item.set].infos[item.clip].id
@@ -87,12 +105,14 @@ class Examples:
         where, clip = item.prompt
         return f"{self.name(item)} with the voice of {self.sets[where].infos[clip].id}"
 
-    def _packed(self, items: Sequence[Item], layouts: Sequence[Layout], voices: Sequence[Item]) -> PackedBatch:
+    def _packed(
+        self, items: Sequence[Item], layouts: Sequence[Layout], voices: Sequence[Item], device: str | None = None
+    ) -> PackedBatch:
         """A pack; what cannot be packed is looked for one by one, so that the error names it."""
         conditions = [self._condition(item, voice) for item, voice in zip(items, voices, strict=True)]
         silent = [item.silent for item in items]
         try:
-            return pack(self.model, layouts, conditions, silent=silent if any(silent) else ())
+            return pack(self.model, layouts, conditions, silent=silent if any(silent) else (), device=device)
         except VoxgraftError:
             for voice, layout, condition in zip(voices, layouts, conditions, strict=True):
                 self._require_packable(voice, layout, condition)

@@ -24,6 +24,10 @@ class Masters:
     def __len__(self) -> int:
         return len(self.named)
 
+    def copies(self) -> dict[nn.Parameter, nn.Parameter]:
+        """The rounded copy of every master."""
+        return {master: self._copies[name] for name, master in self.named.items()}
+
     def collect(self) -> None:
         """Add the gradients of the copies to those of the masters, and clear them; after every backward pass."""
         copies, firsts = [], []

@@ -6,7 +6,7 @@ data or runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import grow_model
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.frozen import freeze_base, load_new_state, new_state, require_fitting_moments
+from voxgraft.training.flat_adamw import FlatAdamW
 from voxgraft.training.masters import Masters
 from voxgraft.training.options import PARTS, Part, TrainOptions
 from voxgraft.training.schedule import rate_share
@@ -106,7 +107,7 @@ def prepare(model: SpeechModel, rows: Mapping[str, Tensor], options: TrainOption
     return Trained(model, {part: named for part, named in parameters.items() if named}, gate, Masters(body))
 
 
-def make_optimizer(trained: Trained, options: TrainOptions) -> torch.optim.AdamW:
+def make_optimizer(trained: Trained, options: TrainOptions) -> torch.optim.Optimizer:
     """AdamW over the trained parameters alone, a group per part in a fixed order; rows are not decayed."""
     groups: list[dict[str, Any]] = []
     for part in PARTS:
@@ -115,8 +116,17 @@ def make_optimizer(trained: Trained, options: TrainOptions) -> torch.optim.AdamW
         named = dict(sorted(trained.optimized(part).items()))
         decay = 0.0 if part == "rows" else options.weight_decay
         groups.append({"params": list(named.values()), "names": list(named), "part": part, "weight_decay": decay})
-    fused = trained.model.device.type == "cuda"
-    return torch.optim.AdamW(groups, lr=0.0, betas=options.betas, fused=fused, foreach=False if not fused else None)
+    on_device = trained.model.device.type == "cuda"
+    copies = trained.masters.copies()
+    if on_device and all(_is_flat(group["params"], copies) for group in groups):
+        return FlatAdamW(groups, options.betas, copies)
+    fused, foreach = (True, None) if on_device else (None, False)
+    return torch.optim.AdamW(groups, lr=0.0, betas=options.betas, fused=fused, foreach=foreach)
+
+
+def _is_flat(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Parameter]) -> bool:
+    """Whether a group is of one precision, with copies or without; as the seeds trained, it is not."""
+    return len({parameter in copies for parameter in parameters}) == 1
 
 
 def set_rates(optimizer: torch.optim.Optimizer, step: int, options: TrainOptions) -> dict[str, float]:
@@ -152,11 +162,21 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
                 raise CheckpointError(
                     "step-parts", f"the moments of {name} are incomplete", expected=", ".join(MOMENTS)
                 )
-            optimizer.state[parameter] = _moments(mine, parameter)
+            _put_back(optimizer, parameter, _moments(mine, parameter))
     if strange := sorted(tensors.keys() - known):
         found = f"moments of {len(strange)} tensors that are not trained, such as {strange[0]}"
         raise CheckpointError("step-parts", found, expected="moments of what is trained")
     require_fitting_moments(optimizer)
+
+
+def _put_back(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, moments: dict[str, Tensor]) -> None:
+    """Into their place, if they have one that was given to them."""
+    places = optimizer.state.get(parameter) if isinstance(optimizer, FlatAdamW) else None
+    if places is None or any(places[name].shape != value.shape for name, value in moments.items()):
+        optimizer.state[parameter] = moments
+        return
+    for name, value in moments.items():
+        places[name].copy_(value)
 
 
 def _moments(values: Mapping[str, Tensor | None], parameter: nn.Parameter) -> dict[str, Tensor]:

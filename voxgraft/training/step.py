@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,13 @@ from torch import Tensor, nn
 from voxgraft.corpus.stream import Item
 from voxgraft.errors import VoxgraftError
 from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
+from voxgraft.nn.attention import best_backend
 from voxgraft.nn.losses import cross_entropy_sum
 from voxgraft.training.ahead import Ahead
+from voxgraft.training.captured import Captured
+from voxgraft.training.determinism import be_deterministic
 from voxgraft.training.examples import Examples
+from voxgraft.training.flat_adamw import FlatAdamW
 from voxgraft.training.nearness import FrozenBase, NearBatch, kl_sum
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.parts import Trained, set_rates
@@ -84,33 +88,39 @@ class Stepper:
         """`frozen` is a copy of the base, for replay with a body that is trained itself."""
         self.trained, self.optimizer, self.examples, self.options = trained, optimizer, examples, options
         self.group = group or Processes()
-        self.ahead = Ahead(examples, options.pack_tokens, self.group)
+        if options.deterministic:
+            be_deterministic()
         trained.model.body.checkpointing = options.checkpointing
         for model in (trained.model, frozen):
             if options.compile and model is not None:
-                model.body.compile_for_packs()
+                model.body.compile_for_packs(deterministic=options.deterministic)
         self.base = _base_of(trained, frozen) if examples.near else None
         learner = Learner(trained.model, options.chunk, self.base)
         self.learner: nn.Module = learner
         if self.group.world_size > 1:
             self.learner = nn.parallel.DistributedDataParallel(learner, broadcast_buffers=False)
+        self._flat = optimizer if isinstance(optimizer, FlatAdamW) and options.precision != "fp16" else None
+        self.captured: Captured | None = None
+        if self._can_capture():
+            places = optimizer.gradients() if isinstance(optimizer, FlatAdamW) else {}
+            self.captured = Captured(self._summed, trained, self._gate, places)
+        self.ahead = Ahead(examples, options.pack_tokens, self.group, fill=self.captured is not None)
         self.scaler = torch.amp.GradScaler(trained.model.device.type, enabled=options.precision == "fp16")
 
     def step(self, number: int, items: Sequence[Item]) -> StepReport:
         """Learn from the items of a step, which is the same on every process."""
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.group.summed(self._gradients(items))
-        self.scaler.unscale_(self.optimizer)
-        norms = self._clipped()
+        sums = self.group.summed(self._gradients(items) if self.captured is None else self._replayed(items))
+        self.ahead.begin()
+        rates = set_rates(self.optimizer, number, self.options)
+        norms = self._move_if_finite(sums) if self._flat else self._clipped()
         # The one place in a step that waits for the device.
         values = torch.cat([sums, torch.stack(list(norms.values()))]).tolist()
         means = [total / count for total, count in zip(values[:NUM_LOSSES], self._counts(items), strict=True)]
         lengths = values[NUM_LOSSES:]
         self._require_finite([*means, *lengths], number, items)
-        rates = set_rates(self.optimizer, number, self.options)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.trained.masters.spread()
+        if not self._flat:
+            self._move()
         positions = sum(map(self.examples.num_positions, items))
         text, speech, kl = means
         gradients = dict(zip(norms, lengths, strict=True))
@@ -136,6 +146,49 @@ class Stepper:
                 total += sums.detach().float()
         return total
 
+    def rehearse(self, items: Sequence[Item]) -> None:
+        """Both passes over a pack of the largest size, for nothing: to see whether there is memory for it."""
+        batch = self.ahead.largest(items)
+        if self.captured is None or batch.order.is_cuda:
+            self.try_pass(batch)
+        else:
+            self.captured.rehearse(batch)
+
+    def try_pass(self, batch: PackedBatch) -> None:
+        """Both passes over a pack, for nothing: to see what they take."""
+        parameters = list(self.trained.named().values())
+        with self._gate():
+            with self._autocast():
+                sums = Learner(self.trained.model, self.options.chunk)(batch)
+            torch.autograd.grad(sums.sum(), parameters, allow_unused=True)
+
+    def take_packs_of(self, pack_tokens: int) -> None:
+        """From now on at most so many positions go through the model at once."""
+        self.options = replace(self.options, pack_tokens=pack_tokens)
+        self.ahead = Ahead(self.examples, pack_tokens, self.group, fill=self.captured is not None)
+
+    def _replayed(self, items: Sequence[Item]) -> Tensor:
+        """The same by replay, on a device that is faster than the processor can tell it what to do. [3]"""
+        assert self.captured is not None
+        weights = self.scaler.scale(self._weights(items))
+        total = torch.zeros(NUM_LOSSES, device=self.trained.model.device)
+        for at, (batch, _, _) in enumerate(self.ahead.share(items).batches):
+            total += self.captured.run(batch, weights, first=at == 0)
+        self.captured.give()
+        return total
+
+    def _can_capture(self) -> bool:
+        """One process on a device with the kernels for it, and nothing held near the base."""
+        model = self.trained.model
+        alone = self.options.compile and model.device.type == "cuda" and self.group.world_size == 1
+        dtype = next(model.body.parameters()).dtype
+        return alone and self.base is None and best_backend(model.device, dtype) == "varlen"
+
+    def _summed(self, batch: PackedBatch) -> Tensor:
+        with self._autocast():
+            sums: Tensor = self.learner(batch)
+        return sums
+
     def _weights(self, items: Sequence[Item]) -> Tensor:
         """From sums to the step's loss; times the number of processes, whose gradients are averaged. [3]"""
         chosen = (self.options.text_weight, self.options.speech_weight, self.options.kl_weight)
@@ -154,12 +207,24 @@ class Stepper:
         with self._autocast():
             return self.base.hidden(near)
 
+    def _move_if_finite(self, sums: Tensor) -> dict[str, Tensor]:
+        """Where the device itself can see to that, so that it need not wait for an answer. Gives the lengths."""
+        assert self._flat is not None
+        norms = self._flat.clip_and_step(self.options.clip, sums)
+        return {str(group["part"]): norm for group, norm in zip(self.optimizer.param_groups, norms, strict=True)}
+
     def _clipped(self) -> dict[str, Tensor]:
+        self.scaler.unscale_(self.optimizer)
         limit = self.options.clip or float("inf")
         return {
             str(group["part"]): nn.utils.clip_grad_norm_(group["params"], limit).float()
             for group in self.optimizer.param_groups
         }
+
+    def _move(self) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.trained.masters.spread()
 
     def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Item]) -> None:
         """Under a loss scaler a gradient may overflow now and then; the scaler then leaves the step out by itself."""

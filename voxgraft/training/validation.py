@@ -74,9 +74,10 @@ class Validation:
         sums, counts = [0.0, 0.0], [0, 0]
         lengths = [self._length(item, text) for item, text in zip(items, texts or items, strict=True)]
         for chosen in packs_of(lengths, max(self.pack_tokens, *lengths)):
-            batch = self.examples.batch(
-                *([group[index] for index in chosen] if group else () for group in (items, texts, voices))
+            mine, their_texts, their_voices = (
+                [group[index] for index in chosen] if group else () for group in (items, texts, voices)
             )
+            batch = self.examples.batch(mine, their_texts, their_voices)
             with self._gate():
                 found = losses(self.trained.model, batch)
             for at, (total, count) in enumerate(

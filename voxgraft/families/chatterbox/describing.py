@@ -26,7 +26,7 @@ def describe(files: BaseFiles, rows: int) -> Description:
     """By the checkpoint's published name; by its number of text rows where it has another."""
     release = {release.checkpoint: release for release in RELEASES}.get(files.checkpoint.name)
     english = release == ENGLISH or (release is None and rows == ENGLISH_ROWS)
-    title = release.title if release else TITLES.get(rows, f"of its own ({rows:,} text rows)")
+    title = release.title if release else TITLES.get(rows, f"no published release ({rows:,} text rows)")
     others = (
         other.checkpoint
         for other in RELEASES

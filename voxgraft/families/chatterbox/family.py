@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.errors import FileError, Finding, VoxgraftError
 from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, RateRange
 from voxgraft.families.chatterbox.near_misses import t3_near_miss
-from voxgraft.families.chatterbox.shapes import T3Size, is_t3, t3_part
+from voxgraft.families.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part
 from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
 from voxgraft.families.description import Description, Shape
 from voxgraft.families.layout import Frame
@@ -148,7 +148,7 @@ class Chatterbox(Family):
         return Sampling(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
 
     def recognises(self, shapes: Mapping[str, Shape]) -> bool:
-        return is_t3(shapes)
+        return is_t3(shapes) and not has_one_query(shapes)
 
     def near_miss(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
         return t3_near_miss(path, shapes)

@@ -22,6 +22,8 @@ SPEECH_TOKENIZER_PREFIX = "tokenizer."
 VOICE_WIDTH, VOICE_LAYERS, VOICE_MELS = 256, 3, 40
 SPEECH_MELS, SPEECH_KERNEL, CODE_DIGITS = 128, 31, 8
 
+QUERIES = "cond_enc.perceiver.pre_attention_query"
+
 _LAYER = re.compile(r"tfmr\.layers\.(\d{1,4})\.")
 _PARTS = {
     "tfmr.": "backbone",
@@ -70,7 +72,7 @@ class T3Size:
             text_positions=_length(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
             speech_positions=_length(shapes, "speech_pos_emb.emb.weight", 0, published.speech_positions),
             speaker_width=_length(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
-            perceiver_queries=_length(shapes, "cond_enc.perceiver.pre_attention_query", 1, published.perceiver_queries),
+            perceiver_queries=_length(shapes, QUERIES, 1, published.perceiver_queries),
         )
         require_whole(shapes, t3_shapes(size), "T3", where)
         if not (size.layers and size.width) or size.width % (2 * size.heads) or size.width % size.perceiver_heads:
@@ -106,6 +108,11 @@ def t3_part(tensor: str) -> str:
 def is_t3(names: Iterable[str]) -> bool:
     """Whether these are the names of a T3 with the Llama backbone, whole or not."""
     return {"text_emb.weight", "speech_emb.weight", "tfmr.layers.0.self_attn.q_proj.weight"} <= set(names)
+
+
+def has_one_query(shapes: Mapping[str, Shape]) -> bool:
+    """Whether prompts are read by a single query: published T3s have 32, a small one with voices by number has one."""
+    return shapes.get(QUERIES, ())[:2] == (1, 1)
 
 
 def voice_encoder_shapes() -> dict[str, Shape]:

@@ -1,0 +1,288 @@
+"""The runs of benchmarks/plateaus.py: healthy ones, and ones that cannot learn, each made by one call; tells nobody."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.made_language import (
+    World,
+    alone,
+    make_speaking_base,
+    make_world,
+    padded,
+    twice,
+    with_codes_at_random,
+    with_one_voice,
+    with_other_texts,
+    with_other_tokenizer,
+    with_unknowns,
+    with_voices_at_random,
+)
+from voxgraft.corpus.clips import Array, PreparedClip
+from voxgraft.course import open_course
+from voxgraft.families import family
+from voxgraft.journal import Journal
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import DataSettings, TokenizerSettings, TrainSettings
+from voxgraft.settings import TrainVerbSettings
+from voxgraft.train import _loop, _sentences, _watch, train
+from voxgraft.training.loop import Loop
+from voxgraft.training.processes import Processes
+
+MOST_STEPS = 500
+"""Within so many a plateau must be told."""
+CLIPS, HELD_OUT, PIECES = 800, 48, 40
+ENGLISH, ENGLISH_HELD_OUT = 300, 24
+WAYS: dict[str, dict[str, Any]] = {
+    "gated": {},
+    "merged, full body": {"mode": "merged", "full_body": True},
+    "rows only": {"mode": "rows-only", "row_rate": 1e-2},
+    "merged, adapter": {"mode": "merged"},
+    "gated, constant rates": {"schedule": "constant"},
+    "gated, low rates": {"adapter_rate": 1e-3, "row_rate": 2e-3},
+}
+"""Settings of healthy runs, in turn. Merged ones have replay and held-out recordings of English."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to be made; `fault` is empty for a healthy one."""
+
+    name: str
+    family: str
+    seed: int
+    steps: int
+    folder: Path
+    base: Path
+    fault: str = ""
+    way: str = "gated"
+    clips: int = CLIPS
+
+
+@dataclass
+class Told:
+    """What one run was told, and how it ended."""
+
+    name: str
+    family: str
+    seed: int
+    fault: str = ""
+    before: list[str] = field(default_factory=list)
+    """Alarms before the first step."""
+    refused: bool = False
+    """Whether `train` would not have begun."""
+    during: list[tuple[int, str]] = field(default_factory=list)
+    """Alarms on the way, with their step."""
+    notes: list[str] = field(default_factory=list)
+    """Findings that are no alarm."""
+    states: list[tuple[int, str]] = field(default_factory=list)
+    """Where the state word changed."""
+    steps: int = 0
+    first_loss: float = 0.0
+    speech_loss: float = 0.0
+    text_use: float = 0.0
+    voice_use: float = 0.0
+    seconds: float = 0.0
+    peak_mb: int = 0
+    """Of the process, which may have made other runs before."""
+    failed: str = ""
+    """The error that ended it, if one did."""
+
+    @property
+    def alarms(self) -> list[tuple[int, str]]:
+        return [*((0, code) for code in self.before), *self.during]
+
+    @property
+    def seen(self) -> tuple[int, str] | None:
+        """The first alarm that names the cause."""
+        named = FAULTS[self.fault].told_by if self.fault else ()
+        return next((alarm for alarm in self.alarms if alarm[1] in named), None)
+
+    @property
+    def good(self) -> bool:
+        """Whether all is as it should be: the cause told in time; of a healthy run nothing, not even in the state word."""
+        if self.failed:
+            return False
+        if self.fault:
+            return self.seen is not None and self.seen[0] <= MOST_STEPS
+        return (
+            not self.alarms and "stuck" not in dict(self.states).values() and "learning" in dict(self.states).values()
+        )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to make a run that cannot learn: what becomes of its sets, its settings or its loop."""
+
+    told_by: tuple[str, ...]
+    """Findings that name the cause."""
+    spoil: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(CLIPS, 1)
+    held_out: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(HELD_OUT, 2)
+    data: dict[str, Any] = field(default_factory=dict)
+    meddle: Callable[[Loop], None] = lambda _loop: None
+
+
+def make_base(name: str, folder: Path) -> Path:
+    torch.set_num_threads(1)
+    if not folder.exists():
+        make_speaking_base(name, folder)
+    return folder / "base"
+
+
+def make_run(task: Task, *, keep: bool) -> Told:
+    """One run from nothing to its end, in a process of the pool."""
+    torch.set_num_threads(1)
+    told = Told(task.name, task.family, task.seed, task.fault)
+    started = time.perf_counter()
+    world = make_world(task.family, task.folder, task.base, seed=task.seed, pieces=PIECES)
+    try:
+        _spoiled(task, world) if task.fault else _healthy(task, world)
+    except Exception:  # whatever it is, the other runs are told of, and this one counts as bad
+        told.failed = traceback.format_exc()
+    _read(told, world)
+    told.seconds = round(time.perf_counter() - started, 1)
+    told.peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if not keep:
+        shutil.rmtree(task.folder)
+    return told
+
+
+def _healthy(task: Task, world: World) -> None:
+    world.write_healthy(clips=task.clips, held_out=HELD_OUT)
+    train(_settings(world, task, WAYS[task.way], _replay(world) if "merged" in task.way else {}))
+
+
+def _replay(world: World) -> dict[str, Any]:
+    """English, spelled by the base's own tokenizer: to learn from, and held out."""
+    of_base = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
+    of_base.write("english", of_base.clips(ENGLISH, 11, "en"), "replay", "en")
+    of_base.write("english-valid", of_base.clips(ENGLISH_HELD_OUT, 12, "en"), "valid", "en")
+    data = world.run / "data"
+    return {"replay": (data / "english",), "replay_valid": (data / "english-valid",)}
+
+
+def _spoiled(task: Task, world: World) -> None:
+    """What `train` does, but for its refusal: trained all the same, to see what else would be told on the way."""
+    fault = FAULTS[task.fault]
+    world.write("train", fault.spoil(world))
+    world.write("valid", fault.held_out(world), "valid")
+    settings = _settings(world, task, {}, fault.data)
+    course = open_course(RunFolder(world.run), settings, family(world.family_name), world.files)
+    loop = _loop(course, Processes())
+    watch = _watch(course, loop, _sentences(course, settings))
+    watch.tell(0, course.findings)
+    fault.meddle(loop)
+    loop.go(0)
+
+
+def _settings(world: World, task: Task, train_settings: dict[str, Any], data: dict[str, Any]) -> TrainVerbSettings:
+    usual = {"row_rate": 5e-3, "adapter_rate": 3e-3, "body_rate": 1e-4, "rank": 16, "device": "cpu", "seed": task.seed}
+    every = {"valid_every": 50, "save_every": 250, "sample_every": 250, "log_every": 50}
+    size = {"steps": task.steps, "warmup_steps": 50, "tokens_per_step": 1_500}
+    return TrainVerbSettings(
+        run=world.run,
+        base=world.files.folder,
+        language="am",
+        tokenizer=TokenizerSettings(pieces=PIECES),
+        data=DataSettings(**{"min_prompt_seconds": 0.1, **data}),
+        train=TrainSettings(**{**usual, **every, **size, **train_settings}),
+    )
+
+
+def _read(told: Told, world: World) -> None:
+    """What the journal says."""
+    for entry in Journal(RunFolder(world.run).journal).read():
+        told.steps = max(told.steps, entry["step"])
+        if entry["kind"] == "finding":
+            _read_finding(told, entry)
+        if entry["kind"] == "valid" and "state" in entry:
+            told.first_loss = told.first_loss or entry["speech_loss"]
+            told.speech_loss, told.text_use, told.voice_use = (
+                entry["speech_loss"],
+                entry["text_use"] or 0.0,
+                entry["voice_use"] or 0.0,
+            )
+            if not told.states or told.states[-1][1] != entry["state"]:
+                told.states.append((entry["step"], entry["state"]))
+
+
+def _read_finding(told: Told, entry: Mapping[str, Any]) -> None:
+    if entry["level"] == "note":
+        told.notes += [entry["code"]] if entry["code"] not in told.notes else []
+    elif entry["step"]:
+        told.during.append((entry["step"], entry["code"]))
+    else:
+        told.before.append(entry["code"])
+        told.refused |= entry["level"] == "error"  # as `train` does on any error
+
+
+def _unknown(world: World) -> int:
+    assert world.spelling.grown is not None
+    return world.spelling.grown.unknown_id
+
+
+def _another(world: World) -> Iterator[PreparedClip]:
+    assert world.spelling.grown is not None
+    return with_other_tokenizer(world.clips(CLIPS, 1), world.spelling.base.size, world.spelling.grown.size, world.seed)
+
+
+def _some_voice(world: World) -> Mapping[str, Array]:
+    return next(world.clips(1, 3)).voice
+
+
+def _freeze_half(loop: Loop) -> None:
+    """A freeze boundary too high, as the forks set it: new rows below it never get their gradient."""
+    for parameter in loop.stepper.trained.parameters["rows"].values():
+        boundary = len(parameter) // 2
+        parameter.register_hook(_masked(boundary))  # type: ignore[no-untyped-call]
+
+
+def _masked(boundary: int) -> Callable[[Tensor], Tensor]:
+    def mask(gradient: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(gradient[:boundary]), gradient[boundary:]])
+
+    return mask
+
+
+FAULTS: dict[str, Fault] = {
+    "unknown-heavy text": Fault(
+        ("clips-text-unknown",), lambda world: with_unknowns(world.clips(CLIPS, 1), _unknown(world), 0.5, world.seed)
+    ),
+    "padded codes": Fault(
+        ("clips-seconds", "clips-trailing-run"), lambda world: padded(list(world.clips(CLIPS, 1)), 7, 16)
+    ),
+    "dead rows": Fault(("dead-rows",), meddle=_freeze_half),
+    "wrong tokenizer of the same size": Fault(("clips-other-tokenizer", "other-texts"), _another),
+    "prompt equal to target, recordings twice": Fault(
+        ("prompt-is-target",), lambda world: twice(list(world.clips(CLIPS // 2, 1)))
+    ),
+    "prompt equal to target, lone clips": Fault(
+        ("lone-speakers",), lambda world: alone(world.clips(CLIPS, 1)), data={"lone_clips": "own"}
+    ),
+    "texts of other clips": Fault(
+        ("not-reading", "no-gain"), lambda world: with_other_texts(list(world.clips(CLIPS, 1)))
+    ),
+    "voices at random": Fault(
+        ("not-hearing",), lambda world: with_voices_at_random(list(world.clips(CLIPS, 1)), world.seed)
+    ),
+    "one voice for all": Fault(
+        ("not-hearing",),
+        lambda world: with_one_voice(list(world.clips(CLIPS, 1)), _some_voice(world)),
+        held_out=lambda world: with_one_voice(list(world.clips(HELD_OUT, 2)), _some_voice(world)),
+    ),
+    "recordings of noise": Fault(
+        ("no-gain", "not-reading"), lambda world: with_codes_at_random(world.clips(CLIPS, 1), world.seed)
+    ),
+}
+BEYOND = ("texts of other clips", "voices at random", "one voice for all", "recordings of noise")
+"""Faults that are not in the seeds: shown, and no condition."""

@@ -1,0 +1,152 @@
+"""What the base learns from: utterances as rows of one of a few fixed lengths, on the device, in an order by seed.
+
+Fixed shapes let a step be captured once and replayed. Trains nothing.
+
+Shapes: n utterances of a shelf, B of a batch, L positions of a row, S speakers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recipes.tiny_base.tokenizer import Speller
+from voxgraft.families.chatterbox.shapes import T3Size
+from voxgraft.families.layout import UNSCORED, Frame, Ids, lay_out
+from voxgraft.families.tiny.frame import tiny_frame
+
+__all__ = ["Example", "Rows", "Shelf", "joined", "order", "shelves"]
+
+SHARES = (0.2, 0.4, 0.6, 0.8, 0.93, 1.0)
+"""Rows are as long as the longest of so many of the utterances."""
+LENGTH_STEP, BATCH_STEP = 8, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One utterance: what is said, as which codes, by whom."""
+
+    language: str
+    text: str
+    codes: np.ndarray[tuple[int], np.dtype[np.integer]]
+    speaker: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Utterances laid out, each filled up at its end. Text and speech ids share one numbering, as do positions."""
+
+    ids: Tensor  # [n, L] of text; from the number of text rows on, of speech
+    positions: Tensor  # [n, L] likewise
+    text_targets: Tensor  # [n, L]
+    speech_targets: Tensor  # [n, L]
+    speakers: Tensor  # [n, S] one at the speaker's number
+
+    def to(self, device: torch.device | str) -> Rows:
+        return Rows(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    def at(self, places: Tensor) -> Rows:
+        return Rows(*(getattr(self, field.name).index_select(0, places) for field in fields(self)))
+
+    def copy_(self, other: Rows) -> None:
+        for field in fields(self):
+            getattr(self, field.name).copy_(getattr(other, field.name))
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """All utterances of about one length, and how many of them make a batch."""
+
+    rows: Rows
+    batch: int
+
+    def __len__(self) -> int:
+        return len(self.rows.ids)
+
+
+def joined(examples: Sequence[Example], share: float, seed: int) -> list[Example]:
+    """So many more examples, each two of one speaker and language in a row, so that longer texts are learnt too."""
+    chance = random.Random(f"joined {seed}")
+    groups: dict[tuple[str, int], list[Example]] = {}
+    for example in examples:
+        groups.setdefault((example.language, example.speaker), []).append(example)
+    made = []
+    for first in chance.sample(list(examples), int(share * len(examples))):
+        second = chance.choice(groups[first.language, first.speaker])
+        mark = "" if first.text.rstrip()[-1:] in ".,?!" else ","
+        text = f"{first.text.rstrip()}{mark} {second.text}"
+        made.append(Example(first.language, text, np.concatenate([first.codes, second.codes]), first.speaker))
+    return made
+
+
+def shelves(
+    examples: Sequence[Example],
+    speller: Speller,
+    size: T3Size,
+    batch_positions: int,
+    chance: random.Random | None = None,
+) -> list[Shelf]:
+    """Examples by length; one that is longer than the model has positions for is left out.
+
+    With a `chance` some words are spelled out.
+    """
+    frame = tiny_frame(size.text_rows, size)
+    spelled = ((example, speller.ids(example.text, example.language, chance)) for example in examples)
+    rows = [
+        _row(example, ids, frame, size)
+        for example, ids in spelled
+        if len(ids) <= frame.max_text and 0 < len(example.codes) <= frame.max_codes
+    ]
+    lengths = np.array([len(parts[0]) for parts, _ in rows])
+    ends = sorted({-(-int(np.quantile(lengths, share)) // LENGTH_STEP) * LENGTH_STEP for share in SHARES})
+    made, shorter = [], 0
+    for end in ends:
+        own = [row for row, length in zip(rows, lengths, strict=True) if shorter < length <= end]
+        shorter = end
+        if own:
+            batch = max(1, batch_positions // end // BATCH_STEP) * BATCH_STEP
+            made.append(Shelf(_filled(own, end, size.speaker_width), min(batch, len(own))))
+    return made
+
+
+def order(kept: Sequence[Shelf], seed: int) -> Iterator[tuple[int, Tensor]]:
+    """Shelf and places of batch after batch, without end; every epoch shuffled anew, its last parts left out."""
+    chance = np.random.default_rng(seed)
+    while True:
+        batches: list[tuple[int, Tensor]] = []
+        for number, shelf in enumerate(kept):
+            places = torch.from_numpy(chance.permutation(len(shelf)))
+            full = len(shelf) // shelf.batch * shelf.batch
+            batches += [(number, some) for some in torch.split(places[:full], shelf.batch)]
+        for at in chance.permutation(len(batches)):
+            yield batches[at]
+
+
+def _row(example: Example, ids: list[int], frame: Frame, size: T3Size) -> tuple[list[Ids], int]:
+    layout = lay_out(frame, ids, example.codes)
+    text, speech, none = layout.text, layout.speech, np.zeros(frame.num_conditioning, dtype=np.int64)
+    unscored = (np.full_like(part, UNSCORED) for part in (none, text.ids, speech.ids))
+    before, over_text, over_speech = unscored
+    parts = [
+        np.concatenate([none, text.ids, speech.ids + size.text_rows]),
+        np.concatenate([none, text.positions, speech.positions + size.text_positions]),
+        np.concatenate([before, text.targets, over_speech]),
+        np.concatenate([before, over_text, speech.targets]),
+    ]
+    return parts, example.speaker
+
+
+def _filled(rows: Sequence[tuple[list[Ids], int]], length: int, num_speakers: int) -> Rows:
+    tables = [np.full((len(rows), length), filling, dtype=np.int64) for filling in (0, 0, UNSCORED, UNSCORED)]
+    for at, (parts, _) in enumerate(rows):
+        for table, part in zip(tables, parts, strict=True):
+            table[at, : len(part)] = part
+    speakers = np.zeros((len(rows), num_speakers), dtype=np.float32)
+    speakers[np.arange(len(rows)), [speaker for _, speaker in rows]] = 1
+    ids, positions, text_targets, speech_targets = map(torch.from_numpy, tables)
+    return Rows(ids, positions, text_targets, speech_targets, torch.from_numpy(speakers))

@@ -1,0 +1,59 @@
+"""Speech of a tiny base for the recipe's own scores: sentences in, waves out, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from recipes.tiny_base.tokenizer import Speller
+from voxgraft.families import family
+from voxgraft.families.generate import Prompt, Speaker, Spoken
+from voxgraft.families.opening import open_model
+from voxgraft.families.sounding import Vocoder
+from voxgraft.families.tiny.family import TOKENIZER_NAME
+from voxgraft.files import read_json
+
+__all__ = ["BaseSpeech"]
+
+BATCH = 128
+
+
+class BaseSpeech:
+    """An opened base that speaks again and again."""
+
+    def __init__(self, folder: Path, device: str | None = None) -> None:
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.family = family("tiny")
+        self.files = self.family.files(folder)
+        self.speaker = Speaker(open_model(self.family, self.files, device=self.device))
+        self.speller = Speller(read_json(folder / TOKENIZER_NAME))
+        self.voices = self.family.voices(self.files)
+
+    @cached_property
+    def vocoder(self) -> Vocoder:
+        found = self.family.vocoder(self.files, self.device)
+        assert found is not None
+        return found
+
+    def codes(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[Spoken]:
+        """What is spoken, with the family's own sampling. Every sentence is drawn with a seed of its own."""
+        condition = self.family.condition(self.family.voice(self.files, voice))
+        ids = [self.speller.ids(sentence, language) for sentence in sentences]
+        places = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+        spoken: dict[int, Spoken] = {}
+        for first in range(0, len(places), BATCH):
+            some = places[first : first + BATCH]
+            prompts = [Prompt(ids[place], condition, seed + place) for place in some]
+            spoken.update(zip(some, self.speaker.speak(prompts, self.family.stock_sampling()), strict=True))
+        return [spoken[place] for place in range(len(ids))]
+
+    def waves(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[NDArray[np.float32]]:
+        """At the codec's rate."""
+        spoken = self.codes(sentences, language, voice, seed)
+        clip = self.family.voice(self.files, voice)
+        return self.vocoder.sound([one.codes for one in spoken], [clip] * len(spoken))

@@ -1,0 +1,168 @@
+"""The corpus on one device: all waves in one long row, texts as numbers, and batches in a few fixed shapes.
+
+Everything is uploaded once; a batch is one gather. Fixed shapes keep the plans of Fourier transforms and kernels warm.
+
+Shapes: B utterances, S samples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recipes.tiny_base.corpus import SPEAKERS, Utterance
+from recipes.tiny_base.texts import LANGUAGES, plain_letters
+from voxgraft.audio.exact import exact_float32
+from voxgraft.families.tiny.codec import SAMPLE_RATE, Codec
+from voxgraft.listening.built_in import Symbols
+
+__all__ = ["Batch", "Pile", "Waves", "batches", "codes_of", "endless", "symbols_of"]
+
+BUCKET_SAMPLES = 6_400
+"""Batches are as long as a multiple of this: 0.4 s, ten codes."""
+
+CODES_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Utterances side by side, zeros behind each."""
+
+    waves: Tensor  # [B, S], between -1 and 1
+    lengths: Tensor  # [B], in samples
+    speakers: Tensor  # [B]
+    languages: Tensor  # [B]
+    letters: Tensor  # [B, .]
+    phones: Tensor  # [B, .]
+    num_letters: Tensor  # [B], on the CPU: the CTC loss asks for it there
+    num_phones: Tensor  # [B], on the CPU
+    num_samples: Tensor  # [B], `lengths` on the CPU
+
+
+class Waves:
+    """Waves by number."""
+
+    def __init__(self, corpus: Sequence[Utterance], device: torch.device) -> None:
+        self.device = device
+        self.lengths = np.array([len(utterance.wave) for utterance in corpus], np.int64)
+        self.row = torch.from_numpy(np.concatenate([utterance.wave for utterance in corpus])).to(device)
+        self.starts = torch.from_numpy(np.cumsum(self.lengths) - self.lengths).to(device)
+
+    def waves(self, places: NDArray[np.int64], num_samples: int, row: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Some waves as a batch [B, S], zeros behind each, and their lengths; `row` has others of the same lengths."""
+        there = torch.from_numpy(places).to(self.device, non_blocking=True)
+        lengths = torch.from_numpy(self.lengths[places]).to(self.device, non_blocking=True)
+        span = torch.arange(num_samples, device=self.device)
+        source = self.row if row is None else row
+        samples = source[(self.starts[there][:, None] + span).clamp_max(len(source) - 1)]
+        return samples * (span < lengths[:, None]) / 32768.0, lengths
+
+
+class Pile(Waves):
+    """Utterances by number: waves, speakers, languages, letters and phones."""
+
+    def __init__(self, corpus: Sequence[Utterance], symbols: Symbols, device: torch.device) -> None:
+        super().__init__(corpus, device)
+        speakers = torch.tensor([SPEAKERS.index(utterance.speaker) for utterance in corpus])
+        languages = torch.tensor([LANGUAGES.index(utterance.language) for utterance in corpus])
+        self.speakers, self.languages = speakers.to(device), languages.to(device)
+        letter, phone = numbers(symbols.letters), numbers(symbols.phones)
+        spelled = [[letter[c] for c in plain_letters(u.text, u.language) if c in letter] for u in corpus]
+        spoken = [[phone[p] for p in u.phones if p in phone] for u in corpus]
+        (self.letters, self.num_letters), (self.phones, self.num_phones) = padded(spelled), padded(spoken)
+
+    def batch(self, places: NDArray[np.int64], num_samples: int, row: Tensor | None = None) -> Batch:
+        """Some utterances; `row` has other waves of the same lengths, such as the codec's."""
+        waves, lengths = self.waves(places, num_samples, row)
+        chosen = torch.from_numpy(places)
+        there = chosen.to(self.device, non_blocking=True)
+        num_letters, num_phones = self.num_letters[chosen], self.num_phones[chosen]
+        letters = self.letters[chosen, : int(num_letters.max())]
+        phones = self.phones[chosen, : int(num_phones.max())]
+        return Batch(
+            waves=waves,
+            lengths=lengths,
+            speakers=self.speakers[there],
+            languages=self.languages[there],
+            letters=letters.to(self.device, non_blocking=True),
+            phones=phones.to(self.device, non_blocking=True),
+            num_letters=num_letters,
+            num_phones=num_phones,
+            num_samples=torch.from_numpy(self.lengths[places]),
+        )
+
+
+def codes_of(corpus: Sequence[Utterance], codec: Codec, device: torch.device) -> list[NDArray[np.int32]]:
+    """The codes of every utterance, in large batches."""
+    if not corpus:
+        return []
+    pile = Waves(corpus, device)
+    codec = codec.to(device)
+    found: dict[int, NDArray[np.int32]] = {}
+    for places, num_samples in batches(pile.lengths, CODES_SECONDS * SAMPLE_RATE, None):
+        with exact_float32():
+            codes, counts = codec.encode(*pile.waves(places, num_samples))
+        rows = codes.to(torch.int32).cpu().numpy()
+        found.update(zip(places.tolist(), (r[:n] for r, n in zip(rows, counts.tolist(), strict=True)), strict=True))
+    return [found[place] for place in range(len(corpus))]
+
+
+def batches(
+    lengths: NDArray[np.int64], budget_samples: int, chance: np.random.Generator | None
+) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Places and samples of batches that use about the budget each: one pass over everything.
+
+    With `chance` they come in any order and the last batch of a shape is filled up; without it each utterance comes
+    once.
+    """
+    buckets = -(-lengths // BUCKET_SAMPLES)
+    found: list[tuple[NDArray[np.int64], int]] = []
+    for bucket in np.unique(buckets):
+        own = np.flatnonzero(buckets == bucket)
+        size = max(1, budget_samples // int(bucket * BUCKET_SAMPLES))
+        if chance is not None:
+            own = np.concatenate([chance.permutation(own), chance.choice(own, -len(own) % size)])
+        parts = (own[first : first + size] for first in range(0, len(own), size))
+        found.extend((part, int(bucket * BUCKET_SAMPLES)) for part in parts)
+    order = range(len(found)) if chance is None else chance.permutation(len(found))
+    for place in order:
+        yield found[place]
+
+
+def endless(
+    lengths: NDArray[np.int64], budget_samples: int, chance: np.random.Generator
+) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Pass after pass."""
+    while True:
+        yield from batches(lengths, budget_samples, chance)
+
+
+def symbols_of(corpus: Sequence[Utterance]) -> Symbols:
+    """Every letter and phone of the corpus, in a fixed order."""
+    letters: dict[str, set[str]] = {language: set() for language in LANGUAGES}
+    phones: dict[str, set[str]] = {language: set() for language in LANGUAGES}
+    for utterance in corpus:
+        letters[utterance.language].update(plain_letters(utterance.text, utterance.language))
+        phones[utterance.language].update(utterance.phones)
+    by_language = {language: (frozenset(letters[language]), frozenset(phones[language])) for language in LANGUAGES}
+    all_letters, all_phones = set().union(*letters.values()), set().union(*phones.values())
+    return Symbols(tuple(sorted(all_letters)), tuple(sorted(all_phones)), by_language)
+
+
+def numbers(symbols: Sequence[str]) -> dict[str, int]:
+    """Symbols by number; 0 stays free for the blank."""
+    return {symbol: number for number, symbol in enumerate(symbols, 1)}
+
+
+def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Rows as one table, zeros behind each, and their lengths."""
+    counts = torch.tensor([len(row) for row in rows])
+    table = torch.zeros(len(rows), int(counts.max()), dtype=torch.int64)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    return table, counts

@@ -1,0 +1,60 @@
+"""Spelling with the tiny base's tokenizer where no tokenizer library is at hand, as on the machine that trains it.
+
+Gives the ids that the library gives for the recipe's languages. Learning the pieces is the family's `tokenizer_file`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from voxgraft.families.tiny.text import TinyFront
+from voxgraft.families.tiny.tokenizer_file import UNKNOWN, WORDS, join
+
+__all__ = ["Speller"]
+
+SPELT_OUT = 0.15
+"""Share of the words that the base learns letter by letter: single letters are what rare words and grafts lean on."""
+
+
+class Speller:
+    """A tokenizer document and the text front before it."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._front = TinyFront()
+        self._ids: dict[str, int] = document["model"]["vocab"]
+        merges = (tuple(merge.split(" ")) for merge in document["model"]["merges"])
+        self._ranks = {pair: rank for rank, pair in enumerate(merges)}
+        whole = [token["content"] for token in document["added_tokens"]]
+        self._whole = re.compile("(" + "|".join(map(re.escape, whole)) + ")")
+        self._known: dict[str, list[int]] = {}
+
+    def ids(self, text: str, language: str, chance: random.Random | None = None) -> list[int]:
+        """Ids of a text, the language's tag first. With a `chance` some words are spelled out letter by letter."""
+        found: list[int] = []
+        prepared = self._front.prepare(self._front.clean(text), language)
+        for part in self._whole.split(prepared):
+            if self._whole.fullmatch(part):
+                found.append(self._ids[part])
+            else:
+                for word in WORDS.findall(part):
+                    spelt_out = chance is not None and chance.random() < SPELT_OUT
+                    found += [self._id(letter) for letter in word] if spelt_out else self._word(word)
+        return found
+
+    def _word(self, word: str) -> list[int]:
+        if word not in self._known:
+            pieces = list(word)
+            while len(pieces) > 1:
+                pairs = [pair for pair in pairwise(pieces) if pair in self._ranks]
+                if not pairs:
+                    break
+                join(pieces, min(pairs, key=self._ranks.__getitem__))
+            self._known[word] = [self._id(piece) for piece in pieces]
+        return self._known[word]
+
+    def _id(self, piece: str) -> int:
+        return self._ids.get(piece, self._ids[UNKNOWN])

@@ -1,0 +1,174 @@
+"""Train the codec: reconstruct, keep the phones readable in the codes, and sharpen the sound with a critic at the end.
+
+Sees every language. Writes nothing: make.py does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recipes.tiny_base.codec_losses import Critic, PhoneReader, SpectralLoss, crops, ctc, feature_distance
+from recipes.tiny_base.corpus import SPEAKERS, Utterance
+from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
+from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
+from recipes.tiny_base.scoring import errors
+from voxgraft.families.tiny.codec import SAMPLES_A_CODE, Codec, CodecConfig
+from voxgraft.listening.built_in import Symbols, written
+
+__all__ = ["CODEC_SIZES", "CodecSize", "train_codec"]
+
+RATE = 8e-4
+CRITIC_RATE = 3e-4
+MEL_WEIGHT, SPECTRAL_WEIGHT, PHONE_WEIGHT = 2.0, 1.0, 0.5
+CRITIC_WEIGHT, FEATURE_WEIGHT = 0.1, 0.4
+CRITIC_FROM = 0.62
+"""Share of the time after which the critic comes in: it costs more than everything else in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSize:
+    """A codec's sizes and its batches."""
+
+    config: CodecConfig
+    batch_seconds: int
+    reader_width: int = 192
+    critic_channels: int = 32
+    crop_rows: int = 40
+    crop_samples: int = 12_800
+
+
+CODEC_SIZES = {
+    "toy": CodecSize(
+        CodecConfig(SPEAKERS, (8, 8, 8, 5), 40, 48, 48, 48, encoder_blocks=(1, 1, 1), decoder_blocks=(1, 1, 1)),
+        batch_seconds=12,
+        reader_width=48,
+        critic_channels=4,
+        crop_rows=2,
+        crop_samples=3_200,
+    ),
+    "full": CodecSize(CodecConfig(SPEAKERS), batch_seconds=256),
+}
+
+
+class _Training:
+    """Models and optimizers of one training."""
+
+    def __init__(self, size: CodecSize, symbols: Symbols, device: torch.device) -> None:
+        self.size, self.device = size, device
+        self.codec = Codec(size.config).to(device)
+        self.reader = PhoneReader(len(size.config.levels), len(symbols.phones), size.reader_width).to(device)
+        self.critic = Critic(size.critic_channels).to(device)
+        self.spectral = SpectralLoss().to(device)
+        self.parameters = [*self.codec.parameters(), *self.reader.parameters()]
+        self.optimizer = optimizer_of(self.parameters, device)
+        self.critic_parameters = list(self.critic.parameters())
+        self.critic_optimizer = optimizer_of(self.critic_parameters, device, beta2=0.95)
+        self.averages = Average(self.codec), Average(self.reader)
+
+    def step(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        """One optimizer step, two where the critic takes part."""
+        counts = -(-batch.lengths // SAMPLES_A_CODE)
+        with half_precision(self.device):
+            digits = self.codec.digits.rounded(self.codec.latents(batch.waves, counts))
+            made = self.codec.decoder(digits, batch.speakers, counts)
+            phones = self.reader(self.codec.digits.scaled(digits), counts)
+        mel, spectral = self.spectral(made, batch.waves, batch.lengths.sum())
+        read = ctc(phones, batch.phones, 2 * -(-batch.num_samples // SAMPLES_A_CODE), batch.num_phones)
+        loss = MEL_WEIGHT * mel + SPECTRAL_WEIGHT * spectral + PHONE_WEIGHT * read
+        losses = {"mel": mel, "spectral": spectral, "phones": read}
+        if clock.share > CRITIC_FROM:
+            judged, more = self._judged(made, batch, clock)
+            loss, losses = loss + judged, losses | more
+        loss.backward()
+        stepped(self.optimizer, self.parameters, clock.rate(RATE))
+        for average in self.averages:
+            average.take(clock.step)
+        return losses
+
+    def _judged(self, made: Tensor, batch: Batch, clock: Clock) -> tuple[Tensor, dict[str, Tensor]]:
+        fake, true = crops([made, batch.waves], batch, self.size.crop_rows, self.size.crop_samples)
+        with half_precision(self.device):
+            for_true, for_fake = self.critic(true), self.critic(fake.detach())
+            verdicts = [
+                ((t[-1] - 1).square().mean() + f[-1].square().mean()) for t, f in zip(for_true, for_fake, strict=True)
+            ]
+            torch.stack(verdicts).sum().float().backward()  # type: ignore[no-untyped-call]
+        stepped(self.critic_optimizer, self.critic_parameters, clock.rate(CRITIC_RATE) + 0.1 * CRITIC_RATE)
+        self.critic.requires_grad_(False)
+        with half_precision(self.device):
+            for_fake = self.critic(fake)
+            with torch.no_grad():
+                for_true = self.critic(true)
+            fooled = torch.stack([(f[-1] - 1).square().mean() for f in for_fake]).sum().float()
+            alike = feature_distance(for_fake, for_true).float()
+        self.critic.requires_grad_(True)
+        judged = CRITIC_WEIGHT * fooled + FEATURE_WEIGHT * alike
+        return judged, {"critic": torch.stack(verdicts).sum(), "fooled": fooled, "alike": alike}
+
+
+def train_codec(corpus: Sequence[Utterance], course: Course) -> tuple[Codec, dict[str, object]]:
+    """Train for so many seconds and measure; gives the averaged codec in float32 on the device, and what was found."""
+    torch.manual_seed(course.seed)
+    device = course.device
+    quick_arithmetic()
+    train = [utterance for utterance in corpus if utterance.split == "train"]
+    symbols = symbols_of(train)
+    pile = Pile(train, symbols, device)
+    course.tell(f"codec: {len(train):,} utterances on {device}")
+    chosen = CODEC_SIZES[course.size]
+    training = _Training(chosen, symbols, device)
+    clock = Clock("codec", course.seconds, course.tell)
+    stream = endless(pile.lengths, chosen.batch_seconds * 16_000, np.random.default_rng(course.seed))
+    while clock.share < 1.0:
+        places, num_samples = next(stream)
+        clock.tick(training.step(pile.batch(places, num_samples), clock))
+    codec, reader = (training.averages[0].model, training.averages[1].model)
+    report = measured(codec, reader, [u for u in corpus if u.split == "valid"], symbols, device)
+    report |= {"steps": clock.step, "seconds": round(clock.elapsed), "seed": course.seed}
+    course.tell(f"codec: {clock.step:,} steps; {json.dumps(report)}")
+    return codec, report
+
+
+@torch.no_grad()
+def measured(
+    codec: Codec, reader: PhoneReader, valid: Sequence[Utterance], symbols: Symbols, device: torch.device
+) -> dict[str, object]:
+    """How far the made speech is from the true, how many codes are used, and the phones that the codes alone give."""
+    pile = Pile(valid, symbols, device)
+    spectral = SpectralLoss().to(device)
+    used = torch.zeros(codec.num_codes, device=device)
+    mels: list[float] = []
+    pairs: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+    for places, num_samples in batches(pile.lengths, 64 * 16_000, None):
+        batch = pile.batch(places, num_samples)
+        counts = -(-batch.lengths // SAMPLES_A_CODE)
+        digits = codec.digits.rounded(codec.latents(batch.waves, counts))
+        inside = frame_numbers(codec.digits.numbers(digits), counts)
+        used.index_add_(0, inside, torch.ones_like(inside, dtype=used.dtype))
+        made = codec.decoder(digits, batch.speakers, counts)
+        mels.append(float(spectral(made, batch.waves, batch.lengths.sum())[0]))
+        scores = reader(codec.digits.scaled(digits), counts)
+        allowed = torch.ones(scores.shape[-1], dtype=torch.bool)
+        for place, row in zip(places, written(scores, allowed, (2 * counts).tolist()), strict=True):
+            said = tuple(symbols.phones[k - 1] for k in row)
+            pairs.setdefault(valid[place].language, []).append((valid[place].phones, said))
+    shares = used[used > 0] / used.sum()
+    return {
+        "mel_distance": round(sum(mels) / len(mels), 4),
+        "codes_used": int((used > 0).sum()),
+        "bits_a_code": round(float(-(shares * shares.log2()).sum()), 2),
+        "bits_possible": round(math.log2(codec.num_codes), 2),
+        "phone_errors_of_codes": {language: round(errors(own), 4) for language, own in pairs.items()},
+    }
+
+
+def frame_numbers(numbers: Tensor, counts: Tensor) -> Tensor:
+    """The codes of a batch [B, N] that are no padding, in one row."""
+    return numbers[torch.arange(numbers.shape[1], device=numbers.device) < counts[:, None]]

@@ -1,0 +1,53 @@
+"""One of several processes, for tests of what becomes of the rest when one ends: `python -m tests.ending_worker HOW`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+
+from voxgraft.errors import GraftError, VoxgraftError
+from voxgraft.training import lookout
+from voxgraft.training.processes import processes
+
+FOREVER = 600.0
+
+
+def main(how: str) -> None:
+    torch.set_num_threads(1)
+    lookout.LOOK_SECONDS, lookout.GRACE_SECONDS, lookout.SILENT_SECONDS = 0.1, 0.5, 1.5
+    with processes("cpu") as group:
+        if how == "differ":
+            group.require_same({"saved steps": "step-000500", "torch": "1" if group.rank else "2"})
+        for number in range(10**9):
+            group.summed(torch.ones(3))
+            if number == 20 and how == "once" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+                print(f"process {group.rank} is fine", flush=True)
+                return
+            if number == 20 and group.rank == 1:
+                end(how)
+            if number == 20 and how in ("raise-while-others-hang", "stop"):
+                time.sleep(FOREVER)  # as in a call that nothing breaks off
+
+
+def end(how: str) -> None:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stop":
+        time.sleep(1)  # some signs of life first
+        print("stopping", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "bug":
+        raise RuntimeError("shapes do not fit")
+    raise GraftError("pack-too-small", "clip 7 has 900 positions", expected="at most 400")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except VoxgraftError as error:
+        sys.stderr.write(str(error))
+        sys.exit(2)

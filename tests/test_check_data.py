@@ -1,0 +1,205 @@
+"""`check RUN` says of the training data what `train RUN` refuses: the same codes, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.made_pairs import make_pairs
+from tests.whole_runs import PIECES, WholeRun, error_of, make_run
+from voxgraft.check import check
+from voxgraft.cli.flags import CommandLine, read_command_line
+from voxgraft.cli.layers import resolve
+from voxgraft.cli.verbs import VERBS
+from voxgraft.course import open_course
+from voxgraft.errors import Finding, refuse
+from voxgraft.families import family
+from voxgraft.findings import opened
+from voxgraft.findings.training_data import data_findings
+from voxgraft.sample_texts import sentences_of
+from voxgraft.settings import CheckSettings
+
+WIDTH = 64
+"""Of the tiny bases."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, WholeRun]:
+    return {name: make_run(name, tmp_path_factory.mktemp(name)) for name in ("chatterbox", "indextts2")}
+
+
+@pytest.fixture
+def run(made: dict[str, WholeRun], tmp_path: Path) -> WholeRun:
+    return made["chatterbox"].copied(tmp_path / "run")
+
+
+def words(run: WholeRun, *flags: str, **changed: Any) -> list[str]:
+    """The command line of a short training, for `check`."""
+    return ["check", *run.words(*flags, **changed)[1:], f"--tokenizer.pieces={PIECES}"]
+
+
+def settings(run: WholeRun, *flags: str, **changed: Any) -> CheckSettings:
+    line = read_command_line(words(run, *flags, **changed), VERBS)
+    return cast(CheckSettings, resolve(cast(CommandLine, line)))
+
+
+def looked(run: WholeRun, *flags: str, **changed: Any) -> list[Finding]:
+    """What `check` finds in the data; everything else that it looks at is left out, since that takes its time."""
+    with opened(settings(run, *flags, **changed)) as subject:
+        assert not subject.findings
+        return data_findings(subject)
+
+
+def said(findings: Sequence[Finding], code: str) -> str:
+    return "\n".join(item.found for item in findings if item.code == code)
+
+
+def assert_both_refuse(run: WholeRun, code: str, *flags: str, **changed: Any) -> str:
+    """`check` has it as an error, and `train` ends with it, or with another one of `check`; gives what `check` says."""
+    findings = looked(run, *flags, **changed)
+    errors = [item.code for item in findings if item.level == "error"]
+    assert code in errors
+
+    def start() -> None:
+        kind, asked = family(run.family_name), run.settings(*flags, **changed)
+        course = open_course(run.folder, asked, kind, run.files)
+        refuse(course.findings)
+        sentences_of(course.spelling, asked.train.sample_texts, (), 0)
+
+    assert error_of(start).code == errors[0]
+    return said(findings, code)
+
+
+def test_a_run_that_can_be_trained_passes_and_nothing_is_loaded_that_only_training_needs(run: WholeRun) -> None:
+    line = words(run, train_sample_texts=None)
+    program = f"import sys; from voxgraft.cli import run; code = run({line!r}); sys.exit(9 if 'torch' in sys.modules else code)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "training data" in next(line for line in done.stdout.splitlines() if line.startswith("checked:"))
+    assert "0 errors, 0 warnings" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+def test_healthy_data_is_no_matter_for_a_warning(made: dict[str, WholeRun], name: str) -> None:
+    assert {item.code for item in looked(made[name])} == {"rows-unused"}
+
+
+def test_check_and_train_end_with_the_same_error(run: WholeRun) -> None:
+    shutil.rmtree(run.folder.data_set("valid"))
+    result = check(settings(run))
+    error = run.refused("set-missing")
+    assert result.exit_code == 1
+    assert [item for item in result.outcome.findings if item.code == "set-missing"] == [error.finding]
+
+
+def test_a_run_without_any_data_yet_is_told_in_a_note(run: WholeRun) -> None:
+    shutil.rmtree(run.folder.data)
+    findings = looked(run)
+    assert [(item.code, item.level) for item in findings] == [("set-missing", "note")] * 2
+    assert "train is not there" in findings[0].found
+    assert "valid is not there" in findings[1].found
+    run.refused("set-missing")
+
+
+def test_all_sets_that_are_missing_are_named_at_once(run: WholeRun, tmp_path: Path) -> None:
+    shutil.rmtree(run.folder.data_set("valid"))
+    both = assert_both_refuse(run, "set-missing", f"--data.train={tmp_path / 'nowhere'}")
+    assert "nowhere is not there" in both
+    assert "valid is not there" in both
+
+
+def test_a_stale_and_a_foreign_set_are_refused_by_both(run: WholeRun) -> None:
+    for key, code in (("tokenizer_sha256", "set-stale"), ("base_sha256", "set-foreign")):
+        world = run.world
+        strange: dict[str, Any] = {key: "0" * 64}
+        other = replace(world, made_from=replace(world.made_from, **strange))
+        other.write("train", other.clips(8, 3))
+        assert f"made_from.{key}" in assert_both_refuse(run, code)
+
+
+@pytest.mark.parametrize(
+    ("made_for", "given_as"), [("replay", "train"), ("valid", "train"), ("train", "valid"), ("replay", "valid")]
+)
+def test_a_set_that_was_made_for_another_use_is_refused(run: WholeRun, made_for: Any, given_as: Any) -> None:
+    world = run.world
+    world.write("other", world.clips(8, 3), made_for)
+    flag = f"--data.{given_as}={run.folder.data_set('other')}"
+    assert assert_both_refuse(run, "set-role", flag) == f"other was made for {made_for}, and is given for {given_as}"
+    (item,) = [item for item in looked(run, flag) if item.code == "set-role"]
+    assert f"data.{made_for}" in item.cure
+
+
+def test_what_is_learnt_from_is_not_held_out(run: WholeRun) -> None:
+    path = run.folder.data_set("same") / "set.json"
+    shutil.copytree(run.folder.data_set("train"), path.parent)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "role": "valid"}))
+    told = assert_both_refuse(run, "set-not-held-out", f"--data.valid={path.parent}")
+    assert told == "same is held out, and has the very clips of train"
+
+
+def drop_codes(folder: Path) -> str:
+    next(iter((folder / "codes").glob("*.npy"))).unlink()
+    return "pairs-files"
+
+
+def break_line(folder: Path) -> str:
+    manifest = folder / "train_pairs.jsonl"
+    manifest.write_text(manifest.read_text() + '{"id": "x"}\n')
+    return "pairs-line"
+
+
+def empty(folder: Path) -> str:
+    (folder / "train_pairs.jsonl").write_text("\n")
+    return "pairs-empty"
+
+
+@pytest.mark.parametrize("spoil", [drop_codes, break_line, empty])
+def test_manifests_of_the_forks_are_looked_at(
+    made: dict[str, WholeRun], tmp_path: Path, spoil: Callable[[Path], str]
+) -> None:
+    run = made["indextts2"].copied(tmp_path / "run")
+    pairs = make_pairs(tmp_path / "pairs", clips=12, lengths=[40 + 5 * at for at in range(12)], width=WIDTH, batch=4)
+    flag = f"--data.train={pairs.manifest}"
+    healthy = looked(run, flag)
+    assert "error" not in {item.level for item in healthy}
+    assert said(healthy, "pairs-padded")
+    assert_both_refuse(run, spoil(pairs.manifest.parent), flag)
+
+
+def test_one_manifest_for_both_uses_is_refused(made: dict[str, WholeRun], tmp_path: Path) -> None:
+    pairs = make_pairs(tmp_path / "pairs", clips=12, lengths=[60] * 12, width=WIDTH)
+    flags = (f"--data.train={pairs.manifest}", f"--data.valid={pairs.manifest}")
+    assert_both_refuse(made["indextts2"], "set-not-held-out", *flags)
+
+
+def test_a_step_too_small_for_the_longest_clip_is_refused_by_both(run: WholeRun) -> None:
+    assert_both_refuse(run, "step-too-small", train_tokens_per_step=64)
+
+
+def test_steps_and_epochs_together_are_refused_by_both(run: WholeRun) -> None:
+    assert "train.epochs is 2" in assert_both_refuse(run, "config-value", train_epochs=2)
+
+
+def test_a_sentence_in_a_language_that_nobody_speaks_is_refused_by_both(run: WholeRun) -> None:
+    assert "'xx'" in assert_both_refuse(run, "sample-text", train_sample_texts="xx:hello")
+
+
+def test_a_warm_up_longer_than_the_run_is_a_warning(run: WholeRun) -> None:
+    findings = looked(run, train_warmup_steps=500)
+    told = said([item for item in findings if item.level == "warning"], "warmup-too-long")
+    assert told == "a warm-up of 500 steps, and the run has 4: the rates end at 0.8% of theirs"
+    assert not said(looked(run, train_warmup_steps=4), "warmup-too-long")
+
+
+def test_merged_mode_without_protection_is_told(run: WholeRun) -> None:
+    alone = looked(run, train_mode="merged", data_self_replay=0)
+    assert {item.code for item in alone if item.level == "warning"} == {"replay-missing", "retention-unmeasured"}
+    assert {item.code for item in looked(run, train_mode="merged")} == {"rows-unused"}

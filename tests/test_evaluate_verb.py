@@ -1,0 +1,305 @@
+"""The verb `evaluate`: runs, grafts, steps and checkpoints judged against their base, with and without sound."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.evaluating_parts import evaluated, parrot, settings_of
+from tests.whole_runs import WholeRun, error_of, make_run
+from voxgraft.corpus.sets import open_set
+from voxgraft.evaluate import REPORT_NAME, evaluate
+from voxgraft.evaluating.judging import Evaluation
+from voxgraft.evaluating.proofs import changed_values, kept_of
+from voxgraft.evaluating.scores_file import FORMAT, read_scores
+from voxgraft.evaluating.sentences import Sentence
+from voxgraft.evaluating.speaking import say
+from voxgraft.evaluating.systems import Place, System, base_system, grafted, merged
+from voxgraft.evaluating.verdicts import checklist, kept_word
+from voxgraft.families import family
+from voxgraft.families.random_base import make_random_base
+from voxgraft.graft_folder import open_graft
+from voxgraft.training.replay import Voice
+
+MEASURED_WITHOUT_SOUND = ("runaway", "speech_loss", "text_use")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    run = make_run("tiny", tmp_path_factory.mktemp("tiny"))
+    run.train()
+    return run
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """Of a family that has no waveform end."""
+    run = make_run("chatterbox", tmp_path_factory.mktemp("chatterbox"))
+    run.train()
+    return run
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory, tiny: WholeRun) -> WholeRun:
+    """Trained as in the seeds, which changes everything."""
+    run = tiny.copied(tmp_path_factory.mktemp("seeds") / "run")
+    run.train("--as-in-the-seeds", "--fresh", train_body_rate=1e-3)
+    return run
+
+
+def place_of(run: WholeRun) -> Place:
+    return Place(family(run.family_name), run.files, "cpu", torch.float32)
+
+
+def scores(document: dict[str, Any], language: str, who: str) -> dict[str, Any]:
+    (row,) = [row for row in document["rows"] if (row["language"], row["who"]) == (language, who)]
+    found: dict[str, Any] = row["scores"]
+    return found
+
+
+def every_number(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in every_number(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in every_number(item)]
+    return [value] if isinstance(value, float) else []
+
+
+def test_a_family_without_sound_is_scored_by_what_needs_none_and_the_report_says_that_nothing_was_heard(
+    silent: WholeRun, tmp_path: Path
+) -> None:
+    run = silent.copied(tmp_path / "run")
+    result = evaluated(run.path, tmp_path, listener=parrot(tmp_path, "ሰላም"))
+    assert result.exit_code == 0
+    document = json.loads((run.folder.eval / "default" / "scores.json").read_text(encoding="utf-8"))
+    assert document["format"] == FORMAT
+    assert document["listener"]["name"] is None
+    assert "chatterbox" in document["listener"]["why"]
+    after = scores(document, "am", "after")
+    for name in MEASURED_WITHOUT_SOUND:
+        assert isinstance(after[name]["value"], float), name
+    for name in ("cer", "wer", "phone_error", "likeness"):
+        assert after[name]["value"] is None
+        assert "chatterbox" in after[name]["why"]
+    page = (run.folder.eval / "default" / REPORT_NAME).read_text(encoding="utf-8")
+    assert "Nothing was listened to" in page
+    assert "<audio" not in page.partition("<script>")[0]
+    assert any("nothing was listened to" in str(getattr(line, "plain", line)) for line in result.lines())
+
+
+def test_a_run_with_sound_is_listened_to_before_and_after_with_its_controls_and_its_mark(
+    tiny: WholeRun, tmp_path: Path
+) -> None:
+    run = tiny.copied(tmp_path / "run")
+    result = evaluated(run.path, tmp_path, listener=parrot(tmp_path, "ሰላ"), name="heard")
+    document = json.loads((run.folder.eval / "heard" / "scores.json").read_text(encoding="utf-8"))
+    assert document["listener"]["name"].startswith("command:")
+    assert [(row["language"], row["who"]) for row in document["rows"]] == [
+        ("am", "before"),
+        ("am", "after"),
+        ("am", "shuffled"),
+        ("am", "codec"),
+        ("en", "before"),
+        ("en", "after"),
+    ]
+    # A parrot says ሰላ to ሰላ, ቤት and ውሃ: two of three are wrong in every letter, against other texts all three.
+    assert scores(document, "am", "after")["cer"]["value"] == pytest.approx(4 / 6)
+    assert scores(document, "am", "shuffled")["cer"]["value"] == pytest.approx(4 / 6)
+    assert scores(document, "am", "after")["cer_rare"]["value"] == 1.0
+    assert scores(document, "am", "after")["likeness"]["value"] is None
+    assert document["subject"]["step"] == 4
+    assert result.to_json()["folder"] == str(run.folder.eval / "heard")
+    assert "utterances" not in result.to_json()
+    heard = [one for one in document["utterances"] if one["who"] == "after" and one["language"] == "am"]
+    assert [one["text"] for one in heard] == ["ሰላ", "ቤት", "ውሃ"]
+    assert {one["heard"] for one in heard} == {"ሰላ"}
+
+
+def test_old_languages_of_a_gated_graft_are_equal_by_torch_equal_and_no_value_of_the_base_has_changed(
+    tiny: WholeRun, tmp_path: Path
+) -> None:
+    result = evaluated(tiny.copied(tmp_path / "run").path, tmp_path)
+    retention = result.document["retention"]
+    assert retention["word"] == "equal"
+    assert retention["base_values"]["changed"] == 0
+    english = retention["languages"]["en"]
+    assert english["equal"] is True
+    assert english["largest_difference"] == 0
+    assert english["same_codes"] == english["spoken"] == 3
+    assert english["positions"] > 100
+    assert scores(dict(result.document), "en", "after")["kl"]["value"] == pytest.approx(0, abs=1e-6)
+    answers = {point.name: point.answer for point in result.points}
+    assert answers["base-values"] == answers["old-languages"] == "yes"
+
+
+def test_training_as_in_the_seeds_is_seen_to_have_changed_the_base_and_is_labelled(
+    seeds: WholeRun, tmp_path: Path
+) -> None:
+    result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path)
+    document = result.document
+    assert document["subject"]["mode"] == "as-in-the-seeds"
+    assert "loses the old languages" in document["subject"]["label"]
+    assert document["retention"]["word"] == "not equal"
+    assert document["retention"]["base_values"]["changed"] > 0
+    assert document["retention"]["languages"]["en"]["largest_difference"] > 0
+    assert scores(dict(document), "en", "after")["kl"]["value"] > 0
+    assert result.exit_code == 0  # nothing was promised
+    page = (result.folder / REPORT_NAME).read_text(encoding="utf-8")
+    assert "loses the old languages" in page
+
+
+def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(seeds: WholeRun, tmp_path: Path) -> None:
+    """A body that was trained, put behind the name of a gated graft."""
+    place = place_of(seeds)
+    base, moved = base_system(place), merged(place, seeds.path / "as-in-the-seeds")
+    pretender = System("graft", moved.family, moved.model, moved.spelling, None, "gated")
+    voices = [Voice(name, clip) for name, clip in place.family.voices(place.files).items()]
+    sentences = [Sentence("en", "ha"), Sentence("en", "no")]
+    before, now = (say(one, sentences, voices, 0, "x") for one in (base, pretender))
+    kept = kept_of(base, pretender, before, now)
+    assert kept.equal is False
+    found = Evaluation("am", [], [kept], changed_values(base.model, pretender.model))
+    assert kept_word(found) == "not equal"
+    assert {point.name: point.answer for point in checklist(found, pretender)} == {
+        "base-values": "no",
+        "old-languages": "no",
+    }
+
+
+def test_every_score_that_is_missing_has_its_reason_and_no_number_is_infinite_or_nan(
+    tiny: WholeRun, tmp_path: Path
+) -> None:
+    result = evaluated(tiny.copied(tmp_path / "run").path, tmp_path)
+    text = (result.folder / "scores.json").read_text(encoding="utf-8")
+    document = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in scores.json"))
+    for row in document["rows"]:
+        for name, score in row["scores"].items():
+            assert score["value"] is not None or score["why"], (row["language"], row["who"], name)
+    assert all(map(math.isfinite, every_number(document)))
+    assert document["not_measured"]
+
+
+def test_the_same_evaluation_gives_the_same_scores(tiny: WholeRun, tmp_path: Path) -> None:
+    run = tiny.copied(tmp_path / "run")
+    first, second = (evaluated(run.path, tmp_path, name=name).document for name in ("one", "two"))
+    assert {**first, "name": ""} == {**second, "name": ""}
+
+
+def test_a_graft_alone_is_judged_with_its_base_and_held_out_losses_are_left_out_with_the_reason(
+    tiny: WholeRun, tmp_path: Path
+) -> None:
+    result = evaluated(tiny.folder.graft, tmp_path, base=tiny.base, output=tmp_path / "out")
+    assert result.folder == tmp_path / "out"
+    assert result.document["subject"]["kind"] == "graft"
+    assert result.document["retention"]["word"] == "equal"
+    loss = scores(dict(result.document), "am", "after")["speech_loss"]
+    assert loss["value"] is None
+    assert "no run" in loss["why"]
+    error = error_of(lambda: evaluated(tiny.folder.graft, tmp_path, base=tiny.base, output=tmp_path / "out"))
+    assert error.code == "file-exists"
+
+
+def test_a_saved_step_is_judged_as_it_was(tiny: WholeRun, tmp_path: Path) -> None:
+    run = tiny.copied(tmp_path / "run")
+    result = evaluated(run.path, tmp_path, step=0)
+    assert result.document["subject"]["system"] == "step 0"
+    last = evaluated(run.path, tmp_path, step=4, name="last")
+    done = evaluated(run.path, tmp_path, name="done")
+    codes = [[one["codes"] for one in found.document["utterances"]] for found in (last, done)]
+    assert codes[0] == codes[1]
+    losses = [scores(dict(found.document), "am", "after")["speech_loss"]["value"] for found in (result, last, done)]
+    assert losses[1] == pytest.approx(losses[2], abs=1e-6)
+    assert losses[0] != pytest.approx(losses[1], abs=1e-6)
+
+
+def test_two_checkpoints_of_a_family_are_judged_against_each_other(tiny: WholeRun, tmp_path: Path) -> None:
+    other = make_random_base("tiny", tmp_path / "other", size="tiny", seed=9).folder
+    result = evaluated_without_new(other, tiny.base, tmp_path)
+    assert result.document["language"] is None
+    assert result.document["subject"]["mode"] == "checkpoint"
+    assert result.document["retention"]["word"] == "not equal"
+    same = tmp_path / "same"
+    shutil.copytree(tiny.base, same)
+    equal = evaluated_without_new(same, tiny.base, tmp_path)
+    assert equal.document["retention"]["word"] == "equal"
+    assert equal.document["retention"]["base_values"]["changed"] == 0
+
+
+def evaluated_without_new(subject: Path, base: Path, folder: Path) -> Any:
+    (folder / "en.txt").write_text("ha\nno\n", encoding="utf-8")
+    words = [f"--base={base}", f"--output={folder / (subject.name + '-eval')}", f"--sentences={folder / 'en.txt'}"]
+    return evaluate(settings_of(str(subject), *words, "--languages=en", "--listener=none"))
+
+
+def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: Path) -> None:
+    run = tiny.copied(tmp_path / "run")
+    other = make_random_base("tiny", tmp_path / "other", size="tiny", seed=9).folder
+    refusals = {
+        "base-other": lambda: evaluated(run.path, tmp_path, base=other),
+        "config-missing": lambda: evaluated(run.folder.graft, tmp_path),
+        "step-missing": lambda: evaluated(run.path, tmp_path, step=3),
+        "evaluate-language": lambda: evaluated(run.path, tmp_path, languages="zz"),
+        "file-missing": lambda: evaluated(run.path, tmp_path, recordings=tmp_path / "nowhere"),
+        "voice-unknown": lambda: evaluated(run.path, tmp_path, voices="nobody"),
+        "listener-unknown": lambda: evaluated(run.path, tmp_path, listener="parrots"),
+    }
+    for code, call in refusals.items():
+        error = error_of(call)
+        assert error.code == code
+        assert error.finding.found
+        assert error.finding.cure
+    assert not run.folder.eval.exists()
+
+
+def test_sentences_that_training_has_had_are_named(tiny: WholeRun, tmp_path: Path) -> None:
+    run = tiny.copied(tmp_path / "run")
+    seen = open_set(run.folder.data_set("train")).infos[0].text
+    (tmp_path / "am.tsv").write_text(f"text\trare\n{seen}\t{seen.split()[0]}\nጅብ\tጅብ\n", encoding="utf-8")
+    words = [f"--sentences={tmp_path / 'am.tsv'}", "--languages=en", "--most=2", "--listener=none"]
+    document = evaluate(settings_of(str(run.path), *words)).document
+    assert document["sentences"]["am"]["seen_in_training"] == [seen]
+    assert document["sentences"]["am"]["rare_words_in_training"] == [seen.split()[0]]
+    assert "not known" in document["sentences"]["en"]["training"]
+
+
+def test_the_report_is_one_file_that_loads_nothing_and_shows_texts_as_texts(tiny: WholeRun, tmp_path: Path) -> None:
+    run = tiny.copied(tmp_path / "run")
+    (tmp_path / "en.txt").write_text("<img src=x onerror=alert(1)> ha\n", encoding="utf-8")
+    (tmp_path / "am.txt").write_text("ሰላ\n", encoding="utf-8")
+    words = [f"--sentences={tmp_path / name}" for name in ("en.txt", "am.txt")]
+    listener = parrot(tmp_path, "<b>&")
+    result = evaluate(settings_of(str(run.path), *words, "--languages=en", f"--listener={listener}"))
+    assert sorted(path.name for path in result.folder.iterdir()) == [REPORT_NAME, "scores.json"]
+    page = (result.folder / REPORT_NAME).read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+    assert "&lt;b&gt;&amp;" in page
+    assert not re.search(r"""(src|href)=["'](?!data:audio/wav;base64,|#)""", page)
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert page.count('src="data:audio/wav;base64,') >= 2
+    assert 'id="stage"' in page
+    assert "<svg" in page  # the curves of the journal
+    for point in result.points:
+        assert point.question in page
+
+
+def test_scores_of_another_format_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "scores.json").write_text('{"format": "voxgraft-scores-99"}')
+    error = error_of(lambda: read_scores(tmp_path / "scores.json"))
+    assert error.code == "scores-format"
+    assert "voxgraft-scores-99" in error.finding.found
+
+
+def test_a_graft_that_was_never_trained_is_judged_by_its_rows_and_says_so(tiny: WholeRun) -> None:
+    system = grafted(place_of(tiny), open_graft(tiny.path / "graft.previous"))
+    assert system.mode == "rows-only"
+    assert system.keeps_base
+    assert system.label == "not trained yet"
+    assert system.step is None

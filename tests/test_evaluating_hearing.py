@@ -1,0 +1,204 @@
+"""From codes to sound to what a real program hears in it, and the scores of that."""
+
+from __future__ import annotations
+
+import struct
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.evaluating_parts import RATE, Tones, codes_of, parrot, tone_listener, tones
+from voxgraft.errors import VoxgraftError
+from voxgraft.evaluating.hearing import Ear, errors_of, open_ear, sentence_error
+from voxgraft.evaluating.marks import read_recordings, recordings_mark
+from voxgraft.evaluating.scoring import Pace, likeness_of, pace_of_speech, stops_of
+from voxgraft.evaluating.sentences import Sentence
+from voxgraft.evaluating.sound import Sound, VoiceEar
+from voxgraft.evaluating.speaking import Said
+from voxgraft.evaluating.wav import read_wav, wav_bytes
+from voxgraft.families.encoding import Clip
+from voxgraft.listening import Heard
+from voxgraft.training.replay import Voice
+
+VOICE = Voice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))
+CODE_HZ = 25.0
+
+
+def said(text: str, spoken: str | None, *, stopped: bool = True, why: str = "") -> Said:
+    """A sentence that was said as the tones of `spoken`."""
+    codes = None if spoken is None else tuple(codes_of(spoken))
+    return Said(Sentence("en", text), VOICE, codes, stopped, len(codes or ()) / CODE_HZ, why)
+
+
+def heard_in(utterances: Sequence[Said], listener: str) -> list[Heard]:
+    sound = Sound(Tones())
+    return open_ear(listener).hear(sound.waves(utterances, "tests"), sound.rate, "en", "tests")
+
+
+def test_what_a_program_hears_in_the_sound_is_scored_against_what_was_meant(tmp_path: Path) -> None:
+    utterances = [said("hello world", "hello world"), said("good day", "good dax"), said("yes", "")]
+    heard = heard_in(utterances, tone_listener(tmp_path))
+    assert [one.text for one in heard] == ["hello world", "good dax", ""]
+    scores = errors_of([one.sentence for one in utterances], heard, seed=0)
+    assert scores["cer"].value == pytest.approx((0 + 1 + 3) / (11 + 8 + 3))
+    assert scores["wer"].value == pytest.approx((0 + 1 + 1) / 5)
+    assert scores["phone_error"].value is None
+    assert "phones" in scores["phone_error"].why
+    assert sentence_error(utterances[1].sentence, heard[1]) == {"cer": 1 / 8, "phone_error": None}
+
+
+def test_a_wave_too_short_for_a_listener_is_filled_with_silence_and_none_at_all_is_not_listened_to(
+    tmp_path: Path,
+) -> None:
+    assert [one.text for one in heard_in([said("a", "a"), said("a", "")], tone_listener(tmp_path))] == ["a", ""]
+    assert [one.text for one in heard_in([said("a", "")], parrot(tmp_path, "always this"))] == [""]
+
+
+def test_phone_error_needs_phones_on_both_sides_and_common_and_rare_words_are_told_apart() -> None:
+    sentences = [Sentence("am", "ሰላም", (), ("s", "ə", "l", "a")), Sentence("am", "ቤት", ("ቤት",), ("b", "e", "t"))]
+    heard = [Heard("ሰላም", ("s", "ə", "l", "a")), Heard("ቤቱ", ("b", "e", "d"))]
+    scores = errors_of(sentences, heard, seed=0)
+    assert scores["phone_error"].value == pytest.approx(1 / 7)
+    assert scores["phone_error_common"].value == 0
+    assert scores["phone_error_rare"].value == pytest.approx(1 / 3)
+    assert scores["cer_rare"].value == pytest.approx(1 / 2)
+    deaf = errors_of(sentences, [Heard(one.text, None) for one in heard], seed=0)
+    assert deaf["phone_error"].value is None
+
+
+def test_word_error_is_not_measured_where_words_are_not_written_apart() -> None:
+    scores = errors_of([Sentence("zh", "你好世界")], [Heard("你好世界", None)], seed=0)
+    assert scores["wer"].value is None
+    assert scores["cer"].value == 0
+
+
+def test_who_does_not_understand_a_language_does_not_listen_to_it(tmp_path: Path) -> None:
+    everything = open_ear(parrot(tmp_path, "x"))
+    assert everything.deaf_to("am") == ""
+    nobody = open_ear("none")
+    assert nobody.listener is None
+    assert nobody.deaf_to("am")
+
+
+class OnlyFrench:
+    name = "only French"
+    languages = frozenset({"fr"})
+
+    def hear(self, waves: Sequence[object], rate: int, language: str) -> list[Heard]:
+        raise AssertionError("was asked to listen")
+
+
+def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know() -> None:
+    ear = Ear(OnlyFrench())
+    assert "only fr" in ear.deaf_to("am")
+    assert ear.deaf_to("fr") == ""
+
+
+def test_a_listener_that_was_named_and_fails_is_an_error_and_one_that_nobody_named_is_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(VoxgraftError) as caught:
+        open_ear("parrots")
+    assert caught.value.code == "listener-unknown"
+    failing = tmp_path / "fail.py"
+    failing.write_text("raise SystemExit('no model')\n")
+    with pytest.raises(VoxgraftError) as failed:
+        heard_in([said("a", "aaaa")], f"command:python3 {failing} {{wav}}")
+    assert failed.value.code == "listener-failed"
+    assert "no model" in failed.value.finding.found
+
+
+def test_runaways_and_cut_off_speech_are_counted_and_what_could_not_be_said_is_not() -> None:
+    pace = Pace(0.04, "tests")  # one code a letter
+    utterances = [
+        said("abcdefghij", "abcdefghij"),
+        said("abcdefghij", "abc"),
+        said("abcdefghij", "abcdefghij", stopped=False),
+        said("abcdefghij", None, stopped=False, why="no letters"),
+    ]
+    scores = stops_of(utterances, pace, None, seed=0)
+    assert scores["runaway"].value == pytest.approx(1 / 3)
+    assert scores["cut"].value == pytest.approx(1 / 3)
+    assert scores["duration"].value == pytest.approx(1.0)
+    assert scores["runaway"].count == 3
+
+
+def test_lengths_are_held_against_the_base_where_it_said_the_same_sentence() -> None:
+    before = [said("abcd", "abcd"), said("ef", "ef"), said("gh", "ghghgh", stopped=False)]
+    after = [said("abcd", "abcdabcd"), said("ef", "efe"), said("gh", "gh")]
+    assert stops_of(after, None, before, seed=0)["duration"].value == pytest.approx(1.75)
+    own = pace_of_speech(before)
+    assert own is not None
+    assert own.seconds_per_letter == pytest.approx(0.04)
+
+
+def test_without_anything_to_know_the_usual_length_from_nothing_is_said_about_it() -> None:
+    scores = stops_of([said("abcd", "abcd")], None, None, seed=0)
+    assert scores["cut"].value is None
+    assert scores["duration"].value is None
+    silent = stops_of([said("abcd", None, why="no letters")], None, None, seed=0)
+    assert silent["runaway"].value is None
+    assert "no letters" in silent["runaway"].why
+
+
+def test_voices_are_like_each_other_by_their_angle() -> None:
+    one, two = np.array([1.0, 0.0]), np.array([0.0, 2.0])
+    assert likeness_of([one, two], [one * 3, one], 0).value == pytest.approx(0.5)
+
+
+def test_a_voice_encoder_is_asked_only_in_its_own_sample_rate(tmp_path: Path) -> None:
+    nobody = VoiceEar(None, "no ear for voices").likeness([], [], RATE, 0)
+    assert nobody.value is None
+    assert nobody.why == "no ear for voices"
+
+
+def test_recordings_with_texts_give_the_error_that_the_listener_makes_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for name, text, spoken in (("a", "good day", "good day"), ("b", "yes", "yep")):
+        (folder / f"{name}.wav").write_bytes(wav_bytes(tones(codes_of(spoken)), RATE))
+        (folder / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
+    row = recordings_mark(read_recordings(folder, "en"), open_ear(tone_listener(tmp_path)), 0)
+    assert row is not None
+    assert row.who == "recordings"
+    assert row.score("cer").value == pytest.approx(1 / 11)
+    (folder / "c.wav").write_bytes(wav_bytes(tones([1]), RATE))
+    with pytest.raises(VoxgraftError) as caught:
+        read_recordings(folder, "en")
+    assert caught.value.code == "recordings-missing"
+    assert "c.wav" in caught.value.finding.found
+
+
+@pytest.mark.parametrize(("width", "channels"), [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)])
+def test_wav_files_of_every_width_are_read_as_they_were_written(tmp_path: Path, width: int, channels: int) -> None:
+    values = [0.0, 0.5, -0.5, 0.25]
+    path = tmp_path / "x.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(22_050)
+        whole = [round(value * 2 ** (8 * width - 1)) for value in values for _ in range(channels)]
+        packed = b"".join(
+            bytes([number + 128]) if width == 1 else struct.pack("<i", number << (32 - 8 * width))[4 - width :]
+            for number in whole
+        )
+        file.writeframes(packed)
+    samples, rate = read_wav(path)
+    assert rate == 22_050
+    assert samples.tolist() == pytest.approx(values, abs=1e-6)
+
+
+def test_what_is_no_wav_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.wav").write_bytes(b"ID3 this is something else")
+    with pytest.raises(VoxgraftError) as caught:
+        read_wav(tmp_path / "x.wav")
+    assert caught.value.code == "wav-form"
+
+
+def test_sound_that_was_written_is_the_sound_that_is_read(tmp_path: Path) -> None:
+    samples = tones([1, 5, 2])
+    (tmp_path / "x.wav").write_bytes(wav_bytes(samples, RATE))
+    read, rate = read_wav(tmp_path / "x.wav")
+    assert rate == RATE
+    assert np.abs(read - samples).max() < 1e-4

@@ -1,0 +1,156 @@
+"""The light evaluation in the training loop: what is heard decides the best step, also of a run that is gone on with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluating_parts import Tones, parrot
+from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from tests.whole_runs import WholeRun, make_run
+from voxgraft.course import open_course
+from voxgraft.evaluating.hearing import Ear, open_ear
+from voxgraft.evaluating.light import Heard, LightEvaluation, light_evaluation
+from voxgraft.evaluating.sentences import Sentence
+from voxgraft.evaluating.sound import Sound
+from voxgraft.evaluating.systems import System
+from voxgraft.families import family
+from voxgraft.history import History
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.train import _loop
+from voxgraft.training.loop import Loop
+from voxgraft.training.processes import Processes
+from voxgraft.training.replay import Voice
+from voxgraft.training.retention import Bound
+
+SENTENCES = [Sentence("am", "abcd"), Sentence("am", "efgh")]
+MOODS = {"perfect": ["abcd", "efgh"], "good": ["abcd", "efgx"], "bad": ["xxxx", "yyyy"]}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place.make("tiny", tmp_path_factory.mktemp("tiny"))
+
+
+def moody_listener(folder: Path, moods: Sequence[str]) -> str:
+    """A program that hears round after round what the moods say; it counts its calls in a file."""
+    answers = [answer for mood in moods for answer in MOODS[mood]]
+    script = folder / "moody.py"
+    script.write_text(
+        "import json, pathlib\n"
+        f"answers = json.loads({json.dumps(json.dumps(answers))})\n"
+        f"count = pathlib.Path({str(folder / 'count')!r})\n"
+        "calls = int(count.read_text()) if count.exists() else 0\n"
+        "count.write_text(str(calls + 1))\n"
+        "print(answers[calls])\n",
+        encoding="utf-8",
+    )
+    return f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"
+
+
+def judged(place: Place, run: Path, ear: Ear, *, sound: Sound | None = None) -> tuple[Loop, LightEvaluation]:
+    loop = loop_of(place, run, OPTIONS, EVERY)
+    kind, trained = family("tiny"), loop.stepper.trained
+    spelling = Spelling.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
+    system = System("graft", kind, trained.model, spelling, trained.gate, "gated")
+    voices = [Voice(name, clip) for name, clip in kind.voices(place.files).items()]
+    light = LightEvaluation(loop, system, SENTENCES, voices, sound or Sound(Tones()), ear, every=4)
+    loop.judges.append(light)
+    return loop, light
+
+
+def valid_lines(loop: Loop) -> dict[int, dict[str, Any]]:
+    return {line["step"]: line for line in loop.journal.read() if line["kind"] == "valid"}
+
+
+def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_loss_says(
+    place: Place, tmp_path: Path
+) -> None:
+    ear = open_ear(moody_listener(tmp_path, ["bad", "good", "perfect", "bad"]))
+    loop, _ = judged(place, tmp_path / "run", ear)
+    outcome = loop.go(0)
+    lines = valid_lines(loop)
+    assert [lines[step]["heard"]["cer"] for step in (0, 4, 8, 12)] == [1.0, 1 / 8, 0.0, 1.0]
+    assert [lines[step]["best_step"] for step in (4, 8, 12)] == [4, 8, 8]
+    assert outcome.standing.best_step == 8
+    assert outcome.standing.best_loss == lines[8]["speech_loss"]
+    assert outcome.standing.rounds_without_better == 1
+    assert loop.run_folder.step(8).is_dir()
+    assert History.of(loop.journal.read()).held_out("heard", "cer") == [(0, 1.0), (4, 1 / 8), (8, 0.0), (12, 1.0)]
+
+
+def test_a_run_that_is_gone_on_with_takes_the_same_step_for_the_best(place: Place, tmp_path: Path) -> None:
+    ear = open_ear(moody_listener(tmp_path, ["bad", "perfect", "good", "bad"]))
+    first, _ = judged(place, tmp_path / "run", ear)
+    first.guards.append(lambda step, _found: "enough" if step == 8 else None)
+    assert first.go(0).step == 8
+    again, _ = judged(place, tmp_path / "run", ear)
+    start = resumed(again)
+    assert start == 8
+    assert again.go(start).standing.best_step == 4
+
+
+def test_where_nothing_can_be_heard_the_loss_goes_on_deciding_and_the_reason_stands_in_the_journal(
+    place: Place, tmp_path: Path
+) -> None:
+    deaf, _ = judged(place, tmp_path / "deaf", Ear(None, "nobody is here"))
+    plain = loop_of(place, tmp_path / "plain", OPTIONS, EVERY)
+    assert deaf.go(0).standing == plain.go(0).standing
+    assert valid_lines(deaf)[4]["heard"] == {"why": "nobody is here", "within": True}
+    mute, _ = judged(place, tmp_path / "mute", open_ear(parrot(tmp_path, "x")), sound=Sound(None, "no sound"))
+    mute.go(0)
+    assert valid_lines(mute)[4]["heard"]["why"] == "no sound"
+
+
+def test_listening_leaves_no_trace_in_training(place: Place, tmp_path: Path) -> None:
+    loop, _ = judged(place, tmp_path / "heard", open_ear(parrot(tmp_path, "abcd")))
+    plain = loop_of(place, tmp_path / "plain", OPTIONS, EVERY)
+    loop.go(0)
+    plain.go(0)
+    for group, tensors in plain.stepper.trained.tensors().items():
+        for name, tensor in tensors.items():
+            assert tensor.equal(loop.stepper.trained.tensors()[group][name]), name
+
+
+def test_a_step_past_the_bound_on_old_languages_is_never_the_best(place: Place, tmp_path: Path) -> None:
+    loop, light = judged(place, tmp_path / "run", Ear(None, "nobody"))
+    found = loop.validations["am"].run()
+    loop.standing = type(loop.standing)(first={"am": found.speech_loss, "en": 1.0})
+    loop.bound = Bound(0.05, frozenset({"en"}))
+    worse = type(found)(found.text_loss, 2.0, None, None, 3)
+    assert not light._is_within({"am": found, "en": worse})
+    assert light._is_within({"am": found, "en": type(found)(0.0, 1.0, None, None, 3)})
+    assert not light._decide(4, [Heard(4, 0.0, within=False)], {"am": found})
+    assert light._decide(8, [Heard(4, 0.0, within=False), Heard(8, 0.5, within=True)], {"am": found})
+    assert loop.standing.best_step == 8
+
+
+def test_a_process_that_does_not_write_does_not_listen(place: Place, tmp_path: Path) -> None:
+    loop, light = judged(place, tmp_path / "run", open_ear(parrot(tmp_path, "abcd")))
+    assert light._heard(4)["sentences"] == 2
+    loop.stepper.group = Processes(rank=1)
+    assert light._heard(4) == {}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    return make_run("tiny", tmp_path_factory.mktemp("whole"))
+
+
+def test_a_runs_own_judge_speaks_built_in_sentences_in_held_out_voices(run: WholeRun, tmp_path: Path) -> None:
+    settings = run.settings()
+    course = open_course(run.folder, settings, family("tiny"), run.files)
+    loop = _loop(course, Processes())
+    light = light_evaluation(course, loop, parrot(tmp_path, "ሰላም"), every=2)
+    assert len(light.sentences) == 16
+    assert light.sentences[0].phones
+    assert all(voice.name.startswith("valid/") for voice in light.voices)
+    assert light.sound.vocoder is not None
+    assert light.ear.deaf_to("am") == ""

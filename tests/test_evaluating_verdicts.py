@@ -1,0 +1,131 @@
+"""The checklist: every point is ticked or crossed by what was measured, and by nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voxgraft.evaluating.judging import Evaluation
+from voxgraft.evaluating.proofs import Change, Kept
+from voxgraft.evaluating.rates import Score, unmeasured
+from voxgraft.evaluating.scoring import Row
+from voxgraft.evaluating.verdicts import checklist, kept_word, main_error, worst_change, written
+
+
+class Graft:
+    """What the checklist asks of a system."""
+
+    def __init__(self, mode: str = "gated") -> None:
+        self.mode, self.keeps_base, self.gate = mode, mode == "gated", None
+
+
+def measured(value: float, spread: float = 0.01) -> Score:
+    return Score(value, value - spread, value + spread, 100)
+
+
+def row(who: str, language: str = "am", **scores: float | Score) -> Row:
+    made = {name: one if isinstance(one, Score) else measured(one) for name, one in scores.items()}
+    return Row(language, who, who, made)
+
+
+def kept(language: str = "en", *, equal: bool | None = True) -> Kept:
+    return Kept(
+        language, equal, 0.0 if equal else 0.3, 1000, 10, 10, measured(0.0), "" if equal is not None else "mute"
+    )
+
+
+def found(*rows: Row, kept_languages: tuple[Kept, ...] = (kept(),), changed: int = 0) -> Evaluation:
+    return Evaluation("am", list(rows), list(kept_languages), Change(changed, 5000, ()))
+
+
+def answers(evaluation: Evaluation, mode: str = "gated") -> dict[str, str]:
+    return {point.name: point.answer for point in checklist(evaluation, Graft(mode))}  # type: ignore[arg-type]
+
+
+GOOD: dict[str, Any] = {
+    "phone_error": 0.04,
+    "text_use": 1.2,
+    "runaway": Score(0.0, 0, 0, 100),
+    "cut": 0.01,
+    "duration": 1.02,
+}
+
+
+def test_a_graft_that_speaks_and_loses_nothing_has_every_point() -> None:
+    rows = (row("after", **GOOD), row("before", phone_error=0.9), row("shuffled", phone_error=0.85))
+    assert answers(found(*rows, row("codec", phone_error=0.02))) == dict.fromkeys(
+        ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "pace"), "yes"
+    )
+
+
+def test_speech_that_is_no_better_than_the_controls_is_not_understood() -> None:
+    for control in ("before", "shuffled"):
+        rows = (row("after", phone_error=0.5), row(control, phone_error=0.505))
+        assert answers(found(*rows))["speaks"] == "no"
+    assert answers(found(row("after", phone_error=0.5)))["speaks"] == "unknown"
+
+
+def test_what_was_not_measured_is_neither_ticked_nor_crossed_and_says_why() -> None:
+    nothing: dict[str, Any] = dict.fromkeys(("phone_error", "cer", "text_use", "runaway"), unmeasured("no sound"))
+    silent = row("after", **nothing)
+    evaluation = found(silent, kept_languages=())
+    assert answers(evaluation) == {
+        "base-values": "yes",
+        "old-languages": "unknown",
+        "speaks": "unknown",
+        "near-mark": "unknown",
+        "reads": "unknown",
+        "stops": "unknown",
+        "pace": "unknown",
+    }
+    assert all(point.found for point in checklist(evaluation, Graft()))  # type: ignore[arg-type]
+    assert kept_word(evaluation) == "not measured"
+    assert kept_word(found(silent, kept_languages=(kept(), kept("fr", equal=None)))) == "not measured"
+    assert main_error(evaluation) is None
+
+
+def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
+    rows = (row("after", cer=0.98), row("recordings", cer=0.97))
+    assert answers(found(*rows))["near-mark"] == "unknown"
+    assert answers(found(row("after", cer=0.2), row("recordings", cer=0.1)))["near-mark"] == "no"
+
+
+def test_a_promise_that_is_broken_is_crossed_and_where_none_was_made_the_change_decides() -> None:
+    broken = (kept(), kept("fr", equal=False))
+    rows = (row("before", "fr", phone_error=0.06), row("after", "fr", phone_error=0.065), row("after", **GOOD))
+    assert answers(found(*rows, kept_languages=broken, changed=3))["old-languages"] == "no"
+    assert answers(found(*rows, kept_languages=broken, changed=3))["base-values"] == "no"
+    assert answers(found(*rows, kept_languages=broken, changed=3), "merged")["old-languages"] == "yes"
+    lost = (row("before", "fr", phone_error=0.06), row("after", "fr", phone_error=0.5), row("after", **GOOD))
+    assert answers(found(*lost, kept_languages=broken), "merged")["old-languages"] == "no"
+
+
+def test_the_worst_change_is_the_highest_and_nothing_where_logits_are_equal() -> None:
+    rows = (
+        row("before", "en", cer=0.1),
+        row("after", "en", cer=0.2),
+        row("before", "fr", cer=0.1),
+        row("after", "fr", cer=0.15),
+    )
+    unequal = (kept("en", equal=False), kept("fr", equal=False))
+    worst = worst_change(found(*rows, kept_languages=unequal), "cer")
+    assert worst is not None
+    assert worst[0] == "en"
+    assert worst[1] == pytest.approx(0.1)
+    assert worst_change(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer") in (("en", 0.0), ("fr", 0.0))
+    assert worst_change(found(*rows, kept_languages=()), "cer") is None
+
+
+def test_failures_to_stop_and_a_wrong_pace_are_crossed() -> None:
+    assert answers(found(row("after", runaway=0.03, cut=0.0)))["stops"] == "no"
+    assert answers(found(row("after", runaway=0.0, cut=0.05)))["stops"] == "no"
+    assert answers(found(row("after", duration=1.6)))["pace"] == "no"
+    assert answers(found(row("after", text_use=0.05)))["reads"] == "no"
+
+
+def test_scores_are_written_as_people_read_them() -> None:
+    assert written("cer", Score(0.0463)) == "4.6 %"
+    assert written("kl", Score(-0.00001)) == "0.000"
+    assert written("duration", Score(1.0)) == "1.00"
+    assert written("cer", unmeasured("no")) == "–"

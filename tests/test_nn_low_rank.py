@@ -1,0 +1,25 @@
+"""A layer and its adapter as one product: the same result and the same gradients as two."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from voxgraft.nn.low_rank import linear_as_one
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_one_product_is_the_layer_and_its_adapter(has_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, down, up = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((11, 6), (9, 6), (3, 6), (9, 3))
+    )
+    bias = torch.randn(9, generator=generator, dtype=torch.float64) if has_bias else None
+    asked = [value.requires_grad_() for value in (x, down, up)]
+    plain = torch.nn.functional.linear(x, weight, bias) + (x @ down.T) @ up.T
+    as_one = linear_as_one(x, weight, bias, down, up)
+    torch.testing.assert_close(as_one, plain)
+    weights = torch.randn(*plain.shape, generator=generator, dtype=torch.float64)
+    expected = torch.autograd.grad((plain * weights).sum(), asked)
+    for found, wanted in zip(torch.autograd.grad((as_one * weights).sum(), asked), expected, strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -1,0 +1,273 @@
+"""The tiny family: voices by name, a codec at both ends, told from Chatterbox by its tensors; and how its base is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import voxgraft
+from recipes.tiny_base.base_batches import joined, order, shelves
+from recipes.tiny_base.base_steps import BaseSettings, RowContext, Trainer, row_losses
+from recipes.tiny_base.tokenizer import Speller
+from recipes.tiny_base.train_base import TOY, toy_examples, train_on, write_card
+from tests.contract.test_encoders import clip
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.errors import ConfigError, FileError, VoxgraftError
+from voxgraft.families import family, family_of
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.generate import Prompt, generate
+from voxgraft.families.layout import lay_out
+from voxgraft.families.model import losses, pack
+from voxgraft.families.opening import open_model
+from voxgraft.families.random_base import make_random_base
+from voxgraft.families.tiny.encoder import TinyEncoder, open_codec
+from voxgraft.families.tiny.model import TinyCondition, TinyT3
+from voxgraft.families.tiny.text import TinyFront
+from voxgraft.families.tiny.tokenizer_file import tokenizer_document
+from voxgraft.new import new
+from voxgraft.settings import NewSettings, ShowSettings
+from voxgraft.show import show
+from voxgraft.tables import family_of_checkpoint
+from voxgraft.text.texts import proof_corpus
+from voxgraft.tokenizers import open_tokenizer
+
+TINY = family("tiny")
+SAMPLES_A_CODE = 640
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
+    return make_random_base("tiny", tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture
+def copied(files: BaseFiles, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(files.folder, tmp_path / "base"))
+
+
+# ---- which base it is ----------------------------------------------------------------------------------------------
+
+
+def test_a_tiny_folder_is_no_chatterbox_and_a_chatterbox_folder_no_tiny_one(files: BaseFiles, tmp_path: Path) -> None:
+    other = make_random_base("chatterbox", tmp_path / "chatterbox")
+    assert (family_of(files.folder).name, family_of(other.folder).name) == ("tiny", "chatterbox")
+    for folder, wrong in ((files.folder, "chatterbox"), (other.folder, "tiny")):
+        with pytest.raises(FileError):
+            family(wrong).files(folder)
+
+
+def test_a_checkpoint_by_itself_is_told_by_its_tensors(files: BaseFiles, tmp_path: Path) -> None:
+    other = make_random_base("chatterbox", tmp_path / "chatterbox")
+    for path, name in ((files.checkpoint, "tiny"), (other.checkpoint, "chatterbox")):
+        with open_checkpoint(path) as checkpoint:
+            assert family_of_checkpoint(checkpoint, None).name == name
+        assert show(ShowSettings(base=path, fingerprint=False)).family == name
+
+
+@pytest.mark.parametrize("name", ["t3.safetensors", "tokenizer.json", "voices.json"])
+def test_a_missing_file_is_named(copied: Path, name: str) -> None:
+    (copied / name).unlink()
+    with pytest.raises(FileError, match=name.replace(".", r"\.")):
+        TINY.files(copied)
+
+
+def test_the_word_tiny_means_the_built_in_base(tmp_path: Path) -> None:
+    settings = NewSettings(run=tmp_path / "run", base=Path("tiny"), language="am")
+    folder = Path(voxgraft.__file__).parent / "data" / "tiny"
+    if folder.is_dir():
+        assert new(settings).settings.base == folder == TINY.shipped()
+        return
+    with pytest.raises(FileError) as caught:
+        new(settings)
+    assert caught.value.code == "base-not-shipped"
+
+
+def test_a_folder_of_that_name_comes_before_the_built_in_base(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied.rename(tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path)
+    made = new(NewSettings(run=Path("run"), base=Path("tiny"), language="am"))
+    assert made.settings.base == Path("../tiny")
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "prepared"),
+    [
+        ("Hello,  World!", "en", "[en]hello,[SPACE]world!"),
+        ("L’Été — c'est “là”; oui", "fr", "[fr]l'été[SPACE]-[SPACE]c'est[SPACE]là,[SPACE]oui"),
+        ("ሰላም። እንዴት ነህ?", None, "ሰላም።[SPACE]እንዴት[SPACE]ነህ?"),
+        ("a [en] & <b> → c", None, "a[SPACE]en[SPACE]b[SPACE]c"),
+        ("e\u0301te\u0301", "fr", "[fr]été"),
+    ],
+)
+def test_text_is_brought_into_lower_case_letters_and_simple_punctuation(
+    text: str, language: str | None, prepared: str
+) -> None:
+    front = TinyFront()
+    assert front.prepare(front.clean(text), language) == prepared
+
+
+def test_the_recipe_spells_as_the_tokenizer_library_does(files: BaseFiles) -> None:
+    library = open_tokenizer(files.tokenizer)
+    speller = Speller(json.loads(files.tokenizer.read_text(encoding="utf-8")))
+    front, merged = TinyFront(), 0
+    sentences = [(code, sentence) for code, sentence in proof_corpus() if code in TINY.languages]
+    assert len(sentences) > 50
+    for code, sentence in sentences:
+        ids = speller.ids(sentence, code)
+        assert ids == library.encode(front.prepare(front.clean(sentence), code))
+        merged += sum(len(library.pieces[token] or "") == 2 for token in ids)
+    assert merged > 100
+
+
+def test_pieces_that_occur_too_rarely_are_left_out() -> None:
+    vocabulary = tokenizer_document(["aba[SPACE]aba"] * 9 + ["x"], 40, min_count=5)["model"]["vocab"]
+    assert {"aba", "[en]"} <= set(vocabulary)
+    assert "x" not in vocabulary
+    assert len(vocabulary) == 40
+
+
+# ---- voices, codes and sound ---------------------------------------------------------------------------------------
+
+
+def test_a_voice_that_is_not_in_the_table_is_refused_with_the_names_that_are(files: BaseFiles) -> None:
+    with pytest.raises(ConfigError, match="one of one, two, three, four") as caught:
+        TINY.voice(files, "thre")
+    assert caught.value.code == "voice-unknown"
+    assert "`three`" in caught.value.finding.cure
+
+
+def test_families_without_voices_of_their_own_say_so(tmp_path: Path) -> None:
+    other = make_random_base("chatterbox", tmp_path / "chatterbox")
+    kind = family("chatterbox")
+    assert kind.vocoder(other) is None
+    with pytest.raises(ConfigError, match="speaks like a recording"):
+        kind.voice(other, "one")
+
+
+def test_clips_have_the_speaker_that_was_named(files: BaseFiles) -> None:
+    encoder = TINY.encoder(files, open_model(TINY, files))
+    assert isinstance(encoder, TinyEncoder)
+    waves = [clip(1.0, 0), clip(0.6, 1)]
+    found = encoder.encode(waves, ["three", "one"])
+    assert [one.voice["speaker"].tolist() for one in found] == [[2], [0]]
+    assert [len(one.codes) for one in found] == [25, 15]
+    with pytest.raises(VoxgraftError, match="one, two, three, four"):
+        encoder.encode(waves, ["three", "nobody"])
+
+
+def test_codes_become_sound_and_each_utterance_sounds_as_if_alone(files: BaseFiles) -> None:
+    vocoder = TINY.vocoder(files)
+    assert vocoder is not None
+    voices = [TINY.voice(files, name) for name in ("one", "four", "one", "two")]
+    codes: list[list[int]] = [[5, 6, 7], [5, 6, 7], [], [2559] * 9]
+    waves = vocoder.sound(codes, voices)
+    assert [len(wave) for wave in waves] == [SAMPLES_A_CODE * len(own) for own in codes]
+    assert all(np.isfinite(wave).all() and wave.dtype == np.float32 for wave in waves)
+    assert not np.array_equal(waves[0], waves[1])
+    assert np.array_equal(vocoder.sound(codes[:1], voices[:1])[0], waves[0])
+
+
+def test_a_table_of_other_speakers_than_the_codecs_is_refused(copied: Path) -> None:
+    table = json.loads((copied / "voices.json").read_text())
+    (copied / "voices.json").write_text(json.dumps({**table, "speakers": ["two", "one", "three", "four"]}))
+    with pytest.raises(FileError) as caught:
+        open_codec(copied)
+    assert caught.value.code == "voices-broken"
+
+
+@pytest.mark.parametrize("speakers", [[], ["one", "one"], "one", [1, 2], None])
+def test_a_table_that_names_nobody_or_one_twice_is_refused(copied: Path, speakers: object) -> None:
+    table = json.loads((copied / "voices.json").read_text())
+    (copied / "voices.json").write_text(json.dumps({**table, "speakers": speakers}))
+    with pytest.raises(FileError) as caught:
+        TINY.voices(TINY.files(copied))
+    assert caught.value.code == "voices-broken"
+
+
+# ---- the recipe ----------------------------------------------------------------------------------------------------
+
+
+def toy_speller(settings: BaseSettings = TOY) -> tuple[Speller, TinyT3]:
+    front = TinyFront()
+    texts = [front.prepare(front.clean(example.text), None) for example in toy_examples(40, 0)]
+    document = tokenizer_document(texts, settings.size.text_rows)
+    torch.manual_seed(0)
+    return Speller(document), TinyT3(settings.size)
+
+
+@torch.no_grad()
+def test_rows_of_fixed_length_have_the_losses_of_a_pack() -> None:
+    speller, model = toy_speller()
+    examples = toy_examples(40, 0) + joined(toy_examples(40, 0), 0.3, 0)
+    sums = torch.zeros(2)
+    for shelf in shelves(examples, speller, TOY.size, 1_000):
+        context = RowContext(len(shelf), shelf.rows.ids.shape[1], torch.device("cpu"))
+        sums += torch.stack(row_losses(model, shelf.rows, context))
+    laid_out = [lay_out(model.frame, speller.ids(one.text, one.language), one.codes) for one in examples]
+    conditions = [TinyCondition(np.array([one.speaker])) for one in examples]
+    packed = losses(model, pack(model, laid_out, conditions))
+    assert sums.tolist() == pytest.approx([float(packed.text_sum), float(packed.speech_sum)], rel=1e-5)
+
+
+def test_an_epoch_shows_almost_every_utterance_once_and_the_next_in_another_order() -> None:
+    speller, _ = toy_speller()
+    kept = shelves(toy_examples(200, 1), speller, TOY.size, 1_000)
+    batches = sum(len(shelf) // shelf.batch for shelf in kept)
+    source = order(kept, seed=3)
+    epochs = [[next(source) for _ in range(batches)] for _ in range(2)]
+    for epoch in epochs:
+        seen = [(shelf, int(place)) for shelf, places in epoch for place in places]
+        assert len(set(seen)) == len(seen) >= 150
+    assert [shelf_and_first(one) for one in epochs[0]] != [shelf_and_first(one) for one in epochs[1]]
+
+
+def shelf_and_first(batch: tuple[int, torch.Tensor]) -> tuple[int, int]:
+    return batch[0], int(batch[1][0])
+
+
+def test_training_leaves_neither_dropout_nor_another_name_in_the_model() -> None:
+    speller, model = toy_speller()
+    names = list(model.state_dict())
+    settings = replace(TOY, steps=2, dropout=0.5)
+    trainer = Trainer(model, shelves(toy_examples(40, 0), speller, TOY.size, 1_000), settings)
+    before = model.speech_head.weight.detach().clone()
+    assert trainer.run(dict, 60.0, lambda _line: None) == 2
+    assert list(model.state_dict()) == names
+    assert not torch.equal(model.speech_head.weight, before)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_trained_base_is_a_base_that_says_what_it_learnt(tmp_path: Path) -> None:
+    """Languages of three letters are learnt in seconds, and what was held out is then spoken code by code."""
+    examples = toy_examples(500, 0, "abc")
+    settings = replace(TOY, steps=200, seconds=120.0, batch_positions=600, joined_share=0.0, spoiled=0.0)
+    card = write_card(
+        tmp_path / "base", train_on(examples[8:], examples[:8], ("one", "two"), tmp_path / "base", settings)
+    )
+    files = TINY.files(tmp_path / "base")
+    assert card["trained"]["steps"] == 200
+    assert set(card["files"]) == {"t3.safetensors", "tokenizer.json", "voices.json"}
+    model = open_model(TINY, files)
+    assert show(ShowSettings(base=files.folder)).exit_code == 0
+    library, front = open_tokenizer(files.tokenizer), TinyFront()
+    prompts = [
+        Prompt(
+            library.encode(front.prepare(front.clean(one.text), one.language)),
+            TINY.condition(TINY.voice(files, ("one", "two")[one.speaker])),
+        )
+        for one in examples[:8]
+    ]
+    spoken = generate(model, prompts, replace(TINY.stock_sampling(), temperature=0.0))
+    right = sum(said.codes == one.codes.tolist() for said, one in zip(spoken, examples, strict=False))
+    assert right >= 6

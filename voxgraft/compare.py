@@ -1,0 +1,155 @@
+"""The verb `compare`: several evaluated runs in one picture, what they learnt across and what it cost up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import ConfigError
+from voxgraft.evaluating.compared_picture import Dot, picture_of
+from voxgraft.evaluating.judging import AFTER, BEFORE
+from voxgraft.evaluating.rates import Score
+from voxgraft.evaluating.scores_file import SCORES_NAME, ReadScores, read_scores
+from voxgraft.evaluating.verdicts import title_of, written
+from voxgraft.files import existing_folder, is_file, is_folder, replacing, require_free
+from voxgraft.pictures import Format
+from voxgraft.results import Line, Table
+from voxgraft.run import RunFolder
+from voxgraft.settings import ComparedMeasure, CompareSettings
+
+__all__ = ["CompareResult", "Compared", "compare"]
+
+FORMATS: tuple[Format, ...] = ("png", "svg")
+PREFERRED: tuple[ComparedMeasure, ...] = ("phone_error", "cer", "speech_loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One evaluation in the picture."""
+
+    name: str
+    scores: ReadScores
+    error: Score
+    worst: tuple[str, float] | None
+    """The base language that has lost most, and how much; None where that was not measured."""
+    word: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scores": str(self.scores.path),
+            "mode": self.scores.about.get("mode"),
+            "step": self.scores.about.get("step"),
+            "language": self.scores.language,
+            "error": self.error.to_json(),
+            "worst_language": self.worst[0] if self.worst else None,
+            "worst_change": self.worst[1] if self.worst else None,
+            "logits": self.word,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CompareResult:
+    """The picture and its table."""
+
+    measure: str
+    runs: tuple[Compared, ...]
+    files: tuple[Path, ...]
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        runs = {run.name: run.to_json() for run in self.runs}
+        return {"measure": self.measure, "runs": runs, "files": [str(path) for path in self.files]}
+
+    def lines(self) -> list[Line]:
+        columns = ("run", "way", "step", f"{title_of(self.measure)}, new", "95 of 100", "worst old", "change", "logits")
+        rows = tuple(_row(run, self.measure) for run in self.runs)
+        return [Table(columns, rows), *(f"picture: {path}" for path in self.files)]
+
+
+def compare(settings: CompareSettings) -> CompareResult:
+    """Read every evaluation, and draw all that have the measure."""
+    stem = settings.output.with_suffix("") if settings.output.suffix in (".png", ".svg") else settings.output
+    files = tuple(stem.with_name(f"{stem.name}.{form}") for form in FORMATS)
+    for path in files:
+        require_free(path, overwrite=settings.overwrite)
+    found = {name: read_scores(path) for name, path in _named(settings).items()}
+    measure = settings.measure or _common_measure(found.values())
+    runs = tuple(_compared(name, one, measure) for name, one in found.items())
+    if not any(run.error.value is not None for run in runs):
+        tried = ", ".join(f"{run.name}: {run.error.why}" for run in runs[:4])
+        raise ConfigError("compare-nothing", f"nobody has {title_of(measure)} of a new language ({tried})")
+    dots = [Dot(run.name, run.error, run.worst, run.scores.about.get("mode") or "?") for run in runs]
+    pictures = picture_of(dots, measure)
+    for path, form in zip(files, FORMATS, strict=True):
+        with replacing(path, overwrite=settings.overwrite) as stream:
+            stream.write(pictures[form])
+    return CompareResult(measure, runs, files)
+
+
+def _named(settings: CompareSettings) -> dict[str, Path]:
+    """Every scores.json by the name of its run; where two have one name, by their paths."""
+    places: list[tuple[str, Path, Path]] = []
+    for path in settings.runs:
+        if is_file(path):
+            places.append((path.resolve().parent.name, path, path))
+        elif is_file(existing_folder(path) / SCORES_NAME):
+            places.append((path.resolve().name, path, path / SCORES_NAME))
+        else:
+            places.append((path.resolve().name, path, _of_run(path, settings.name)))
+    names = [name for name, _, _ in places]
+    return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}
+
+
+def _of_run(path: Path, name: str) -> Path:
+    scores = RunFolder(path).eval / name / SCORES_NAME
+    if not is_file(scores):
+        there = [one.name for one in sorted(RunFolder(path).eval.iterdir())] if is_folder(RunFolder(path).eval) else []
+        expected = f"one of its evaluations: {', '.join(there)}" if there else "an evaluation"
+        cure = f"evaluate it first: voxgraft evaluate {path}"
+        raise ConfigError(
+            "compare-nothing", f"{path} has no evaluation {name!r}", expected=expected, where=path, cure=cure
+        )
+    return scores
+
+
+def _common_measure(found: Collection[ReadScores]) -> ComparedMeasure:
+    """The first measure that every evaluation has of its new language; of none, the one that most have."""
+    counts = {
+        name: sum(one.score(one.language or "", AFTER, name).value is not None for one in found) for name in PREFERRED
+    }
+    return max(PREFERRED, key=lambda name: (counts[name], -PREFERRED.index(name)))
+
+
+def _compared(name: str, scores: ReadScores, measure: str) -> Compared:
+    error = scores.score(scores.language or "", AFTER, measure)
+    changes = {}
+    for language, equal in scores.equal.items():
+        old, new = (scores.score(language, who, measure).value for who in (BEFORE, AFTER))
+        if equal:
+            changes[language] = 0.0  # proven: what differs is nothing
+        elif old is not None and new is not None:
+            changes[language] = new - old
+    worst = max(changes.items(), key=lambda item: item[1]) if changes else None
+    answers = list(scores.equal.values())
+    word = "not measured" if not answers or None in answers else "equal" if all(answers) else "not equal"
+    return Compared(name, scores, error, worst, word)
+
+
+def _row(run: Compared, measure: str) -> tuple[str, ...]:
+    step = run.scores.about.get("step")
+    low, high = run.error.low, run.error.high
+    interval = f"{written(measure, Score(low))} to {written(measure, Score(high))}" if low is not None else "–"
+    language, change = run.worst or ("–", None)
+    points = "–" if change is None else f"{100 * change:+.1f} points" if measure != "speech_loss" else f"{change:+.3f}"
+    return (
+        run.name,
+        str(run.scores.about.get("mode") or "–"),
+        f"{step:,}" if isinstance(step, int) else "–",
+        written(measure, run.error),
+        interval,
+        language,
+        points,
+        run.word,
+    )

@@ -1,0 +1,208 @@
+"""The verb `evaluate`: speak fixed sentences with the base and with what was made of it, listen, score, and report."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxgraft import __version__
+from voxgraft.errors import ConfigError, GraftError
+from voxgraft.evaluating.hearing import Ear, open_ear
+from voxgraft.evaluating.judging import AFTER, Evaluation, Judge
+from voxgraft.evaluating.marks import codec_mark, read_recordings, recordings_mark
+from voxgraft.evaluating.overlap import overlap_of
+from voxgraft.evaluating.report import report_html
+from voxgraft.evaluating.scores_file import SCORES_NAME, scores_json
+from voxgraft.evaluating.scoring import MEASURES
+from voxgraft.evaluating.sentences import SentenceSet, sets_of
+from voxgraft.evaluating.sound import Sound, open_sound, open_voice_ear
+from voxgraft.evaluating.subjects import Subject, require_output, subject_of
+from voxgraft.evaluating.systems import System, base_system
+from voxgraft.evaluating.verdicts import Point, checklist, kept_word, written
+from voxgraft.evaluating.voices import voices_of
+from voxgraft.files import replacing_folder, write_json, write_text
+from voxgraft.results import Line, Styled, Table, styled
+from voxgraft.settings import EvaluateSettings
+from voxgraft.tokenizers import open_tokenizer
+
+__all__ = ["REPORT_NAME", "EvaluateResult", "evaluate"]
+
+REPORT_NAME = "report.html"
+SIGNS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateResult:
+    """What was found, and where its files are."""
+
+    folder: Path
+    document: Mapping[str, Any]
+    evaluation: Evaluation
+    points: tuple[Point, ...]
+    broken: bool
+    """Whether old languages are not what the base's own promise says."""
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.broken else 0
+
+    def to_json(self) -> dict[str, Any]:
+        brief = {key: value for key, value in self.document.items() if key != "utterances"}
+        return {"folder": str(self.folder), **brief}
+
+    def lines(self) -> list[Line]:
+        found = self.evaluation
+        rows = tuple(
+            (row.language, row.title, *(written(measure.name, row.score(measure.name)) for measure in _shown(found)))
+            for row in found.rows
+        )
+        columns = ("language", "who", *(measure.title for measure in _shown(found)))
+        lines: list[Line] = [Table(columns, rows), *_listened(self.document)]
+        lines.append(_kept_line(found))
+        lines += [styled((SIGNS[point.answer]), f" {point.question} {point.found}") for point in self.points]
+        return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / REPORT_NAME}"]
+
+
+def evaluate(settings: EvaluateSettings) -> EvaluateResult:
+    """Judge a run, a graft or a checkpoint against its base."""
+    subject = subject_of(settings)
+    folder = require_output(subject, settings)
+    ear = open_ear(settings.listener)
+    base, after = base_system(subject.place), subject.open()
+    sets = _sentence_sets(settings, subject, after)
+    recordings = read_recordings(settings.recordings, _new_language(after)) if settings.recordings else []
+    sound = open_sound(subject.place)
+    held_out = subject.held_out
+    clips = held_out.sets.get(after.spelling.language or "") or held_out.all_sets
+    voices = voices_of(base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
+    voice_ear = open_voice_ear(base, subject.place, voices[0].clip)
+    judge = Judge(base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players)
+    found = judge.run()
+    for language in found.languages:
+        own = held_out.sets.get(language, ())
+        found.add(codec_mark(own, language, sound, ear, sets, settings.seed))
+    found.add(recordings_mark(recordings, ear, settings.seed))
+    points = checklist(found, after)
+    about = _about(settings, subject, after, sets, (sound, ear), [voice.name for voice in voices])
+    document = scores_json(about, found, points)
+    with replacing_folder(folder) as new:
+        write_json(new / SCORES_NAME, document)
+        write_text(new / REPORT_NAME, report_html(document, found, points, subject.history))
+    broken = after.keeps_base and kept_word(found) == "not equal"
+    return EvaluateResult(folder, document, found, tuple(points), broken)
+
+
+def _new_language(after: System) -> str:
+    if after.spelling.language is None:
+        found = f"recordings are given, and {after.name} has no new language"
+        raise ConfigError("evaluate-language", found, expected="--language")
+    return after.spelling.language
+
+
+def _sentence_sets(settings: EvaluateSettings, subject: Subject, after: System) -> dict[str, SentenceSet]:
+    """Of the new language, and of the base languages that are asked for or that have sentences."""
+    spoken = _languages(subject)
+    new = after.spelling.language
+    if strange := [name for name in settings.languages if name not in spoken or name == new]:
+        known = ", ".join(spoken)
+        raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
+    named = {path.stem for path in settings.sentences}
+    old = [
+        name
+        for name in spoken
+        if name != new and (not settings.languages or name in settings.languages or name in named)
+    ]
+    sets = sets_of([*([new] if new else []), *old], settings.sentences, settings.most)
+    if new is not None and new not in sets:
+        found = f"there are no sentences in {new}"
+        raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
+    if not sets:
+        raise GraftError("sentences-missing", "there are no sentences in any language of the base", where=subject.path)
+    return sets
+
+
+def _languages(subject: Subject) -> tuple[str, ...]:
+    """Languages that the base speaks, by its release."""
+    family, files = subject.place.family, subject.place.files
+    return tuple(family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages)
+
+
+def _about(
+    settings: EvaluateSettings,
+    subject: Subject,
+    after: System,
+    sets: Mapping[str, SentenceSet],
+    heard_by: tuple[Sound, Ear],
+    voices: Sequence[str],
+) -> dict[str, Any]:
+    sound, ear = heard_by
+    place, listener = subject.place, ear.listener
+    return {
+        "name": settings.name,
+        "subject": {
+            "kind": subject.kind,
+            "path": str(subject.path.resolve()),
+            "title": subject.path.resolve().name,
+            "family": place.family.name,
+            "system": after.name,
+            "mode": after.mode,
+            "step": after.step,
+            "label": after.label,
+            "keeps_base": after.keeps_base,
+        },
+        "base": str(place.files.folder.resolve()),
+        "listener": {
+            "name": None if listener is None or sound.vocoder is None else listener.name,
+            "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
+            "why": sound.why or ear.why,
+        },
+        "sentences": {language: _about_sentences(found, subject) for language, found in sets.items()},
+        "voices": list(voices),
+        "sampling": asdict(place.family.stock_sampling()),
+        "seed": settings.seed,
+        "device": place.device,
+        "dtype": str(place.dtype).removeprefix("torch."),
+        "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _about_sentences(found: SentenceSet, subject: Subject) -> dict[str, Any]:
+    """Where sentences come from, and whether training has had them, as far as that is known."""
+    about: dict[str, Any] = {
+        "source": found.source,
+        "sha256": found.sha256,
+        "count": len(found.sentences),
+        "rare": sum(bool(one.rare) for one in found.sentences),
+    }
+    texts = subject.trained_on
+    if texts is None or texts.language != found.language:
+        return {**about, "training": "what the base was trained on is not known here"}
+    if texts.texts is None:
+        return {**about, "training": texts.why}
+    return {**about, **overlap_of(found, texts.texts).to_json()}
+
+
+def _shown(found: Evaluation) -> list[Any]:
+    """Measures that any row has: a column of dashes says nothing."""
+    return [one for one in MEASURES if any(row.score(one.name).value is not None for row in found.rows)]
+
+
+def _listened(document: Mapping[str, Any]) -> list[Line]:
+    listener = document["listener"]
+    if listener["name"] is None:
+        return [styled(("nothing was listened to: ", "bold"), str(listener["why"]))]
+    return [f"listener: {listener['name']}; intervals hold 95 of 100 draws of the sentences and are in {SCORES_NAME}"]
+
+
+def _kept_line(found: Evaluation) -> Styled:
+    word = kept_word(found)
+    style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
+    names = ", ".join(kept.language for kept in found.kept) or "no language"
+    row = found.row(found.kept[0].language, AFTER) if found.kept else None
+    with_what = f" with and without {row.title}" if row else ""
+    return styled(f"base speech logits{with_what} ({names}): ", (word, style))

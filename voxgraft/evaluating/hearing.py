@@ -1,0 +1,122 @@
+"""What a listener makes of waveforms, and how far that is from what was meant. Knows no models.
+
+A wave without a sample is silence, and nothing is heard in it; very short ones are given to the listener with silence
+behind them, since some listeners take no shorter ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft import progress
+from voxgraft.errors import VoxgraftError
+from voxgraft.evaluating.forms import SPACELESS, letters, phones_form, words
+from voxgraft.evaluating.rates import Score, Tally, error_rate, tally, unmeasured
+from voxgraft.evaluating.sentences import Sentence
+from voxgraft.listening import Heard, Listener, open_listener
+
+__all__ = ["ERRORS", "Ear", "errors_of", "open_ear", "sentence_error"]
+
+Wave = NDArray[np.float32]
+AT_ONCE = 16
+"""Waves that a listener is given in one call."""
+ERRORS = ("phone_error", "cer", "wer")
+NOTHING = Heard("", ())
+MIN_SECONDS = 0.25
+BUILT_IN, NOBODY = "built-in", "none"
+
+
+@dataclass(frozen=True)
+class Ear:
+    """Who listens; or nobody, and why."""
+
+    listener: Listener | None
+    why: str = ""
+
+    def deaf_to(self, language: str) -> str:
+        """Why a language is not listened to; empty if it is."""
+        if self.listener is None:
+            return self.why
+        if self.listener.languages is not None and language not in self.listener.languages:
+            known = ", ".join(sorted(self.listener.languages))
+            return f"{self.listener.name} does not understand {language}, only {known}"
+        return ""
+
+    def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Heard]:
+        """Every wave, in its order."""
+        assert self.listener is not None
+        heard = [NOTHING] * len(waves)
+        sounding = [at for at, wave in enumerate(waves) if len(wave)]
+        with progress.task(f"listening to {who}", len(sounding)) as advance:
+            for first in range(0, len(sounding), AT_ONCE):
+                some = sounding[first : first + AT_ONCE]
+                filled = [_filled(waves[at], rate) for at in some]
+                for at, found in zip(some, self.listener.hear(filled, rate, language), strict=True):
+                    heard[at] = found
+                advance(len(some))
+        return heard
+
+
+def open_ear(setting: str | None) -> Ear:
+    """Who listens. That the built-in listener is not there, where nobody else was named, is a reason and no error."""
+    if setting == NOBODY:
+        return Ear(None, "nobody was asked to listen")
+    try:
+        return Ear(open_listener(setting or BUILT_IN))
+    except VoxgraftError as error:
+        if setting is not None:
+            raise
+        return Ear(None, f"the built-in listener cannot be opened: {error.finding.found}")
+
+
+def _filled(wave: Wave, rate: int) -> Wave:
+    missing = round(MIN_SECONDS * rate) - len(wave)
+    return np.pad(wave, (0, missing)) if missing > 0 else wave
+
+
+def errors_of(meant: Sequence[Sentence], heard: Sequence[Heard], seed: int) -> dict[str, Score]:
+    """Phone, letter and word error over sentences of one language, and the first two of common and rare ones apart."""
+    pairs = list(zip(meant, heard, strict=True))
+    language = meant[0].language if meant else ""
+    found = {
+        "phone_error": _phone_error(pairs, seed),
+        "cer": error_rate([_letters(*pair) for pair in pairs], seed),
+        "wer": unmeasured(f"{language} is written without spaces between words")
+        if language in SPACELESS
+        else error_rate([tally(words(one.text, language), words(two.text, language)) for one, two in pairs], seed),
+    }
+    rare = [pair for pair in pairs if pair[0].rare]
+    common = [pair for pair in pairs if not pair[0].rare]
+    if rare and common:
+        for name, part in (("common", common), ("rare", rare)):
+            found[f"phone_error_{name}"] = _phone_error(part, seed)
+            found[f"cer_{name}"] = error_rate([_letters(*pair) for pair in part], seed)
+    return found
+
+
+def sentence_error(meant: Sentence, heard: Heard) -> dict[str, float | None]:
+    """The same of one sentence, for whoever looks at it."""
+    by_name = {"cer": _letters(meant, heard), "phone_error": _phones(meant, heard)}
+    return {name: one.edits / one.length if one is not None and one.length else None for name, one in by_name.items()}
+
+
+def _phone_error(pairs: Sequence[tuple[Sentence, Heard]], seed: int) -> Score:
+    if not any(meant.phones for meant, _ in pairs):
+        return unmeasured("the sentences have no phones to compare with")
+    if all(heard.phones is None for _, heard in pairs):
+        return unmeasured("the listener writes letters, not phones")
+    return error_rate([one for pair in pairs if (one := _phones(*pair)) is not None], seed)
+
+
+def _letters(meant: Sentence, heard: Heard) -> Tally:
+    return tally(letters(meant.text, meant.language), letters(heard.text, meant.language))
+
+
+def _phones(meant: Sentence, heard: Heard) -> Tally | None:
+    if meant.phones is None or heard.phones is None:
+        return None
+    return tally(phones_form(meant.phones), phones_form(heard.phones))

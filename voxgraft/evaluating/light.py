@@ -1,0 +1,163 @@
+"""A light evaluation inside training: a few sentences spoken and listened to every N steps decide the best step.
+
+A judge of the training loop (`Loop.judges`). What it finds stands in the journal, and with it alone the best step is
+found again by a run that is gone on with. Where nothing can be heard the loss goes on deciding, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from voxgraft.course import Course
+from voxgraft.evaluating.hearing import Ear, errors_of, open_ear
+from voxgraft.evaluating.scoring import stops_of
+from voxgraft.evaluating.sentences import Sentence, built_in_set
+from voxgraft.evaluating.sound import Sound, open_sound
+from voxgraft.evaluating.speaking import say
+from voxgraft.evaluating.systems import Place, System
+from voxgraft.evaluating.voices import MOST_VOICES
+from voxgraft.history import number
+from voxgraft.sample_texts import held_out_texts
+from voxgraft.training.loop import Loop
+from voxgraft.training.replay import Voice, chosen_voices
+from voxgraft.training.validation import Validity
+
+__all__ = ["Heard", "LightEvaluation", "light_evaluation"]
+
+DECIDING = ("phone_error", "cer")
+"""The first of these that was measured decides."""
+MEASURED = (*DECIDING, "runaway")
+SENTENCES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one round has found: the error that decides, and whether old languages were within their bound."""
+
+    step: int
+    error: float
+    within: bool
+
+
+@dataclass
+class LightEvaluation:
+    """Speaks and listens every so many steps, and takes the step that is understood best for the best one."""
+
+    loop: Loop
+    system: System
+    sentences: Sequence[Sentence]
+    voices: Sequence[Voice]
+    sound: Sound
+    ear: Ear
+    every: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._rounds: list[Heard] | None = None
+
+    def __call__(self, step: int, found: dict[str, Validity]) -> dict[str, Any]:
+        """What the validation's line says of it; called by every process at every validation."""
+        told = self._agreed(self._heard(step), found) if step % self.every == 0 else {}
+        rounds = [one for one in self._known() if one.step < step]
+        if now := _round(step, told):
+            rounds.append(now)
+            self._rounds = rounds
+        if not self._decide(step, rounds, found):
+            return {"heard": told} if told else {}
+        best = {"best_step": self.loop.standing.best_step}
+        return {"heard": told, **best} if told else best
+
+    def _agreed(self, heard: dict[str, Any], found: dict[str, Validity]) -> dict[str, Any]:
+        """What the first process heard, for all of them: they must take the same step for the best."""
+        group, device = self.loop.stepper.group, self.loop.stepper.trained.model.device
+        own = [heard.get(name, math.nan) for name in MEASURED] + [float(self._is_within(found))]
+        said = torch.tensor(own if group.is_first else [0.0] * len(own), dtype=torch.float64, device=device)
+        *values, within = group.summed(said).tolist()
+        measured = {name: value for name, value in zip(MEASURED, values, strict=True) if not math.isnan(value)}
+        return {**heard, **measured, "within": bool(within)}
+
+    def _heard(self, step: int) -> dict[str, Any]:
+        """What the first process hears; the others are told."""
+        if not self.loop.first:
+            return {}
+        language = self.system.spelling.language or ""
+        if why := self.sound.why or self.ear.deaf_to(language):
+            return {"why": why}
+        said = say(self.system, self.sentences, self.voices, self.seed, f"step {step:,}")
+        heard = self.ear.hear(self.sound.waves(said, f"step {step:,}"), self.sound.rate, language, f"step {step:,}")
+        scores = errors_of(self.sentences, heard, self.seed) | stops_of(said, None, None, self.seed)
+        measured = {name: scores[name].value for name in MEASURED}
+        return {"sentences": len(said), **{name: value for name, value in measured.items() if value is not None}}
+
+    def _decide(self, step: int, rounds: Sequence[Heard], found: dict[str, Validity]) -> bool:
+        """Set the best step by what was heard; whether anything has been heard yet that can decide."""
+        usable = [one for one in rounds if one.within and one.step > 0]
+        if not usable:
+            return False
+        best = min(usable, key=lambda one: (one.error, one.step))
+        standing = self.loop.standing
+        loss = self._loss_at(best.step, step, found)
+        since = sum(one.step > best.step for one in rounds)
+        self.loop.standing = replace(standing, best_step=best.step, best_loss=loss, rounds_without_better=since)
+        return True
+
+    def _loss_at(self, best: int, step: int, found: dict[str, Validity]) -> float | None:
+        if best == step:
+            return next(iter(found.values())).speech_loss
+        language = next(iter(found))
+        lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line["step"] == best]
+        return next((number(line.get("speech_loss")) for line in lines if line.get("set") == language), None)
+
+    def _is_within(self, found: dict[str, Validity]) -> bool:
+        bound, losses = self.loop.bound, {name: one.speech_loss for name, one in found.items()}
+        return bound is None or not bound.passed(self.loop.standing.first, losses)
+
+    def _known(self) -> list[Heard]:
+        """All rounds so far. The journal is read late, when a run that is gone on with has cut it, and then kept up."""
+        if self._rounds is None:
+            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line.get("heard")]
+            self._rounds = [one for line in lines if (one := _round(line["step"], line["heard"]))]
+        return self._rounds
+
+
+def light_evaluation(course: Course, loop: Loop, listener: str | None, every: int) -> LightEvaluation:
+    """The judge of a run that is about to be trained; put it into `loop.judges`."""
+    stepper, language = loop.stepper, course.graft.card.language
+    place = Place(course.family, course.files, course.device, next(stepper.trained.model.parameters()).dtype)
+    mode = course.options.mode
+    trained = stepper.trained
+    system = System("graft", course.family, trained.model, course.spelling, trained.gate, mode)
+    valid = course.valid[language]
+    seed = course.options.seed
+    voices = chosen_voices(valid, course.stream.options.min_prompt_seconds, 4 * MOST_VOICES, seed)[:MOST_VOICES]
+    return LightEvaluation(
+        loop,
+        system,
+        _sentences(language, held_out_texts(valid)),
+        voices,
+        open_sound(place),
+        open_ear(listener),
+        every,
+        seed,
+    )
+
+
+def _sentences(language: str, held_out: Sequence[str]) -> list[Sentence]:
+    """Ours, or held-out texts where we have none of the language."""
+    own = built_in_set(language)
+    if own is not None:
+        return list(own.spread(SENTENCES).sentences)
+    texts = list(dict.fromkeys(held_out))
+    count = min(len(texts), SENTENCES)
+    return [Sentence(language, texts[at * len(texts) // count]) for at in range(count)]
+
+
+def _round(step: int, told: dict[str, Any]) -> Heard | None:
+    errors = (number(told.get(name)) for name in DECIDING)
+    error = next((one for one in errors if one is not None), None)
+    return None if error is None else Heard(step, error, bool(told.get("within", True)))

@@ -1,0 +1,371 @@
+"""The parts of a report as HTML: figures, checklist, scores, players, proofs in words, blind listening, the method.
+
+Pure functions of what was measured. Every text from outside goes through `escape`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from voxgraft.evaluating.judging import AFTER, BEFORE, SHUFFLED, Evaluation, Utterance
+from voxgraft.evaluating.marks import CODEC, RECORDINGS
+from voxgraft.evaluating.rates import Score
+from voxgraft.evaluating.scoring import MEASURES, Row
+from voxgraft.evaluating.verdicts import Point, kept_word, main_error, title_of, written
+from voxgraft.text.characters import exemplar
+
+__all__ = [
+    "about",
+    "bars",
+    "blind",
+    "figures",
+    "language_name",
+    "listening",
+    "points_list",
+    "proofs",
+    "score_table",
+]
+
+SIGNS = {"yes": ("✓", "good", "yes"), "no": ("✗", "bad", "no"), "unknown": ("–", "soft", "not measured")}
+NAMES = {
+    BEFORE: "base, before",
+    AFTER: "after",
+    SHUFFLED: "control: other sentences' text",
+    RECORDINGS: "your recordings",
+    CODEC: "held-out clips through the codec",
+}
+
+
+def language_name(code: str | None) -> str:
+    """A language as people call it in English."""
+    entry = exemplar(code) if code else None
+    return entry.name if entry else str(code)
+
+
+def figures(document: Mapping[str, Any], found: Evaluation) -> str:
+    """The few numbers that matter most, large."""
+    cards = [_new_language_figure(document, found), _kept_figure(found), _mark_figure(found), _stop_figure(found)]
+    return f'<div class="figures">{"".join(card for card in cards if card)}</div>'
+
+
+def points_list(points: Sequence[Point]) -> str:
+    """The checklist."""
+    items = []
+    for point in points:
+        sign, style, word = SIGNS[point.answer]
+        items.append(
+            f'<li><span class="sign {style}" aria-label="{word}">{sign}</span><div>{escape(point.question)}'
+            f'<div class="said">{_tight(escape(point.found))}</div></div></li>'
+        )
+    lead = '<p class="lead">Each point is ticked or crossed by a measurement alone; a dash was not measured.</p>'
+    return f'{lead}<div class="card"><ul class="checks">{"".join(items)}</ul></div>'
+
+
+def bars(found: Evaluation) -> str:
+    """The main error of everybody, as bars with their intervals; nothing where nothing was heard."""
+    name = main_error(found)
+    if name is None:
+        return ""
+    highest = max((row.score(name).high or row.score(name).value or 0.0 for row in found.rows), default=0.0)
+    scale = max(1.0, min(highest, 1.6)) if highest > 0.5 else max(highest * 1.15, 0.05)
+    parts = []
+    for language in found.languages:
+        parts.append(f"<h3>{escape(language_name(language))}</h3>")
+        parts += [_bar(row, row.score(name), name, scale) for row in found.rows if row.language == language]
+    lead = (
+        f"{title_of(name).capitalize()}: {_about_measure(name)} The thin line holds 95 of 100 draws of the sentences."
+    )
+    return f'<p class="lead">{escape(lead)}</p><div class="card"><div class="bars">{"".join(parts)}</div></div>'
+
+
+def score_table(found: Evaluation) -> str:
+    """Every score that anybody has."""
+    shown = [one for one in MEASURES if any(row.score(one.name).value is not None for row in found.rows)]
+    head = "".join(f'<th class="num" title="{escape(one.about)}">{escape(one.title)}</th>' for one in shown)
+    body = []
+    for language in found.languages:
+        name = escape(language_name(language))
+        body.append(f'<tr class="group"><th colspan="{len(shown) + 1}">{name}</th></tr>')
+        for row in (row for row in found.rows if row.language == language):
+            cells = "".join(f'<td class="num">{_cell(one.name, row.score(one.name))}</td>' for one in shown)
+            body.append(f"<tr><td>{escape(NAMES.get(row.who, row.title))}</td>{cells}</tr>")
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f'<div class="card scroll">{table}</div>{_kinds_table(found)}'
+
+
+def listening(document: Mapping[str, Any], found: Evaluation) -> str:
+    """Players for the same sentences before and after; or, in plain words, why there is nothing to hear."""
+    if not any(one.wav for one in found.utterances):
+        why = document["listener"]["why"] or "no sentence was chosen to be played"
+        return f'<div class="card"><b>Nothing was listened to.</b> {escape(str(why)).capitalize()}.</div>'
+    parts = [
+        '<p class="lead">The same sentences and voices, before and after. Beside each: what the listener heard.</p>'
+    ]
+    for language in found.languages:
+        cards = "".join(_say(language, number, *pair) for number, pair in enumerate(_played(found, language)))
+        if cards:
+            parts.append(f'<h3>{escape(language_name(language))}</h3><div class="says">{cards}</div>')
+    return "".join(parts)
+
+
+def proofs(document: Mapping[str, Any], found: Evaluation) -> str:
+    """What is proven, in words, with the numbers."""
+    assert found.change is not None
+    change, word = found.change, kept_word(found)
+    system = escape(str(document["subject"]["system"]))
+    style = {"equal": "good", "not equal": "bad"}.get(word, "soft")
+    lines = [
+        f"Of {change.total:,} values in the base's tensors, <b>{change.changed:,}</b> are others with {system}.",
+        f"Base speech logits with and without {system}: <b class='{style}'>{word}</b>.",
+    ]
+    for kept in found.kept:
+        name = escape(language_name(kept.language))
+        if kept.equal is None:
+            lines.append(f"{name}: not measured, because {escape(kept.why)}.")
+            continue
+        same = (
+            "equal by <code>torch.equal</code>" if kept.equal else f"not equal, by up to {kept.largest_difference:.3g}"
+        )
+        kl = f"; KL to the base {written('kl', kept.kl)} nats a code" if kept.kl.value is not None else ""
+        lines.append(
+            f"{name}: at {kept.positions:,} positions of what the base said, all logits are {same}; spoken again, "
+            f"{kept.same_codes:,} of {kept.spoken:,} sentences came out code for code the same{kl}."
+        )
+    lines.append(
+        "Both were computed on this machine, one after the other and in the same shapes; on another machine both may "
+        "round otherwise, and still be equal to each other."
+    )
+    return f'<div class="card proofs">{"".join(f"<p>{line}</p>" for line in lines)}</div>'
+
+
+def blind(found: Evaluation, digest: str) -> str:
+    """A page for human ears: rate without knowing who speaks, or choose between two."""
+    if not any(one.wav for one in found.utterances):
+        return ""
+    buttons = "".join(
+        f'<button class="pill" type="button" data-mode="{mode}" aria-pressed="false">{title}</button>'
+        for mode, title in (("rate", "Rate 1 to 5"), ("choose", "A or B"), ("results", "Results"))
+    )
+    return (
+        '<div class="blind"><p class="lead">Recognisers are not people. Rate what you hear without knowing who speaks; '
+        "the order is drawn anew for every browser. Your answers stay in this browser until you download them.</p>"
+        f'<div class="tabs">{buttons}<button class="pill" type="button" id="download">Download as JSON</button>'
+        '<button class="pill" type="button" id="again">Start again</button></div>'
+        f'<div class="card stage" id="stage" data-report="{digest}"></div></div>'
+    )
+
+
+def about(document: Mapping[str, Any], found: Evaluation) -> str:
+    """Who listened, to which sentences, in which voices; what was not measured, and why."""
+    listener = document["listener"]
+    heard = listener["name"] or f"nobody: {listener['why']}"
+    sets = "; ".join(_sentences_in_words(language, one) for language, one in document["sentences"].items())
+    sampling = ", ".join(f"{name} {value}" for name, value in document["sampling"].items())
+    rows = {
+        "listener": heard,
+        "sentences": sets,
+        "voices": ", ".join(document["voices"]),
+        "drawn with": f"{sampling}; seed {document['seed']}",
+        "lengths": "; ".join(f"{language_name(name)}: {words}" for name, words in found.paces.items()),
+        "base": document["base"],
+        "computed on": f"{document['device']} in {document['dtype']}, torch {document['versions']['torch']}",
+    }
+    facts = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in rows.items())
+    meanings = "".join(f"<dt>{escape(one.title)}</dt><dd>{escape(one.about)}</dd>" for one in MEASURES)
+    missing = "".join(
+        f"<dt>{escape(_summary(entry['what']))}</dt><dd>{escape(entry['why'])}</dd>"
+        for entry in document["not_measured"]
+    )
+    return (
+        f'<div class="card"><dl>{facts}</dl></div>'
+        f"{_folded('What the words mean', meanings)}{_folded('What was not measured, and why', missing)}"
+    )
+
+
+def _folded(title: str, entries: str) -> str:
+    """A list that opens when it is asked for; nothing of nothing."""
+    return f'<details class="card"><summary>{title}</summary><dl>{entries}</dl></details>' if entries else ""
+
+
+def _figure(what: str, big: str, note: str, style: str = "") -> str:
+    return (
+        f'<div class="card figure"><div class="what">{escape(what)}</div>'
+        f'<div class="big {style}">{_tight(escape(big))}</div><div class="note">{_tight(escape(note))}</div></div>'
+    )
+
+
+def _new_language_figure(document: Mapping[str, Any], found: Evaluation) -> str:
+    if found.language is None:
+        return ""
+    name, now = main_error(found), found.row(found.language, AFTER)
+    if now is None:
+        return ""
+    what = language_name(found.language)
+    if name is None:
+        return _figure(f"{what}, heard", "–", f"Nothing was listened to: {document['listener']['why']}")
+    before = found.row(found.language, BEFORE)
+    old = f", before {written(name, before.score(name))}" if before else ""
+    own = now.score(name)
+    between = _between(name, own)
+    return _figure(f"{what}, {title_of(name)}", written(name, own), f"{between}{old}".removeprefix(", "))
+
+
+def _kept_figure(found: Evaluation) -> str:
+    word = kept_word(found)
+    names = ", ".join(language_name(kept.language) for kept in found.kept) or "no language of the base"
+    assert found.change is not None
+    style = {"equal": "good", "not equal": "bad"}.get(word, "soft")
+    return _figure(
+        f"{names}: speech logits", word, f"{found.change.changed:,} of {found.change.total:,} values changed", style
+    )
+
+
+def _mark_figure(found: Evaluation) -> str:
+    for name in (main_error(found), "cer"):
+        marks = [row for row in found.rows if row.who in (RECORDINGS, CODEC) and row.language == found.language]
+        row = next((row for row in marks if name and row.score(name).value is not None), None)
+        if row is not None and name:
+            return _figure("the mark to reach", written(name, row.score(name)), f"{title_of(name)} of {NAMES[row.who]}")
+    return ""
+
+
+def _stop_figure(found: Evaluation) -> str:
+    now = found.row(found.language, AFTER) if found.language else None
+    if now is None or now.score("runaway").value is None:
+        return ""
+    runaway, cut = now.score("runaway"), now.score("cut")
+    failures = max(runaway.value or 0.0, cut.value or 0.0)
+    return _figure(
+        "stop failures",
+        f"{100 * failures:.0f} %",
+        f"{written('runaway', runaway)} ran on, {written('cut', cut)} were cut off",
+    )
+
+
+def _between(name: str, score: Score) -> str:
+    """An interval in words, without signs that stand beside the value already."""
+    if score.low is None or score.high is None or score.low == score.high:
+        return ""
+    low, high = (written(name, Score(value)).removesuffix(" %") for value in (score.low, score.high))
+    return f"{low} to {high}"
+
+
+def _tight(text: str) -> str:
+    """A number and its sign stay on one line."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _about_measure(name: str) -> str:
+    return next((one.about[0].lower() + one.about[1:] for one in MEASURES if one.name == name), "")
+
+
+def _bar(row: Row, score: Score, name: str, scale: float) -> str:
+    label = escape(NAMES.get(row.who, row.title))
+    if score.value is None:
+        track = f'<div class="track" title="{escape(score.why)}"></div>'
+        return f'<div class="bar"><div class="name">{label}</div>{track}<div class="value soft">–</div></div>'
+
+    def place(value: float) -> float:
+        return min(100.0, 100 * value / scale)
+
+    whisker = ""
+    if score.low is not None and score.high is not None:
+        left = place(score.low)
+        whisker = (
+            f'<div class="whisker" style="left:{left:.2f}%;width:{max(0.3, place(score.high) - left):.2f}%"></div>'
+        )
+    fill = f'<div class="fill {row.who}" style="width:{place(score.value):.2f}%"></div>'
+    return (
+        f'<div class="bar"><div class="name">{label}</div><div class="track">{fill}{whisker}</div>'
+        f'<div class="value">{_tight(written(name, score))}</div></div>'
+    )
+
+
+def _cell(name: str, score: Score) -> str:
+    if score.value is None:
+        return f'<span class="soft" title="{escape(score.why)}">–</span>'
+    between = _between(name, score)
+    return _tight(written(name, score)) + (f"<small>{between}</small>" if between else "")
+
+
+def _kinds_table(found: Evaluation) -> str:
+    """Words that training may have heard, and words that it cannot have heard, apart."""
+    rows = []
+    for row in found.rows:
+        kinds = [row.scores.get(f"{name}_{kind}") for name in ("phone_error", "cer") for kind in ("common", "rare")]
+        if row.who in (BEFORE, AFTER) and any(score is not None and score.value is not None for score in kinds):
+            cells = "".join(f'<td class="num">{_cell("cer", score or Score(None))}</td>' for score in kinds)
+            rows.append(f"<tr><td>{escape(language_name(row.language))}</td><td>{NAMES[row.who]}</td>{cells}</tr>")
+    if not rows:
+        return ""
+    head = "".join(
+        f'<th class="num">{error}, {kind}</th>'
+        for error in ("phone error", "letter error")
+        for kind in ("common words", "rare words")
+    )
+    table = f"<table><thead><tr><th>language</th><th>who</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="card scroll">{table}</div>'
+
+
+def _played(found: Evaluation, language: str) -> Iterator[tuple[Utterance | None, Utterance | None]]:
+    """Before and after of every sentence of which at least one can be heard."""
+    by_text: dict[str, dict[str, Utterance]] = {}
+    for one in found.utterances:
+        if one.sentence.language == language:
+            by_text.setdefault(one.sentence.text, {})[one.who] = one
+    for pair in by_text.values():
+        if any(one.wav for one in pair.values()):
+            yield pair.get(BEFORE), pair.get(AFTER)
+
+
+def _say(language: str, number: int, before: Utterance | None, after: Utterance | None) -> str:
+    one = after or before
+    assert one is not None
+    rare = ' <span class="tag">rare words</span>' if one.sentence.rare else ""
+    text = f'<div class="text" lang="{escape(language)}" dir="auto">{escape(one.sentence.text)}{rare}</div>'
+    if before is not None and after is not None and before.wav is not None and before.wav == after.wav:
+        return f'<div class="card say">{text}{_player(after, number, "before and after, code for code the same")}</div>'
+    players = "".join(_player(said, number, said.who) for said in (before, after) if said is not None)
+    return f'<div class="card say">{text}{players}</div>'
+
+
+def _player(one: Utterance, number: int, title: str) -> str:
+    language = one.sentence.language
+    error = next((value for name in ("phone_error", "cer") if (value := one.errors.get(name)) is not None), None)
+    facts = [f"{one.seconds:.1f} s"]
+    facts += [] if error is None else [f"{100 * error:.0f} % wrong"]
+    facts += [] if one.stopped or one.num_codes is None else ["ran on"]
+    heard = (
+        f'<span class="heard" lang="{escape(language)}" dir="auto">“{escape(one.heard.text)}”</span>'
+        if one.heard
+        else ""
+    )
+    who = f'<span><span class="dot {one.who}"></span> {escape(title)}</span>'
+    head = f'<div class="who">{who}{heard}<span>{", ".join(facts)}</span></div>'
+    if one.wav is None:
+        return head + f'<div class="soft">{escape(one.why or "no sound")}</div>'
+    source = base64.b64encode(one.wav).decode()
+    data = {
+        "clip": f"{language}-{number}-{one.who}",
+        "sentence": f"{language}-{number}",
+        "language": language,
+        "who": one.who,
+        "text": one.sentence.text,
+    }
+    marked = " ".join(f'data-{key}="{escape(value)}"' for key, value in data.items())
+    return f'{head}<audio controls preload="none" {marked} src="data:audio/wav;base64,{source}"></audio>'
+
+
+def _sentences_in_words(language: str, one: Mapping[str, Any]) -> str:
+    words = f"{language_name(language)}: {one['count']} sentences, {one['rare']} with rare words ({one['source']}); "
+    if "training" in one:
+        return words + str(one["training"])
+    seen, heard = len(one["seen_in_training"]), one["rare_words_in_training"]
+    return f"{words}{seen} of the sentences and {len(heard)} of the rare words stand in the training texts"
+
+
+def _summary(what: Sequence[str]) -> str:
+    return ", ".join(what[:6]) + (f" and {len(what) - 6} more" if len(what) > 6 else "")

@@ -1,0 +1,122 @@
+"""`scores.json`: everything that was measured, for machines. docs/evaluating.md says what each key is.
+
+A number that was not measured is null and has its reason beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import FileError
+from voxgraft.evaluating.judging import Evaluation, Utterance
+from voxgraft.evaluating.rates import Score
+from voxgraft.evaluating.verdicts import Point, kept_word
+from voxgraft.files import existing_file, read_json
+
+__all__ = ["FORMAT", "SCORES_NAME", "ReadScores", "read_scores", "scores_json"]
+
+FORMAT = "voxgraft-scores-1"
+SCORES_NAME = "scores.json"
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScores:
+    """What a comparison needs of a scores.json."""
+
+    path: Path
+    about: dict[str, Any]
+    language: str | None
+    scores: dict[tuple[str, str], dict[str, Score]]
+    """By language and who."""
+    equal: dict[str, bool | None]
+    """By base language."""
+
+    def score(self, language: str, who: str, name: str) -> Score:
+        return self.scores.get((language, who), {}).get(name, Score(None, why="not in the file"))
+
+
+def scores_json(about: dict[str, Any], found: Evaluation, points: list[Point]) -> dict[str, Any]:
+    """The whole document."""
+    assert found.change is not None
+    return {
+        "format": FORMAT,
+        **about,
+        "language": found.language,
+        "rows": [
+            {
+                "language": row.language,
+                "who": row.who,
+                "title": row.title,
+                "scores": {name: score.to_json() for name, score in row.scores.items()},
+            }
+            for row in found.rows
+        ],
+        "retention": {
+            "word": kept_word(found),
+            "base_values": found.change.to_json(),
+            "languages": {kept.language: kept.to_json() for kept in found.kept},
+        },
+        "lengths": found.paces,
+        "checklist": [point.to_json() for point in points],
+        "not_measured": _not_measured(found),
+        "utterances": [_utterance(one) for one in found.utterances],
+    }
+
+
+def read_scores(path: Path) -> ReadScores:
+    """A scores.json of this format, whoever wrote it."""
+    value = read_json(existing_file(path), MAX_BYTES)
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        stated = value.get("format") if isinstance(value, dict) else None
+        raise FileError("scores-format", f"{path.name} has the format {stated!r}", expected=repr(FORMAT), where=path)
+    rows, retention = value.get("rows"), value.get("retention")
+    if not isinstance(rows, list) or not isinstance(retention, dict):
+        raise FileError("scores-format", f"{path.name} has no rows, or says nothing of retention", where=path)
+    scores = {
+        (str(row.get("language")), str(row.get("who"))): {
+            str(name): Score.from_json(score) for name, score in (row.get("scores") or {}).items()
+        }
+        for row in rows
+        if isinstance(row, dict)
+    }
+    kept = retention.get("languages")
+    equal = {
+        str(name): one.get("equal") if isinstance(one, dict) else None
+        for name, one in (kept if isinstance(kept, dict) else {}).items()
+    }
+    language = value.get("language")
+    about = value.get("subject")
+    return ReadScores(
+        path, about if isinstance(about, dict) else {}, language if isinstance(language, str) else None, scores, equal
+    )
+
+
+def _not_measured(found: Evaluation) -> list[dict[str, Any]]:
+    """Every reason once, with what it kept from being measured."""
+    by_reason: dict[str, list[str]] = {}
+    for row in found.rows:
+        for name, score in row.scores.items():
+            if score.value is None:
+                by_reason.setdefault(score.why, []).append(f"{row.language} {row.who} {name}")
+    return [{"why": why, "what": what} for why, what in by_reason.items()]
+
+
+def _utterance(one: Utterance) -> dict[str, Any]:
+    return {
+        "language": one.sentence.language,
+        "who": one.who,
+        "text": one.sentence.text,
+        "rare": list(one.sentence.rare),
+        "voice": one.voice,
+        "codes": one.num_codes,
+        "seconds": round(one.seconds, 3) if math.isfinite(one.seconds) else None,
+        "stopped": one.stopped,
+        "heard": None if one.heard is None else one.heard.text,
+        "heard_phones": None if one.heard is None or one.heard.phones is None else " ".join(one.heard.phones),
+        **{name: None if value is None else round(value, 4) for name, value in one.errors.items()},
+        **({"why": one.why} if one.why else {}),
+    }

@@ -1,0 +1,135 @@
+"""What one system's speech of one language is worth: errors, stop failures, length, likeness. Decides nothing.
+
+Every measure is always there, by name; one that could not be taken says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from voxgraft.corpus.clips import Array
+from voxgraft.evaluating.forms import letters
+from voxgraft.evaluating.hearing import ERRORS
+from voxgraft.evaluating.rates import Score, mean_score, median_score, unmeasured
+from voxgraft.evaluating.speaking import Said
+
+__all__ = ["MEASURES", "Measure", "Pace", "Row", "likeness_of", "pace_of_speech", "stops_of"]
+
+CUT_SHARE = 0.4
+"""Speech of less than this share of its usual length has lost words."""
+
+
+OWN_SPEECH = "the base's own speech"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a score is called, how it is written, and which way is better."""
+
+    name: str
+    title: str
+    form: str
+    """percent, ratio, nats or number."""
+    about: str
+
+
+MEASURES = (
+    Measure("phone_error", "phone error", "percent", "Sounds that were heard wrong, left out or put in."),
+    Measure("cer", "letter error", "percent", "The same in letters (character error rate)."),
+    Measure("wer", "word error", "percent", "The same in words (word error rate)."),
+    Measure("runaway", "runaway", "percent", "Sentences that did not come to an end before their limit."),
+    Measure("cut", "cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
+    Measure("duration", "length", "ratio", "Length of the speech against its reference; 1 is the same."),
+    Measure("likeness", "voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
+    Measure("speech_loss", "speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
+    Measure("text_use", "text use", "nats", "How much worse the speech loss is with another sentence's text."),
+    Measure("kl", "KL to base", "nats", "How far what is said next is from what the base would say."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All scores of one system in one language, or of a control. `who` is before, after, shuffled, or a mark."""
+
+    language: str
+    who: str
+    title: str
+    scores: Mapping[str, Score]
+
+    def score(self, name: str) -> Score:
+        return self.scores.get(name) or unmeasured("not looked at")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds that a letter takes, and whose pace that is."""
+
+    seconds_per_letter: float
+    of: str
+
+    def seconds(self, text: str, language: str) -> float:
+        return self.seconds_per_letter * max(1, len(letters(text, language)))
+
+
+def pace_of_speech(said: Sequence[Said]) -> Pace | None:
+    """The middle pace of what the base said and ended."""
+    paces = [
+        one.seconds / len(letters(one.sentence.text, one.sentence.language))
+        for one in said
+        if one.codes and one.stopped and letters(one.sentence.text, one.sentence.language)
+    ]
+    return Pace(median(paces), OWN_SPEECH) if paces else None
+
+
+def stops_of(said: Sequence[Said], pace: Pace | None, before: Sequence[Said] | None, seed: int) -> dict[str, Score]:
+    """Stop failures and length. `before` is the same from the base, which lengths are held against if it is there."""
+    spoken = [one for one in said if one.codes is not None]
+    if not spoken:
+        why = said[0].why if said else "there is no sentence"
+        return dict.fromkeys(("runaway", "cut", "duration"), unmeasured(f"nothing could be said: {why}"))
+    return {
+        "runaway": mean_score([float(one.is_runaway) for one in spoken], seed),
+        "cut": _cut(spoken, pace, seed),
+        "duration": _duration(said, pace, before, seed),
+    }
+
+
+def likeness_of(found: Sequence[Array], wanted: Sequence[Array], seed: int) -> Score:
+    """The mean cosine between voices that were heard and voices that were asked for."""
+    cosines = [
+        float(np.dot(one, two) / max(1e-9, float(np.linalg.norm(one) * np.linalg.norm(two))))
+        for one, two in zip(found, wanted, strict=True)
+    ]
+    return mean_score(cosines, seed)
+
+
+def nothing_heard(why: str) -> dict[str, Score]:
+    """The errors of speech that nobody listened to."""
+    return dict.fromkeys(ERRORS, unmeasured(why))
+
+
+def _cut(spoken: Sequence[Said], pace: Pace | None, seed: int) -> Score:
+    if pace is None:
+        return unmeasured("there is nothing to know the usual length from")
+    usual = [pace.seconds(one.sentence.text, one.sentence.language) for one in spoken]
+    return mean_score([float(one.seconds < CUT_SHARE * due) for one, due in zip(spoken, usual, strict=True)], seed)
+
+
+def _duration(said: Sequence[Said], pace: Pace | None, before: Sequence[Said] | None, seed: int) -> Score:
+    if before is not None:
+        ratios = [
+            one.seconds / old.seconds
+            for one, old in zip(said, before, strict=True)
+            if one.codes and old.codes and old.stopped
+        ]
+    elif pace is not None and pace.of == OWN_SPEECH:
+        return unmeasured("it is what lengths are held against")
+    elif pace is not None:
+        ratios = [one.seconds / pace.seconds(one.sentence.text, one.sentence.language) for one in said if one.codes]
+    else:
+        return unmeasured("there is nothing to hold the length against")
+    return median_score(ratios, seed) if ratios else unmeasured("there is no utterance to hold the length against")

@@ -1,0 +1,94 @@
+"""Speech codes to sound, where the family has a waveform end; and whose voice that sound has. Writes no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft import progress
+from voxgraft.errors import VoxgraftError
+from voxgraft.evaluating.rates import Score, unmeasured
+from voxgraft.evaluating.scoring import likeness_of
+from voxgraft.evaluating.speaking import Said
+from voxgraft.evaluating.systems import Place, System
+from voxgraft.families.encoding import ClipEncoder
+from voxgraft.families.sounding import Vocoder
+
+__all__ = ["Sound", "VoiceEar", "open_sound", "open_voice_ear"]
+
+Wave = NDArray[np.float32]
+AT_ONCE = 16
+MIN_SECONDS = 0.5
+"""A shorter sound has no voice to speak of."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A waveform end; or none, and why."""
+
+    vocoder: Vocoder | None
+    why: str = ""
+
+    @property
+    def rate(self) -> int:
+        assert self.vocoder is not None
+        return self.vocoder.sample_rate
+
+    def waves(self, said: Sequence[Said], who: str) -> list[Wave]:
+        """Every utterance as sound; what could not be said is silence without a sample."""
+        assert self.vocoder is not None
+        found: list[Wave] = []
+        with progress.task(f"making sound of {who}", len(said)) as advance:
+            for first in range(0, len(said), AT_ONCE):
+                some = said[first : first + AT_ONCE]
+                found += self.vocoder.sound([one.codes or () for one in some], [one.voice.clip for one in some])
+                advance(len(some))
+        return found
+
+
+@dataclass(frozen=True)
+class VoiceEar:
+    """The family's own voice encoder; or none that can be used, and why."""
+
+    encoder: ClipEncoder | None
+    why: str = ""
+
+    def likeness(self, said: Sequence[Said], waves: Sequence[Wave], rate: int, seed: int) -> Score:
+        """How like the voices that were asked for the spoken ones are."""
+        if self.encoder is None:
+            return unmeasured(self.why)
+        if rate != self.encoder.sample_rate:
+            found = f"speech has {rate:,} samples a second, and the voice encoder takes {self.encoder.sample_rate:,}"
+            return unmeasured(found)
+        long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SECONDS * rate]
+        if not long:
+            return unmeasured("no utterance is long enough to have a voice")
+        try:
+            clips = self.encoder.encode([waves[at] for at in long])
+        except VoxgraftError as error:
+            return unmeasured(f"the voice encoder refused the speech: {error.finding.found}")
+        wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
+        return likeness_of([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
+
+
+def open_sound(place: Place) -> Sound:
+    """The waveform end of a base. That a family has none is no error: codes can be judged too."""
+    vocoder = place.family.vocoder(place.files, place.device)
+    if vocoder is None:
+        return Sound(None, f"voxgraft has no waveform end for {place.family.name} yet, so its codes make no sound here")
+    return Sound(vocoder)
+
+
+def open_voice_ear(base: System, place: Place, voice: object) -> VoiceEar:
+    """The base's voice encoder, where a voice is a vector that it hears. `voice` is one of those that are spoken in."""
+    vector = getattr(voice, "voice", {}).get("speaker")
+    heard = isinstance(vector, np.ndarray) and vector.ndim == 1 and vector.dtype.kind == "f"
+    if not heard:
+        return VoiceEar(None, f"voices of {place.family.name} are not told by ear")
+    try:
+        return VoiceEar(place.family.encoder(place.files, base.model))
+    except VoxgraftError as error:
+        return VoiceEar(None, f"the base's voice encoder cannot be opened: {error.finding.found}")

@@ -1,0 +1,103 @@
+"""Sentences to speech codes, many at once; the same voice and the same draws for every system, so that they compare.
+
+What is spoken beside what does not depend on the system either: two systems that compute alike say the same codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from voxgraft import progress
+from voxgraft.corpus import chance
+from voxgraft.evaluating.sentences import Sentence
+from voxgraft.evaluating.systems import System
+from voxgraft.families.generate import Prompt, Speaker
+from voxgraft.training.replay import Voice
+from voxgraft.training.samples import PAUSE_SECONDS, SECONDS_PER_CHARACTER
+
+__all__ = ["Said", "say"]
+
+SIDE_BY_SIDE = 32
+"""Utterances that are spoken at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One sentence as one system said it. Without codes it could not be said at all, and `why` tells."""
+
+    sentence: Sentence
+    voice: Voice
+    codes: tuple[int, ...] | None
+    stopped: bool
+    """Came to its end by itself, before its limit."""
+    seconds: float
+    why: str = ""
+
+    @property
+    def is_runaway(self) -> bool:
+        return self.codes is not None and not self.stopped
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One sentence on its way."""
+
+    place: int
+    sentence: Sentence
+    voice: Voice
+    ids: list[int]
+    max_codes: int
+    seed: int
+
+
+def say(system: System, sentences: Sequence[Sentence], voices: Sequence[Voice], seed: int, who: str) -> list[Said]:
+    """Every sentence, in its order; the voices take turns. All must be of one language."""
+    said: dict[int, Said] = {}
+    asked: list[_Asked] = []
+    for place, sentence in enumerate(sentences):
+        voice = voices[place % len(voices)]
+        ids = system.ids(sentence.text, sentence.language)
+        if why := _unspeakable(system, ids):
+            said[place] = Said(sentence, voice, None, False, 0.0, why)
+        else:
+            asked.append(_asked(system, place, sentence, voice, ids, seed))
+    asked.sort(key=lambda one: (len(one.sentence.text), one.place))  # who speaks together ends together
+    speaker = Speaker(system.model)
+    with progress.task(f"{who} speaks", len(asked)) as advance:
+        for first in range(0, len(asked), SIDE_BY_SIDE):
+            group = asked[first : first + SIDE_BY_SIDE]
+            said |= _say_group(system, speaker, group)
+            advance(len(group))
+    return [said[place] for place in range(len(sentences))]
+
+
+def _asked(system: System, place: int, sentence: Sentence, voice: Voice, ids: list[int], seed: int) -> _Asked:
+    stock = system.family.stock_sampling()
+    seconds = PAUSE_SECONDS + SECONDS_PER_CHARACTER * len(sentence.text)
+    limit = min(round(seconds * system.family.code_hz), stock.max_codes, system.model.frame.max_codes)
+    drawn = chance.number("evaluate", seed, sentence.language, sentence.text) >> 1  # torch takes 63 bits
+    return _Asked(place, sentence, voice, ids, limit, drawn)
+
+
+def _say_group(system: System, speaker: Speaker, group: Sequence[_Asked]) -> dict[int, Said]:
+    longest = max(one.max_codes for one in group)
+    sampling = replace(system.family.stock_sampling(), max_codes=longest)
+    prompts = [Prompt(one.ids, system.family.condition(one.voice.clip), one.seed) for one in group]
+    with system.speaking(group[0].sentence.language):
+        spoken = speaker.speak(prompts, sampling)
+    found = {}
+    for one, heard in zip(group, spoken, strict=True):
+        # A neighbour may have had more time: whoever went past its own limit has run away.
+        stopped = heard.stopped and len(heard.codes) <= one.max_codes
+        codes = tuple(heard.codes[: one.max_codes])
+        found[one.place] = Said(one.sentence, one.voice, codes, stopped, len(codes) / system.family.code_hz)
+    return found
+
+
+def _unspeakable(system: System, ids: Sequence[int]) -> str:
+    if not ids:
+        return "the tokenizer has no piece for any of its letters"
+    if len(ids) > system.model.frame.max_text:
+        return f"it has {len(ids):,} text tokens, and the model takes {system.model.frame.max_text:,}"
+    return ""

@@ -1,0 +1,128 @@
+"""From what a user names to what is judged: the base and where it computes, the system on it, its run if it has one.
+
+Reads run.yaml, cards and journals; speaks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from voxgraft.bases import base_family, base_folder
+from voxgraft.config import read_settings, settings_from
+from voxgraft.course import HALF, chosen_device
+from voxgraft.errors import ConfigError, FileError
+from voxgraft.evaluating.held_out import NO_RUN, HeldOut, open_held_out
+from voxgraft.evaluating.overlap import TrainingTexts, training_texts
+from voxgraft.evaluating.systems import Place, System, grafted, merged, of_step, other_checkpoint
+from voxgraft.files import existing_folder, is_file, is_folder
+from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
+from voxgraft.graft_folder import open_graft
+from voxgraft.history import History
+from voxgraft.journal import Journal
+from voxgraft.merged_folder import CARD_NAME as MERGED_CARD
+from voxgraft.merged_folder import MERGED_NAME, SEEDS_NAME
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import RunSettings
+from voxgraft.settings import EvaluateSettings, JudgedPart
+
+__all__ = ["Subject", "require_output", "subject_of"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged, ready to be opened."""
+
+    kind: str
+    """run, graft, merged or checkpoint."""
+    path: Path
+    place: Place
+    open: Callable[[], System]
+    held_out: HeldOut
+    history: History | None = None
+    run: RunFolder | None = None
+    trained_on: TrainingTexts | None = None
+
+
+def subject_of(settings: EvaluateSettings) -> Subject:
+    """What the path names; an error that says what could stand there for anything else."""
+    path = existing_folder(settings.subject)
+    run = RunFolder(path)
+    if is_file(run.settings):
+        return _of_run(run, settings)
+    if settings.which is not None or settings.step is not None:
+        found = f"{path.name} is not a run, and --which or --step is given"
+        raise ConfigError("config-value", found, expected="a run for these", where=path)
+    place = _place(settings.base, settings, path)
+    held_out = HeldOut(why={"": NO_RUN}, seed=settings.seed)
+    if is_file(path / GRAFT_CARD):
+        return Subject("graft", path, place, lambda: grafted(place, open_graft(path)), held_out)
+    if is_file(path / MERGED_CARD):
+        return Subject("merged", path, place, lambda: merged(place, path), held_out)
+    return Subject("checkpoint", path, place, lambda: other_checkpoint(place, path, settings.language), held_out)
+
+
+def _of_run(run: RunFolder, settings: EvaluateSettings) -> Subject:
+    own = settings_from(RunSettings, read_settings(RunSettings, run.settings), run.settings)
+    place = _place(settings.base or own.base, settings, run.settings, own.family)
+    journal = Journal(run.journal).read()
+    history = History.of(journal)
+    graft = open_graft(run.graft)
+
+    def opened() -> System:
+        if settings.step is not None:
+            if settings.which is not None:
+                found = "--step and --which are both given"
+                raise ConfigError("config-value", found, expected="one of the two", where=run.path)
+            return of_step(place, run, settings.step)
+        which = settings.which or _left(run, journal)
+        if which == "graft":
+            return grafted(place, graft)
+        return merged(place, run.path / (MERGED_NAME if which == "merged" else SEEDS_NAME))
+
+    held_out = open_held_out(run, own, place, graft)
+    texts = training_texts(run, own, graft.card.language)
+    return Subject("run", run.path, place, opened, held_out, history if journal else None, run, texts)
+
+
+def _left(run: RunFolder, journal: list[dict[str, object]]) -> JudgedPart:
+    """What the last training of a run has left: its own mode says where."""
+    mode = next((entry.get("mode") for entry in reversed(journal) if entry["kind"] == "start"), None)
+    if mode == "merged" and is_folder(run.path / MERGED_NAME):
+        return "merged"
+    if mode == "as-in-the-seeds" and is_folder(run.path / SEEDS_NAME):
+        return "as-in-the-seeds"
+    return "graft"
+
+
+def _place(base: Path | None, settings: EvaluateSettings, where: Path, name: str | None = None) -> Place:
+    if base is None:
+        cure = "name the base that it is compared with: --base FOLDER."
+        raise ConfigError("config-missing", "`base` is not given", where=where, cure=cure)
+    folder = existing_folder(base_folder(base))
+    family = base_family(folder, settings.family or name)
+    device = chosen_device(settings.device)
+    return Place(family, family.files(folder), device, _dtype(settings, device))
+
+
+def _dtype(settings: EvaluateSettings, device: str) -> torch.dtype:
+    if settings.precision is not None:
+        return HALF.get(settings.precision, torch.float32)
+    if not device.startswith("cuda"):
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
+
+
+def require_output(subject: Subject, settings: EvaluateSettings) -> Path:
+    """Where the files go: a place of the run's own, or one that was named and is free."""
+    if settings.output is not None:
+        if is_folder(settings.output) or is_file(settings.output):
+            raise FileError("file-exists", f"{settings.output.name} is there already", where=settings.output)
+        return settings.output
+    if subject.run is None:
+        found = f"{subject.path.name} is a {subject.kind}, and the folder for its report is not named"
+        raise ConfigError("config-missing", found, expected="--output FOLDER")
+    return subject.run.eval / settings.name

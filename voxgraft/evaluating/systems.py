@@ -1,0 +1,187 @@
+"""What is judged: a base, and the same base with a graft, a merged checkpoint, a saved step, or another checkpoint.
+
+Opens models and says how each of them reads a text; speaks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxgraft.errors import CheckpointError, GraftError
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.model import SpeechModel
+from voxgraft.families.opening import grow_model, open_model
+from voxgraft.files import is_folder, sha256_of
+from voxgraft.graft_folder import Graft, open_graft
+from voxgraft.merged_folder import read_merged
+from voxgraft.nn.adapter import Gate
+from voxgraft.nn.frozen import load_new_state
+from voxgraft.nn.peft_format import load_peft
+from voxgraft.peft_folder import read_peft_folder
+from voxgraft.run import RunFolder
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.trained_graft import ADAPTER_NAME
+from voxgraft.training.options import TrainOptions
+from voxgraft.training.parts import Trained, prepare
+from voxgraft.training.saving import load_step
+from voxgraft.training.seeds_way import LABEL
+
+__all__ = ["Place", "System", "base_system", "grafted", "merged", "of_step", "other_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The base that everything is measured against, and where its model computes."""
+
+    family: Family
+    files: BaseFiles
+    device: str
+    dtype: torch.dtype
+
+    def model(self, files: BaseFiles | None = None) -> SpeechModel:
+        return open_model(self.family, files or self.files, device=self.device, dtype=self.dtype)
+
+    def spelling(self) -> Spelling:
+        return Spelling.of(self.family, open_tokenizer(self.files.tokenizer), None, None)
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to speak: a model, how it reads, and whether its adapter acts only for the new language."""
+
+    name: str
+    family: Family
+    model: SpeechModel
+    spelling: Spelling
+    gate: Gate | None = None
+    mode: str = "base"
+    """base, gated, rows-only, merged, as-in-the-seeds or checkpoint."""
+    step: int | None = None
+    label: str = ""
+    """What has to be said of it wherever it is shown; empty where nothing has."""
+
+    @property
+    def keeps_base(self) -> bool:
+        """Whether the old languages are promised to be the base's, bit for bit."""
+        return self.mode in ("base", "gated", "rows-only")
+
+    @property
+    def trained(self) -> Trained:
+        """The same for what measures a model that is trained."""
+        return Trained(self.model, {}, self.gate)
+
+    def is_open(self, language: str) -> bool:
+        """Whether the adapter acts when that language is spoken."""
+        return self.mode != "gated" or language == self.spelling.language
+
+    def speaking(self, language: str) -> AbstractContextManager[None]:
+        """The gate as that language needs it, inside this block."""
+        if self.gate is None:
+            return nullcontext()
+        return self.gate.opened() if self.is_open(language) else self.gate.closed()
+
+    def ids(self, text: str, language: str) -> list[int]:
+        """The text as this system reads it. What the stock program takes out of a text is taken out here too."""
+        barred = self.model.frame.barred_text
+        return [one for one in self.spelling.encode(text, language) if one not in barred]
+
+
+def base_system(place: Place) -> System:
+    """The base alone, as it was published."""
+    return System("base", place.family, place.model(), place.spelling())
+
+
+def grafted(place: Place, graft: Graft) -> System:
+    """The base with a graft: its rows, and its adapter behind a gate if it has one."""
+    _require_base(place, graft.card.base, graft.folder)
+    model = place.model()
+    grow_model(model, graft.card.num_rows)
+    load_new_state(model, {name: torch.from_numpy(values) for name, values in graft.rows.items()})
+    folder = graft.folder / ADAPTER_NAME
+    gate = load_peft(model, read_peft_folder(folder)) if is_folder(folder) else None
+    trained = graft.card.method.get("trained")
+    step = trained.get("step") if isinstance(trained, dict) else None
+    label = "" if step is not None else "not trained yet"
+    model.requires_grad_(False).eval()
+    return System(
+        "graft",
+        place.family,
+        model,
+        _spelling(place, graft.tokenizer.path, graft.card.language),
+        gate,
+        "gated" if gate else "rows-only",
+        step,
+        label,
+    )
+
+
+def merged(place: Place, folder: Path) -> System:
+    """What merged training, or one as in the seeds, has left: one ordinary checkpoint."""
+    card = read_merged(folder)
+    _require_base(place, card["base"], folder)
+    files = replace(place.files, checkpoint=folder / card["checkpoint"], tokenizer=folder / card["tokenizer"])
+    mode = "merged" if card.get("keeps_base_rows") else "as-in-the-seeds"
+    spelling = _spelling(place, files.tokenizer, str(card["language"]))
+    label = str(card.get("label") or "")
+    return System(mode, place.family, place.model(files), spelling, None, mode, int(card["step"]), label)
+
+
+def of_step(place: Place, run: RunFolder, step: int | None) -> System:
+    """What a saved step of a run says: that one, or the newest."""
+    graft = open_graft(run.graft)
+    _require_base(place, graft.card.base, run.graft)
+    state = load_step(run, step).state
+    options = _options(state.values, run)
+    rows = {name: values.float() for name, values in state.tensors.get("rows", {}).items()}
+    if not rows:  # those of a graft that were trained as part of the body
+        rows = {name: torch.from_numpy(values) for name, values in graft.rows.items()}
+    trained = prepare(place.model(), rows, options)
+    trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    model = trained.model.requires_grad_(False).eval()
+    spelling = _spelling(place, graft.tokenizer.path, graft.card.language)
+    label = LABEL if options.mode == "as-in-the-seeds" else ""
+    return System(f"step {state.step:,}", place.family, model, spelling, trained.gate, options.mode, state.step, label)
+
+
+def other_checkpoint(place: Place, folder: Path, language: str | None) -> System:
+    """Another checkpoint of the base's family, with the tokenizer beside it."""
+    files = place.family.files(folder)
+    grown = open_tokenizer(files.tokenizer).size > open_tokenizer(place.files.tokenizer).size
+    if grown and language is None:
+        found = f"{files.tokenizer.name} has more pieces than the base's, and which language has them is not said"
+        raise GraftError("evaluate-language", found, expected="--language", where=folder)
+    spelling = Spelling.of(place.family, open_tokenizer(files.tokenizer), None, None)
+    if grown:
+        spelling = _spelling(place, files.tokenizer, str(language))
+    return System(folder.resolve().name, place.family, place.model(files), spelling, None, "checkpoint")
+
+
+def _spelling(place: Place, tokenizer: Path, language: str) -> Spelling:
+    """Base languages by the base's own tokenizer, the new one by the grown."""
+    base = open_tokenizer(place.files.tokenizer)
+    return Spelling.of(place.family, base, open_tokenizer(tokenizer), language)
+
+
+def _require_base(place: Place, stated: dict[str, Any], where: Path) -> None:
+    """Raise unless the base is the one that something was made on: on another its rows mean nothing."""
+    for name, path in (("checkpoint", place.files.checkpoint), ("tokenizer", place.files.tokenizer)):
+        wanted, actual = str(stated.get(f"{name}_sha256")), sha256_of(path)
+        if actual != wanted:
+            found = f"{path.name} has sha256 {actual[:12]}"
+            raise GraftError("base-other", found, expected=f"{wanted[:12]}, on which {where.name} was made", where=path)
+
+
+def _options(values: Mapping[str, Any], run: RunFolder) -> TrainOptions:
+    """How a step was trained; the rest of what it holds is for going on with it."""
+    stated = values.get("identity", {}).get("options")
+    known = TrainOptions.__slots__
+    if not isinstance(stated, dict) or not {"mode", "rank", "alpha"} <= stated.keys():
+        raise CheckpointError("step-damaged", "the step does not say how it was trained", where=run.steps)
+    return TrainOptions(**{name: value for name, value in stated.items() if name in known})

@@ -1,0 +1,55 @@
+"""The tiny family's text front: lower case, letters and simple punctuation, a language tag before it.
+
+The tokenizer is told of spaces by a piece of their own, as Chatterbox's multilingual one is.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from voxgraft.families.base import Front
+
+SPACE = "[SPACE]"
+SIMPLE_PUNCTUATION = ".,?!'-"
+REWRITES = str.maketrans(
+    {
+        "’": "'",
+        "‘": "'",
+        "ʼ": "'",
+        "`": "'",
+        "–": "-",
+        "—": "-",
+        "‐": "-",
+        "…": ".",
+        ";": ",",
+        ":": ",",
+    }
+)
+"""What is written for punctuation that has a simple cousin."""
+_LATIN_SIGNS = 0x0300
+"""Below this, punctuation is ASCII's and Latin-1's; above, a script's own, which a new language may need."""
+_GENERAL_PUNCTUATION = range(0x2000, 0x2070)
+_SPACE_BEFORE = re.compile(r" (?=[.,?!])")
+"""As French writes it before some signs, and as quotes leave it."""
+
+
+class TinyFront(Front):
+    """Letters, marks and digits of any script stay; of punctuation the simple signs, and those of other scripts."""
+
+    def clean(self, text: str) -> str:
+        text = unicodedata.normalize("NFC", text).translate(REWRITES)
+        kept = " ".join("".join(character if _stays(character) else " " for character in text).split())
+        return _SPACE_BEFORE.sub("", kept)
+
+    def prepare(self, text: str, language: str | None) -> str:
+        tag = f"[{language.lower()}]" if language else ""
+        return tag + unicodedata.normalize("NFC", text.lower()).replace(" ", SPACE)
+
+
+def _stays(character: str) -> bool:
+    kind = unicodedata.category(character)[0]
+    if kind in "LMN" or character in SIMPLE_PUNCTUATION:
+        return True
+    at = ord(character)
+    return kind == "P" and at >= _LATIN_SIGNS and at not in _GENERAL_PUNCTUATION

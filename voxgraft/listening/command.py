@@ -1,0 +1,77 @@
+"""Any program as a listener: it is given a wav file and prints what it heard.
+
+The program runs once for every wave, without a shell. What it does beyond printing is its own affair.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+import wave as wav_files
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.audio.waves import Limits, mono_wave
+from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.listening.interface import Heard
+
+__all__ = ["Command", "write_wav"]
+
+PLACE, LANGUAGE = "{wav}", "{language}"
+MAX_SECONDS = 300
+MAX_SHOWN = 400
+
+
+class Command:
+    """A command line in which `{wav}` stands for the file and, where it is wanted, `{language}` for the language."""
+
+    languages: frozenset[str] | None = None
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._words = shlex.split(command)
+        except ValueError as fault:
+            raise ConfigError("listener-unknown", f"command {command!r}: {fault}") from fault
+        if not any(PLACE in word for word in self._words[1:]):
+            found = f"command {command!r} has no place for the file"
+            raise ConfigError("listener-unknown", found, expected="an argument with {wav} in it")
+        self.name = f"command:{command}"
+
+    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
+        """What the program prints for each wave, on one line."""
+        with tempfile.TemporaryDirectory(prefix="voxgraft-") as folder:
+            path = Path(folder) / "speech.wav"
+            return [Heard(self._heard(wave, rate, language, path), None) for wave in waves]
+
+    def _heard(self, wave: NDArray[np.float32], rate: int, language: str, path: Path) -> str:
+        write_wav(path, wave, rate)
+        words = [word.replace(PLACE, str(path)).replace(LANGUAGE, language) for word in self._words]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=MAX_SECONDS, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired) as fault:
+            raise _failed(self.name, str(fault)) from fault
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip()[-MAX_SHOWN:]
+            raise _failed(self.name, f"it ended with {done.returncode}: {said}")
+        try:
+            return " ".join(done.stdout.decode().split())
+        except UnicodeDecodeError as fault:
+            raise _failed(self.name, f"what it printed is not UTF-8: {fault}") from fault
+
+
+def write_wav(path: Path, wave: NDArray[np.float32], rate: int) -> None:
+    """One channel of 16-bit samples; what lies beyond -1 and 1 is cut."""
+    samples = mono_wave(wave, Limits(rate, min_samples=1)).clamp(-1, 1).mul(32767).round().short().numpy()
+    with wav_files.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def _failed(name: str, found: str) -> VoxgraftError:
+    return ConfigError("listener-failed", found, where=name)

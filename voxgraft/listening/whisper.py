@@ -1,0 +1,46 @@
+"""faster-whisper as a listener, with a model folder that the user has. The package is imported only here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.audio.waves import Limits, mono_wave
+from voxgraft.errors import AudioError, ConfigError
+from voxgraft.files import existing_folder
+from voxgraft.listening.interface import Heard
+
+__all__ = ["Whisper"]
+
+RATE_HZ = 16_000
+LIMITS = Limits(RATE_HZ, min_samples=RATE_HZ // 20)
+
+
+class Whisper:
+    """One model. Which languages it knows is its own affair; an unknown code is refused by the package."""
+
+    languages: frozenset[str] | None = None
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            package = importlib.import_module("faster_whisper")
+        except ImportError as fault:
+            cure = "pip install faster-whisper, or listen with the built-in listener."
+            raise ConfigError("package-missing", "faster-whisper is not installed", cure=cure) from fault
+        self._model: Any = package.WhisperModel(str(existing_folder(folder)), compute_type="int8")
+        self.name = f"whisper:{folder.name}"
+
+    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
+        """With the package's own fallbacks against loops, each wave for itself."""
+        if rate != RATE_HZ:
+            raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{RATE_HZ:,} Hz", where=self.name)
+        return [Heard(self._heard(mono_wave(wave, LIMITS).numpy(), language), None) for wave in waves]
+
+    def _heard(self, wave: NDArray[np.float32], language: str) -> str:
+        pieces, _ = self._model.transcribe(wave, language=language, condition_on_previous_text=False)
+        return " ".join(" ".join(piece.text for piece in pieces).split())

@@ -1,0 +1,281 @@
+"""The sets of a run, opened and looked at: those that are learnt from, and those that are held out.
+
+All that is wrong with them is said at once, as findings. Needs no torch: `check` says here what `train` would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from voxgraft.corpus.clips import ClipSet, Role
+from voxgraft.corpus.community import open_pairs, split_language
+from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
+from voxgraft.corpus.set_checks import check_set
+from voxgraft.corpus.set_header import read_set_file
+from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.stream import Stream, StreamOptions
+from voxgraft.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.description import Shape
+from voxgraft.families.layout import Frame
+from voxgraft.files import is_folder, is_there
+from voxgraft.graft_folder import Graft
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import RunSettings, TrainSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers.base import Tokenizer
+
+__all__ = [
+    "RunData",
+    "Wanted",
+    "has_no_data",
+    "num_steps",
+    "open_data",
+    "order_findings",
+    "order_of",
+    "retention_findings",
+    "shares",
+    "steps_findings",
+]
+
+DEFAULT_STEPS = 10_000
+MOST_VOICES_CHECKED = 2_000
+FITTING: dict[Role, tuple[Role, ...]] = {"train": ("train",), "valid": ("valid",), "replay": ("replay", "train")}
+"""What a set may have been made for, by what it is given as. Who trains on English elsewhere may replay it here."""
+KEYS: dict[Role, str] = {"train": "data.train", "valid": "data.valid", "replay": "data.replay"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the sets of a run must fit: its graft, how it spells, what its sequences may hold."""
+
+    run: RunFolder
+    settings: RunSettings
+    graft: Graft
+    spelling: Spelling
+    frame: Frame
+
+    @classmethod
+    def of(
+        cls,
+        run: RunFolder,
+        settings: RunSettings,
+        graft: Graft,
+        base: tuple[Family, BaseFiles, Tokenizer],
+        shapes: Mapping[str, Shape],
+    ) -> Wanted:
+        """By the graft and the base that a run has; `shapes` are those of the base's tensors."""
+        family, files, tokenizer = base
+        spelling = Spelling.of(family, tokenizer, graft.tokenizer, graft.card.language)
+        frame = family.frame(graft.tokenizer.size, family.size_of(files, shapes))
+        return cls(run, settings, graft, spelling, frame)
+
+    @property
+    def base_frame(self) -> Frame:
+        """What sequences of base languages may hold."""
+        return replace(self.frame, num_text_ids=self.spelling.base.size)
+
+    @property
+    def language(self) -> str:
+        return self.graft.card.language
+
+    def header(self, *, of_base: bool) -> dict[str, Any]:
+        """What a set must say of itself. One of a base language is spelled by the base's own tokenizer."""
+        card, own = self.graft.card, {} if of_base else {"language": self.language}
+        tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
+        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"]}
+        return {"family": card.family, **own, "made_from": made_from}
+
+
+@dataclass(slots=True)
+class RunData:
+    """A run's sets, as far as they could be opened."""
+
+    train: tuple[ClipSet, ...] = ()
+    replay: tuple[ClipSet, ...] = ()
+    """Of base languages, in merged mode."""
+    valid: tuple[ClipSet, ...] = ()
+    measured: tuple[ClipSet, ...] = ()
+    """Held out, of base languages."""
+    findings: list[Finding] = field(default_factory=list)
+    is_whole: bool = True
+    """Whether every set could be opened."""
+
+    @property
+    def can_train(self) -> bool:
+        return not any(item.level == "error" for item in self.findings)
+
+
+def has_no_data(wanted: Wanted) -> bool:
+    """Whether nobody has named or made any data for the run yet."""
+    data, run = wanted.settings.data, wanted.run
+    named = data.train or data.valid or data.replay or data.replay_valid
+    return not named and not any(is_there(run.data_set(name)) for name in ("train", "valid"))
+
+
+def open_data(wanted: Wanted, *, merged: bool) -> RunData:
+    """Open and look at every set that the settings name. What is wrong with one does not hide what is with others."""
+    data, run = wanted.settings.data, wanted.run
+    opener = _Opener(wanted)
+    found = RunData(
+        train=opener.open(data.train or (run.data_set("train"),), "train"),
+        replay=opener.open(data.replay, "replay", of_base=True) if merged else (),
+        valid=opener.open(data.valid or (run.data_set("valid"),), "valid"),
+        measured=opener.open(data.replay_valid, "valid", of_base=True),
+        findings=opener.findings,
+    )
+    found.is_whole = not opener.failed
+    found.findings += _not_held_out(found)
+    return found
+
+
+def shares(train: Sequence[ClipSet], replay: Sequence[ClipSet], replay_share: float) -> tuple[float, ...]:
+    """Sets of the same kind share by their length; replay as a whole has its share of every step."""
+    share = replay_share if replay else 0.0
+    own, old = _by_length(train), _by_length(replay)
+    return tuple([(1 - share) * part for part in own] + [share * part for part in old])
+
+
+def order_of(
+    settings: RunSettings, frame: Frame, sets: Sequence[ClipSet], weights: Sequence[float], silent_share: float = 0.0
+) -> Stream:
+    """The order in which the sets are learnt from."""
+    train, data = settings.train, settings.data
+    rules = StreamOptions(
+        silent_share=silent_share,
+        min_prompt_seconds=data.min_prompt_seconds,
+        lone_clips=data.lone_clips,
+        num_conditioning=frame.num_conditioning,
+    )
+    return Stream(sets, weights, train.tokens_per_step, train.seed, rules)
+
+
+def order_findings(wanted: Wanted, data: RunData, stream: Stream, others: Sequence[ClipSet] = ()) -> list[Finding]:
+    """What is wrong with the sets as they will be met; `others` stand behind the run's own in the stream."""
+    card = wanted.graft.card
+    return [
+        *(item for report in stream.report() for item in report.findings()),
+        *row_findings(data.train, card.base_pieces, card.num_rows),
+        *prompt_findings((*data.train, *data.replay, *others), stream),
+    ]
+
+
+def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
+    """What nothing protects, and what nothing measures, in merged mode."""
+    found = []
+    if not replayed:
+        found.append(finding("replay-missing", "merged mode, and no set of a base language is learnt from"))
+    if not measured:
+        found.append(finding("retention-unmeasured", "no set of a base language is held out"))
+    return found
+
+
+def num_steps(train: TrainSettings, stream: Stream) -> int:
+    """Steps that the run is to have."""
+    if train.steps is not None and train.epochs is not None:
+        found = f"train.steps is {train.steps:,} and train.epochs is {train.epochs:g}"
+        raise ConfigError("config-value", found, expected="one of the two")
+    return stream.steps_for(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
+
+
+def steps_findings(train: TrainSettings, steps: int) -> list[Finding]:
+    """Rates that never reach their height."""
+    warmup = train.warmup_steps
+    if warmup <= steps:
+        return []
+    found = f"a warm-up of {warmup:,} steps, and the run has {steps:,}: the rates end at {steps / warmup:.1%} of theirs"
+    return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
+
+
+@dataclass(slots=True)
+class _Opener:
+    """Opens sets, and collects what is wrong with them."""
+
+    wanted: Wanted
+    findings: list[Finding] = field(default_factory=list)
+    failed: bool = False
+
+    def open(self, places: Sequence[Path], role: Role, *, of_base: bool = False) -> tuple[ClipSet, ...]:
+        """Sets of the new language, or those that must be of base languages."""
+        found: list[ClipSet] = []
+        for place in places:
+            try:
+                found.append(self._open_one(place, role, of_base))
+            except VoxgraftError as error:
+                self.findings.append(error.finding)
+                self.failed = True
+        return tuple(found)
+
+    def _open_one(self, place: Path, role: Role, of_base: bool) -> ClipSet:
+        wanted = self.wanted
+        if is_folder(place):
+            header = read_set_file(place).header
+            self._note_role(place, header.role, role)
+            self._refuse_new_language(place, header.language, of_base)
+            clips = open_set(place, expected=wanted.header(of_base=of_base))
+        else:
+            clips = self._adopt(place, role, of_base)
+            self._refuse_new_language(place, clips.header.language, of_base)
+        unknown = wanted.graft.tokenizer.unknown_id if role != "replay" else None
+        frame = wanted.frame if clips.header.language == wanted.language else wanted.base_frame
+        self.findings += check_set(
+            clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MOST_VOICES_CHECKED
+        )
+        self.findings += spelling_findings(clips, lambda text: wanted.spelling.encode(text, clips.header.language))
+        return clips
+
+    def _note_role(self, place: Path, made_for: Role, role: Role) -> None:
+        if made_for not in FITTING[role]:
+            found = f"{place.name} was made for {made_for}, and is given for {role}"
+            cure = f"name it with {KEYS[made_for]}, or give a set that was made for {role}."
+            self.findings.append(
+                finding("set-role", found, expected=" or ".join(FITTING[role]), where=place, cure=cure)
+            )
+
+    def _refuse_new_language(self, place: Path, language: str, of_base: bool) -> None:
+        if of_base and language == self.wanted.language:
+            found = f"{place.name} is in {language}, the new language"
+            raise GraftError("replay-language", found, expected="a base language", where=place)
+
+    def _adopt(self, place: Path, role: Role, of_base: bool) -> ClipSet:
+        wanted = self.wanted
+        manifest, language = split_language(str(place))
+        self._refuse_what_is_no_manifest(place, manifest, role)
+        own = None if of_base else wanted.language
+        clips = open_pairs(
+            manifest,
+            lambda text: wanted.spelling.encode(text, own),
+            wanted.frame,
+            language=language or own,
+            role=role,
+            name=f"{manifest.parent.name}/{manifest.stem}",
+        )
+        self.findings += clips.findings
+        return clips
+
+    def _refuse_what_is_no_manifest(self, place: Path, manifest: Path, role: Role) -> None:
+        family = self.wanted.graft.card.family
+        expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
+        if not is_there(manifest):
+            raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
+        if manifest.suffix != ".jsonl" or family != "indextts2":
+            found = f"{place.name}, for a run of {family}"
+            raise FileError("set-missing", found, expected=expected, where=place)
+
+
+def _not_held_out(data: RunData) -> list[Finding]:
+    """Manifests do not say what they are for; but what is learnt from is not held out."""
+    learnt = {clips.fingerprint: clips.name for clips in (*data.train, *data.replay)}
+    return [
+        finding("set-not-held-out", f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}")
+        for clips in (*data.valid, *data.measured)
+        if clips.fingerprint in learnt
+    ]
+
+
+def _by_length(sets: Sequence[ClipSet]) -> list[float]:
+    lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
+    return [length / sum(lengths) for length in lengths]

@@ -1,0 +1,119 @@
+"""What a CUDA device does for a pack, recorded once for each size and replayed: the processor only says "again".
+
+A pack of a small model is hundreds of short kernels, and a processor that starts them one by one is slower than the
+device. Gradients are added up inside the recording, in the precision of the parameters that the optimizer moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from voxgraft.families.model import PackedBatch
+from voxgraft.families.moulds import tensors_of
+from voxgraft.training.parts import Trained
+
+__all__ = ["Captured"]
+
+Key = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    tensors: list[Tensor]
+    """What a pack is copied over before a replay."""
+
+
+class Captured:
+    """Losses and gradients of filled packs by replay."""
+
+    def __init__(
+        self,
+        learner: Callable[[PackedBatch], Tensor],
+        trained: Trained,
+        around: Callable[[], AbstractContextManager[None]],
+        places: Mapping[nn.Parameter, Tensor],
+    ) -> None:
+        """`around` is what both passes are computed inside of: the gate. `places` are where gradients are wanted."""
+        self._learner, self._around = learner, around
+        named = trained.named()
+        optimized = {name: value for part in trained.parameters for name, value in trained.optimized(part).items()}
+        self._parameters = list(named.values())
+        self._moved: list[nn.Parameter] = [optimized[name] for name in named]
+        self._sums = [places[value] if value in places else torch.zeros_like(value) for value in self._moved]
+        device = trained.model.device
+        self._weights = torch.zeros(3, device=device)
+        self._losses = torch.zeros(3, device=device)
+        self._recordings: dict[tuple[bool, Key], _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._reached: list[bool] | None = None
+
+    @property
+    def num_recordings(self) -> int:
+        return len(self._recordings)
+
+    def run(self, batch: PackedBatch, weights: Tensor, *, first: bool) -> Tensor:
+        """Add a filled pack's gradients to those of the step, or begin them with it; gives its summed losses. [3]"""
+        self._weights.copy_(weights)
+        if batch.order.device == self._losses.device:  # of no foreseen size, so it was not filled
+            self._add_up(self._compute(batch), first)
+            return self._losses
+        values = tensors_of(batch)
+        key = (first, tuple(tuple(value.shape) for value in values))
+        recording = self._recordings.get(key)
+        if recording is None:
+            recording = self._recordings[key] = self._record(batch, first)
+        for kept, value in zip(recording.tensors, values, strict=True):
+            kept.copy_(value, non_blocking=True)
+        recording.graph.replay()
+        return self._losses
+
+    def rehearse(self, batch: PackedBatch) -> None:
+        """Record a filled pack of the largest size, so that there is memory for all the smaller ones."""
+        self._recordings.clear()
+        key = (True, tuple(tuple(value.shape) for value in tensors_of(batch)))
+        self._recordings[key] = self._record(batch, first=True)
+
+    def give(self) -> None:
+        """Hand the step's gradients to the parameters that the optimizer moves."""
+        assert self._reached is not None
+        for value, total, reached in zip(self._moved, self._sums, self._reached, strict=True):
+            value.grad = total if reached else None
+
+    def _record(self, batch: PackedBatch, first: bool) -> _Recording:
+        device = self._losses.device
+        kept = batch.to(device)
+        stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self._compute(kept)  # compiles, and lets the libraries set themselves up
+        torch.cuda.current_stream(device).wait_stream(stream)
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # a recording has memory of its own, and the first pass is over
+        graph = torch.cuda.CUDAGraph()
+        # Another thread may be making the next step's batches, which is no part of this.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._add_up(self._compute(kept), first)
+        return _Recording(graph, tensors_of(kept))
+
+    def _compute(self, batch: PackedBatch) -> list[Tensor | None]:
+        with self._around():
+            sums = self._learner(batch)
+            gradients = torch.autograd.grad((sums * self._weights).sum(), self._parameters, allow_unused=True)
+        self._losses.copy_(sums.detach().float())
+        return list(gradients)
+
+    def _add_up(self, gradients: list[Tensor | None], first: bool) -> None:
+        pairs = [(total, one) for total, one in zip(self._sums, gradients, strict=True) if one is not None]
+        self._reached = [one is not None for one in gradients]
+        totals, ones = [total for total, _ in pairs], [one for _, one in pairs]
+        if first:
+            torch._foreach_copy_(totals, ones)
+        else:
+            for total, one in pairs:
+                total.add_(one)

@@ -1,0 +1,151 @@
+"""AdamW on a CUDA device: the numbers of a part lie in one row, and one kernel moves them all and rounds their copies.
+
+The arithmetic, the names of the state and its place (`state[parameter]`) are those of torch's AdamW, so that a step
+saved with one goes on with the other. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FlatAdamW"]
+
+EPS = 1e-8
+BEGIN = 1e-6
+"""What torch adds to a length before it divides by it."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The parameters of a group one after another, each from the beginning of a block."""
+
+    values: Tensor  # [N] float32
+    gradients: Tensor  # [N] float32
+    means: Tensor  # [N] float32
+    squares: Tensor  # [N] float32
+    copies: Tensor | None  # [N] in half precision
+    owners: Tensor  # [blocks] int32: the parameter that a block belongs to
+    steps: Tensor  # [parameters] float32
+    spans: list[tuple[int, torch.Size]]
+
+    def parts(self, row: Tensor) -> list[Tensor]:
+        """One of the rows as the parameters see it."""
+        return [row[start : start + shape.numel()].view(shape) for start, shape in self.spans]
+
+
+class FlatAdamW(torch.optim.Optimizer):
+    """AdamW whose parameters, and the half-precision copies of them, are moved into rows when it is made."""
+
+    def __init__(
+        self,
+        groups: Sequence[Mapping[str, Any]],
+        betas: tuple[float, float],
+        copies: Mapping[nn.Parameter, nn.Parameter],
+    ) -> None:
+        """`copies` are the model's rounded copies of those parameters that have some."""
+        super().__init__([dict(group) for group in groups], {"lr": 0.0, "betas": betas, "weight_decay": 0.0})
+        self._rows = [_row(group["params"], copies) for group in self.param_groups]
+        for group, row in zip(self.param_groups, self._rows, strict=True):
+            moments = zip(row.parts(row.means), row.parts(row.squares), row.steps, strict=True)
+            for parameter, (mean, square, step) in zip(group["params"], moments, strict=True):
+                self.state[parameter] = {"exp_avg": mean, "exp_avg_sq": square, "step": step}
+
+    def gradients(self) -> dict[nn.Parameter, Tensor]:
+        """Where the gradient of every parameter is kept: who computes it there saves a copy."""
+        return {
+            parameter: part
+            for group, row in zip(self.param_groups, self._rows, strict=True)
+            for parameter, part in zip(group["params"], row.parts(row.gradients), strict=True)
+        }
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # noqa: ARG002 (torch's interface)
+        """Move by the gradients as they are."""
+        self.clip_and_step(0.0, torch.zeros((), device=self._rows[0].values.device))
+
+    @torch.no_grad()
+    def clip_and_step(self, limit: float, witness: Tensor) -> list[Tensor]:
+        """Move each group by its gradient, at most `limit` long (0: as it is); gives the lengths before that.
+
+        Nothing at all moves unless every length and the `witness` are finite.
+        """
+        reached = [self._gather(group, row) for group, row in zip(self.param_groups, self._rows, strict=True)]
+        norms = [torch.linalg.vector_norm(row.gradients) for row in self._rows]
+        fine = torch.isfinite(torch.stack([*norms, witness.sum()])).all()
+        for group, row, norm, moving in zip(self.param_groups, self._rows, norms, reached, strict=True):
+            factor = (limit / (norm + BEGIN)).clamp(max=1.0) if limit else torch.ones_like(norm)
+            factor = torch.where(fine, factor, torch.full_like(factor, float("nan")))
+            self._move(group, row, factor, torch.where(fine, row.steps + moving, row.steps), moving)
+        return norms
+
+    def _gather(self, group: Mapping[str, Any], row: _Row) -> Tensor:
+        """Bring gradients that autograd made elsewhere into their row; 1 for the parameters that have one."""
+        places, found, reached = [], [], []
+        for parameter, place in zip(group["params"], row.parts(row.gradients), strict=True):
+            gradient = parameter.grad
+            reached.append(float(gradient is not None))
+            if gradient is None:
+                place.zero_()
+            elif gradient.data_ptr() != place.data_ptr():
+                places.append(place)
+                found.append(gradient)
+        if places:
+            torch._foreach_copy_(places, found)
+        return torch.tensor(reached).pin_memory().to(row.steps.device, non_blocking=True)
+
+    def _move(self, group: Mapping[str, Any], row: _Row, factor: Tensor, steps: Tensor, moving: Tensor) -> None:
+        from voxgraft.training.adamw_kernel import BLOCK, move
+
+        row.steps.copy_(steps)
+        move[(len(row.owners),)](
+            row.values,
+            row.gradients,
+            row.means,
+            row.squares,
+            row.values if row.copies is None else row.copies,
+            row.owners,
+            steps * moving,
+            factor,
+            group["lr"],
+            *group["betas"],
+            EPS,
+            group["weight_decay"],
+            COPIED=row.copies is not None,
+            BLOCK=BLOCK,
+        )
+
+
+def _row(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Parameter]) -> _Row:
+    from voxgraft.training.adamw_kernel import BLOCK
+
+    blocks = [-(-parameter.numel() // BLOCK) for parameter in parameters]
+    starts = [BLOCK * sum(blocks[:at]) for at in range(len(blocks))]
+    device = parameters[0].device
+    values, *others = (torch.zeros(BLOCK * sum(blocks), device=device) for _ in range(4))
+    rounded = [copies[parameter] for parameter in parameters if parameter in copies]
+    if rounded and len(rounded) < len(parameters):
+        raise ValueError("either all parameters of a group have copies, or none has")
+    row = _Row(
+        values,
+        *others,
+        torch.zeros(len(values), device=device, dtype=rounded[0].dtype) if rounded else None,
+        torch.repeat_interleave(torch.tensor(blocks)).to(device, torch.int32),
+        torch.zeros(len(parameters), device=device),
+        [(start, parameter.shape) for start, parameter in zip(starts, parameters, strict=True)],
+    )
+    _settle(parameters, row.parts(row.values))
+    if row.copies is not None:
+        _settle(rounded, row.parts(row.copies))
+    return row
+
+
+def _settle(parameters: Sequence[nn.Parameter], places: Sequence[Tensor]) -> None:
+    """From now on the parameters live there."""
+    for parameter, place in zip(parameters, places, strict=True):
+        place.copy_(parameter.detach())
+        parameter.data = place

@@ -1,0 +1,172 @@
+"""Looks out for the other processes of a training, so that none waits for ever for one that has ended.
+
+Every process gives signs of life where all can read them, and one that meets an error says there what it was. Who can
+still raise, raises that; who hangs in a call that nothing breaks off is ended, with the cause on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from voxgraft.errors import Finding, VoxgraftError, finding
+
+__all__ = ["Lookout", "ProcessError"]
+
+LOOK_SECONDS = 2.0
+SILENT_SECONDS = 180.0
+"""Who has given no sign of life for that long is taken for lost. Compiling and saving do not stop the signs."""
+GRACE_SECONDS = 60.0
+"""From the news to the end of a process that does not end by itself: a step that is being saved may be saved."""
+CONNECT_SECONDS, ANSWER_SECONDS, LINGER_SECONDS = 600.0, 5.0, 2.0
+LEFT = 1 << 40
+"""Signs of life of a process that has ended as it should."""
+EXIT_CODE = 2
+LINES = ("gloo", "nccl", "connection", "socket", "timed out", "broken pipe")
+"""Words in what torch's packages for processes say; they have no class of error of their own for it."""
+
+
+class ProcessError(VoxgraftError):
+    """Another process has ended."""
+
+
+@dataclass
+class Lookout:
+    """Of one process, from its first step to its last: to be entered before it joins the others."""
+
+    rank: int
+    world_size: int
+    failed: bool = False
+    """Whether the block has ended with an error."""
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _heard: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Signs of life of the others, and when there was one more."""
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._look_out, name="lookout", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._stop.set()
+        if error is None:
+            with contextlib.suppress(RuntimeError):  # who keeps the store may have left before us
+                _store(ANSWER_SECONDS).add(self._key(self.rank), LEFT)
+            return
+        self.failed = True
+        if isinstance(error, RuntimeError) and not isinstance(error, VoxgraftError):
+            # Who ends says why before its lines are cut, so there is nothing to wait for.
+            trouble = self._told() or (
+                _lost(f"another process is gone ({_brief(error)})") if _is_of_lines(error) else None
+            )
+            if trouble is not None:
+                self._linger()
+                raise ProcessError.of(trouble) from error
+        self._tell(error)
+        self._linger()
+
+    def meeting_place(self) -> PrefixStore:
+        """Where the processes find each other; the first keeps it if torchrun does not.
+
+        torchrun keeps one store for all its tries, and torch would look in it for processes of the one before.
+        """
+        keeps = self.rank == 0 and not _is_kept_by_torchrun()
+        return PrefixStore(self._key("group"), _store(CONNECT_SECONDS, keeps=keeps))
+
+    def _linger(self) -> None:
+        """Without torchrun the first process keeps the store, and takes it along: let the others read it before."""
+        if self.rank == 0 and not _is_kept_by_torchrun():
+            time.sleep(LINGER_SECONDS)
+
+    def agreed(self, name: str, value: str) -> str:
+        """The value that was given first by any process, where a store is there before the processes have joined."""
+        if not _is_kept_by_torchrun():
+            return value
+        first: bytes = _store(CONNECT_SECONDS).compare_set(self._key(name), "", value)
+        return first.decode()
+
+    def _tell(self, error: BaseException) -> None:
+        """Say what has ended this process; who says it first is believed."""
+        cause = f"{error.code}: {error.finding.found}" if isinstance(error, VoxgraftError) else repr(error)
+        text = json.dumps({"rank": self.rank, "cause": cause})
+        with contextlib.suppress(RuntimeError):
+            _store(ANSWER_SECONDS).compare_set(self._key("failed"), "", text)
+
+    def _told(self, store: TCPStore | None = None) -> Finding | None:
+        """What another process has said of its end."""
+        try:
+            store = store or _store(ANSWER_SECONDS)
+            if not store.check([self._key("failed")]):
+                return None
+            said = json.loads(store.get(self._key("failed")))
+        except RuntimeError:
+            return None
+        if said["rank"] == self.rank:
+            return None
+        return finding("process-failed", f"process {said['rank']} of {self.world_size} ended: {said['cause']}")
+
+    def _look_out(self) -> None:
+        """Until this process leaves, or hears that another has not."""
+        trouble = None
+        try:
+            store = _store(CONNECT_SECONDS)
+            while trouble is None:
+                trouble = self._told(store) or next(self._silent(store), None)
+                if trouble is None and self._stop.wait(LOOK_SECONDS):
+                    return
+        except RuntimeError as error:
+            trouble = _lost(f"the process that all report to is gone ({_brief(error)})")
+        if trouble is not None and not self._stop.wait(GRACE_SECONDS):
+            sys.stderr.write("\n".join(["", *trouble.lines(), ""]))
+            sys.stderr.flush()
+            os._exit(EXIT_CODE)
+
+    def _silent(self, store: TCPStore) -> Iterator[Finding]:
+        """Give a sign of life, and look for those of the others. One that was never heard of is still to come."""
+        now = time.monotonic()
+        store.add(self._key(self.rank), 1)
+        for rank in range(self.world_size):
+            count = store.add(self._key(rank), 0) if rank != self.rank else 0
+            known, since = self._heard.get(rank, (0, now))
+            self._heard[rank] = (count, now if count != known else since)
+            if 0 < count < LEFT and now - self._heard[rank][1] > SILENT_SECONDS:
+                yield _lost(f"process {rank} of {self.world_size} was not heard of for {now - since:.0f} seconds")
+
+    def _key(self, name: str | int) -> str:
+        """torchrun keeps its store when it starts processes again; what was said before that is not for these."""
+        return f"voxgraft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+
+
+def _is_kept_by_torchrun() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _store(seconds: float, *, keeps: bool = False) -> TCPStore:
+    """A line of one's own to the store that all processes share: one line serves one thread at a time."""
+    place, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+    return TCPStore(place, port, is_master=keeps, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+
+
+def _is_of_lines(error: RuntimeError) -> bool:
+    """Whether it tells of the lines between processes."""
+    return isinstance(error, DistError) or any(word in str(error).lower() for word in LINES)
+
+
+def _brief(error: RuntimeError) -> str:
+    """What is said of a line, without the place in torch's own sources and without the advice behind it."""
+    return re.sub(r"\[[^\]]*\.cc:[0-9]+\] ", "", str(error)).splitlines()[0].partition(". ")[0]
+
+
+def _lost(found: str) -> Finding:
+    return finding("process-lost", found)

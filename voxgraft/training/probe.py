@@ -1,0 +1,125 @@
+"""How large a pack may be on this CUDA device: two passes of different length, a straight line, and a rehearsal.
+
+Memory is asked, never guessed from a table of cards; what other programs hold is not ours. Changes no parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+from voxgraft.corpus.stream import Item, Stream
+from voxgraft.errors import ConfigError
+from voxgraft.training.step import Stepper
+
+__all__ = ["Room", "find_room", "fit_packs"]
+
+LENGTHS = (2_048, 4_096)
+ROUND = 512
+SMALLER = 0.85
+SPARE = 0.06
+"""Share of the device that is left alone: kernels and libraries keep some of it, and memory is cut into pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What was measured: bytes that a pass takes, and what there is for it."""
+
+    fixed: int
+    """Bytes of a pass of no positions."""
+    per_position: float
+    available: int
+    """Bytes for passes, beside weights and optimizer."""
+
+    def pack_tokens(self, longest: int, most: int) -> int:
+        """The largest pack up to `most`; an error where not even the longest clip fits."""
+        fits = int((self.available - self.fixed) / self.per_position)
+        if fits < longest:
+            found = f"room for packs of {max(0, fits):,} positions, and the longest clip has {longest:,}"
+            raise ConfigError("memory-too-small", found, expected=f"at least {longest:,}")
+        rounded = fits // ROUND * ROUND
+        return min(most, rounded if rounded >= longest else fits)
+
+
+def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int:
+    """Give a stepper the largest packs that there is room for, up to one pack a step; tells how large they are.
+
+    `known` is what was found before: after a resume packs are the same again, and with them every rounding.
+    """
+    longest = stream.longest[0]
+    most = stepper.options.tokens_per_step + longest
+    size = known or find_room(stepper, stream).pack_tokens(longest, most)
+    while not _runs(stepper, stream, size):
+        if size == longest:
+            Room(0, 1.0, 0).pack_tokens(longest, most)
+        size = max(longest, int(size * SMALLER) // ROUND * ROUND)
+    return size
+
+
+def _runs(stepper: Stepper, stream: Stream, size: int) -> bool:
+    stepper.take_packs_of(size)
+    items = _items(stepper, stream, size)
+    while len(items) > 1 and sum(map(stepper.examples.num_positions, items)) > size:
+        items.pop()
+    try:
+        stepper.rehearse(items)
+        fits = True
+    except torch.OutOfMemoryError:
+        fits = False
+    torch.cuda.empty_cache()
+    if stepper.group.world_size > 1:
+        return not stepper.group.any(not fits, stepper.trained.model.device)
+    return fits
+
+
+def find_room(stepper: Stepper, stream: Stream) -> Room:
+    """Measure passes of two lengths. On several devices the smallest room counts for all."""
+    device = stepper.trained.model.device
+    shorter, longer = (_bytes_of(stepper, _items(stepper, stream, length)) for length in LENGTHS)
+    per_position = (longer[1] - shorter[1]) / (longer[0] - shorter[0])
+    held = torch.cuda.memory_allocated(device)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    ours = min(free + torch.cuda.memory_reserved(device), _allowed(device, total))
+    available = int(ours - SPARE * min(total, _allowed(device, total)) - held)
+    found = torch.tensor([-(shorter[1] - per_position * shorter[0]), -per_position, available], device=device)
+    if stepper.group.world_size > 1:
+        distributed.all_reduce(found, distributed.ReduceOp.MIN)
+    fixed, slope, room = found.tolist()
+    return Room(int(-fixed), -slope, int(room))
+
+
+def _allowed(device: torch.device, total: int) -> int:
+    """What torch was told to keep to, if it was."""
+    if not hasattr(torch.cuda, "get_per_process_memory_fraction"):
+        return total
+    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
+
+
+def _items(stepper: Stepper, stream: Stream, length: int) -> list[Item]:
+    """Items of the first steps that come to about a length; with fewer clips, some of them again."""
+    found: list[Item] = []
+    positions, step = 0, 0
+    while positions < length:
+        step += 1
+        for item in stream.step(step):
+            if positions < length:
+                found.append(item)
+                positions += stepper.examples.num_positions(item)
+    return found
+
+
+def _bytes_of(stepper: Stepper, items: Sequence[Item]) -> tuple[int, int]:
+    """Positions of a pass, and the most that it takes beside what is there already. The first pass compiles."""
+    device = stepper.trained.model.device
+    batch = stepper.examples.batch(items)
+    for _ in range(2):
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        stepper.try_pass(batch)
+        torch.cuda.synchronize(device)
+    return len(batch.order), torch.cuda.max_memory_allocated(device) - before
