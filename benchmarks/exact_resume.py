@@ -1,9 +1,9 @@
-"""Stop and resume on a GPU against going straight on, at full size, with `deterministic` on; and what that costs.
+"""Stop and resume on a GPU against going straight on, at full size, with `deterministic` on.
 
     python3 -m benchmarks.exact_resume --out result.json            about two minutes
 
 The resumed half runs in a process of its own, from a saved step on disk. Everything trained, the optimizer and the
-losses are compared bit by bit.
+losses are compared bit by bit. What `deterministic` costs in speed is told by `benchmarks.train_step`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +28,27 @@ MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode":
 HALF, WHOLE = 6, 12
 
 
-def train(family: str, mode: str, first: int, last: int, run: Path, *, deterministic: bool = True) -> dict[str, Any]:
+def train(family: str, mode: str, first: int, last: int, run: Path) -> dict[str, Any]:
     """Steps `first` to `last`, after the step saved before them if there is one; saves the last."""
     bench = Bench(family, "full", "cuda", 1)
-    stepper, stream = bench.stepper(16_384, deterministic=deterministic, **MODES[mode])
+    stepper, stream = bench.stepper(16_384, deterministic=True, **MODES[mode])
     if first > 1:
         state = load_step(RunFolder(run)).state
         stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
         restore_optimizer(stepper.optimizer, state.tensors["optimizer"])
-    losses, rates = [], []
+    losses = []
     for number in range(first, last + 1):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
         report = stepper.step(number, stream.step(number))
-        torch.cuda.synchronize()
-        rates.append(report.num_positions / (time.perf_counter() - began))
         losses.append([report.text_loss, report.speech_loss, *report.norms.values()])
     run.mkdir(exist_ok=True)
     tensors = {**stepper.trained.tensors(), "optimizer": optimizer_tensors(stepper.optimizer)}
     save_step(RunFolder(run), TrainState(last, tensors, {}), keep_last=9, keep=())
-    return {"losses": losses, "rate": sorted(rates)[len(rates) // 2]}
+    return {"losses": losses}
 
 
-def apart(family: str, mode: str, first: int, last: int, run: Path, deterministic: bool = True) -> dict[str, Any]:
+def apart(family: str, mode: str, first: int, last: int, run: Path) -> dict[str, Any]:
     """The same in a process of its own."""
-    asked = json.dumps([family, mode, first, last, str(run), deterministic])
+    asked = json.dumps([family, mode, first, last, str(run)])
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.exact_resume", "--part", asked], capture_output=True, text=True, check=False
     )
@@ -67,7 +62,6 @@ def compare(family: str, mode: str, folder: Path) -> dict[str, Any]:
     straight = apart(family, mode, 1, WHOLE, folder / "straight")
     first = apart(family, mode, 1, HALF, folder / "halves")
     second = apart(family, mode, HALF + 1, WHOLE, folder / "halves")
-    free = apart(family, mode, 1, WHOLE, folder / "free", deterministic=False)
     ends = [load_step(RunFolder(folder / name)).state.tensors for name in ("straight", "halves")]
     pairs = [(ends[0][group][name], ends[1][group][name]) for group in ends[0] for name in ends[0][group]]
     return {
@@ -76,8 +70,6 @@ def compare(family: str, mode: str, folder: Path) -> dict[str, Any]:
         "tensors": len(pairs),
         "equal_tensors": sum(torch.equal(*pair) for pair in pairs),
         "equal_losses": straight["losses"] == first["losses"] + second["losses"],
-        "positions_per_second_deterministic": round(straight["rate"]),
-        "positions_per_second_free": round(free["rate"]),
     }
 
 
@@ -89,8 +81,8 @@ def main() -> None:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
-        family, mode, first, last, run, deterministic = json.loads(options.part)
-        print(json.dumps(train(family, mode, first, last, Path(run), deterministic=deterministic)))
+        family, mode, first, last, run = json.loads(options.part)
+        print(json.dumps(train(family, mode, first, last, Path(run))))
         return
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
     found = []

@@ -86,10 +86,10 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
     found: list[Fit] = []
-    for family_name in options.families:
-        bench = Bench(family_name, "full", "cuda", 1)
-        for mode in MODES:
-            for precision in options.precisions:
+    for precision in options.precisions:
+        for family_name in options.families:
+            bench = Bench(family_name, "full", "cuda", 1)
+            for mode in MODES:
                 torch._dynamo.reset()
                 found += fits(bench, mode, precision)
                 if options.out:

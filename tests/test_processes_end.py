@@ -92,7 +92,7 @@ def test_a_process_that_gives_no_sign_of_life_is_given_up() -> None:
 def test_processes_that_do_not_see_the_same_are_refused_by_all() -> None:
     for code, said in ended(started("differ", 2)).values():
         assert code == 2
-        assert "error processes-differ: torch: 2 for process 0, 1 for process 1 (expected: the same)" in said
+        assert "processes-differ: torch: 2 for process 0, 1 for process 1" in said
 
 
 def test_processes_that_torchrun_starts_again_do_not_hear_of_those_before() -> None:
@@ -100,7 +100,7 @@ def test_processes_that_torchrun_starts_again_do_not_hear_of_those_before() -> N
     command = [sys.executable, "-m", "torch.distributed.run", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["process 0 is fine", "process 1 is fine"]
+    assert all(f"process {rank} is fine" in done.stdout for rank in (0, 1))
     assert done.stderr.count("error pack-too-small") == 1
     assert "process 1 of 2 ended: pack-too-small" in done.stderr
 

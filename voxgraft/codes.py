@@ -835,8 +835,8 @@ CATALOGUE: dict[str, Code] = {
     ),
     "memory-too-small": Code(
         "training",
-        "Weights, optimizer and one pass over the longest clip do not fit into the memory of the device.",
-        "set `train.checkpointing: true`, train in gated mode, leave the longest clips out, or take a larger device.",
+        "Weights, optimizer and a pass over a pack do not fit into the memory of the device.",
+        "set a smaller `train.pack_tokens`, or `train.checkpointing: true`; train in gated mode; leave the longest clips out.",
     ),
     # ---- pairs of other trainers -------------------------------------------------------------------------
     "pairs-empty": Code("data", "The manifest has no lines.", "check that this is the right file."),

@@ -167,11 +167,7 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         "| --- | --- |",
         f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
-        *(
-            ["| adapter/ | weights on the body for this language alone, in PEFT's format |"]
-            if card.adapter
-            else []
-        ),
+        *(["| adapter/ | weights on the body for this language alone, in PEFT's format |"] if card.adapter else []),
         f"| {CARD_NAME} | what this belongs to, for machines |",
         "",
         "## Licence of the base",
@@ -187,8 +183,6 @@ def _training_of(card: GraftCard) -> str:
     return (
         f"trained, step {trained['step']:,}, mode {trained['mode']}" if isinstance(trained, dict) else "not trained yet"
     )
-
-
 
 
 def made_with(settings: RunSettings) -> dict[str, Any]:

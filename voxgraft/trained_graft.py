@@ -29,6 +29,7 @@ from voxgraft.training.saving import load_step
 
 __all__ = ["ADAPTER_NAME", "is_written", "write_trained"]
 
+
 def is_written(course: Course, outcome: Outcome) -> bool:
     """Whether the graft that was opened is already what this training leaves."""
     state = load_step(course.run, _best(outcome)).state

@@ -224,7 +224,8 @@ def _backend(model: SpeechModel) -> Backend | None:
 
     device = model.device
     autocast = torch.is_autocast_enabled(device.type)
-    return best_backend(device, torch.get_autocast_dtype(device.type) if autocast else next(model.parameters()).dtype)
+    dtype = torch.get_autocast_dtype(device.type) if autocast else next(model.parameters()).dtype
+    return best_backend(device, dtype, model.body.head_width if torch.is_grad_enabled() else None)
 
 
 def _places(parts: Sequence[Part], starts: NDArray[np.int64]) -> NDArray[np.int64]:

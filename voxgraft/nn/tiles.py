@@ -50,9 +50,9 @@ class Cut:
     """The most that a thread may have; None for what the compiler thinks best."""
 
 
-FORWARD = Cut(tile=64, block=64, warps=4, stages=2, peel=True)
-QUERIES = Cut(tile=64, block=64, warps=4, stages=2, peel=True)
-KEYS = Cut(tile=64, block=64, warps=4, stages=2, peel=True)
+FORWARD = Cut(tile=64, block=64, warps=4, stages=3, peel=False)
+QUERIES = Cut(tile=64, block=32, warps=4, stages=3, peel=False)
+KEYS = Cut(tile=64, block=32, warps=4, stages=3, peel=False, registers=128)
 HEAD_WIDTH = 64
 """What the sizes above are chosen for."""
 

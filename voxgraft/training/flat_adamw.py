@@ -126,13 +126,15 @@ def _row(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Pa
     blocks = [-(-parameter.numel() // BLOCK) for parameter in parameters]
     starts = [BLOCK * sum(blocks[:at]) for at in range(len(blocks))]
     device = parameters[0].device
-    values, *others = (torch.zeros(BLOCK * sum(blocks), device=device) for _ in range(4))
+    values, gradients, means, squares = (torch.zeros(BLOCK * sum(blocks), device=device) for _ in range(4))
     rounded = [copies[parameter] for parameter in parameters if parameter in copies]
     if rounded and len(rounded) < len(parameters):
         raise ValueError("either all parameters of a group have copies, or none has")
     row = _Row(
         values,
-        *others,
+        gradients,
+        means,
+        squares,
         torch.zeros(len(values), device=device, dtype=rounded[0].dtype) if rounded else None,
         torch.repeat_interleave(torch.tensor(blocks)).to(device, torch.int32),
         torch.zeros(len(parameters), device=device),

@@ -51,20 +51,21 @@ class Lookout:
     failed: bool = False
     """Whether the block has ended with an error."""
     _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread = field(init=False)
     _heard: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Signs of life of the others, and when there was one more."""
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._look_out, name="lookout", daemon=True).start()
+        self._thread = threading.Thread(target=self._look_out, name="lookout", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.failed = error is not None
         self._stop.set()
         if error is None:
-            with contextlib.suppress(RuntimeError):  # who keeps the store may have left before us
-                _store(ANSWER_SECONDS).add(self._key(self.rank), LEFT)
+            self._thread.join(ANSWER_SECONDS)
             return
-        self.failed = True
         if isinstance(error, RuntimeError) and not isinstance(error, VoxgraftError):
             # Who ends says why before its lines are cut, so there is nothing to wait for.
             trouble = self._told() or (
@@ -124,6 +125,7 @@ class Lookout:
             while trouble is None:
                 trouble = self._told(store) or next(self._silent(store), None)
                 if trouble is None and self._stop.wait(LOOK_SECONDS):
+                    self._leave(store)
                     return
         except RuntimeError as error:
             trouble = _lost(f"the process that all report to is gone ({_brief(error)})")
@@ -131,6 +133,12 @@ class Lookout:
             sys.stderr.write("\n".join(["", *trouble.lines(), ""]))
             sys.stderr.flush()
             os._exit(EXIT_CODE)
+
+    def _leave(self, store: TCPStore) -> None:
+        """As it should be: nobody shall wait for further signs. Who keeps the store may have left before."""
+        if not self.failed:
+            with contextlib.suppress(RuntimeError):
+                store.add(self._key(self.rank), LEFT)
 
     def _silent(self, store: TCPStore) -> Iterator[Finding]:
         """Give a sign of life, and look for those of the others. One that was never heard of is still to come."""

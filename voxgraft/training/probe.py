@@ -54,7 +54,8 @@ def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int
     size = known or find_room(stepper, stream).pack_tokens(longest, most)
     while not _runs(stepper, stream, size):
         if size == longest:
-            Room(0, 1.0, 0).pack_tokens(longest, most)
+            found = f"no room for one pass over the longest clip, of {longest:,} positions"
+            raise ConfigError("memory-too-small", found, expected="room for it")
         size = max(longest, int(size * SMALLER) // ROUND * ROUND)
     return size
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from voxgraft.corpus.stream import Item
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
 from voxgraft.nn.attention import best_backend
 from voxgraft.nn.losses import cross_entropy_sum
@@ -110,7 +110,7 @@ class Stepper:
     def step(self, number: int, items: Sequence[Item]) -> StepReport:
         """Learn from the items of a step, which is the same on every process."""
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.group.summed(self._gradients(items) if self.captured is None else self._replayed(items))
+        sums = self.group.summed(self._gradients_or_refuse(items))
         self.ahead.begin()
         rates = set_rates(self.optimizer, number, self.options)
         norms = self._move_if_finite(sums) if self._flat else self._clipped()
@@ -125,6 +125,14 @@ class Stepper:
         text, speech, kl = means
         gradients = dict(zip(norms, lengths, strict=True))
         return StepReport(text, speech, rates, gradients, positions, len(items), kl if self.base else None)
+
+    def _gradients_or_refuse(self, items: Sequence[Item]) -> Tensor:
+        try:
+            return self._gradients(items) if self.captured is None else self._replayed(items)
+        except torch.OutOfMemoryError:
+            found = f"no room for packs of {self.options.pack_tokens:,} positions"
+            expected = "a smaller train.pack_tokens, which changes nothing of what is learnt"
+            raise ConfigError("memory-too-small", found, expected=expected) from None
 
     def _gradients(self, items: Sequence[Item]) -> Tensor:
         """Backward through this process's packs. Returns its summed losses, [3]"""
