@@ -100,6 +100,12 @@ def test_a_prompt_that_makes_no_difference_is_told_while_the_model_still_learns(
     assert codes_of(found.findings) == ["not-hearing"]
 
 
+def test_a_prompt_that_makes_no_difference_is_only_a_note_where_rows_alone_are_trained() -> None:
+    found = judge(looks(falling(6.0, 2.0, 12), voice_use=0.0), replace(LONG, mode="rows-only"), CHANCE)
+    assert [(item.code, item.level) for item in found.findings] == [("not-hearing", "note")]
+    assert "adapter" in found.findings[0].cure
+
+
 def test_a_prompt_that_helps_as_often_as_it_hurts_makes_no_difference() -> None:
     noisy = [replace(look, voice_use=0.01 + 0.03 * (-1) ** at) for at, look in enumerate(looks(falling(6.0, 2.0, 12)))]
     steady = [replace(look, voice_use=0.01) for look in noisy]

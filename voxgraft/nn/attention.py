@@ -21,11 +21,8 @@ from torch import Tensor
 from voxgraft.errors import GraftError
 from voxgraft.nn.tiles import tiled_attention, tiles_run, work_lists
 
-varlen_attn: Any
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # a torch without it
-    varlen_attn = None
+varlen_attn: Any = None
+"""torch's kernel, once it has been asked for."""
 
 __all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend", "varlen_runs"]
 
@@ -52,7 +49,7 @@ def best_backend(device: torch.device | str, dtype: torch.dtype, learning_width:
 
     `learning_width` is the width of a head where gradients are wanted.
     """
-    if torch.device(device).type != "cuda" or varlen_attn is None:
+    if torch.device(device).type != "cuda" or not _has_varlen():
         return "sdpa"
     capability = torch.cuda.get_device_capability(device)
     if learning_width is not None and tiles_run(capability, dtype, learning_width):
@@ -96,6 +93,8 @@ class Packing:
             longest=max(lengths),
             backend=backend or best_backend(device, torch.bfloat16),
         )
+        if made.backend == "varlen" and not _has_varlen():
+            raise GraftError("packing", "a pack for varlen attention", expected="a torch that has it")
         if made.backend == "sdpa":
             groups, places = _grouped(np.asarray(lengths), ends - np.asarray(lengths))
             made = replace(made, groups=groups, places=places)
@@ -243,6 +242,18 @@ def _varlen_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest:
     causal = (-1, 0)  # everything before a position, nothing after it
     out: Tensor = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=causal)
     return out
+
+
+@cache
+def _has_varlen() -> bool:
+    """Whether this torch has the kernel. Imported when it is asked for: it brings torch's whole compiler along."""
+    global varlen_attn  # a compiled block reads it as a constant
+    try:
+        from torch.nn.attention import varlen
+    except ImportError:
+        return False
+    varlen_attn = varlen.varlen_attn
+    return True
 
 
 def _block_mask(packing: Packing) -> Any:

@@ -92,7 +92,7 @@ def judge(
         stuck = _other_texts(looks[0], judged)
     if not stuck and flat and not learnt and rate_share(step, options) >= limits.rates_up:
         stuck = [finding("plateau", _flat_text(mark, limits), expected=_expected(limits))]
-    told = (*stuck, *_not_hearing(judged, limits))
+    told = (*stuck, *_not_hearing(judged, options, limits))
     if stuck or (flat and not learnt):
         return Judgement("stuck", stuck[0].found if stuck else _flat_text(mark, limits), told)
     if flat:
@@ -145,11 +145,17 @@ def _not_reading(judged: Sequence[Look], limits: Thresholds) -> list[Finding]:
     return [finding("not-reading", found, expected=f"{low:g} or more")] if since is not None else []
 
 
-def _not_hearing(judged: Sequence[Look], limits: Thresholds) -> list[Finding]:
+def _not_hearing(judged: Sequence[Look], options: TrainOptions, limits: Thresholds) -> list[Finding]:
+    """No alarm where rows alone are trained: they teach nobody to hear, and learn to read all the same."""
     since = _since(judged, VOICE_LOOKS, lambda four: _is_unheard([look.voice_use for look in four], limits))
-    found = f"voice use has been near zero since step {since or 0:,}"
+    if since is None:
+        return []
+    found = f"voice use has been near zero since step {since:,}"
     expected = f"{limits.low_voice_use:g} or more on average of {VOICE_LOOKS} validations"
-    return [finding("not-hearing", found, expected=expected)] if since is not None else []
+    if options.mode == "rows-only":
+        cure = "none is needed for reading; to teach the voices as well, train an adapter (train.mode: gated)."
+        return [finding("not-hearing", found, expected=expected, cure=cure, level="note")]
+    return [finding("not-hearing", found, expected=expected)]
 
 
 def _other_texts(first: Look, judged: Sequence[Look]) -> list[Finding]:
