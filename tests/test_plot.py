@@ -125,21 +125,27 @@ def test_no_legend_lies_on_a_curve_or_on_another_panel(
 ) -> None:
     """Many base languages make the longest legend."""
     figures: list[Figure] = []
-    monkeypatch.setattr("voxgraft.pictures._saved", lambda figure, _: figures.append(figure) or b"")
+
+    def kept(figure: Figure, _form: str) -> bytes:
+        figures.append(figure)
+        return b""
+
+    monkeypatch.setattr("voxgraft.pictures._saved", kept)
     english = [entry for entry in entries if entry.get("set") == "en"]
     more = [{**entry, "set": f"language {number}"} for entry in english for number in range(20)]
     curves_of(History.of([*entries, *more]), "a run")
     figure = figures[0]
     figure.draw_without_rendering()
     panels = [axes for axes in figure.axes if axes.axison]
-    legends = [(axes, legend.get_window_extent()) for axes in panels if (legend := axes.get_legend()) is not None]
-    assert len(legends) >= 4
-    for owner, legend in legends:
-        assert legend.x1 <= figure.bbox.x1
-        assert legend.y0 >= 0
-        assert not any(legend.overlaps(axes.get_window_extent()) for axes in panels), owner.get_title()
-        titles = [axes.title.get_window_extent() for axes in panels]
-        assert not any(legend.overlaps(title) for title in titles), owner.get_title()
+    legends = {axes.get_title("left"): axes.get_legend() for axes in panels}
+    places = {title: legend.get_window_extent() for title, legend in legends.items() if legend is not None}
+    assert len(places) >= 4
+    titles = [axes.title.get_window_extent() for axes in panels]
+    for title, place in places.items():
+        assert place.x1 <= figure.bbox.x1
+        assert place.y0 >= 0
+        assert not any(place.overlaps(axes.get_window_extent()) for axes in panels), title
+        assert not any(place.overlaps(other) for other in titles), title
 
 
 def test_several_runs_are_laid_over_each_other(

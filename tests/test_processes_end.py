@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from tests.whole_runs import WholeRun, make_run
+from voxgraft.cli.flags import CommandLine, read_command_line
+from voxgraft.cli.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 90
@@ -128,3 +132,17 @@ def test_torchrun_trains_a_run_with_two_processes_and_one_goes_on(run: WholeRun)
     assert run.logged() == [1, 2, 3, 4]
     alone = run.train(train_steps=5)
     assert (alone.start, alone.outcome.step) == (4, 5)
+
+
+def commands() -> list[str]:
+    page = (ROOT / "docs" / "several-machines.md").read_text(encoding="utf-8")
+    return [line.strip() for line in page.splitlines() if line.startswith("    torchrun ")]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_of_the_page_is_one_that_torchrun_and_voxgraft_take(command: str) -> None:
+    options = get_args_parser().parse_args(shlex.split(command, comments=True)[1:])
+    assert (options.module, options.training_script) == (True, "voxgraft")
+    line = read_command_line(options.training_script_args, VERBS)
+    assert isinstance(line, CommandLine)
+    assert line.verb.name == "train"

@@ -292,7 +292,7 @@ CATALOGUE: dict[str, Code] = {
     "resume-changed": Code(
         "training",
         "What was saved depends on these settings; going on with others would mean something else than it says.",
-        "put the settings back, or begin again with --fresh (saved steps are set aside, not removed).",
+        "put the settings back (flags count for one time: give them again, or write them into run.yaml), or begin again with --fresh (saved steps are set aside, not removed).",
     ),
     "device": Code("training", "The device is not there, or is none.", "leave train.device empty, or name another."),
     "step-parts": Code(
@@ -1357,7 +1357,7 @@ CATALOGUE: dict[str, Code] = {
     "wav-form": Code(
         "evaluating",
         "The file is not a WAV file that can be read here: whole numbers of 8 to 32 bits, not compressed.",
-        "convert it, for example: ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le NEW.wav",
+        "convert it, for example with `ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le NEW.wav`.",
     ),
     "recordings-missing": Code(
         "evaluating",
@@ -1373,6 +1373,65 @@ CATALOGUE: dict[str, Code] = {
         "evaluating",
         "No measure was taken in all of these evaluations, so they cannot stand in one picture.",
         "evaluate them with the same listener, or choose another --measure.",
+    ),
+    # ---- speaking ----------------------------------------------------------------------------------------
+    "speak-nothing": Code(
+        "speaking",
+        "There is no text to say, or a text holds neither a letter nor a digit.",
+        "give a text, or a file with --file (- is standard input).",
+    ),
+    "speak-table": Code(
+        "speaking",
+        "The table of utterances is not one that can be read.",
+        "begin it with the names of its columns, with tabs between: text, and if you like language, voice and name.",
+    ),
+    "speak-language": Code(
+        "speaking",
+        "The language chooses how a text is spelled and whether an adapter acts, so it is never guessed.",
+        "name one of the languages with --language, or give the graft that speaks it.",
+    ),
+    "speak-grafts": Code(
+        "speaking",
+        "These grafts cannot stand beside each other: they are for the same language, or for different kinds of base.",
+        "give one graft for each language, all made on one base.",
+    ),
+    "speak-voice": Code(
+        "speaking",
+        "Speech is in somebody's voice, and there is none to take.",
+        "give a recording of a few seconds: --voice VOICE.wav.",
+    ),
+    "speak-output": Code(
+        "speaking",
+        "What is asked for cannot go into a file of that name.",
+        "name the output as it is expected.",
+    ),
+    "manner-unknown": Code(
+        "speaking",
+        "The family has no such manner of speaking: exaggeration is Chatterbox's, emotion IndexTTS-2's.",
+        "leave it out, or speak with a base of the other family.",
+    ),
+    "no-waveform-end": Code(
+        "speaking",
+        "voxgraft makes no sound of this family's codes yet: its waveform end is not part of voxgraft.",
+        "add --codes FILE.json: it holds everything that the family's own program needs to make sound of it.",
+    ),
+    "speak-other-script": Code(
+        "speaking",
+        "The text is written in another script than its language is. It is said all the same, but may not be understood.",
+        "check --language; words in other scripts inside a text are fine.",
+        "warning",
+    ),
+    "speak-unknown-letters": Code(
+        "speaking",
+        "The tokenizer of the language has no piece for some characters of the text, so that they are not read.",
+        "spell them out in letters of the language, or check --language.",
+        "warning",
+    ),
+    "speak-cut": Code(
+        "speaking",
+        "The speech did not come to its end by itself: it ran into its limit, or went round in a loop, and was cut there.",
+        "try another --seed, a little more --temperature or shorter sentences; a model that was trained too little does this often.",
+        "warning",
     ),
     # ---- seeing a run ------------------------------------------------------------------------------------
     "tensorboard": Code(
@@ -1422,5 +1481,11 @@ CATALOGUE: dict[str, Code] = {
         "training",
         "Processes that train together must see the same run with the same settings and versions; else they would learn different things.",
         "put the run, its data and the base where all machines see them, and give the same command and versions everywhere.",
+    ),
+    # ---- the demonstration -------------------------------------------------------------------------------
+    "demo-codec": Code(
+        "bases",
+        "The speech that ships for the demonstration is codes of one codec, and the built-in base has another now.",
+        "install voxgraft again; who has made the base anew makes the speech anew with recipes/tiny_base/demo_set.py.",
     ),
 }

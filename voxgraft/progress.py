@@ -6,9 +6,14 @@ The library calls `task` and `tell`; a face installs a listener with `listening`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
+
+from voxgraft.results import Line
+
+CHAPTER = "chapter"
+"""What is told between the verbs of a longer story; it belongs to no run."""
 
 
 class Listener(Protocol):
@@ -49,3 +54,9 @@ def tell(kind: str, step: int, values: Mapping[str, Any]) -> None:
     listener = _listener.get()
     if listener is not None:
         listener.tell(kind, step, values)
+
+
+def chapter(lines: Sequence[Line]) -> None:
+    """Say lines that stay. What was shown live before them is over."""
+    if lines:
+        tell(CHAPTER, 0, {"lines": lines})

@@ -213,8 +213,8 @@ class _Opener:
         wanted = self.wanted
         if is_folder(place):
             header = read_set_file(place).header
-            self._note_role(place, header.role, role)
             self._refuse_new_language(place, header.language, of_base)
+            self._note_role(place, header.role, role)
             clips = open_set(place, expected=wanted.header(of_base=of_base))
         else:
             clips = self._adopt(place, role, of_base)

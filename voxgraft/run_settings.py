@@ -140,6 +140,10 @@ class TrainSettings(Settings):
     """Steps between two rounds of samples."""
     sample_texts: tuple[str, ...] = ()
     """Sentences that are spoken on the way, as LANGUAGE:TEXT; empty means one in the new language, two in old ones."""
+    listen_every: int = Field(0, ge=0)
+    """Steps between two rounds of listening to 16 sentences, which then decide the best step; 0 is never."""
+    listener: str | None = None
+    """Who listens then, as in `evaluate`; empty means the built-in listener, for languages that it understands."""
     keep_last: int = Field(3, ge=1)
     """Saved steps that are kept, beside the first and the best."""
     patience: int = Field(0, ge=0)

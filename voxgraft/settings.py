@@ -23,6 +23,7 @@ from voxgraft.run_settings import (
 
 BaseSize = Literal["tiny", "small", "full"]
 JudgedPart = Literal["graft", "merged", "as-in-the-seeds"]
+DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
 ComparedMeasure = Literal["phone_error", "cer", "wer", "speech_loss"]
 
 
@@ -165,6 +166,21 @@ class TokenizerShowSettings(Settings):
     """Language of the sentences: its tag is put in front where the family has tags."""
 
 
+class DataTextSettings(Settings):
+    """Texts to normalise."""
+
+    language: str = Field(pattern=LANGUAGE_PATTERN)
+    """Language of the texts: it chooses the rules."""
+    text: tuple[str, ...] = ()
+    """Sentences to normalise."""
+    texts: tuple[Path, ...] = ()
+    """Files with a sentence on each line."""
+    explain: bool = False
+    """Show every change with its rule, and what was left alone."""
+    fold_homophones: bool = False
+    """Amharic: write one letter for those that sound alike."""
+
+
 class ShowSettings(Settings):
     """The base to look at."""
 
@@ -254,6 +270,69 @@ class CompareSettings(Settings):
     """Replace pictures that are there."""
 
 
+class SpeakSettings(Settings):
+    """What is said, by whom and how, and where it goes."""
+
+    text: tuple[str, ...] = ()
+    """What is said; several texts are several utterances."""
+    file: Path | None = None
+    """A text on each line, or NAME.tsv with the columns text, language, voice, name; - is standard input."""
+    run: Path | None = None
+    """Folder of a run that speaks: what its last training has left."""
+    graft: tuple[Path, ...] = ()
+    """Folders of grafts that speak, several beside each other on one base."""
+    base: Path | None = None
+    """Folder of the base. A run knows its own; empty else means the built-in one, where that fits."""
+    family: FamilyName | None = None
+    """Kind of base; empty means: told by the files in the base folder."""
+    which: JudgedPart | None = None
+    """Of a run: graft, merged or as-in-the-seeds; empty means what its last training has left."""
+    step: int | None = Field(None, ge=0)
+    """Of a run: a saved step instead of what training has left."""
+    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
+    """Language of the texts. It chooses tokenizer and adapter; empty means that of the run or of the one graft."""
+    voice: str | None = None
+    """One of the base's voices by name, or a WAV file that is imitated. Empty: the base's first, or one of the run."""
+    exaggeration: float | None = Field(None, ge=0, le=5)
+    """Chatterbox: how strong the emotion is; 0.5 is its usual strength."""
+    guidance: float | None = None
+    """Chatterbox: how far to go from the reading without text to the one with it; 0 is none."""
+    emotion: Path | None = None
+    """IndexTTS-2: a WAV file whose emotion is taken on, or .npy with an emotion vector, as prepared clips have it."""
+    emotion_weight: float | None = Field(None, ge=0, le=1)
+    """IndexTTS-2: from the voice's own emotion (0) to that of --emotion (1)."""
+    temperature: float | None = None
+    """How freely codes are drawn; 0 takes the best one. This and the next four: empty means as the stock program."""
+    top_k: int | None = None
+    """Only so many of the best codes; 0 is all."""
+    top_p: float | None = None
+    """Only the best codes that together have this share."""
+    min_p: float | None = None
+    """Only codes that are at least this share as likely as the best one."""
+    repetition_penalty: float | None = None
+    """How much less likely codes become that were spoken before; 1 is none."""
+    seed: int = Field(0, ge=0, le=MAX_SEED)
+    """Seed of the drawn speech: the same one gives the same bytes."""
+    max_seconds: float | None = Field(None, gt=0)
+    """Longest speech of one piece; empty means a limit from the length of its text."""
+    split: bool = True
+    """Say long texts in pieces: sentence by sentence, and too long sentences in parts."""
+    pause: float = Field(0.3, ge=0, le=10)
+    """Seconds of silence after a sentence; half of it after a part, twice after a paragraph."""
+    batch: int = Field(16, ge=1, le=1024)
+    """Pieces that are spoken at once."""
+    output: Path | None = None
+    """NAME.wav for one file with everything, else a folder with a file for each. Empty: speech.wav or speech."""
+    codes: Path | None = None
+    """Speech codes instead of, or beside, sound: NAME.json with everything, or NAME.npy for one utterance."""
+    overwrite: bool = False
+    """Replace files that are there."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; empty means cuda where there is one."""
+    precision: PrecisionName | None = None
+    """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
+
+
 class RandomBaseSettings(Settings):
     """The base that is made."""
 
@@ -268,7 +347,17 @@ class RandomBaseSettings(Settings):
 
 
 class DemoSettings(Settings):
-    """Where the demonstration leaves its files."""
+    """How long the demonstration takes, whether it goes wrong, and where it leaves its files."""
 
     folder: Path = Path("demo")
-    """Folder for the base, the run and the report; made anew each time."""
+    """Folder for the run, the report and the graft; made anew each time."""
+    minutes: float | None = Field(None, gt=0, le=600)
+    """Minutes of training: as many steps as fit, by what a few take here. Empty: 360 steps, 3 minutes on two cores."""
+    steps: int | None = Field(None, ge=1)
+    """Steps of training, instead of minutes."""
+    sentences: int = Field(100, ge=2)
+    """Sentences of each language that are spoken and judged, at most."""
+    seed: int = Field(0, ge=0, le=MAX_SEED)
+    """Seed of everything random."""
+    mistake: DemoMistake | None = None
+    """Make a mistake of the trainers before us on purpose, and see what happens and what tells of it."""

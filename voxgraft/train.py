@@ -14,6 +14,7 @@ from voxgraft import __version__, progress
 from voxgraft.corpus.stream import items_of
 from voxgraft.course import HALF, Course, chosen_device, open_course
 from voxgraft.errors import CheckpointError, ConfigError, refuse
+from voxgraft.evaluating.light import light_evaluation
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import open_model
@@ -128,6 +129,8 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         group.require_same(_seen(course))
         loop = _loop(course, group)
         watch = _watch(course, loop, _sentences(course, settings))
+        if settings.train.listen_every:
+            loop.judges.append(light_evaluation(course, loop, settings.train.listener, settings.train.listen_every))
         if settings.train.tensorboard:
             loop.observers.append(EventFiles(run, loop.write).observe)
         changed: list[Change] = []

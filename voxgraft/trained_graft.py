@@ -56,8 +56,13 @@ def write_trained(course: Course, loop: Loop, outcome: Outcome) -> Path:
         write_rows(new / ROWS_NAME, rows, note)
         if "adapter" in state.tensors:
             write_peft_folder(new / ADAPTER_NAME, trained.model, base_name=card.family)
-        made = {"method": method, "versions": {**versions(), "torch": torch.__version__}}
-        card = replace(card, rows_sha256=sha256_of(new / ROWS_NAME), adapter=adapter_hashes(new), **made)
+        card = replace(
+            card,
+            rows_sha256=sha256_of(new / ROWS_NAME),
+            adapter=adapter_hashes(new),
+            method=method,
+            versions={**versions(), "torch": torch.__version__},
+        )
         write_text(new / CARD_NAME, card_text(card))
         entry = exemplar(card.language)
         write_text(new / README_NAME, readme(card, entry.name if entry else card.language, []))

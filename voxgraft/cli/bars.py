@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from voxgraft.cli.console import print_lines
+from voxgraft.progress import CHAPTER
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -177,6 +180,11 @@ class Bars:
                 self._stop_bars()  # with no bar left it would still draw, over whatever a verb asks meanwhile
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if kind == CHAPTER:
+            self.close()
+            self._view = None
+            print_lines(values["lines"], self._stream)
+            return
         if self._view is None:
             from voxgraft.cli.train_view import LiveView
 
@@ -219,6 +227,11 @@ class Lines:
             self._print(f"{job.name}: {job.age_seconds:.0f} s")
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if kind == CHAPTER:
+            self.close()
+            self._view = None
+            print_lines(values["lines"], self._stream)
+            return
         if self._view is None:
             from voxgraft.cli.train_view import LineView
 

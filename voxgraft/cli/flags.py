@@ -42,7 +42,7 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
     """What was typed, or the function that prints the help or version that was asked for."""
     app, by_command = build_app(verbs)
     try:
-        command, bound, _ = app.parse_args(list(words), print_error=False, exit_on_error=False, verbose=False)
+        command, bound, _ = app.parse_args(_with_dashes(words), print_error=False, exit_on_error=False, verbose=False)
     except CycloptsError as error:
         raise usage_error(error, verbs) from None
     if command not in by_command:
@@ -56,6 +56,17 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
         quiet=given.pop("quiet", False),
         values={name.replace("__", "."): value for name, value in given.items()},
     )
+
+
+def _with_dashes(words: Sequence[str]) -> list[str]:
+    """`--file -` as `--file=-`: a dash alone is a value (standard input) and no flag, which cyclopts takes it for."""
+    joined: list[str] = []
+    for word in words:
+        if word == "-" and joined and joined[-1].startswith("--") and joined[-1].strip("-") and "=" not in joined[-1]:
+            joined[-1] += "=-"
+        else:
+            joined.append(word)
+    return joined
 
 
 def build_app(verbs: Sequence[Verb]) -> tuple[App, dict[Callable[..., Any], Verb]]:

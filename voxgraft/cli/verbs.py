@@ -52,7 +52,10 @@ class Verb:
         return " ".join([*words, "[OPTIONS]"])
 
 
-GROUPS = {"tokenizer": "Train, merge, prove and show tokenizers."}
+GROUPS = {
+    "data": "Make training data of texts and recordings.",
+    "tokenizer": "Train, merge, prove and show tokenizers.",
+}
 """First words that several verbs share, with their help."""
 
 VERBS = (
@@ -60,7 +63,7 @@ VERBS = (
         "demo",
         settings.DemoSettings,
         "voxgraft.demo:demo",
-        "Make a small random base, graft Amharic onto it, and print the proofs.",
+        "Graft Amharic onto the built-in base, which speaks English and French, in minutes; listen, and prove it.",
         positional=("folder",),
     ),
     Verb(
@@ -102,6 +105,13 @@ VERBS = (
         positional=("runs",),
     ),
     Verb(
+        "speak",
+        settings.SpeakSettings,
+        "voxgraft.speak:speak",
+        "Say texts with a base, a run or grafts; write WAV files, or speech codes.",
+        positional=("text",),
+    ),
+    Verb(
         "evaluate",
         settings.EvaluateSettings,
         "voxgraft.evaluate:evaluate",
@@ -136,6 +146,13 @@ VERBS = (
         "voxgraft.extend:extend",
         "Write a checkpoint again with rows for every piece of a grown tokenizer.",
         positional=("checkpoint",),
+    ),
+    Verb(
+        "data text",
+        settings.DataTextSettings,
+        "voxgraft.data_text:data_text",
+        "Write texts as they are said: numbers, dates, money and abbreviations in words. Changes no file.",
+        positional=("text",),
     ),
     Verb(
         "tokenizer train",

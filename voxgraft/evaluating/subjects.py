@@ -29,7 +29,7 @@ from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import EvaluateSettings, JudgedPart
 
-__all__ = ["Subject", "require_output", "subject_of"]
+__all__ = ["Subject", "dtype_of", "left_by", "require_output", "subject_of"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _of_run(run: RunFolder, settings: EvaluateSettings) -> Subject:
                 found = "--step and --which are both given"
                 raise ConfigError("config-value", found, expected="one of the two", where=run.path)
             return of_step(place, run, settings.step)
-        which = settings.which or _left(run, journal)
+        which = settings.which or left_by(run, journal)
         if which == "graft":
             return grafted(place, graft)
         return merged(place, run.path / (MERGED_NAME if which == "merged" else SEEDS_NAME))
@@ -88,7 +88,7 @@ def _of_run(run: RunFolder, settings: EvaluateSettings) -> Subject:
     return Subject("run", run.path, place, opened, held_out, history if journal else None, run, texts)
 
 
-def _left(run: RunFolder, journal: list[dict[str, object]]) -> JudgedPart:
+def left_by(run: RunFolder, journal: list[dict[str, object]]) -> JudgedPart:
     """What the last training of a run has left: its own mode says where."""
     mode = next((entry.get("mode") for entry in reversed(journal) if entry["kind"] == "start"), None)
     if mode == "merged" and is_folder(run.path / MERGED_NAME):
@@ -105,12 +105,13 @@ def _place(base: Path | None, settings: EvaluateSettings, where: Path, name: str
     folder = existing_folder(base_folder(base))
     family = base_family(folder, settings.family or name)
     device = chosen_device(settings.device)
-    return Place(family, family.files(folder), device, _dtype(settings, device))
+    return Place(family, family.files(folder), device, dtype_of(settings.precision, device))
 
 
-def _dtype(settings: EvaluateSettings, device: str) -> torch.dtype:
-    if settings.precision is not None:
-        return HALF.get(settings.precision, torch.float32)
+def dtype_of(precision: str | None, device: str) -> torch.dtype:
+    """What a model computes in: as asked for, else what suits the device."""
+    if precision is not None:
+        return HALF.get(precision, torch.float32)
     if not device.startswith("cuda"):
         return torch.float32
     return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16

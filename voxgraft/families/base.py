@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -49,6 +49,20 @@ class BaseFiles:
     checkpoint: Path
     tokenizer: Path
     config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How something shall be said, beside whose voice it is. None is as the base does it unless told otherwise."""
+
+    exaggeration: float | None = None
+    emotion: Clip | None = None
+    """A clip whose emotion is meant."""
+    emotion_weight: float | None = None
+    """From the emotion of the voice's own clip (0) to the other one (1)."""
+
+    def asked(self) -> list[str]:
+        return [own.name for own in fields(self) if getattr(self, own.name) is not None]
 
 
 class Front(ABC):
@@ -116,6 +130,12 @@ class Family(ABC):
         """What an utterance in the prompt's voice is conditioned on. `target` is the clip that is learnt from, if any;
         `emotion_from` says whose emotion goes with it, in families that know emotions apart from voices.
         """
+
+    def in_manner(self, condition: Any, manner: Manner) -> Any:
+        """The condition in another manner; an error that names what this family cannot be told."""
+        if asked := manner.asked():
+            raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
+        return condition
 
     @abstractmethod
     def stock_sampling(self) -> Sampling:

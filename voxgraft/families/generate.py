@@ -8,7 +8,7 @@ Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V sp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,10 @@ from voxgraft.nn.fast_step import can_step_fast
 from voxgraft.nn.packed_body import PackedBody
 from voxgraft.nn.sampling import Sampling, draw, guided, penalised, scores
 
-__all__ = ["Prompt", "Speaker", "Spoken", "Streams", "generate"]
+__all__ = ["Prompt", "Speaker", "Spoken", "Streams", "Watch", "generate"]
+
+Watch = Callable[[Tensor], Tensor]
+"""Sees what was spoken so far, [N, codes], every few codes, and says who shall stop now. [N] bool"""
 
 MAX_LOOPS = 2
 """Graphs, each with its cache, that a speaker keeps: full batches, and the rest at the end."""
@@ -69,9 +72,9 @@ class Speaker:
         self._places: list[int] = []
 
     @torch.no_grad()
-    def speak(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Spoken]:
+    def speak(self, prompts: Sequence[Prompt], sampling: Sampling, watch: Watch | None = None) -> list[Spoken]:
         """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
-        return Streams(self.model, prompts, sampling, self).run()
+        return Streams(self.model, prompts, sampling, self).run(watch)
 
     @property
     def loops(self) -> list[FastLoop]:
@@ -158,8 +161,8 @@ class Streams:
         return self.state.num_spoken
 
     @torch.no_grad()
-    def run(self) -> list[Spoken]:
-        """Speak to the end."""
+    def run(self, watch: Watch | None = None) -> list[Spoken]:
+        """Speak to the end. Whoever `watch` stops counts as stopped: who asked for it knows whom."""
         limit = self.sampling.max_codes
         for first in range(0, limit, LOOK_EVERY):
             if self.loop is None:
@@ -167,6 +170,8 @@ class Streams:
             else:
                 self._draw_noise(self.loop.noise)
                 self.loop.advance()
+            if watch is not None:
+                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + LOOK_EVERY, limit)]))
             if bool(self.state.stopped.all()):
                 break
         return self._result()

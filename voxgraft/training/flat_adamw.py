@@ -64,7 +64,7 @@ class FlatAdamW(torch.optim.Optimizer):
         }
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # noqa: ARG002 (torch's interface)
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002 (torch's interface)
         """Move by the gradients as they are."""
         self.clip_and_step(0.0, torch.zeros((), device=self._rows[0].values.device))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.errors import FileError, Finding, VoxgraftError
-from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, RateRange
+from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, Manner, RateRange
 from voxgraft.families.chatterbox.near_misses import t3_near_miss
 from voxgraft.families.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part
 from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
@@ -141,6 +141,10 @@ class Chatterbox(Family):
         from voxgraft.families.chatterbox.encoder import t3_condition
 
         return t3_condition(prompt)
+
+    def in_manner(self, condition: Any, manner: Manner) -> Any:
+        condition = super().in_manner(condition, replace(manner, exaggeration=None))
+        return condition if manner.exaggeration is None else replace(condition, emotion=manner.exaggeration)
 
     def stock_sampling(self) -> Sampling:
         from voxgraft.nn.sampling import Sampling

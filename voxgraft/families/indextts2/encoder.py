@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 
 from voxgraft.audio.waves import Wave, length_batches
+from voxgraft.errors import GraftError
 from voxgraft.families.base import BaseFiles, EmotionFrom
 from voxgraft.families.encoding import Clip, ClipEncoder
 from voxgraft.families.indextts2.codec import SemanticCodec
 from voxgraft.families.indextts2.describing import CODEC_NAME, FEATURES_FOLDER, statistics_name
 from voxgraft.families.indextts2.features import SpeechFeatures
-from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice, training_condition
+from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice, merged_emotion, training_condition
 
-__all__ = ["UnifiedVoiceEncoder", "unified_voice_condition"]
+__all__ = ["UnifiedVoiceEncoder", "unified_voice_condition", "with_emotion"]
 
 BATCH_FRAMES = 3_000
 """Feature frames (50 a second) that go through the conditioning encoders together."""
@@ -51,6 +54,16 @@ def unified_voice_condition(prompt: Clip, target: Clip | None, emotion_from: Emo
     """The voice of the prompt, and the emotion of the clip to be learnt or of the prompt."""
     voice = _own(prompt)
     return voice if target is None else training_condition(voice, _own(target), emotion_from)
+
+
+def with_emotion(condition: IndexCondition, other: Clip, weight: float) -> IndexCondition:
+    """Between the emotion that the condition has (0) and that of another clip (1)."""
+    own, wanted = np.asarray(condition.emotion), np.asarray(other.voice["emotion"])
+    if wanted.shape != own.shape:
+        found = f"an emotion of shape {list(wanted.shape)}"
+        raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as the base has")
+    merged = merged_emotion(torch.from_numpy(own.copy()), torch.from_numpy(wanted.copy()), weight)
+    return replace(condition, emotion=merged.float().numpy())
 
 
 def _own(clip: Clip) -> IndexCondition:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding
-from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, RateRange
+from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, Manner, RateRange
 from voxgraft.families.description import Description, Shape
 from voxgraft.families.indextts2.config_file import CONFIG_NAME, file_name, section_of, settings_of
 from voxgraft.families.indextts2.near_misses import gpt_near_miss, refuse_other_versions
@@ -125,6 +125,16 @@ class IndexTTS2(Family):
         from voxgraft.families.indextts2.encoder import unified_voice_condition
 
         return unified_voice_condition(prompt, target, emotion_from)
+
+    def in_manner(self, condition: Any, manner: Manner) -> Any:
+        from voxgraft.families.indextts2.encoder import with_emotion
+
+        condition = super().in_manner(condition, Manner(exaggeration=manner.exaggeration))
+        if manner.emotion is None:
+            if manner.emotion_weight is not None:
+                raise ConfigError("manner-unknown", "emotion_weight is given without an emotion", expected="--emotion")
+            return condition
+        return with_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
 
     def stock_sampling(self) -> Sampling:
         from voxgraft.nn.sampling import Sampling

@@ -1,0 +1,69 @@
+"""Parts for tests of speaking: settings from a command line, and grafts with adapters that act on the built-in base."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from voxgraft.cli.flags import CommandLine, read_command_line
+from voxgraft.cli.layers import resolve
+from voxgraft.cli.verbs import VERBS
+from voxgraft.families import family
+from voxgraft.families.opening import open_model
+from voxgraft.graft import graft
+from voxgraft.graft_folder import CARD_NAME, adapter_hashes, card_text, read_card
+from voxgraft.new import new
+from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
+from voxgraft.peft_folder import write_peft_folder
+from voxgraft.settings import GraftSettings, NewSettings, SpeakSettings
+from voxgraft.speak import SpeakResult, speak
+
+PIECES = 30
+STRENGTH = 0.3
+"""Enough for an adapter to change what is said."""
+
+
+def settings_of(*words: object) -> SpeakSettings:
+    """The settings that a command line makes."""
+    line = cast(CommandLine, read_command_line(["speak", *map(str, words)], VERBS))
+    return cast(SpeakSettings, resolve(line))
+
+
+def spoken(*words: object) -> SpeakResult:
+    return speak(settings_of(*words, "--device=cpu"))
+
+
+def codes_of(result: SpeakResult) -> dict[str, list[tuple[int, ...]]]:
+    """What was said, by the names of the utterances."""
+    return {one.utterance.name: [piece.codes for piece in one.pieces] for one in result.said}
+
+
+def made_graft(folder: Path, base: Path, language: str, seed: int) -> Path:
+    """A graft of a language, with an adapter of random values, as a training of a few steps leaves it."""
+    texts = Path(str(resources.files("voxgraft") / "data" / "demo" / f"{language}.txt"))
+    run = folder / f"run-{language}"
+    new(NewSettings(run=run, base=base, language=language, texts=(texts,)))
+    line = read_command_line(["graft", str(run), f"--tokenizer.pieces={PIECES}"], VERBS)
+    assert graft(cast(GraftSettings, resolve(cast(CommandLine, line)))).exit_code == 0
+    _add_adapter(run / "graft", base, seed)
+    return run / "graft"
+
+
+def _add_adapter(place: Path, base: Path, seed: int) -> None:
+    card = read_card(place)
+    tiny = family(card.family)
+    model = open_model(tiny, tiny.files(base))
+    add_adapter(model, model.adapter_layers(), rank=4, alpha=4, seed=seed)
+    draw = np.random.default_rng(seed)
+    state = {
+        name: tensor if name.endswith(".down") else tensor.new_tensor(STRENGTH * draw.standard_normal(tensor.shape))
+        for name, tensor in adapter_state(model).items()
+    }
+    load_adapter_state(model, state)
+    write_peft_folder(place / "adapter", model, base_name=card.family)
+    text = card_text(replace(card, adapter=adapter_hashes(place)))
+    (place / CARD_NAME).write_text(text, encoding="utf-8")

@@ -1,0 +1,128 @@
+"""The demonstration, as short as it can be: the real verbs on the built-in base, from nothing to a report."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_graft_and_extend import run_cli
+from voxgraft.demo import DemoResult, demo
+from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips
+from voxgraft.demo.mistakes import MISTAKES, Told
+from voxgraft.errors import FileError
+from voxgraft.evaluating.forms import words
+from voxgraft.evaluating.sentences import built_in_set
+from voxgraft.families import family
+from voxgraft.families.random_base import make_random_base
+from voxgraft.files import sha256_of
+from voxgraft.graft import graft
+from voxgraft.graft_folder import open_graft
+from voxgraft.journal import Journal
+from voxgraft.results import Table, plain
+from voxgraft.run import RunFolder
+from voxgraft.settings import DemoMistake, DemoSettings, GraftSettings
+
+SHORT = {"steps": 3, "sentences": 2}
+
+
+def committed(mistake: DemoMistake, folder: Path, **settings: Any) -> DemoResult:
+    return demo(DemoSettings(folder=folder / "demo", mistake=mistake, **{**SHORT, **settings}))
+
+
+def told(result: DemoResult) -> set[tuple[str, str]]:
+    assert result.told is not None
+    return {(when, item.code) for when, item in result.told.caught}
+
+
+def test_the_demo_goes_from_nothing_to_a_report_and_leaves_the_base_as_it_was(tmp_path: Path) -> None:
+    base = family("tiny").shipped()
+    assert base is not None
+    before = {path.name: sha256_of(path) for path in base.iterdir()}
+    done = run_cli("demo", tmp_path / "demo", "--steps", 3, "--sentences", 2, "--seed", 5, "--json")
+    assert done.returncode == 0, done.stderr
+    story = json.loads(done.stdout)
+    assert story["equal"] == {"en": True, "fr": True}
+    assert story["base_values_changed"] == 0
+    assert {"before", "after", "shuffled", "recordings", "codec"} <= story["languages"]["am"].keys()
+    assert story["languages"]["am"]["before"]["phone_error"]["value"] > 0.5
+    assert story["languages"]["en"]["after"] == story["languages"]["en"]["before"]
+    assert "<audio" in Path(story["report"]).read_text(encoding="utf-8")
+    run = tmp_path / "demo" / "am"
+    assert [line["step"] for line in Journal(run / "journal.jsonl").read() if line["kind"] == "end"] == [3]
+    shared = open_graft(tmp_path / "demo" / "export").card
+    assert shared.method["trained"]["seed"] == 5
+    assert shared.adapter is not None
+    assert {path.name: sha256_of(path) for path in base.iterdir()} == before
+
+
+def test_a_folder_that_is_not_a_demo_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("keep")
+    with pytest.raises(FileError):
+        demo(DemoSettings(folder=tmp_path))
+    assert os.listdir(tmp_path) == ["precious.txt"]
+
+
+def test_the_speech_that_ships_holds_no_sentence_and_no_rare_word_by_which_speech_is_judged() -> None:
+    judged = built_in_set(LANGUAGE)
+    assert judged is not None
+    texts = [clip.text for role in ("train", "valid") for clip in bundled_clips(role, LANGUAGE)]  # type: ignore[arg-type]
+    heard = {word for text in texts for word in words(text, LANGUAGE)}
+    whole = {" ".join(words(text, LANGUAGE)) for text in texts}
+    assert not {" ".join(words(one.text, LANGUAGE)) for one in judged.sentences} & whole
+    assert not {words(word, LANGUAGE)[0] for one in judged.sentences for word in one.rare} & heard
+    assert sum(bool(one.rare) for one in judged.sentences) * 2 == len(judged.sentences) == 100
+
+
+def test_the_speech_that_ships_is_an_hour_in_four_voices_and_nothing_held_out_is_learnt_from() -> None:
+    learnt, held_out = bundled_clips("train", LANGUAGE), bundled_clips("valid", LANGUAGE)
+    assert 45 <= sum(len(clip.codes) for clip in learnt) / 25 / 60 <= 62
+    assert {clip.speaker for clip in learnt} == {clip.speaker for clip in held_out} == {"m1", "m3", "f2", "f4"}
+    assert not {clip.text for clip in learnt} & {clip.text for clip in held_out}
+    assert all(int(clip.codes.min()) >= 0 and int(clip.codes.max()) < 2560 for clip in learnt)
+
+
+def test_codes_of_another_codec_are_refused(tmp_path: Path) -> None:
+    files = make_random_base("tiny", tmp_path / "base")
+    texts = tmp_path / "am.txt"
+    texts.write_text("\n".join(clip.text for clip in bundled_clips("train", LANGUAGE)), encoding="utf-8")
+    graft(GraftSettings(run=tmp_path / "run", base=files.folder, language=LANGUAGE, texts=(texts,)))
+    made = open_graft(tmp_path / "run" / "graft")
+    with pytest.raises(FileError) as error:
+        SetWriter(RunFolder(tmp_path / "run"), family("tiny"), files, made).write_all()
+    assert error.value.code == "demo-codec"
+    assert not (tmp_path / "run" / "data" / "train").exists()
+
+
+@pytest.mark.parametrize("mistake", ["no-single-characters", "wrong-tokenizer", "padded-codes"])
+def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake: DemoMistake, tmp_path: Path) -> None:
+    result = committed(mistake, tmp_path)
+    assert result.exit_code == 0
+    assert set(MISTAKES[mistake].expected) <= {code for _, code in told(result)}
+    assert any("refuses" in when for when, _ in told(result))
+    assert not (tmp_path / "demo" / "am" / "steps").exists()
+
+
+def test_a_body_that_is_trained_without_replay_is_stopped_and_named_by_check(tmp_path: Path) -> None:
+    result = committed("unfrozen-high-rate", tmp_path)
+    assert result.exit_code == 0
+    expected = {("before training", "replay-missing"), ("while training", "retention-bound")}
+    assert expected | {("in what it left", "body-changed")} <= told(result)
+    assert result.to_json()["equal"] == {"en": False, "fr": False}
+
+
+def test_masked_rows_are_found_shrunk_in_what_training_as_in_the_seeds_left(tmp_path: Path) -> None:
+    result = committed("seed-freeze", tmp_path)
+    assert result.exit_code == 0
+    assert {("in what it left", "base-rows-shrunk"), ("in what it left", "body-changed")} <= told(result)
+    assert result.to_json()["base_values_changed"] > 0
+
+
+def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:
+    silence = Told("padded-codes", "codes with padding", ("clips-trailing-run",))
+    result = DemoResult(tmp_path, {}, {}, None, silence)
+    assert result.exit_code == 1
+    assert "not told: clips-trailing-run" in [plain(line) for line in result.lines() if not isinstance(line, Table)]

@@ -1,0 +1,219 @@
+"""Speaking with grafts and runs: several languages side by side on one base, each as when alone; families without sound."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import wave
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
+from tests.whole_runs import WholeRun, error_of, make_run
+from voxgraft.evaluating.wav import wav_bytes
+from voxgraft.families import family
+from voxgraft.speaking.opening import Speakers, open_speakers
+from voxgraft.speaking.saying import say
+from voxgraft.speaking.texts import Utterance
+from voxgraft.speaking.voices import Voices
+from voxgraft.tokenizers import open_tokenizer
+
+TEXTS = {"am": "ሰላም ለዓለም። ቤቱ ትልቅ ነው", "ti": "ሰላም ከመይ ኣለኻ", "en": "bring me the blue cup", "fr": "le pain est chaud"}
+SHORT = ("--max-seconds=1.2", "--pause=0")
+"""Models of random weights never come to an end by themselves."""
+
+
+@pytest.fixture(scope="module")
+def base() -> Path:
+    found = family("tiny").shipped()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def grafts(tmp_path_factory: pytest.TempPathFactory, base: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("grafts")
+    return {language: made_graft(folder, base, language, seed) for seed, language in enumerate(("am", "ti"), 3)}
+
+
+@pytest.fixture(scope="module", params=["chatterbox", "indextts2"])
+def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """A trained run of a family without a waveform end."""
+    run = make_run(request.param, tmp_path_factory.mktemp(request.param))
+    run.train()
+    return run
+
+
+def table(folder: Path, *languages: str) -> Path:
+    path = folder / f"{'-'.join(languages)}.tsv"
+    rows = ["text\tlanguage\tname", *(f"{TEXTS[language]}\t{language}\t{language}" for language in languages)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def test_grafts_beside_each_other_speak_as_alone_code_for_code_and_so_does_the_base(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    both = (f"--graft={grafts['am']}", f"--graft={grafts['ti']}", *SHORT)
+    together = codes_of(spoken("--file", table(tmp_path, *TEXTS), *both, "--codes", tmp_path / "all.json"))
+    for language in ("am", "ti"):
+        words = ("--file", table(tmp_path, language, "en", "fr"), f"--graft={grafts[language]}", *SHORT)
+        alone = codes_of(spoken(*words, "--codes", tmp_path / f"{language}.json"))
+        assert alone == {name: together[name] for name in (language, "en", "fr")}
+    bare = codes_of(spoken("--file", table(tmp_path, "en", "fr"), *SHORT, "--codes", tmp_path / "base.json"))
+    assert bare == {name: together[name] for name in ("en", "fr")}
+
+
+def test_grafts_share_the_tensors_of_one_base(grafts: dict[str, Path]) -> None:
+    speakers = open_speakers(settings_of("x", f"--graft={grafts['am']}", f"--graft={grafts['ti']}", "--device=cpu"))
+    first, second, base = (dict(one.model.named_parameters()) for one in speakers.all)
+    body = [name for name in base if name.startswith("tfmr.")]
+    assert body
+    assert all(first[name] is second[name] is base[name] for name in body)
+    assert not any(name.endswith((".down", ".up")) for name in base)
+
+
+def test_the_language_opens_the_gate_and_an_adapter_is_heard_only_in_its_own(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    rows_only = tmp_path / "rows-only"
+    shutil.copytree(grafts["am"], rows_only)
+    shutil.rmtree(rows_only / "adapter")
+    card = json.loads((rows_only / "graft.json").read_text(encoding="utf-8"))
+    (rows_only / "graft.json").write_text(json.dumps({**card, "adapter": None}), encoding="utf-8")
+    with_adapter, without = (
+        codes_of(spoken("--file", table(tmp_path, "am", "en"), f"--graft={one}", *SHORT, f"--codes={tmp_path / name}"))
+        for one, name in ((grafts["am"], "with.json"), (rows_only, "without.json"))
+    )
+    assert with_adapter["en"] == without["en"]
+    assert with_adapter["am"] != without["am"]
+
+
+def test_latin_words_inside_amharic_use_base_rows_with_the_adapter_on(grafts: dict[str, Path], tmp_path: Path) -> None:
+    speakers = open_speakers(settings_of("x", f"--graft={grafts['am']}", "--device=cpu"))
+    system = speakers.system("am")
+    num_base = open_tokenizer(speakers.place.files.tokenizer).size
+    ids = system.ids("ሰላም hello ለዓለም", "am")
+    assert set(system.spelling.base.encode("hello")) <= set(ids)
+    assert [one for one in ids if one >= num_base]
+    with system.speaking("am"):
+        assert system.gate is not None
+        assert system.gate.on
+    result = spoken("ሰላም hello ለዓለም", f"--graft={grafts['am']}", *SHORT, "--codes", tmp_path / "codes.json")
+    assert result.said[0].language == "am"  # the graft's own, since no other was asked for
+    assert not [item for item in result.findings if item.code != "speak-cut"]
+    warned = spoken("hello there", f"--graft={grafts['am']}", *SHORT, "--codes", tmp_path / "warned.json")
+    assert "speak-other-script" in [item.code for item in warned.findings]
+
+
+def test_a_graft_copied_elsewhere_speaks_the_same_codes_on_a_copy_of_the_base(
+    grafts: dict[str, Path], base: Path, tmp_path: Path
+) -> None:
+    archive = shutil.make_archive(str(tmp_path / "graft"), "zip", grafts["am"])
+    shutil.unpack_archive(archive, tmp_path / "friend" / "graft")
+    shutil.copytree(base, tmp_path / "friend" / "base")
+    here = spoken(TEXTS["am"], f"--graft={grafts['am']}", *SHORT, "--codes", tmp_path / "here.json")
+    friend = tmp_path / "friend"
+    words = (f"--graft={friend / 'graft'}", f"--base={friend / 'base'}", *SHORT)
+    there = spoken(TEXTS["am"], *words, "--codes", tmp_path / "there.json")
+    assert codes_of(here) == codes_of(there)
+
+
+def test_amharic_of_a_graft_makes_sound_of_the_right_length(grafts: dict[str, Path], tmp_path: Path) -> None:
+    result = spoken(TEXTS["am"], f"--graft={grafts['am']}", "--output", tmp_path / "am.wav")
+    with wave.open(str(tmp_path / "am.wav")) as file:
+        seconds = file.getnframes() / file.getframerate()
+    assert seconds == pytest.approx(result.said[0].seconds(25), abs=0.1)
+    assert len(result.said[0].pieces) == 2
+
+
+def test_grafts_that_cannot_stand_beside_each_other_are_refused(grafts: dict[str, Path], silent: WholeRun) -> None:
+    twice = [f"--graft={grafts['am']}", f"--graft={grafts['am']}"]
+    assert error_of(lambda: spoken("x", *twice)).code == "speak-grafts"
+    others = [f"--graft={grafts['am']}", f"--graft={silent.folder.graft}"]
+    assert error_of(lambda: spoken("x", *others)).code == "speak-grafts"
+    assert error_of(lambda: spoken("x", f"--graft={silent.folder.graft}")).code == "config-missing"
+    both = [f"--graft={grafts['am']}", f"--run={silent.path}"]
+    assert error_of(lambda: spoken("x", *both)).code == "config-value"
+
+
+def test_a_family_without_sound_says_so_and_gives_codes_instead(silent: WholeRun, tmp_path: Path) -> None:
+    words = ("ሰላም", f"--run={silent.path}", *SHORT)
+    error = error_of(lambda: spoken(*words))
+    assert error.code == "no-waveform-end"
+    assert "--codes" in error.finding.cure
+    result = spoken(*words, "--codes", tmp_path / "codes.json")
+    kept = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))
+    assert kept["family"] == silent.family_name
+    assert kept["utterances"][0]["pieces"][0]["codes"] == list(result.said[0].pieces[0].codes)
+    most = open_speakers(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.frame.num_codes
+    assert all(code < most for piece in result.said[0].pieces for code in piece.codes)
+    assert result.exit_code == (1 if result.cut else 0)
+
+
+def test_a_run_speaks_old_languages_as_its_base_does(silent: WholeRun, tmp_path: Path) -> None:
+    run = spoken("ha no", f"--run={silent.path}", "--language=en", *SHORT, "--codes", tmp_path / "run.json")
+    rows = silent.path / "graft.previous"  # the graft before training has no adapter
+    words = (f"--graft={rows}", f"--base={silent.base}", "--language=en", *SHORT)
+    assert error_of(lambda: spoken("ha no", *words, "--codes", tmp_path / "x.json")).code == "speak-voice"
+    own, other = (
+        open_speakers(settings_of("x", *flags, "--device=cpu")) for flags in ([f"--run={silent.path}"], words)
+    )
+    assert own.system("en").gate is not None
+    with own.system("en").speaking("en"):
+        assert not own.system("en").gate.on  # type: ignore[union-attr]
+    borrowed = replace(other, held_out=own.held_out)
+    assert codes_of(run) == {"001": _codes(borrowed, "ha no")}
+
+
+def _codes(speakers: Speakers, text: str) -> list[tuple[int, ...]]:
+    settings = settings_of(text, "--language=en", *SHORT)
+    (said,) = say(speakers, Voices(speakers, settings), [Utterance("001", text)], settings)
+    return [piece.codes for piece in said.pieces]
+
+
+def test_a_recording_at_any_usual_rate_lends_its_voice(silent: WholeRun, tmp_path: Path) -> None:
+    if silent.family_name != "chatterbox":
+        pytest.skip("w2v-bert is too large for a test; its encoder is tested with the family")
+    names = {"low.wav": (110.0, 24_000), "high.wav": (320.0, 44_100)}
+    for name, (hz, rate) in names.items():
+        time = np.arange(2 * rate) / rate
+        tone = sum(np.sin(2 * np.pi * hz * k * time) / k for k in range(1, 9)) * (0.1 + 0.05 * np.sin(18 * time))
+        (tmp_path / name).write_bytes(wav_bytes(tone.astype(np.float32), rate))
+    words = ("ሰላም", f"--run={silent.path}", *SHORT, "--temperature=0", "--guidance=0")
+    results = [spoken(*words, f"--voice={tmp_path / name}", f"--codes={tmp_path / name}.json") for name in names]
+    assert [result.said[0].voice.name for result in results] == list(names)
+    clips = [result.said[0].voice.clip for result in results]
+    assert all(40 <= len(clip.codes) <= 52 for clip in clips)  # two seconds, whatever the rate was
+    assert codes_of(results[0]) != codes_of(results[1])
+    missing = error_of(lambda: spoken(*words, "--voice=nowhere.wav", f"--codes={tmp_path / 'x.json'}"))
+    assert missing.code == "voice-unknown"
+
+
+def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: WholeRun, tmp_path: Path) -> None:
+    def codes(*flags: str) -> dict[str, list[tuple[int, ...]]]:
+        words = ("ሰላም ለዓለም", f"--run={silent.path}", *SHORT, f"--codes={tmp_path / 'codes.json'}", "--overwrite")
+        # Chance would drown what random weights make of it.
+        return codes_of(spoken(*words, "--temperature=0", *flags))
+
+    usual = codes()
+    if silent.family_name == "chatterbox":
+        assert codes("--exaggeration=0.5", "--guidance=0.5") == usual
+        assert codes("--exaggeration=5") != usual
+        assert codes("--guidance=3") != usual
+        assert error_of(lambda: codes("--emotion-weight=0.5")).code == "manner-unknown"
+        return
+    width = open_speakers(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.body
+    vector = 3 * np.random.default_rng(0).standard_normal(width.num_heads * width.head_width).astype(np.float32)
+    np.save(tmp_path / "emotion.npy", vector)
+    np.save(tmp_path / "other.npy", vector[:7])
+    flag = f"--emotion={tmp_path / 'emotion.npy'}"
+    assert codes(flag, "--emotion-weight=0") == usual
+    assert codes(flag) != usual
+    assert codes(flag) == codes(flag, "--emotion-weight=1") != codes(flag, "--emotion-weight=0.3")
+    assert error_of(lambda: codes(f"--emotion={tmp_path / 'other.npy'}")).code == "condition-form"
+    assert error_of(lambda: codes("--emotion-weight=0.5")).code == "manner-unknown"
+    assert error_of(lambda: codes("--exaggeration=1")).code == "manner-unknown"

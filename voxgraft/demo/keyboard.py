@@ -1,0 +1,174 @@
+"""The person at the keyboard: runs the verbs on one run, one after another, says each command, and keeps the time.
+
+What a verb is told stands in the run's own run.yaml. Nothing here knows what the verbs do.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from voxgraft import progress
+from voxgraft.check import CheckResult, check
+from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips, recordings_folder
+from voxgraft.demo.run_yaml import edit_run_yaml, settings_of
+from voxgraft.errors import Finding
+from voxgraft.evaluate import EvaluateResult, evaluate
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.files import write_text
+from voxgraft.graft import GraftResult, graft
+from voxgraft.graft_folder import open_graft
+from voxgraft.journal import Journal
+from voxgraft.new import new
+from voxgraft.results import Line, styled
+from voxgraft.run import RunFolder
+from voxgraft.settings import CheckSettings, EvaluateSettings, GraftSettings, NewSettings, TrainVerbSettings
+from voxgraft.train import TrainResult, train
+
+__all__ = ["BASE", "Keyboard", "finding_lines"]
+
+BASE = "tiny"
+LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+Changes = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Keyboard:
+    """One run of the demonstration, and how long each command took."""
+
+    folder: Path
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(self.folder / LANGUAGE)
+
+    @property
+    def texts(self) -> Path:
+        """What is said in the clips that are learnt from, one sentence on each line."""
+        return self.folder / f"{LANGUAGE}.txt"
+
+    @property
+    def family(self) -> Family:
+        return family(BASE)
+
+    @property
+    def files(self) -> BaseFiles:
+        shipped = self.family.shipped()
+        assert shipped is not None
+        return self.family.files(shipped)
+
+    def new(self, changes: Changes) -> None:
+        """A run for Amharic on the built-in base, with the demonstration's own values in its run.yaml."""
+        write_text(self.texts, "\n".join(clip.text for clip in bundled_clips("train", LANGUAGE)) + "\n")
+        with self._typed("new", f"--base {BASE} --language {LANGUAGE} --texts {shlex.quote(str(self.texts))}"):
+            new(NewSettings(run=self.run.path, base=Path(BASE), language=LANGUAGE, texts=(self.texts,)))
+        self.edit(changes)
+
+    def edit(self, changes: Changes) -> None:
+        """Other values in run.yaml."""
+        edit_run_yaml(self.run.settings, changes)
+        told = [f"{part}.{key}: {value}" for part, values in changes.items() for key, value in values.items()]
+        self.say([f"in {self.run.settings}: {', '.join(told)}"] if told else [])
+
+    def graft(self) -> GraftResult:
+        with self._typed("graft"):
+            result = graft(settings_of(GraftSettings, self.run))
+        counts, proof = result.counts, result.proof.counts
+        kept = (
+            f"old text reads the same in {proof.total - proof.changed:,} of {proof.total:,} sentences of base languages"
+        )
+        self.say([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
+        return result
+
+    def prepare(self) -> None:
+        """The sets of the run, from speech that ships as codes; run.yaml names those of base languages."""
+        with self._timed("prepare"):
+            old = self.writer.write_all()
+        train_set, held_out = bundled_clips("train", LANGUAGE), bundled_clips("valid", LANGUAGE)
+        minutes = sum(len(clip.codes) for clip in train_set) / self.family.code_hz / 60
+        names = ", ".join(path.name.removeprefix("valid-") for path in old)
+        found = f"{minutes:.0f} min of Amharic in {len(train_set):,} clips, {len(held_out):,} held out; also of {names}"
+        self.chapter("the speech that ships, as sets of this run", [found])
+        self.edit({"data": {"replay_valid": [str(path.relative_to(self.run.path)) for path in old]}})
+
+    @property
+    def writer(self) -> SetWriter:
+        return SetWriter(self.run, self.family, self.files, open_graft(self.run.graft))
+
+    def check(self, flags: str = "", settings: CheckSettings | None = None, shown: Sequence[str] = ()) -> CheckResult:
+        """Of the run, or of files with settings of their own. Of the notes only those of the codes that are named are told."""
+        with self._typed("check", flags, of_run=settings is None):
+            result = check(settings or settings_of(CheckSettings, self.run))
+        told = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
+        self.say([*finding_lines(told), result.lines()[-1]])
+        return result
+
+    def train(self, flags: str = "", **more: Any) -> TrainResult:
+        with self._typed("train", flags):
+            result = train(settings_of(TrainVerbSettings, self.run, **more))
+        self.say(result.lines())
+        return result
+
+    def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
+        """What training has left, against the base; clips that ship as sound are people's recordings here."""
+        recordings = recordings_folder()
+        with self._typed("evaluate", f"--recordings {shlex.quote(str(recordings))}"):
+            return evaluate(EvaluateSettings(subject=self.run.path, recordings=recordings, most=sentences, seed=seed))
+
+    def export(self) -> Path:
+        """The graft by itself: tokenizer, trained rows, and the adapter in PEFT's format."""
+        with self._timed("export"):
+            output = self.folder / "export"
+            shutil.copytree(self.run.graft, output)
+            made = open_graft(output)
+        size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+        named = f"{made.card.num_rows:,} rows, tokenizer and adapter, {size / 1e6:.1f} MB"
+        self.chapter("to share, or to load with PEFT", [f"{output}: {named}; nothing of the base is in it"])
+        return output
+
+    def watched(self) -> list[Finding]:
+        """What was found while the run trained, each as it was told last."""
+        lines = [line for line in Journal(self.run.journal).read() if line["kind"] == "finding"]
+        keys = ("code", "found", "expected", "where", "cure", "level")
+        found = (Finding(**{key: line[key] for key in keys if line.get(key)}) for line in lines)
+        return list({(item.code, item.where): item for item in found}.values())
+
+    def chapter(self, title: str, lines: Sequence[Line] = ()) -> None:
+        progress.chapter([styled((title, "bold")), *lines])
+
+    def say(self, lines: Sequence[Line]) -> None:
+        progress.chapter(lines)
+
+    @contextmanager
+    def _typed(self, verb: str, flags: str = "", *, of_run: bool = True) -> Iterator[None]:
+        words = ["voxgraft", verb, *([shlex.quote(str(self.run.path))] if of_run else []), flags]
+        self.chapter(f"$ {' '.join(word for word in words if word)}")
+        with self._timed(verb):
+            yield
+
+    @contextmanager
+    def _timed(self, verb: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+
+
+def finding_lines(findings: Sequence[Finding]) -> list[Line]:
+    """Findings for people, worst first."""
+    lines: list[Line] = []
+    for level, style in LEVELS.items():
+        for item in findings:
+            if item.level == level:
+                first, *rest = item.lines()
+                lines += [styled((first, style)), *rest]
+    return lines

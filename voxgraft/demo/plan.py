@@ -1,0 +1,53 @@
+"""How the demonstration trains: the values that it writes into run.yaml, and nothing else.
+
+Found by experiment on two cores for a run of a few hundred steps; docs/demo.md has the figures. A run of your own is
+longer, and the defaults are for that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxgraft.settings import DemoSettings
+
+__all__ = ["STEPS", "changes", "steps_changes"]
+
+STEPS = 360
+"""About three minutes on two cores."""
+LOOKS = 3
+"""Validations after step 0."""
+WARM_UP_SHARE = 0.05
+
+
+def changes(settings: DemoSettings) -> dict[str, dict[str, Any]]:
+    """Sections of run.yaml with what is other than usual."""
+    return {
+        # Sixty minutes are too few to learn pieces of several letters well: letters alone, and each often.
+        "tokenizer": {"pieces": 0},
+        # A voice of the built-in base is a number: there is no prompt that could be too short.
+        "data": {"min_prompt_seconds": 0.0},
+        "train": {
+            "adapter_rate": 3e-3,
+            "tokens_per_step": 1440,
+            "pack_tokens": 2048,
+            "seed": settings.seed,
+            "tensorboard": False,
+            "keep_last": 1,
+            **steps_changes(settings.steps or STEPS)["train"],
+        },
+    }
+
+
+def steps_changes(steps: int) -> dict[str, dict[str, Any]]:
+    """The length of the run, and all that is counted in steps."""
+    look = max(1, -(-steps // LOOKS))
+    return {
+        "train": {
+            "steps": steps,
+            "warmup_steps": max(1, round(WARM_UP_SHARE * steps)),
+            "valid_every": look,
+            "save_every": look,
+            "sample_every": look,
+            "log_every": max(1, min(10, steps // 12)),
+        }
+    }

@@ -1,0 +1,113 @@
+"""The verb `demo`: Amharic grafted onto a base that speaks English and French, with the verbs that everybody uses.
+
+The one verb that calls others: it stands in for the person at the keyboard.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.demo.keyboard import Keyboard
+from voxgraft.demo.mistakes import MISTAKES, Told
+from voxgraft.demo.pace import seconds_per_step
+from voxgraft.demo.plan import STEPS, changes, steps_changes
+from voxgraft.demo.run_yaml import settings_of
+from voxgraft.demo.telling import caught_table, evaluated_lines, seconds_line, summary
+from voxgraft.errors import FileError
+from voxgraft.evaluate import EvaluateResult
+from voxgraft.files import is_file, is_there, write_text
+from voxgraft.results import Line, styled
+from voxgraft.settings import DemoSettings, TrainVerbSettings
+
+__all__ = ["DemoResult", "demo"]
+
+_MARK = "made-by-voxgraft-demo"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """How the story ended. It fails if a promise is not kept, or if a mistake was not told of."""
+
+    folder: Path
+    seconds: Mapping[str, float]
+    added: Mapping[str, str]
+    """What the base was given, in words."""
+    evaluated: EvaluateResult | None
+    told: Told | None = None
+    """Of a mistake."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.told is not None:
+            return 0 if self.told.is_caught else 1
+        return self.evaluated.exit_code if self.evaluated else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "seconds": dict(self.seconds),
+            "added": dict(self.added),
+            "mistake": self.told.to_json() if self.told else None,
+            **(summary(self.evaluated) if self.evaluated else {}),
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = []
+        if self.told is not None:
+            lines += [styled((f"{self.told.name}: ", "bold"), self.told.about), caught_table(self.told.caught)]
+        if self.evaluated is not None:
+            lines += evaluated_lines(self.evaluated, self.added)
+        if self.told is not None:
+            lines += self.told.verdict()
+        return [*lines, seconds_line(self.seconds)]
+
+
+def demo(settings: DemoSettings) -> DemoResult:
+    """Tell the whole story, or that of a mistake."""
+    _make_anew(settings.folder)
+    keyboard = Keyboard(settings.folder)
+    if settings.mistake is not None:
+        told = MISTAKES[settings.mistake].commit(keyboard, settings)
+        return DemoResult(settings.folder, keyboard.seconds, {}, told.evaluated, told)
+    keyboard.new(changes(settings))
+    grafted = keyboard.graft()
+    keyboard.prepare()
+    if settings.minutes is not None and settings.steps is None:
+        _choose_steps(keyboard, settings.minutes)
+    keyboard.check()
+    keyboard.train()
+    found = keyboard.evaluate(settings.sentences, settings.seed)
+    keyboard.export()
+    added = {"new rows": f"{grafted.counts.new_pieces:,}", "adapter": _adapter(keyboard)}
+    return DemoResult(settings.folder, keyboard.seconds, added, found)
+
+
+def _choose_steps(keyboard: Keyboard, minutes: float) -> None:
+    """As many as the time allows, by what a few of them take."""
+    asked = settings_of(TrainVerbSettings, keyboard.run)
+    seconds = seconds_per_step(asked, keyboard.family, keyboard.files)
+    steps = max(1, round(minutes * 60 / seconds))
+    keyboard.say([f"a step takes {seconds:.2f} s here: {steps:,} in {minutes:g} min (without --minutes: {STEPS:,})"])
+    keyboard.edit(steps_changes(steps))
+
+
+def _adapter(keyboard: Keyboard) -> str:
+    from voxgraft.graft_folder import ADAPTER_NAME
+    from voxgraft.peft_folder import read_peft_folder
+
+    adapter = read_peft_folder(keyboard.run.graft / ADAPTER_NAME)
+    return f"{sum(tensor.numel() for tensor in adapter.state.values()):,} values"
+
+
+def _make_anew(folder: Path) -> None:
+    """An earlier demonstration is replaced; whatever else is there is not touched."""
+    if is_there(folder):
+        if not is_file(folder / _MARK):
+            found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
+            raise FileError("file-exists", found, where=folder, cure=cure)
+        shutil.rmtree(folder)
+    write_text(folder / _MARK, "Made by `voxgraft demo`, which replaces this folder.\n")

@@ -1,0 +1,87 @@
+"""What Amharic and Tigrinya share: the letters' rows, Ethiopic numerals, Ethiopic punctuation.
+
+Numerals after W3C's Counter Styles (`ethiopic-numeric`) and Unicode's chapter on Ethiopic. Knows no words.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+
+import regex
+
+from voxgraft.normalising.base import Draft
+
+LETTER = r"[\p{Script=Ethiopic}&&\p{L}]"
+HUNDRED, MYRIAD = "፻", "፼"
+_ROW = 8
+"""Code points of one consonant, one for each vowel."""
+
+_FULL_STOP_TYPED_TWICE = regex.compile(rf"(?:(?:፡ ?፡)+|(?<={LETTER}):{{2,}})+", regex.V1)
+_BETWEEN_DIGITS = regex.compile(r"(?<=[\d፩-፼])[፡፥](?=[\d፩-፼])")
+_MARK = regex.compile("[፡።፣፤፥፦፧፨]")
+MARKS = {"፡": " ", "።": ".", "፣": ",", "፤": ";", "፥": ":", "፦": ":", "፧": "?", "፨": "."}
+"""Ethiopic marks with what a base language has for them, so that their rows bring their pauses along."""
+_SPACE_BEFORE_A_MARK = regex.compile(r" +(?=[.,;:?!)](?:\s|[.,;:?!)]|$))")
+_SPACE_AFTER_A_MARK = regex.compile(rf"(?<={LETTER}[.,;:?!])(?={LETTER}{{2}})", regex.V1)
+
+_NUMERAL = regex.compile("[፩-፼]+")
+_UNDER_A_MYRIAD = "(?:[፲-፺]?[፩-፱]?፻)?[፲-፺]?[፩-፱]?"
+_WHOLE_NUMERAL = regex.compile(rf"{_UNDER_A_MYRIAD}(?:፼{_UNDER_A_MYRIAD})*")
+_OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
+
+
+def marks(draft: Draft) -> None:
+    """Ethiopic punctuation as plain marks; the word separator becomes a space."""
+    draft.rewrite("full-stop", _FULL_STOP_TYPED_TWICE, ".")
+    draft.rewrite("mark-between-digits", _BETWEEN_DIGITS, lambda match: ":" if match.group() == "፡" else " ")
+    draft.translate("ethiopic-mark", _MARK, MARKS)
+
+
+def space_around_marks(draft: Draft) -> None:
+    """Marks stand at the word before them, and apart from the word behind."""
+    draft.rewrite("space-before-mark", _SPACE_BEFORE_A_MARK, "")
+    draft.rewrite("space-after-mark", _SPACE_AFTER_A_MARK, " ")
+
+
+def arabic_digits(draft: Draft) -> None:
+    """Ethiopic numerals and the digits of other scripts as 0 to 9."""
+    draft.rewrite("other-digits", _OTHER_DIGIT, lambda match: str(unicodedata.decimal(match.group())))
+    draft.rewrite("ethiopic-numeral", _NUMERAL, _numeral_in_digits)
+
+
+def numeral_value(numeral: str) -> int | None:
+    """The number that a numeral stands for; None for signs in an order that makes none."""
+    if not numeral or not _WHOLE_NUMERAL.fullmatch(numeral):
+        return None
+    myriads = hundreds = ones = 0
+    for sign in numeral:
+        if sign == HUNDRED:
+            hundreds, ones = 100 * (ones or 1), 0
+        elif sign == MYRIAD:
+            myriads, hundreds, ones = 10_000 * (myriads + hundreds + ones or 1), 0, 0
+        else:
+            ones += int(unicodedata.numeric(sign))
+    return myriads + hundreds + ones
+
+
+def same_consonant(one: str, other: str) -> bool:
+    """Whether two letters are one consonant with different vowels."""
+    return ord(one) // _ROW == ord(other) // _ROW
+
+
+def folding(rows: Mapping[str, str], letters: Mapping[str, str]) -> dict[int, str]:
+    """A table that writes one letter for another, for whole rows (by their first letters) and for single letters."""
+    table = {ord(row) + vowel: chr(ord(same) + vowel) for row, same in rows.items() for vowel in range(_ROW - 1)}
+    table = {code: letters.get(letter, letter) for code, letter in table.items()}
+    return table | {ord(letter): same for letter, same in letters.items()}
+
+
+def _numeral_in_digits(match: regex.Match[str]) -> str:
+    """The value, or sign by sign; apart from digits that stand at its side."""
+    value = numeral_value(match.group())
+    digits = (
+        str(value) if value is not None else " ".join(str(int(unicodedata.numeric(sign))) for sign in match.group())
+    )
+    before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
+    return f"{' ' * before.isdecimal()}{digits}{' ' * after.isdecimal()}"

@@ -1,0 +1,100 @@
+"""The verb `speak`: texts to sound, or to speech codes, with a base, a run or several grafts beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import Finding
+from voxgraft.families.base import Family
+from voxgraft.results import Line, styled
+from voxgraft.settings import SpeakSettings
+from voxgraft.speaking.opening import open_speakers
+from voxgraft.speaking.saying import Said, say
+from voxgraft.speaking.texts import utterances_of
+from voxgraft.speaking.voices import Voices
+from voxgraft.speaking.writing import outputs_of, write_codes, write_sound
+
+__all__ = ["SpeakResult", "speak"]
+
+STOPS = {"ended": "ended by itself", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakResult:
+    """What was said, how it ended, and where it is."""
+
+    family: Family
+    base: Path
+    said: tuple[Said, ...]
+    sound: tuple[Path, ...]
+    """The file of each utterance; none where only codes were asked for."""
+    codes: Path | None
+
+    @property
+    def cut(self) -> list[Said]:
+        """Utterances that did not come to their end by themselves."""
+        return [one for one in self.said if one.stop != "ended"]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [item for one in self.said for item in one.findings]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.cut else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "family": self.family.name,
+            "base": str(self.base),
+            "codes": str(self.codes) if self.codes else None,
+            "utterances": [
+                {
+                    "name": one.utterance.name,
+                    "language": one.language,
+                    "text": one.utterance.text,
+                    "voice": one.voice.name,
+                    "seconds": self._seconds(one),
+                    "stop": one.stop,
+                    "pieces": len(one.pieces),
+                    "file": str(self.sound[at]) if self.sound else None,
+                }
+                for at, one in enumerate(self.said)
+            ],
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = []
+        for at, one in enumerate(self.said):
+            pieces = f", {len(one.pieces)} pieces" if len(one.pieces) > 1 else ""
+            where = f": {self.sound[at]}" if self.sound else ""
+            stop = (STOPS[one.stop], "green" if one.stop == "ended" else "bold yellow")
+            head = f"{one.utterance.name}  {one.language}  {self._seconds(one):.1f} s{pieces}, "
+            lines.append(styled(head, stop, where))
+        lines += [text for item in self.findings for text in item.lines()]
+        total = sum(map(self._seconds, self.said))
+        lines.append(f"{len(self.said)} said, {total:.1f} s in all; {len(self.cut)} did not end by themselves")
+        return [*lines, *([f"codes: {self.codes}"] if self.codes else [])]
+
+    def _seconds(self, one: Said) -> float:
+        return round(one.seconds(self.family.code_hz), 2)
+
+
+def speak(settings: SpeakSettings) -> SpeakResult:
+    """Say everything, then write it."""
+    utterances = utterances_of(settings.text, settings.file)
+    speakers = open_speakers(settings)
+    family, files = speakers.place.family, speakers.place.files
+    vocoder = family.vocoder(files, speakers.place.device)
+    outputs = outputs_of(utterances, settings, family, vocoder)
+    said = say(speakers, Voices(speakers, settings), utterances, settings)
+    sound: Sequence[Path] = ()
+    if vocoder is not None and outputs.sound:
+        sound = write_sound(said, vocoder, outputs, settings)
+    if outputs.codes is not None:
+        write_codes(said, outputs.codes, family, overwrite=settings.overwrite)
+    return SpeakResult(family, files.folder, tuple(said), tuple(sound), outputs.codes)

@@ -1,0 +1,182 @@
+"""Texts to speech codes: every text in pieces, pieces of one language side by side, and how each came to its end.
+
+What an utterance is drawn with depends on its text and the seed, never on who is spoken beside it; languages are never
+spoken in one batch, so that each sounds as if the others were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from voxgraft import progress
+from voxgraft.corpus import chance
+from voxgraft.errors import Finding, TextError, finding
+from voxgraft.evaluating.systems import System
+from voxgraft.families.generate import Prompt, Speaker
+from voxgraft.nn.sampling import Sampling
+from voxgraft.settings import SpeakSettings
+from voxgraft.speaking.opening import Speakers
+from voxgraft.speaking.pieces import Piece, limit_seconds, longest_seconds, pieces_of
+from voxgraft.speaking.scripts import script_findings
+from voxgraft.speaking.texts import Utterance
+from voxgraft.speaking.voices import Voices
+from voxgraft.speaking.watch import Stop, StopWatch
+from voxgraft.training.replay import Voice
+
+__all__ = ["Said", "SaidPiece", "say"]
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "guidance")
+
+
+@dataclass(frozen=True, slots=True)
+class SaidPiece:
+    """One piece as it was said."""
+
+    piece: Piece
+    codes: tuple[int, ...]
+    stop: Stop
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One utterance as it was said."""
+
+    utterance: Utterance
+    language: str
+    voice: Voice
+    pieces: tuple[SaidPiece, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def stop(self) -> Stop:
+        """How it came to its end: by itself only if every piece did."""
+        return next((one.stop for one in self.pieces if one.stop != "ended"), "ended")
+
+    def seconds(self, code_hz: float) -> float:
+        """With the pauses between its pieces."""
+        return sum(len(one.codes) / code_hz + one.piece.pause_seconds for one in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One piece on its way."""
+
+    utterance: int
+    place: int
+    piece: Piece
+    ids: list[int]
+    max_codes: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One utterance before it is said."""
+
+    utterance: Utterance
+    language: str
+    voice: Voice
+    pieces: tuple[_Asked, ...]
+    findings: tuple[Finding, ...]
+
+
+def say(speakers: Speakers, voices: Voices, utterances: Sequence[Utterance], settings: SpeakSettings) -> list[Said]:
+    """Every utterance, in its order. All are looked at before the first is said."""
+    sampling = asked_sampling(speakers, settings)
+    planned = [_plan(speakers, voices, at, one, settings) for at, one in enumerate(utterances)]
+    for one in planned:
+        voices.condition(one.voice)  # what cannot be done is refused before anybody speaks
+    said: dict[tuple[int, int], SaidPiece] = {}
+    by_system = {id(system): Speaker(system.model) for system in speakers.all}
+    with progress.task("speaking", sum(len(one.pieces) for one in planned)) as advance:
+        for language in dict.fromkeys(one.language for one in planned):
+            system = speakers.system(language)
+            speaker = by_system[id(system)]
+            own = [asked for one in planned if one.language == language for asked in one.pieces]
+            own.sort(key=lambda one: (one.max_codes, one.utterance, one.place))  # who speaks together ends together
+            for first in range(0, len(own), settings.batch):
+                group = own[first : first + settings.batch]
+                conditions = [voices.condition(planned[one.utterance].voice) for one in group]
+                with system.speaking(language):
+                    said |= _say_group(speaker, group, conditions, sampling, speakers.place.family.code_hz)
+                advance(len(group))
+    return [_whole(one, said) for one in planned]
+
+
+def asked_sampling(speakers: Speakers, settings: SpeakSettings) -> Sampling:
+    """As the stock program draws, with what was asked for; only codes that the decoder can read."""
+    given = {name: value for name in SAMPLING if (value := getattr(settings, name)) is not None}
+    return replace(speakers.place.family.stock_sampling(), readable=True, **given)
+
+
+def _say_group(
+    speaker: Speaker, group: Sequence[_Asked], conditions: Sequence[object], sampling: Sampling, code_hz: float
+) -> dict[tuple[int, int], SaidPiece]:
+    frame = speaker.model.frame
+    watch = StopWatch([one.max_codes for one in group], frame.speech_stop, code_hz)
+    prompts = [Prompt(one.ids, condition, one.seed) for one, condition in zip(group, conditions, strict=True)]
+    longest = replace(sampling, max_codes=max(one.max_codes for one in group))
+    found = {}
+    for row, (one, spoken) in enumerate(zip(group, speaker.speak(prompts, longest, watch), strict=True)):
+        codes, stop = watch.outcome(row, spoken.codes, by_itself=spoken.stopped)
+        assert all(0 <= code < frame.num_codes for code in codes)
+        found[one.utterance, one.place] = SaidPiece(one.piece, tuple(codes), stop, one.seed)
+    return found
+
+
+def _plan(speakers: Speakers, voices: Voices, at: int, one: Utterance, settings: SpeakSettings) -> _Planned:
+    language = speakers.language(one.language or settings.language)
+    system, family = speakers.system(language), speakers.place.family
+    frame = system.model.frame
+    most = min(family.stock_sampling().max_codes, frame.max_codes)
+    longest = longest_seconds(most / family.code_hz)
+    pieces = pieces_of(one.text, language, longest, settings.pause) if settings.split else [Piece(one.text)]
+    spelled = [pair for piece in pieces for pair in _spelled(system, piece, language, split=settings.split)]
+    asked = []
+    for place, (piece, ids) in enumerate(spelled):
+        seconds = settings.max_seconds or limit_seconds(piece.text)
+        limit = min(max(1, round(seconds * family.code_hz)), frame.max_codes if settings.max_seconds else most)
+        seed = chance.number("speak", settings.seed, language, piece.text) >> 1  # torch takes 63 bits
+        asked.append(_Asked(at, place, piece, ids, limit, seed))
+    findings = (*script_findings(one, language), *_unknown_findings(system, one, language))
+    return _Planned(one, language, voices.voice(one.voice), tuple(asked), findings)
+
+
+def _spelled(system: System, piece: Piece, language: str, *, split: bool) -> list[tuple[Piece, list[int]]]:
+    """A piece with its ids; in halves where the model takes no text that long."""
+    ids, most = system.ids(piece.text, language), system.model.frame.max_text
+    if not ids:
+        found = f"the tokenizer has no piece for any letter of {piece.text!r:.80}"
+        raise TextError("speak-nothing", found, expected=f"a text in {language}")
+    if len(ids) <= most:
+        return [(piece, ids)]
+    smaller = pieces_of(piece.text, language, limit_seconds(piece.text) / 8, 0.0)
+    if not split or len(smaller) < 2:
+        found = f"{piece.text!r:.60} has {len(ids):,} text tokens"
+        raise TextError("ids-length", found, expected=f"at most {most:,}")
+    smaller[-1] = replace(smaller[-1], pause_seconds=piece.pause_seconds)
+    return [pair for part in smaller for pair in _spelled(system, part, language, split=True)]
+
+
+def _unknown_findings(system: System, one: Utterance, language: str) -> list[Finding]:
+    spelling = system.spelling
+    is_new = language == spelling.language and spelling.grown is not None
+    tokenizer = spelling.grown if is_new and spelling.grown else spelling.base
+    prepared = spelling.prepare(one.text) if is_new else spelling.prepare_base(one.text, language)
+    unknown = "".join(dict.fromkeys(tokenizer.unknown_text(prepared).replace(" ", "")))
+    if not unknown:
+        return []
+    return [finding("speak-unknown-letters", f"no piece for {unknown!r:.80}", where=f"utterance {one.name}")]
+
+
+def _whole(one: _Planned, said: dict[tuple[int, int], SaidPiece]) -> Said:
+    pieces = tuple(said[asked.utterance, asked.place] for asked in one.pieces)
+    cut = [piece for piece in pieces if piece.stop != "ended"]
+    findings = list(one.findings)
+    if cut:
+        why = {"limit": "did not end by itself within its limit", "loop": "went round in a loop"}
+        told = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].piece.text!r:.60} {why[cut[0].stop]}"
+        findings.append(finding("speak-cut", told, where=f"utterance {one.utterance.name}"))
+    return Said(one.utterance, one.language, one.voice, pieces, tuple(findings))

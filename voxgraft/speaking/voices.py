@@ -1,0 +1,94 @@
+"""Whose voice is spoken in, and in which manner: names of a base's own table, recordings through its encoder, emotions.
+
+Every recording is read and encoded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxgraft.corpus.npy import read_npy
+from voxgraft.errors import FileError
+from voxgraft.evaluating.wav import read_wav
+from voxgraft.families.base import Manner, voice_unknown
+from voxgraft.families.encoding import Clip, ClipEncoder
+from voxgraft.files import is_file
+from voxgraft.settings import SpeakSettings
+from voxgraft.speaking.opening import Speakers
+from voxgraft.speaking.resample import resampled
+from voxgraft.training.replay import Voice, chosen_voices
+
+__all__ = ["Voices"]
+
+
+@dataclass
+class Voices:
+    """Voices by what they are called, as far as they were asked for."""
+
+    speakers: Speakers
+    settings: SpeakSettings
+    _found: dict[str | None, Voice] = field(default_factory=dict)
+    _encoder: ClipEncoder | None = None
+    _manner: Manner | None = None
+
+    def voice(self, asked: str | None) -> Voice:
+        """The voice of an utterance: its own, that of all, or whatever is there."""
+        name = asked or self.settings.voice
+        if name not in self._found:
+            self._found[name] = self._usual() if name is None else self._asked(name)
+        return self._found[name]
+
+    def condition(self, voice: Voice) -> Any:
+        """What the model is given."""
+        family = self.speakers.place.family
+        return family.in_manner(family.condition(voice.clip), self._asked_manner())
+
+    def _asked(self, name: str) -> Voice:
+        place = self.speakers.place
+        own = place.family.voices(place.files)
+        if own:  # who has a table of voices takes on no other
+            return Voice(name, place.family.voice(place.files, name))
+        if not is_file(Path(name)):
+            raise voice_unknown(name, own, place.files.folder)
+        return Voice(Path(name).name, self._encoded(Path(name)))
+
+    def _usual(self) -> Voice:
+        speakers = self.speakers
+        for name, clip in speakers.place.family.voices(speakers.place.files).items():
+            return Voice(name, clip)
+        if speakers.held_out is not None:
+            held_out = speakers.held_out()
+            sets = held_out.sets.get(speakers.new_languages[0]) or held_out.all_sets
+            if sets:
+                return chosen_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
+        found = f"{speakers.place.family.name} has no voices of its own, and none is given"
+        raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.place.files.folder)
+
+    def _asked_manner(self) -> Manner:
+        if self._manner is None:
+            settings = self.settings
+            emotion = None if settings.emotion is None else self._emotion(settings.emotion)
+            self._manner = Manner(settings.exaggeration, emotion, settings.emotion_weight)
+        return self._manner
+
+    def _emotion(self, path: Path) -> Clip:
+        """Of a recording, or as a vector of the model's own width, as it is kept of prepared clips."""
+        if path.suffix.lower() == ".npy":
+            return Clip(np.zeros(0, dtype=np.int64), {"emotion": read_npy(path, "floats").astype(np.float32)})
+        family, voice = self.speakers.place.family, self.voice(None).clip
+        family.in_manner(
+            family.condition(voice), Manner(emotion=voice)
+        )  # who knows no emotions says so before all else
+        return self._encoded(path)
+
+    def _encoded(self, path: Path) -> Clip:
+        samples, rate = read_wav(path)
+        if self._encoder is None:
+            place = self.speakers.place
+            # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.
+            self._encoder = place.family.encoder(place.files, self.speakers.all[-1].model)
+        return self._encoder.encode([resampled(samples, rate, self._encoder.sample_rate)])[0]

@@ -1,0 +1,151 @@
+"""Speech into files: WAV of 16 bits, one for each utterance or one for all, and codes as JSON or NumPy.
+
+Nothing that is there is replaced unless that was asked for; a file is whole or not there.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft import progress
+from voxgraft.errors import ConfigError
+from voxgraft.evaluating.wav import wav_bytes
+from voxgraft.families.base import Family
+from voxgraft.families.sounding import Vocoder
+from voxgraft.files import replacing, require_free, write_json
+from voxgraft.settings import SpeakSettings
+from voxgraft.speaking.saying import Said, SaidPiece
+from voxgraft.speaking.texts import Utterance
+
+__all__ = ["CODES_FORMAT", "Outputs", "outputs_of", "waveform", "write_codes", "write_sound"]
+
+CODES_FORMAT = "voxgraft-codes-1"
+WAV, JSON, NPY = ".wav", ".json", ".npy"
+FADE_SECONDS = 0.02
+"""Speech that was cut off ends softly instead of with a click."""
+
+Wave = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where things go: a WAV file for each utterance, or one for all of them; and codes."""
+
+    sound: tuple[Path, ...] = ()
+    codes: Path | None = None
+
+    @property
+    def is_one(self) -> bool:
+        return len(self.sound) == 1
+
+
+def outputs_of(utterances: Sequence[Utterance], settings: SpeakSettings, family: Family, vocoder: object) -> Outputs:
+    """All files that will be made; an error if one of them is in the way, or cannot be made at all."""
+    output, codes = settings.output, settings.codes
+    if vocoder is None and (output is not None or codes is None):
+        found = f"{family.name} makes no sound here: what turns its codes into a waveform is missing"
+        raise ConfigError("no-waveform-end", found, expected="--codes FILE.json, and no --output")
+    if codes is not None:
+        _require_codes_name(codes, len(utterances))
+    sound: tuple[Path, ...] = ()
+    if codes is None or output is not None:
+        output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
+        is_file = output.suffix.lower() == WAV
+        sound = (output,) if is_file else tuple(output / f"{one.name}{WAV}" for one in utterances)
+    for path in (*sound, *([codes] if codes else [])):
+        require_free(path, overwrite=settings.overwrite)
+    return Outputs(sound, codes)
+
+
+def _require_codes_name(codes: Path, count: int) -> None:
+    kind = codes.suffix.lower()
+    if kind not in (JSON, NPY):
+        raise ConfigError("speak-output", f"--codes {codes.name}", expected=f"a name that ends in {JSON} or {NPY}")
+    if kind == NPY and count > 1:
+        raise ConfigError("speak-output", f"{count} utterances in {codes.name}", expected=f"a name that ends in {JSON}")
+
+
+def waveform(vocoder: Vocoder, said: Said) -> Wave:
+    """The pieces of an utterance, with their pauses between them."""
+    rate = vocoder.sample_rate
+    parts: list[Wave] = []
+    for one in said.pieces:
+        (wave,) = vocoder.sound([one.codes], [said.voice.clip])
+        parts += [_faded(wave, one, rate), np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)]
+    return np.concatenate(parts)
+
+
+def write_sound(said: Sequence[Said], vocoder: Vocoder, outputs: Outputs, settings: SpeakSettings) -> list[Path]:
+    """Files of the utterances: one for each, or the same one for all, with a paragraph's pause between them."""
+    rate = vocoder.sample_rate
+    between = np.zeros(round(2 * settings.pause * rate), dtype=np.float32)
+    together: list[Wave] = []
+    joined = outputs.is_one and len(said) > 1
+    with progress.task("making sound", len(said)) as advance:
+        for at, one in enumerate(said):
+            wave = waveform(vocoder, one)
+            if joined:
+                together += [wave, between]
+            else:
+                _write_wav(outputs.sound[at], wave, rate, overwrite=settings.overwrite)
+            advance(1)
+    if joined:
+        _write_wav(outputs.sound[0], np.concatenate(together[:-1]), rate, overwrite=settings.overwrite)
+    return [outputs.sound[0 if joined else at] for at in range(len(said))]
+
+
+def write_codes(said: Sequence[Said], path: Path, family: Family, *, overwrite: bool) -> None:
+    """JSON with all that a waveform end needs, or the bare codes of one utterance, its pieces one after another."""
+    if path.suffix.lower() == NPY:
+        stream = io.BytesIO()
+        np.save(stream, np.array([code for piece in said[0].pieces for code in piece.codes], dtype=np.int32))
+        with replacing(path, overwrite=overwrite) as file:
+            file.write(stream.getvalue())
+        return
+    document = {
+        "format": CODES_FORMAT,
+        "family": family.name,
+        "code_hz": family.code_hz,
+        "utterances": [_told(one) for one in said],
+    }
+    write_json(path, document, overwrite=overwrite)
+
+
+def _told(said: Said) -> dict[str, Any]:
+    return {
+        "name": said.utterance.name,
+        "language": said.language,
+        "text": said.utterance.text,
+        "voice": said.voice.name,
+        "pieces": [
+            {
+                "text": one.piece.text,
+                "codes": list(one.codes),
+                "stop": one.stop,
+                "seed": one.seed,
+                "pause_seconds": one.piece.pause_seconds,
+            }
+            for one in said.pieces
+        ],
+    }
+
+
+def _faded(wave: Wave, one: SaidPiece, rate: int) -> Wave:
+    if one.stop == "ended":
+        return wave
+    count = min(len(wave), round(FADE_SECONDS * rate))
+    faded = wave.copy()
+    faded[len(wave) - count :] *= np.linspace(1, 0, count, dtype=np.float32)
+    return faded
+
+
+def _write_wav(path: Path, wave: Wave, rate: int, *, overwrite: bool) -> None:
+    with replacing(path, overwrite=overwrite) as stream:
+        stream.write(wav_bytes(wave, rate))
