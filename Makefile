@@ -23,13 +23,13 @@ demo: $(INSTALLED)
 	$(BIN)/voxgraft demo
 
 test: $(INSTALLED)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/generate_docs.py

@@ -68,7 +68,7 @@ def drawn(results: Results) -> dict[str, bytes]:
         _frame(axes, places)
         _path(axes, found, places[: len(found)])
         _legend(axes)
-        figure.text(0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=12, color=INK)
+        figure.text(0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=11.5, color=INK)
         figure.text(0.012, 0.915, "low and left is best; small dots are seeds", fontsize=9, color=PALE)
         _label(axes, names, places)
         for text in axes.texts:
@@ -81,7 +81,7 @@ def _draw(axes: Axes, one: Summary) -> Place:
     xs = [max(LEAST, 100 * value) for value in one.new]
     ys = [0.0 if one.equal else 100 * value for value in one.worst]
     if len(xs) > 1:
-        axes.plot(xs, ys, marker, color=colour, markersize=4, linestyle="none", zorder=4, mec="white", mew=0.5)
+        axes.plot(xs, ys, "o", color=colour, markersize=3, alpha=0.6, linestyle="none", zorder=2)
     place = (mean(xs), mean(ys))
     small = one.key.startswith("self-0")
     axes.plot(

@@ -157,7 +157,16 @@ def _main(results: Results) -> str:
         changes = ["0" if one.equal else _points(one.changes[old]) for old in OLD]
         rate, seeds = f"{one.rate:g}", str(len(one.new))
         rows.append(
-            [one.title, rate, seeds, _spread(one.new), _spread(one.letters), *changes, kept, f"{one.trained:.0f}"]
+            [
+                one.title,
+                rate,
+                seeds,
+                _spread(one.new),
+                _spread(one.letters),
+                *changes,
+                kept,
+                f"{one.trained:.0f}" if one.trained else "",
+            ]
         )
     head = ["method", "rate", "seeds", "am phone error", "am CER", "en change", "fr change", "worst", "s of training"]
     return "\n".join(_table(head, rows)) if rows else ""

@@ -4,25 +4,51 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
 # The workers share the cores: a thread pool of torch in each of them only makes them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+FUZZ_SHARE = 0.2
+"""Of a whole campaign, which takes minutes, in an ordinary run of the suite."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz",
         type=float,
-        default=1.0,
+        default=FUZZ_SHARE,
         metavar="N",
-        help="run N times as many fuzz inputs as the suite does by itself",
+        help=f"run N whole fuzz campaigns of 37,000 inputs; by itself the suite runs {FUZZ_SHARE} of one",
     )
     parser.addoption(
         "--fuzz-seed", type=int, default=0, metavar="SEED", help="other fuzz inputs than the suite has by itself"
     )
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeOnce]:
+    """Bases, sets and runs that are made once for all tests, which leave them as they are."""
+    from tests.made_once import MadeOnce
+
+    made = MadeOnce(tmp_path_factory)
+    yield made
+    assert made.changed() == [], "a test has written to what is common to all"
+
+
+@pytest.fixture(scope="module")
+def kept_proofs() -> Iterator[None]:
+    """For tests of training: see tests/kept_proofs.py."""
+    from tests.kept_proofs import proofs_kept
+
+    with proofs_kept():
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -39,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(
         f"fuzz: {inputs:,} files, {loaded:,} loaded, {inputs - loaded:,} refused with {len(codes) - 1} codes, {failures} failures"
     )
-    if config.getoption("--fuzz") != 1 or config.get_verbosity() > 0:
+    if config.getoption("--fuzz") != FUZZ_SHARE or config.get_verbosity() > 0:
         for campaign in sorted(found, key=lambda campaign: str(campaign["target"])):
             outcomes = ", ".join(f"{code} {count:,}" for code, count in campaign["outcomes"].items())
             terminalreporter.write_line(f"  {campaign['target']}: {campaign['inputs']:,} files: {outcomes}")

@@ -45,9 +45,14 @@ def end(how: str) -> None:
     raise GraftError("pack-too-small", "clip 7 has 900 positions", expected="at most 400")
 
 
-if __name__ == "__main__":
+def work(how: str) -> None:
+    """As a program does it: an error of ours is said, and ends with 2."""
     try:
-        main(sys.argv[1])
+        main(how)
     except VoxgraftError as error:
         sys.stderr.write(str(error))
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    work(sys.argv[1])

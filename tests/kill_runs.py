@@ -18,28 +18,30 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from tests.kill_worker import ENDED, life
+from tests.runs import Child, child
 from tests.trainers import OPTIONS, Place
 from voxgraft.errors import VoxgraftError
 from voxgraft.journal import Entry, Journal, without_clock
 from voxgraft.run import RunFolder
-from voxgraft.training.faults import VARIABLE
 from voxgraft.training.saving import load_step
 from voxgraft.training.step_folders import whole_steps
 
-ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 300
+LONG = {"steps": 12}
+"""The runs of a campaign; those of the suite are shorter."""
 Kind = Literal["in a save", "anywhere"]
 MOST_TRIES = 20
 """Runs that are made to hit as often as wanted, for each kill of them."""
@@ -85,7 +87,7 @@ class Round:
 class Straight:
     """The run that was left alone."""
 
-    place: Place
+    lives: Lives
     run: Path
     points: tuple[str, ...]
     """Everything that its saves crossed, in order."""
@@ -101,27 +103,33 @@ class Straight:
         return float(times[-1] - times[0]) / len(times)
 
 
-def worker(place: Place, run: Path, fault: str = "") -> subprocess.Popen[str]:
-    """A life of a run. It says on its output which points its saves cross."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop(VARIABLE, None)
-    if fault:
-        environment[VARIABLE] = fault
-    command = [sys.executable, "-m", "tests.kill_worker", str(place.folder), str(run), "{}"]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+@dataclass(frozen=True)
+class Lives:
+    """How the runs of a campaign are trained."""
+
+    place: Place
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the tests' own options and intervals."""
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.changed.get("steps", OPTIONS.steps))
+
+    def start(self, run: Path, fault: str = "") -> Child:
+        """A life of a run, which writes down the points that its saves cross."""
+        _points(run).unlink(missing_ok=True)
+        return child(life, self.place.folder, run, self.changed, _points(run), fault=fault)
+
+    def finish(self, run: Path) -> tuple[str, ...]:
+        """Train to the end; gives the points that were crossed."""
+        points, was_killed = _ended(self.start(run), run)
+        if was_killed:
+            raise LifeError("killed by somebody else")
+        return tuple(points)
 
 
-def finish(place: Place, run: Path) -> tuple[str, ...]:
-    """Train to the end; gives the points that were crossed."""
-    points, was_killed = _ended(worker(place, run))
-    if was_killed:
-        raise LifeError("killed by somebody else")
-    return tuple(points)
-
-
-def left_alone(place: Place, run: Path) -> Straight:
-    return Straight(place, run, finish(place, run))
+def left_alone(lives: Lives, run: Path) -> Straight:
+    return Straight(lives, run, lives.finish(run))
 
 
 def differences(run: Path, straight: Path) -> tuple[str, ...]:
@@ -131,16 +139,17 @@ def differences(run: Path, straight: Path) -> tuple[str, ...]:
 
 
 def rounds(
-    place: Place, folder: Path, kills: int, in_saves: int, seed: int = 0, *, each: int = 1, jobs: int = 1
+    lives: Lives, folder: Path, kills: int, in_saves: int, seed: int = 0, *, each: int = 1, jobs: int = 1
 ) -> list[Round]:
     """Runs that are killed so often in all, each compared with one that was left alone."""
-    straight = left_alone(place, folder / f"straight-{place.family_name}")
+    family_name = lives.place.family_name
+    straight = left_alone(lives, folder / f"straight-{family_name}")
     kinds: list[Kind] = ["in a save" if at < in_saves else "anywhere" for at in range(kills)]
-    random.Random(f"{seed} {place.family_name}").shuffle(kinds)
+    random.Random(f"{seed} {family_name}").shuffle(kinds)
     shares = [kinds[at : at + each] for at in range(0, kills, each)]
-    places = [folder / f"{place.family_name}-{at}" for at in range(len(shares))]
+    places = [folder / f"{family_name}-{at}" for at in range(len(shares))]
     with ThreadPoolExecutor(jobs) as pool:  # threads only wait: all work is in processes of their own
-        draws = [random.Random(f"{seed} {place.family_name} {at}") for at in range(len(shares))]
+        draws = [random.Random(f"{seed} {family_name} {at}") for at in range(len(shares))]
         made = pool.map(_killed_as_wanted, [straight] * len(shares), places, shares, draws)
         return [one for some in made for one in some]
 
@@ -155,11 +164,11 @@ def _killed_as_wanted(straight: Straight, folder: Path, wanted: Sequence[Kind], 
             while left and (not kills or kills[-1].hit):
                 kills.append(_one_kill(straight, run, left[0], draw))
                 del left[: kills[-1].hit]
-            finish(straight.place, run)
+            straight.lives.finish(run)
             different = differences(run, straight.run)
         except (LifeError, VoxgraftError) as error:
             different = (f"not gone on with: {error}",)
-        made.append(Round(straight.place.family_name, tuple(kills), different))
+        made.append(Round(straight.lives.place.family_name, tuple(kills), different))
         if made[-1].same:
             shutil.rmtree(run)
         if not left or not made[-1].same:
@@ -176,41 +185,46 @@ def _one_kill(straight: Straight, run: Path, kind: Kind, draw: random.Random) ->
     kept = sum(step <= saved for step in steps)
     first = kept if len(steps) > kept else kept + 1  # a kill at the cut, where there will be one
     lines = draw.randint(first, max(first, straight.num_lines - 1))
-    hit = _killed_anywhere(straight.place, run, (kept, lines), draw.uniform(0, straight.line_seconds))
+    hit = _killed_anywhere(straight.lives, run, (kept, lines), draw.uniform(0, straight.line_seconds))
     return Kill(kind, f"line {lines}", saved, hit)
 
 
 def _killed_in_a_save(straight: Straight, run: Path, saved: int, draw: random.Random) -> Kill:
     """Kill at a point of a save. Every point is as likely as any other, however often it is crossed."""
     point = draw.choice(sorted(set(straight.points)))
-    to_come = round(straight.points.count(point) * (1 - max(0, saved) / OPTIONS.steps))
-    crossed, hit = _ended(worker(straight.place, run, f"{point}:{draw.randint(1, max(1, to_come))}:kill"))
+    to_come = round(straight.points.count(point) * (1 - max(0, saved) / straight.lives.num_steps))
+    started = straight.lives.start(run, f"{point}:{draw.randint(1, max(1, to_come))}:kill")
+    crossed, hit = _ended(started, run)
     return Kill("in a save", point, saved, hit and point in crossed)
 
 
-def _killed_anywhere(place: Place, run: Path, lines: tuple[int, int], wait_seconds: float) -> bool:
+def _killed_anywhere(lives: Lives, run: Path, lines: tuple[int, int], wait_seconds: float) -> bool:
     """Kill a moment after the journal has so many lines, and was cut before to those that stay."""
-    process = worker(place, run)
+    started = lives.start(run)
     kept, wanted = lines
     path = RunFolder(run).journal
     was_cut = False
-    while process.poll() is None:
+    while not started.has_answered():
         found = path.read_bytes().count(b"\n") if path.exists() else 0
         was_cut |= found <= kept
         if was_cut and found >= wanted:
             time.sleep(wait_seconds)
-            process.kill()
+            os.kill(started.process.pid, signal.SIGKILL)
             break
         time.sleep(0.002)
-    return _ended(process)[1]
+    return _ended(started, run)[1]
 
 
-def _ended(process: subprocess.Popen[str]) -> tuple[list[str], bool]:
-    """The points that a life has crossed, and whether SIGKILL ended it."""
-    points, errors = process.communicate()
-    if process.returncode not in (0, -signal.SIGKILL):
-        raise LifeError(errors[-3000:])
-    return points.split(), process.returncode == -signal.SIGKILL
+def _ended(started: Child, run: Path) -> tuple[list[str], bool]:
+    """The points that a life has crossed, and whether SIGKILL ended it: then it has answered nothing."""
+    code = started.wait(PATIENCE_SECONDS)
+    if started.answer not in (ENDED, None) or (started.answer is None and code != -signal.SIGKILL):
+        raise LifeError(f"exit code {code}: {started.answer}")
+    return _points(run).read_text().split() if _points(run).exists() else [], started.answer is None
+
+
+def _points(run: Path) -> Path:
+    return run.with_name(f"{run.name}.points")
 
 
 def _ending(run: Path) -> dict[str, Any]:
@@ -302,9 +316,8 @@ def _rounds_of_all(asked: argparse.Namespace, folder: Path) -> list[Round]:
 
     def make(at: int) -> list[Round]:
         kills, in_saves = (_share(number, at, count) for number in (asked.kills, asked.in_saves))
-        return rounds(
-            places[at], folder, kills, in_saves, asked.seed, each=asked.each, jobs=max(1, asked.jobs // count)
-        )
+        jobs = max(1, asked.jobs // count)
+        return rounds(Lives(places[at], LONG), folder, kills, in_saves, asked.seed, each=asked.each, jobs=jobs)
 
     with ThreadPoolExecutor(min(asked.jobs, count)) as pool:
         return [one for some in pool.map(make, range(count)) for one in some]

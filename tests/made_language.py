@@ -119,6 +119,11 @@ def make_world(family_name: str, folder: Path, base: Path, *, seed: int = 0, pie
         run=run, base=base, language="am", texts=(Path(str(texts)),), tokenizer=TokenizerSettings(pieces=pieces)
     )
     graft(settings)
+    return open_world(family_name, run, base, seed=seed)
+
+
+def open_world(family_name: str, run: Path, base: Path, *, seed: int = 0) -> World:
+    """A run that was made so."""
     made = open_graft(run / "graft")
     files = family(family_name).files(base)
     spelling = Spelling.of(family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")

@@ -59,6 +59,7 @@ def train_settings(world: World, run: Path, **changed: Any) -> TrainVerbSettings
         "valid_every": 2,
         "log_every": 1,
         "sample_every": 1000,
+        "sample_texts": ("am:ሰ",),
         "rank": 4,
         "row_rate": 5e-3,
         "adapter_rate": 3e-3,

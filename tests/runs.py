@@ -9,8 +9,11 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,8 +28,10 @@ from voxgraft.training.faults import VARIABLE
 from voxgraft.training.saving import Saved, TrainState, load_step, save_step, set_aside
 
 NOBODY = 65534
+_START_OR_END = threading.Lock()
+"""Whoever starts a child looks for those that have ended, and would take their exit codes from other threads."""
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["voxgraft.training.saving", "voxgraft.journal"])
+processes.set_forkserver_preload(["tests.children"])
 
 
 def new_run(folder: Path) -> RunFolder:
@@ -122,30 +127,98 @@ class Child:
     connection: Connection
     answer: Any = None
 
-    def wait(self) -> int:
+    def has_answered(self) -> bool:
+        """Whether it has come to its end, or is gone."""
+        return self.answer is not None or self.connection.poll()
+
+    def wait(self, seconds: float = 60) -> int:
         """Its exit code: minus the signal if it was killed."""
         with contextlib.suppress(EOFError, ConnectionError):
-            self.answer = self.connection.recv() if self.connection.poll(60) else None
-        self.process.join(60)
+            self.answer = self.connection.recv() if self.connection.poll(seconds) else None
+        with _START_OR_END:
+            self.process.join(seconds)
         assert self.process.exitcode is not None, "the child did not end"
         return int(self.process.exitcode)
 
 
-def child(function: Callable[..., Any], *arguments: Any, fault: str = "") -> Child:
+def child(
+    function: Callable[..., Any], *arguments: Any, fault: str = "", environment: Mapping[str, str] | None = None
+) -> Child:
     """Start a process that calls `function`; `fault` as VOXGRAFT_FAULT takes it."""
     ours, theirs = processes.Pipe()
-    process = processes.Process(target=_call, args=(function, arguments, fault, theirs), daemon=True)
-    process.start()
+    variables = {**(environment or {}), VARIABLE: fault}
+    process = processes.Process(target=_call, args=(function, arguments, variables, theirs), daemon=True)
+    with _START_OR_END:
+        process.start()
     theirs.close()
     return Child(process, ours)
 
 
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], fault: str, connection: Connection) -> None:
-    os.environ[VARIABLE] = fault
+def _call(
+    function: Callable[..., Any], arguments: tuple[Any, ...], variables: Mapping[str, str], connection: Connection
+) -> None:
+    os.environ.update(variables)
     try:
         connection.send(function(*arguments))
     except VoxgraftError as error:
         connection.send(error.code)
+
+
+@dataclass
+class Program:
+    """A process of its own, with standard output and errors of its own."""
+
+    child: Child
+    printed: Path
+    said: Path
+
+    @property
+    def pid(self) -> int:
+        return int(self.child.process.pid)
+
+    def is_running(self) -> bool:
+        return bool(self.child.process.is_alive())
+
+    def kill(self) -> None:
+        self.child.process.kill()
+
+    def ended(self, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """Its exit code and what it has printed."""
+        code = self.child.wait(seconds)
+        return subprocess.CompletedProcess((), code, self.printed.read_text(), self.said.read_text())
+
+
+def program(words: Sequence[str], beside: Path, *, fault: str = "") -> Program:
+    """`voxgraft` as its script calls it; what it prints is kept beside a folder."""
+    return printing(_main, words, beside=beside, fault=fault)
+
+
+def printing(
+    function: Callable[..., object],
+    *arguments: Any,
+    beside: Path,
+    fault: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Program:
+    """Start a process that calls `function`; what it prints is kept beside a folder."""
+    printed, said = (beside.with_name(f"{beside.name}.{name}") for name in ("out", "err"))
+    for path in (printed, said):
+        path.write_bytes(b"")
+    started = child(_print, function, arguments, printed, said, fault=fault, environment=environment)
+    return Program(started, printed, said)
+
+
+def _print(function: Callable[..., object], arguments: tuple[Any, ...], printed: Path, said: Path) -> None:
+    for stream, path in ((sys.stdout, printed), (sys.stderr, said)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream.fileno())
+    function(*arguments)
+
+
+def _main(words: Sequence[str]) -> None:
+    from voxgraft.cli import main
+
+    sys.argv = ["voxgraft", *words]
+    sys.exit(main())
 
 
 def saved_by_child(run: RunFolder, step: int, *, fault: str, seed: int | None = None, keep_last: int = 2) -> Child:

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from tests.made_once import MadeOnce
 from tests.made_pairs import make_pairs
-from tests.whole_runs import PIECES, WholeRun, error_of, make_run
+from tests.whole_runs import PIECES, WholeRun, error_of
 from voxgraft.check import check
 from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
@@ -27,13 +28,14 @@ from voxgraft.findings.training_data import data_findings
 from voxgraft.sample_texts import sentences_of
 from voxgraft.settings import CheckSettings
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 WIDTH = 64
 """Of the tiny bases."""
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, WholeRun]:
-    return {name: make_run(name, tmp_path_factory.mktemp(name)) for name in ("chatterbox", "indextts2")}
+def made(made_once: MadeOnce) -> dict[str, WholeRun]:
+    return {name: made_once.whole_run(name) for name in ("chatterbox", "indextts2")}
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.made_once import MadeOnce
+from tests.runs import program
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.errors import CheckpointError, ConfigError, GraftError, TokenizerError, VoxgraftError
 from voxgraft.extend import extend
@@ -39,9 +41,8 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BaseFiles]:
-    folder = tmp_path_factory.mktemp("bases")
-    return {name: make_random_base(name, folder / name) for name in FAMILIES}
+def bases(made_once: MadeOnce) -> dict[str, BaseFiles]:
+    return {name: made_once.base(name) for name in FAMILIES}
 
 
 @pytest.fixture(scope="module")
@@ -254,16 +255,16 @@ def test_extend_killed_half_way_leaves_no_output(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     output = folder / "grown.pth"
-    command = [sys.executable, "-m", "voxgraft", "extend", str(base.checkpoint), "--rows.init", "mean"]
-    command += ["--tokenizer", str(result.folder / "tokenizer.model"), "--output", str(output)]
+    words = ["extend", str(base.checkpoint), "--rows.init", "mean"]
+    words += ["--tokenizer", str(result.folder / "tokenizer.model"), "--output", str(output)]
     killed = 0
     for wait_seconds in (0.0, 0.002, 0.005, 0.01, 0.02):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not list(folder.iterdir()):
+        process = program(words, tmp_path / "program")
+        while process.is_running() and not list(folder.iterdir()):
             time.sleep(0.0005)
         time.sleep(wait_seconds)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
+        process.kill()
+        killed += process.ended().returncode == -signal.SIGKILL
         if output.exists():  # it was quicker than we: then it must be whole
             with open_checkpoint(output) as checkpoint:
                 assert checkpoint.tensors
@@ -331,7 +332,11 @@ def test_additions_with_a_tag_that_is_not_the_languages_are_refused(
     assert not (tmp_path / "grown.json").exists()
 
 
-def test_the_demo_keeps_its_promises_and_says_so(tmp_path: Path) -> None:
+def test_the_demo_keeps_its_promises_says_so_and_replaces_only_a_demo(tmp_path: Path) -> None:
+    mark, old = tmp_path / "demo" / "made-by-voxgraft-demo", tmp_path / "demo" / "chatterbox" / "old.txt"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    mark.touch()
     done = run_cli("demo", tmp_path / "demo", "--json")
     assert done.returncode == 0, done.stderr
     story = json.loads(done.stdout)
@@ -340,8 +345,8 @@ def test_the_demo_keeps_its_promises_and_says_so(tmp_path: Path) -> None:
         assert story[name]["graft"]["proof"]["unreachable_pieces"] == []
         assert story[name]["trained"]["base_rows_same"] is True
         assert story[name]["trained"]["new_rows_moved"] is True
-    again = run_cli("demo", tmp_path / "demo", "--quiet")
-    assert again.returncode == 0
+    assert mark.is_file()
+    assert not old.exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious.txt").write_text("keep")
     refused = run_cli("demo", tmp_path / "mine")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kill_runs import COMPARED, differences
+from tests.made_once import MadeOnce
 from tests.train_worker import main
 from tests.trainers import Place
 from voxgraft.journal import Journal
@@ -17,8 +18,8 @@ SHORT: dict[str, Any] = {"steps": 2, "every": {"save": 1, "validate": 2}}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.make("chatterbox", tmp_path_factory.mktemp("place") / "chatterbox")
+def place(made_once: MadeOnce) -> Place:
+    return made_once.place("chatterbox")
 
 
 def trained(place: Place, run: Path, **changed: Any) -> Path:
@@ -27,8 +28,8 @@ def trained(place: Place, run: Path, **changed: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def straight(place: Place) -> Path:
-    return trained(place, place.folder.parent / "straight")
+def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(place, tmp_path_factory.mktemp("straight") / "run")
 
 
 def test_a_run_that_was_killed_in_its_first_line_and_begun_again_is_the_same_in_everything(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,16 +15,17 @@ import torch
 from torch import Tensor
 
 from tests.made_language import World
-from tests.merged_runs import copied, make_run, make_stopping_base, train_settings
+from tests.made_once import MadeOnce
+from tests.made_sets import made_clips
+from tests.merged_runs import copied, make_run, train_settings
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.sets import open_set, write_set
 from voxgraft.corpus.stream import Item
 from voxgraft.errors import GraftError
 from voxgraft.families import family, family_names
 from voxgraft.families.model import SpeechModel, hidden_states
 from voxgraft.families.opening import open_model
-from voxgraft.families.random_base import make_random_base
 from voxgraft.graft_folder import open_graft
 from voxgraft.journal import Journal
 from voxgraft.merged_folder import read_merged
@@ -32,37 +34,35 @@ from voxgraft.train import train
 from voxgraft.training.examples import Examples
 from voxgraft.training.interpolation import Between, Point, chosen_point, moved
 from voxgraft.training.loop import Loop
-from voxgraft.training.options import TrainOptions
+from voxgraft.training.options import Part, TrainOptions
 from voxgraft.training.parts import Trained, prepare
 from voxgraft.training.retention import Bound
 from voxgraft.training.saving import load_step
 from voxgraft.training.validation import Validation
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 MERGED = replace(OPTIONS, mode="merged", steps=8)
 EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.make("chatterbox", tmp_path_factory.mktemp("place") / "chatterbox")
+def place(made_once: MadeOnce) -> Place:
+    return made_once.place("chatterbox")
 
 
 @pytest.fixture(scope="module")
-def t3(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("world-t3")
-    return make_run("chatterbox", folder / "world", make_random_base("chatterbox", folder / "base").folder)
+def t3(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_run("chatterbox", tmp_path_factory.mktemp("world-t3"), made_once.base("chatterbox").folder)
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("world-index")
-    return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
+def index(made_once: MadeOnce) -> World:
+    return made_once.stopping_world()
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("world-tiny")
-    return make_run("tiny", folder / "world", make_random_base("tiny", folder / "base").folder)
+def tiny(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_run("tiny", tmp_path_factory.mktemp("world-tiny"), made_once.base("tiny").folder)
 
 
 @pytest.fixture(params=family_names())
@@ -90,9 +90,23 @@ def test_a_loss_that_is_not_a_number_is_past_every_bound() -> None:
     assert Bound(10.0, frozenset(["en"])).passed({"en": 1.0}, {"en": float("nan")}).keys() == {"en"}
 
 
+@pytest.fixture(scope="module")
+def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The same, but the new language has few codes, so that learning it costs the old one, which has them all."""
+    made = Place("chatterbox", tmp_path_factory.mktemp("few-codes") / "chatterbox")
+    shutil.copytree(place.folder, made.folder, ignore=shutil.ignore_patterns("train", "valid"))
+    frame = open_model(family("chatterbox"), place.files).frame
+    for seed, name in enumerate(("train", "valid")):
+        header = open_set(place.folder / name).header
+        clips = made_clips("chatterbox", frame, clips=12, speakers=4, seed=seed, seconds=(0.5, 1.2))
+        write_set(made.folder / name, header, (replace(clip, codes=np.asarray(clip.codes) % 20) for clip in clips))
+    return made
+
+
 def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Loop:
     """A training that is also validated on the base language of the replay set."""
-    loop = loop_of(place, run, replace(MERGED, steps=steps, rates={"rows": 1e-3, "adapter": 1e-2, "body": 1e-3}))
+    rates: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 5e-2}
+    loop = loop_of(place, run, replace(MERGED, full_body=True, steps=steps, rates=rates))
     trained, sets = loop.stepper.trained, [open_set(place.folder / "replay")]
     items = [Item(0, clip, (0, clip + 4)) for clip in range(6)]
     examples = Examples(family(place.family_name), trained.model, sets)
@@ -102,17 +116,17 @@ def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Loop:
 
 
 def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_best(
-    place: Place, tmp_path: Path
+    few_codes: Place, tmp_path: Path
 ) -> None:
-    free = with_english(place, tmp_path / "free", 100.0)
+    free = with_english(few_codes, tmp_path / "free", 100.0)
     free.go(0)
     losses = {
         entry["step"]: entry["speech_loss"] for entry in entries(tmp_path / "free", "valid") if entry["set"] == "en"
     }
     # Between what step 4 and step 8 have cost, so that the first is within the bound and the second is not.
     bound = (losses[4] + losses[8]) / 2 / losses[0] - 1
-    assert losses[4] < losses[8]
-    loop = with_english(place, tmp_path / "bound", bound, steps=20)
+    assert losses[0] < losses[4] < losses[8]
+    loop = with_english(few_codes, tmp_path / "bound", bound, steps=20)
     outcome = loop.go(0)
     assert (outcome.step, outcome.reason) == (8, "told")
     assert outcome.standing.best_step == 4
@@ -303,10 +317,10 @@ def test_merged_mode_without_replay_says_that_nothing_protects_the_old_languages
 
 def test_replay_in_the_new_language_is_refused(index: World, tmp_path: Path) -> None:
     run = copied(index, tmp_path / "run")
-    index.write("more", index.clips(4, 21), "replay")
+    replace(index, run=run).write("more", index.clips(4, 21), "replay")
     for name in ("replay", "replay_valid"):
         with pytest.raises(GraftError) as caught:
-            train(train_settings(index, run, mode="merged", **{name: (index.run / "data" / "more",)}))
+            train(train_settings(index, run, mode="merged", **{name: (run / "data" / "more",)}))
         assert caught.value.code == "replay-language"
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from tests.trainers import OPTIONS, Place, loop_of
+from tests.made_once import MadeOnce
+from tests.trainers import OPTIONS, loop_of
 from voxgraft.families.model import PackedBatch, losses
 from voxgraft.families.moulds import Mould, filled, tensors_of
 from voxgraft.training.loop import Loop
@@ -16,9 +15,8 @@ FAMILIES = ("chatterbox", "indextts2")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def loop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loop:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    return loop_of(Place.make(request.param, folder), folder / "run")
+def loop(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Loop:
+    return loop_of(made_once.place(request.param), tmp_path_factory.mktemp("moulds") / "run")
 
 
 def moulded(loop: Loop, step: int) -> tuple[PackedBatch, Mould]:

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.made_once import MadeOnce
 from voxgraft.cli import run as run_line
 from voxgraft.config import leaves, read_settings, settings_from
-from voxgraft.random_base import random_base
+from voxgraft.families import family_names
 from voxgraft.run_settings import RunSettings
-from voxgraft.settings import RandomBaseSettings
 
 ODD_NAMES = [
     "with space",
@@ -36,12 +36,10 @@ ODD_NAMES = [
 
 
 @pytest.fixture(scope="session")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bases(made_once: MadeOnce) -> Path:
     """A folder with a tiny base of each family."""
-    folder = tmp_path_factory.mktemp("bases")
-    random_base(RandomBaseSettings(family="chatterbox", folder=folder / "chatterbox"))
-    random_base(RandomBaseSettings(family="indextts2", folder=folder / "indextts2"))
-    return folder
+    folders = [made_once.base(name).folder for name in family_names()]
+    return folders[0].parent
 
 
 @pytest.fixture

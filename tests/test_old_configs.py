@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.made_once import MadeOnce
 from tests.old_files import CONFIG, SCRIPT, codes, every_rule, made_from, rows_by_name, settings_of, write
 from voxgraft.config import leaves
 from voxgraft.errors import VoxgraftError
@@ -19,9 +21,8 @@ from voxgraft.new import new
 from voxgraft.old_configs import MAX_KEYS, read_old
 from voxgraft.old_flags import SCRIPTS
 from voxgraft.old_keys import CHATTERBOX_KEYS
-from voxgraft.random_base import random_base
 from voxgraft.run_settings import RunSettings
-from voxgraft.settings import NewSettings, RandomBaseSettings
+from voxgraft.settings import NewSettings
 
 # ---- the tables -----------------------------------------------------------------------------------------------------
 
@@ -117,24 +118,26 @@ def test_an_old_tokenizer_is_only_proposed_with_the_command_that_judges_it(tmp_p
 
 
 @pytest.mark.parametrize("place", ["old.yaml", "config/old.yaml", "scripts/amharic/old.yaml"])
-def test_a_base_named_in_the_old_file_is_found_from_its_folder_or_above(tmp_path: Path, place: str) -> None:
-    random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / "models" / "chatterbox"))
+def test_a_base_named_in_the_old_file_is_found_from_its_folder_or_above(
+    made_once: MadeOnce, tmp_path: Path, place: str
+) -> None:
+    shutil.copytree(made_once.base("chatterbox").folder, tmp_path / "models" / "chatterbox")
     made_from(tmp_path, CONFIG, place)
     base = settings_of(tmp_path / "run").base
     assert base is not None
     assert base.samefile(tmp_path / "models" / "chatterbox")
 
 
-def test_a_file_that_is_not_published_is_never_taken_for_a_base(tmp_path: Path) -> None:
-    random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / "models"))
+def test_a_file_that_is_not_published_is_never_taken_for_a_base(made_once: MadeOnce, tmp_path: Path) -> None:
+    shutil.copytree(made_once.base("chatterbox").folder, tmp_path / "models")
     result = made_from(tmp_path, "finetuning: {pretrained_model: models/chatterbox_extended.pt}\n")
     assert result.rows[0].fate == "gone"
     assert "chatterbox_extended.pt" in result.rows[0].why
     assert settings_of(tmp_path / "run").base is None
 
 
-def test_indextts2_own_config_makes_its_folder_the_base(tmp_path: Path) -> None:
-    random_base(RandomBaseSettings(family="indextts2", folder=tmp_path / "checkpoints"))
+def test_indextts2_own_config_makes_its_folder_the_base(made_once: MadeOnce, tmp_path: Path) -> None:
+    shutil.copytree(made_once.base("indextts2").folder, tmp_path / "checkpoints")
     result = new(NewSettings(run=tmp_path / "run", old=tmp_path / "checkpoints" / "config.yaml"))
     assert {row.fate for row in result.rows} <= {"mapped", "gone"}
     base = settings_of(tmp_path / "run").base
@@ -168,16 +171,16 @@ def test_a_value_that_the_setting_cannot_take_waits_for_a_decision(tmp_path: Pat
     assert settings_of(tmp_path / "run").train == RunSettings().train
 
 
-def test_what_is_given_by_hand_wins_over_the_old_file(tmp_path: Path) -> None:
+def test_what_is_given_by_hand_wins_over_the_old_file(made_once: MadeOnce, tmp_path: Path) -> None:
     for name in ("mine", "models/chatterbox"):
-        random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / name))
+        shutil.copytree(made_once.base("chatterbox").folder, tmp_path / name)
     result = made_from(tmp_path, CONFIG, base=tmp_path / "mine")
     assert settings_of(tmp_path / "run").base == tmp_path / "mine"
     assert rows_by_name(result)["finetuning.pretrained_model"].why == "--base was given by hand, and counts"
 
 
-def test_settings_of_another_family_are_warned_about(tmp_path: Path) -> None:
-    random_base(RandomBaseSettings(family="indextts2", folder=tmp_path / "mine"))
+def test_settings_of_another_family_are_warned_about(made_once: MadeOnce, tmp_path: Path) -> None:
+    shutil.copytree(made_once.base("indextts2").folder, tmp_path / "mine")
     assert "old-other-family" in codes(made_from(tmp_path, CONFIG, base=tmp_path / "mine"))
 
 
@@ -250,7 +253,7 @@ def test_a_variable_that_doubles_itself_fills_no_memory(tmp_path: Path) -> None:
     assert len(rows_by_name(made_from(tmp_path, doubling, "old.sh"))) == 1
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_mutated_old_file_is_read_or_refused_but_never_breaks_anything(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from tests.made_language import World, make_world
+from tests.made_once import MadeOnce
 from voxgraft import progress
 from voxgraft.amounts import brief_bytes, brief_count, brief_rate, brief_seconds
 from voxgraft.families import family
 from voxgraft.families.opening import open_model
-from voxgraft.families.random_base import make_random_base
 from voxgraft.files import sha256_of
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import DataSettings, TrainSettings
@@ -27,6 +27,7 @@ from voxgraft.settings import TrainVerbSettings
 from voxgraft.train import TrainResult, train
 from voxgraft.training.saving import load_step
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 TRAIN = {
     "steps": 3,
     "warmup_steps": 2,
@@ -36,6 +37,7 @@ TRAIN = {
     "save_every": 2,
     "valid_every": 2,
     "sample_every": 1000,
+    "sample_texts": ("am:ሰ",),
 }
 
 
@@ -60,10 +62,8 @@ class Heard:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("opening")
-    make_random_base("chatterbox", folder / "base", size="tiny", seed=1)
-    made = make_world("chatterbox", folder, folder / "base")
+def world(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> World:
+    made = make_world("chatterbox", tmp_path_factory.mktemp("opening"), made_once.base("chatterbox").folder)
     made.write_healthy(clips=40, held_out=8)
     return made
 
@@ -195,7 +195,7 @@ def test_the_time_is_that_of_steps_of_todays_size(world: World, tmp_path: Path) 
 @pytest.mark.usefixtures("first")
 def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)
-    opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, tokens_per_step=100_000)
+    opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, tokens_per_step=10_000)
     share = "only 0.2% of these at the last of 1 step"
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps, longer than the run: {share}"
     told = [values["code"] for kind, _, values in heard.told if kind == "finding"]

@@ -24,6 +24,7 @@ from tests.made_language import (
     with_other_tokenizer,
     with_unknowns,
 )
+from tests.made_once import MadeOnce
 from voxgraft.corpus.clips import ClipSet, PreparedClip
 from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
 from voxgraft.corpus.sets import open_set, write_set
@@ -32,7 +33,6 @@ from voxgraft.course import Course, open_course
 from voxgraft.errors import Finding, VoxgraftError
 from voxgraft.families import family, family_names
 from voxgraft.families.opening import open_model
-from voxgraft.families.random_base import make_random_base
 from voxgraft.graft_folder import open_graft
 from voxgraft.journal import Journal
 from voxgraft.run import RunFolder
@@ -48,16 +48,16 @@ from voxgraft.training.step import Stepper
 from voxgraft.training.validation import Validation
 from voxgraft.training.watch import Watch
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 CLIPS = 80
 ORDER = StreamOptions(min_prompt_seconds=0.1)
 SHORT: dict[str, Any] = {"tokens_per_step": 800, "device": "cpu", "sample_texts": ("en:I", "am:ሰ")}
 
 
 @pytest.fixture(scope="module", params=family_names())
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp(request.param)
-    make_random_base(request.param, folder / "base", size="tiny", seed=1)
-    made = make_world(request.param, folder, folder / "base", pieces=20)
+def world(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> World:
+    base = made_once.base(request.param, seed=1).folder
+    made = make_world(request.param, tmp_path_factory.mktemp(request.param), base, pieces=20)
     made.write("valid", made.clips(8, 2), "valid")
     return made
 
@@ -197,11 +197,10 @@ QUICK = TrainOptions(
 
 @pytest.mark.parametrize("slipped", [False, True], ids=["right texts", "texts of other clips"])
 def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
-    tmp_path_factory: pytest.TempPathFactory, slipped: bool
+    made_once: MadeOnce, tmp_path: Path, slipped: bool
 ) -> None:
-    folder = tmp_path_factory.mktemp("reading")
-    files = make_random_base("chatterbox", folder / "base", size="tiny", seed=1)
-    world = make_world("chatterbox", folder, folder / "base", pieces=0)
+    files = made_once.base("chatterbox", seed=1)
+    world = make_world("chatterbox", tmp_path, files.folder, pieces=0)
     clips = list(world.clips(400, 1))
     sets = [world.write("train", with_other_texts(clips) if slipped else iter(clips))]
     valid = [world.write("valid", world.clips(16, 2), "valid")]

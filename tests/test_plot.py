@@ -14,7 +14,8 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from tests.trainers import EVERY, OPTIONS, Place, loop_of
+from tests.made_once import MadeOnce
+from tests.trainers import EVERY, OPTIONS, loop_of
 from voxgraft.cli import run as run_cli
 from voxgraft.errors import FileError
 from voxgraft.history import SPEECH, TEXT, History
@@ -28,12 +29,10 @@ FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "wa
 
 
 @pytest.fixture(scope="module")
-def entries(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def entries(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The journal of a real training, with a base language beside the new one and a finding on the way."""
-    folder = tmp_path_factory.mktemp("plot")
-    loop = loop_of(
-        Place.make("chatterbox", folder), folder / "run", replace(OPTIONS, steps=8), replace(EVERY, validate=2)
-    )
+    run = tmp_path_factory.mktemp("plot") / "run"
+    loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, validate=2))
     loop.validations["en"] = loop.validations["am"]
     loop.observers.append(
         lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None

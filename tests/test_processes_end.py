@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from tests.whole_runs import WholeRun, make_run
+from tests.ending_worker import work
+from tests.made_once import MadeOnce
+from tests.runs import Program, printing
+from tests.whole_runs import WholeRun
 from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.verbs import VERBS
 
@@ -22,37 +25,34 @@ LONGEST_SECONDS = 90
 """Far less than a process would wait that nobody tells of the end."""
 
 
-def started(how: str, world_size: int) -> list[subprocess.Popen[str]]:
+def started(how: str, world_size: int, folder: Path) -> list[Program]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     together = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    own = {**os.environ, **together, "OMP_NUM_THREADS": "1"}
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.ending_worker", how],
-            cwd=ROOT,
-            env={**own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        printing(
+            work,
+            how,
+            beside=folder / str(rank),
+            environment={**together, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world_size)
     ]
 
 
-def ended(workers: list[subprocess.Popen[str]]) -> dict[int, tuple[int, str]]:
+def ended(workers: list[Program]) -> dict[int, tuple[int, str]]:
     """By rank, the exit code and what was said."""
     try:
-        said = [worker.communicate(timeout=LONGEST_SECONDS)[1] for worker in workers]
+        done = [worker.ended(LONGEST_SECONDS) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
-    return {rank: (worker.returncode, text) for rank, (worker, text) in enumerate(zip(workers, said, strict=True))}
+    return {rank: (one.returncode, one.stderr) for rank, one in enumerate(done)}
 
 
-def test_an_error_of_one_process_ends_all_and_is_named_by_all() -> None:
-    found = ended(started("raise", 3))
+def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) -> None:
+    found = ended(started("raise", 3, tmp_path))
     assert [code for code, _ in found.values()] == [2, 2, 2]
     assert found[1][1].startswith("error pack-too-small: clip 7 has 900 positions (expected: at most 400)")
     for rank in (0, 2):
@@ -61,40 +61,38 @@ def test_an_error_of_one_process_ends_all_and_is_named_by_all() -> None:
         assert "from the last saved step" in found[rank][1]
 
 
-def test_a_bug_in_one_process_is_told_by_it_and_named_by_the_others() -> None:
-    found = ended(started("bug", 2))
+def test_a_bug_in_one_process_is_told_by_it_and_named_by_the_others(tmp_path: Path) -> None:
+    found = ended(started("bug", 2, tmp_path))
     assert "Traceback" in found[1][1]
     assert "process 1 of 2 ended: RuntimeError('shapes do not fit')" in found[0][1]
 
 
-def test_a_process_that_is_killed_ends_the_others() -> None:
-    found = ended(started("kill", 2))
+def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
+    found = ended(started("kill", 2, tmp_path))
     assert found[1][0] == -9
     assert found[0][0] == 2
     assert "error process-lost: another process is gone (" in found[0][1]
     assert "torchrun" in found[0][1]
 
 
-def test_a_process_that_hangs_is_ended_with_the_cause_of_the_one_that_failed() -> None:
-    found = ended(started("raise-while-others-hang", 2))
+def test_a_process_that_hangs_is_ended_with_the_cause_of_the_one_that_failed(tmp_path: Path) -> None:
+    found = ended(started("raise-while-others-hang", 2, tmp_path))
     assert found[0][0] == 2
     assert "error process-failed: process 1 of 2 ended: pack-too-small" in found[0][1]
 
 
-def test_a_process_that_gives_no_sign_of_life_is_given_up() -> None:
-    workers = started("stop", 2)
-    out = workers[1].stdout
-    assert out is not None
-    assert out.readline() == "stopping\n"
+def test_a_process_that_gives_no_sign_of_life_is_given_up(tmp_path: Path) -> None:
+    workers = started("stop", 2, tmp_path)
     code, said = ended(workers[:1])[0]
     workers[1].kill()
-    workers[1].communicate(timeout=LONGEST_SECONDS)
+    stopped = workers[1].ended(LONGEST_SECONDS)
+    assert (stopped.returncode, stopped.stdout) == (-9, "stopping\n")
     assert code == 2
     assert re.search("error process-lost: process 1 of 2 was not heard of for [0-9]+ seconds", said)
 
 
-def test_processes_that_do_not_see_the_same_are_refused_by_all() -> None:
-    for code, said in ended(started("differ", 2)).values():
+def test_processes_that_do_not_see_the_same_are_refused_by_all(tmp_path: Path) -> None:
+    for code, said in ended(started("differ", 2, tmp_path)).values():
         assert code == 2
         assert "processes-differ: torch: 2 for process 0, 1 for process 1" in said
 
@@ -113,8 +111,8 @@ def test_processes_that_torchrun_starts_again_do_not_hear_of_those_before() -> N
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    return make_run("chatterbox", tmp_path_factory.mktemp("several"))
+def run(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    return made_once.whole_run("indextts2").copied(tmp_path_factory.mktemp("several") / "run")
 
 
 def torchrun(run: WholeRun, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_once import MadeOnce
 from tests.whole_runs import WholeRun
-from voxgraft.families.random_base import make_random_base
 
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^    \.venv/bin/voxgraft ((?:.*\\\n)*.*)$", re.MULTILINE)
@@ -25,18 +25,19 @@ def commands() -> list[list[str]]:
     return [shlex.split(match.replace("\\\n", " "), comments=True) for match in COMMAND.findall(text)]
 
 
-def test_every_command_of_the_readme_runs_as_shown(commands: list[list[str]], tmp_path: Path) -> None:
+def test_every_command_of_the_readme_runs_as_shown(
+    commands: list[list[str]], made_once: MadeOnce, tmp_path: Path
+) -> None:
     assert len(commands) >= 6
-    chatterbox = make_random_base("chatterbox", tmp_path / "models/chatterbox")
-    index = make_random_base("indextts2", tmp_path / "models/indextts2")
-    assert chatterbox.checkpoint.is_file()
+    for name in ("chatterbox", "indextts2"):
+        shutil.copytree(made_once.base(name).folder, tmp_path / "models" / name)
     sentences = resources.files("voxgraft").joinpath("data/demo/am.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "amharic.txt").write_text("\n".join(sentences[:200]) + "\n", encoding="utf-8")
-    shutil.copy(index.tokenizer, tmp_path / "their_bpe.model")
+    shutil.copy(made_once.base("indextts2").tokenizer, tmp_path / "their_bpe.model")
     for words in commands:
         more: list[str] = []
         if words[0] == "train":  # the sets are there by then, and a few steps will do
-            run = WholeRun("chatterbox", tmp_path / "runs/amharic", chatterbox.folder)
+            run = WholeRun("chatterbox", tmp_path / "runs/amharic", tmp_path / "models/chatterbox")
             run.write_sets()
             more = run.words()[2:]
         command = [sys.executable, "-m", "voxgraft", *words, *more]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from tests.made_once import MadeOnce
 from voxgraft.families import family
-from voxgraft.families.random_base import make_random_base
 from voxgraft.rows import Array, RowPlan, make_rows, plan_rows, report_rows
 from voxgraft.run_settings import RowInit, RowSettings
 from voxgraft.spelling import Spelling, learn_language
@@ -19,10 +17,9 @@ SENTENCES = ("ሰላም ለዓለም ሁሉ።", "ሰላም ነው ወይ?", "�
 
 
 @pytest.fixture(scope="module", params=["chatterbox", "indextts2"])
-def spelling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Spelling:
-    files = make_random_base(request.param, tmp_path_factory.mktemp("bases") / "base")
+def spelling(request: pytest.FixtureRequest, made_once: MadeOnce) -> Spelling:
     made = family(request.param)
-    base = open_tokenizer(files.tokenizer)
+    base = open_tokenizer(made_once.base(request.param).tokenizer)
     plain = Spelling.of(made, base, None, "am")
     from voxgraft.run_settings import LearnSettings
 
@@ -81,9 +78,9 @@ def test_rows_are_reproducible_by_seed_and_differ_between_embedding_and_head(spe
     assert not np.array_equal(once, make_rows(base, plans, RowSettings(init="mean", seed=3), "head"))
 
 
-def test_a_new_tag_starts_as_the_average_of_the_base_tags(tmp_path: Path) -> None:
+def test_a_new_tag_starts_as_the_average_of_the_base_tags(made_once: MadeOnce) -> None:
     made = family("chatterbox")
-    base = open_tokenizer(make_random_base("chatterbox", tmp_path / "base").tokenizer)
+    base = open_tokenizer(made_once.base("chatterbox").tokenizer)
     from voxgraft.run_settings import LearnSettings
 
     learnt = learn_language(Spelling.of(made, base, None, "am"), Texts(SENTENCES), LearnSettings(pieces=0))

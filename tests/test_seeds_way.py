@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tests.made_language import World
-from tests.merged_runs import copied, make_run, make_stopping_base, train_settings
+from tests.made_once import MadeOnce
+from tests.merged_runs import copied, train_settings
 from tests.test_training_loop import everything, journal
 from tests.trainers import NUM_NEW, OPTIONS, Place, loop_of, resumed
 from voxgraft import progress
@@ -31,19 +32,19 @@ from voxgraft.training.options import Part
 from voxgraft.training.schedule import rate_share
 from voxgraft.training.seeds_way import LABEL
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 RATES: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
-SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.1, rates=RATES)
+SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.2, rates=RATES)
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.make(request.param, tmp_path_factory.mktemp(request.param))
+def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
+    return made_once.place(request.param)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("world")
-    return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
+def world(made_once: MadeOnce) -> World:
+    return made_once.stopping_world()
 
 
 def tables(model: SpeechModel) -> dict[str, Tensor]:
@@ -60,12 +61,25 @@ def base_speech(model: SpeechModel, place: Place) -> Tensor:
         return model.speech_logits(hidden_states(model, batch)[batch.speech.scored])
 
 
-def test_masked_rows_shrink_by_weight_decay_step_by_step(place: Place, tmp_path: Path) -> None:
-    loop = loop_of(place, tmp_path / "run", SEEDS)
-    model = loop.stepper.trained.model
-    pieces = model.num_text_ids - NUM_NEW
-    before = tables(model)
+@dataclass(frozen=True)
+class Straight:
+    """A training that was never stopped, and its tables before that."""
+
+    loop: Loop
+    before: dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    loop = loop_of(place, tmp_path_factory.mktemp("straight") / "run", SEEDS)
+    before = tables(loop.stepper.trained.model)
     loop.go(0)
+    return Straight(loop, before)
+
+
+def test_masked_rows_shrink_by_weight_decay_step_by_step(straight: Straight) -> None:
+    model, before = straight.loop.stepper.trained.model, straight.before
+    pieces = model.num_text_ids - NUM_NEW
     kept = 1.0
     for step in range(1, SEEDS.steps + 1):
         kept *= 1 - SEEDS.rates["body"] * rate_share(step, SEEDS) * SEEDS.weight_decay
@@ -79,14 +93,13 @@ def test_masked_rows_shrink_by_weight_decay_step_by_step(place: Place, tmp_path:
 
 
 def test_the_body_has_no_mask_so_base_speech_changes_where_a_gated_graft_leaves_every_bit(
-    place: Place, tmp_path: Path
+    place: Place, straight: Straight, tmp_path: Path
 ) -> None:
-    seeds, gated = loop_of(place, tmp_path / "seeds", SEEDS), loop_of(place, tmp_path / "gated", OPTIONS)
+    gated = loop_of(place, tmp_path / "gated", OPTIONS)
     before = base_speech(open_model(family(place.family_name), place.files), place)
-    seeds.go(0)
     gated.go(0)
     assert torch.equal(base_speech(gated.stepper.trained.model, place), before)
-    after = base_speech(seeds.stepper.trained.model, place)
+    after = base_speech(straight.loop.stepper.trained.model, place)
     assert not torch.allclose(after, before, rtol=1e-2, atol=1e-2)
 
 
@@ -100,18 +113,18 @@ def test_everything_that_a_loss_reaches_is_decayed_at_one_rate(place: Place, tmp
     assert stepper.trained.gate is None
 
 
-def test_a_resumed_run_as_in_the_seeds_is_the_straight_one_bit_for_bit(place: Place, tmp_path: Path) -> None:
-    straight = loop_of(place, tmp_path / "straight", SEEDS)
-    straight.go(0)
+def test_a_resumed_run_as_in_the_seeds_is_the_straight_one_bit_for_bit(
+    place: Place, straight: Straight, tmp_path: Path
+) -> None:
     broken = loop_of(place, tmp_path / "broken", SEEDS)
     broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
     broken.go(0)
     again = loop_of(place, tmp_path / "broken", SEEDS)
     again.go(resumed(again))
-    want, found = everything(straight), everything(again)
+    want, found = everything(straight.loop), everything(again)
     assert want.keys() == found.keys()
     assert all(torch.equal(want[name], found[name]) for name in want)
-    assert _steps(straight) == _steps(again)
+    assert _steps(straight.loop) == _steps(again)
 
 
 def _steps(loop: Loop) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 import torch
 
 from tests.made_language import World
+from tests.made_once import MadeOnce
 from tests.made_sets import ListedSet
-from tests.merged_runs import copied, make_run, make_stopping_base, train_settings
+from tests.merged_runs import copied, train_settings
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.sets import open_set
 from voxgraft.corpus.stream import Stream, StreamOptions, items_of
-from voxgraft.errors import GraftError, TextError
+from voxgraft.errors import Finding, GraftError, TextError
 from voxgraft.families import family
 from voxgraft.families.opening import open_model
 from voxgraft.graft_folder import open_graft
@@ -29,6 +31,7 @@ from voxgraft.train import train
 from voxgraft.training.options import Mode
 from voxgraft.training.replay import HELD_OUT, Speaking, chosen_voices, is_self_made, parts_of, planned
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 SENTENCES = [(language, f"{language} sentence {number}") for language in ("en", "fr", "de") for number in range(40)]
 
 
@@ -41,9 +44,8 @@ def any_ids(_ids: Sequence[int]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("self-replay")
-    return make_run("indextts2", folder / "world", make_stopping_base(folder).folder)
+def world(made_once: MadeOnce) -> World:
+    return made_once.stopping_world()
 
 
 def self_replay(world: World, run: Path, **changed: Any) -> SelfReplay:
@@ -125,36 +127,51 @@ def test_merged_mode_has_replay_unless_told_otherwise(mode: Mode, settings: dict
 # ---- the set -----------------------------------------------------------------------------------------------
 
 
-def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, tmp_path: Path) -> None:
-    run = copied(world, tmp_path / "run")
-    made, told = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
-    again, told_again = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
-    assert "spoken by the base" in told.found
+NUM_ASKED = 16
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A run whose base has spoken as many utterances as were asked for, and what was said of that."""
+
+    run: Path
+    made: ClipSet
+    told: Finding
+
+
+@pytest.fixture(scope="module")
+def spoken(world: World, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    run = copied(world, tmp_path_factory.mktemp("spoken") / "run")
+    return Spoken(run, *self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32))
+
+
+def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, spoken: Spoken, tmp_path: Path) -> None:
+    run, made = Path(shutil.copytree(spoken.run, tmp_path / "run")), spoken.made
+    again, told_again = self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in spoken.told.found
     assert "used again" in told_again.found
     assert made.fingerprint == again.fingerprint
     assert is_self_made(made)
     assert made.header.role == "replay"
-    assert 0 < len(made) <= 16
-    other, told_other = self_replay(world, run, seed=1).have(16, train_sets(run), "cpu", torch.float32)
+    assert 0 < len(made) <= NUM_ASKED
+    other, told_other = self_replay(world, run, seed=1).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
     assert "spoken by the base" in told_other.found
     assert other.fingerprint != made.fingerprint
 
 
-def test_the_same_request_gives_the_same_codes(world: World, tmp_path: Path) -> None:
-    prints = set()
-    for name in ("one", "other"):
-        run = copied(world, tmp_path / name)
-        prints.add(self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)[0].fingerprint)
-    assert len(prints) == 1
-
-
-def test_a_set_that_was_cut_off_is_made_again(world: World, tmp_path: Path) -> None:
-    run = copied(world, tmp_path / "run")
-    made, _ = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
-    (run / "data" / "self-replay" / "shard-00000.safetensors").write_bytes(b"torn")
-    again, told = self_replay(world, run).have(16, train_sets(run), "cpu", torch.float32)
+def test_the_same_request_gives_the_same_codes(world: World, spoken: Spoken, tmp_path: Path) -> None:
+    run = copied(world, tmp_path / "other")
+    other, told = self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
     assert "spoken by the base" in told.found
-    assert again.fingerprint == made.fingerprint
+    assert other.fingerprint == spoken.made.fingerprint
+
+
+def test_a_set_that_was_cut_off_is_made_again(world: World, spoken: Spoken, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(spoken.run, tmp_path / "run"))
+    (run / "data" / "self-replay" / "shard-00000.safetensors").write_bytes(b"torn")
+    again, told = self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    assert "spoken by the base" in told.found
+    assert again.fingerprint == spoken.made.fingerprint
 
 
 def test_the_users_texts_are_said_and_spelled_by_the_base(world: World, tmp_path: Path) -> None:
@@ -183,10 +200,8 @@ def test_texts_that_the_base_cannot_spell_are_refused(world: World, tmp_path: Pa
     assert caught.value.code == "replay-texts-empty"
 
 
-def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(world: World, tmp_path: Path) -> None:
-    run = copied(world, tmp_path / "run")
-    own = train_sets(run)[0]
-    made, _ = self_replay(world, run).have(32, [own], "cpu", torch.float32)
+def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken) -> None:
+    own, made = train_sets(spoken.run)[0], spoken.made
     learnt, held_out = parts_of(made)
     assert learnt is not None
     assert len(learnt) + sum(map(len, held_out.values())) == len(made)

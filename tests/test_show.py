@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.base_files import SMALL_T3, chatterbox_base, hollow, index_base, index_config, thin
+from tests.made_once import MadeOnce
 from tests.shared import shared
 from voxgraft.base_report import BaseReport
 from voxgraft.checkpoints import open_checkpoint
@@ -29,7 +30,6 @@ from voxgraft.families.chatterbox.family import RELEASES
 from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
 from voxgraft.families.opening import open_model
-from voxgraft.families.random_base import make_random_base
 from voxgraft.nn.frozen import base_digests, base_fingerprint
 from voxgraft.results import Table, plain
 from voxgraft.settings import ShowSettings
@@ -39,9 +39,9 @@ State = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module", params=family_names())
-def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, BaseFiles]:
+def base(request: pytest.FixtureRequest, made_once: MadeOnce) -> tuple[str, BaseFiles]:
     name: str = request.param
-    return name, make_random_base(name, tmp_path_factory.mktemp("bases") / name, seed=3)
+    return name, made_once.base(name)
 
 
 def shown(place: Path, *, fingerprint: bool = True) -> BaseReport:
@@ -249,9 +249,10 @@ def error_of(place: Path) -> VoxgraftError:
     return caught.value
 
 
-def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_beside_it(tmp_path: Path) -> None:
-    files = make_random_base("chatterbox", tmp_path / "base")
-    state = load_file(files.checkpoint)
+def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_beside_it(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    state = load_file(made_once.base("chatterbox").checkpoint)
     for point in family("chatterbox").graft_points:
         state[point.tensor] = torch.cat([state[point.tensor], torch.ones(3, state[point.tensor].shape[1])])
     alone = tmp_path / "grown" / "grown.safetensors"
@@ -331,8 +332,10 @@ def test_the_fingerprint_is_that_of_the_frozen_model(base: tuple[str, BaseFiles]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_fingerprint_does_not_depend_on_the_file_format(tmp_path: Path, dtype: torch.dtype) -> None:
-    base = make_random_base("indextts2", tmp_path / "base")
+def test_the_fingerprint_does_not_depend_on_the_file_format(
+    made_once: MadeOnce, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    base = made_once.base("indextts2")
     state = {key: tensor.to(dtype) for key, tensor in state_of(base).items()}
     aliases = {f"inference_model.{key}": state[key] for key in list(state)[:5]} | {"gpt.wte.weight": torch.ones(3)}
     found: set[str | None] = set()

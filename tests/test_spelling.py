@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.made_once import MadeOnce
 from voxgraft.families import family
-from voxgraft.families.random_base import make_random_base
 from voxgraft.run_settings import LearnSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts
@@ -15,10 +13,9 @@ from voxgraft.tokenizers import open_tokenizer
 
 
 @pytest.fixture(scope="module")
-def spelling(tmp_path_factory: pytest.TempPathFactory) -> Spelling:
-    folder: Path = tmp_path_factory.mktemp("bases") / "base"
+def spelling(made_once: MadeOnce) -> Spelling:
     made = family("chatterbox")
-    base = open_tokenizer(make_random_base("chatterbox", folder).tokenizer)
+    base = open_tokenizer(made_once.base("chatterbox").tokenizer)
     learnt = learn_language(Spelling.of(made, base, None, "am"), Texts(("ሰላም ለዓለም።",) * 5), LearnSettings())
     return Spelling.of(made, base, learnt.grown, "am")
 

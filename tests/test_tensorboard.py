@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.made_once import MadeOnce
 from tests.trainers import Place, loop_of, resumed
 from voxgraft.event_file import event, first_event
 from voxgraft.journal import Journal
@@ -31,8 +32,8 @@ def accumulator() -> Any:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.make("chatterbox", tmp_path_factory.mktemp("tensorboard"))
+def place(made_once: MadeOnce) -> Place:
+    return made_once.place("chatterbox")
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_followed_line_by_line_or_made_at_once_the_bytes_are_the_same(trained: P
 def test_a_run_that_goes_on_where_it_ended_adds_to_its_file(run: Path) -> None:
     (before,) = files(run)
     size = before.stat().st_size
-    Journal(run / "journal.jsonl").write("step", 13, text_loss=1.0, speech_loss=2.0)
+    Journal(run / "journal.jsonl").write("step", 9, text_loss=1.0, speech_loss=2.0)
     assert follow(run) == []
     assert files(run) == [before]
     assert before.stat().st_size > size
@@ -151,22 +152,22 @@ def test_after_a_cut_nothing_of_what_was_cut_is_left_also_for_a_reader_that_was_
     accumulator: Any, place: Place, run: Path
 ) -> None:
     watching = read(accumulator, run)
-    assert [step for step, _ in curves(watching)["loss/text"]][-1] == 12
+    assert [step for step, _ in curves(watching)["loss/text"]][-1] == 8
     for step in (run / "steps").iterdir():
-        if step.name > "step-000008":
+        if step.name > "step-000004":
             shutil.rmtree(step)
     loop = loop_of(place, run)
     loop.observers.append(EventFiles(RunFolder(run), loop.write).observe)
     start = resumed(loop)
-    assert start == 8
+    assert start == 4
     loop.write("finding", start, code="plateau", found="made up", level="note", cure="")
     (file,) = files(run)
     assert file.read_bytes() == events_of(loop.journal.read())
     watching.Reload()
-    assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 9))
+    assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 5))
     loop.go(start)
     watching.Reload()
-    assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 13))
+    assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 9))
     assert curves(watching) == curves(read(accumulator, run))
     file.write_bytes(b"torn")
     follow(run)
@@ -199,7 +200,7 @@ def test_training_goes_on_where_tensorboard_cannot_be_written(place: Place, tmp_
     (finding,) = [entry for entry in loop.journal.read() if entry["kind"] == "finding"]
     assert finding["code"] == "tensorboard"
     assert finding["level"] == "warning"
-    assert sum(entry["kind"] == "step" for entry in loop.journal.read()) == 12
+    assert sum(entry["kind"] == "step" for entry in loop.journal.read()) == 8
     assert (run / FOLDER).read_text() == "a file stands here"
 
 

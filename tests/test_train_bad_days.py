@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,30 +17,29 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runs import as_nobody, child, flip_bit, read_only
-from tests.whole_runs import WholeRun, graft_anew, grow_tokenizer, make_run
+from tests.made_once import MadeOnce
+from tests.runs import as_nobody, child, flip_bit, program, read_only
+from tests.whole_runs import WholeRun, graft_anew, grow_tokenizer
 from voxgraft.cli.app import run as run_command
 from voxgraft.corpus.clips import PreparedClip, Role
 from voxgraft.families import family_names
-from voxgraft.families.random_base import make_random_base
 from voxgraft.graft_folder import open_graft
 from voxgraft.journal import Journal
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 FAMILY = "chatterbox"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def made(made_once: MadeOnce) -> WholeRun:
     """A run that was not trained yet."""
-    return make_run(FAMILY, tmp_path_factory.mktemp(FAMILY))
+    return made_once.whole_run(FAMILY)
 
 
 @pytest.fixture(scope="module")
-def trained(made: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def trained(made_once: MadeOnce) -> WholeRun:
     """The same, trained for four steps."""
-    run = made.copied(tmp_path_factory.mktemp("trained") / "run")
-    run.train()
-    return run
+    return made_once.trained_run(FAMILY)
 
 
 @pytest.fixture
@@ -84,9 +82,10 @@ def test_a_tokenizer_that_lost_pieces_is_refused(run: WholeRun) -> None:
 
 
 @pytest.mark.parametrize("family_name", family_names())
-def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(family_name: str, tmp_path: Path) -> None:
-    run = make_run(family_name, tmp_path)
-    run.train()
+def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(
+    family_name: str, made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.trained_run(family_name).copied(tmp_path / "run")
     old = run.state()
     extra = grow_tokenizer(run, tmp_path)
     made_anew = run.rows()
@@ -113,9 +112,8 @@ def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(family
     assert open_graft(run.folder.graft).card.method["trained"]["step"] == 5
 
 
-def test_other_bytes_in_the_base_are_refused(made: WholeRun, run: WholeRun, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    make_random_base(FAMILY, other, size="tiny", seed=2)
+def test_other_bytes_in_the_base_are_refused(run: WholeRun, made_once: MadeOnce) -> None:
+    other = made_once.base(FAMILY, seed=0).folder
     error = run.refused("base-other", "--base", str(other), train_steps=6)
     assert "sha256" in error.finding.found
     assert_goes_on(run)
@@ -201,8 +199,8 @@ def test_a_number_that_only_training_meets_stops_it_before_the_optimizer_moves_a
     assert_goes_on(run)
 
 
-def test_a_set_of_the_other_family_is_refused(run: WholeRun, tmp_path: Path) -> None:
-    other = make_run("indextts2", tmp_path / "other")
+def test_a_set_of_the_other_family_is_refused(run: WholeRun, made_once: MadeOnce) -> None:
+    other = made_once.whole_run("indextts2")
     error = run.refused("set-foreign", f"--data.train={other.folder.data_set('train')}", train_steps=6)
     assert "family" in error.finding.found
 
@@ -254,7 +252,7 @@ def test_a_run_whose_steps_are_all_damaged_says_so_and_can_begin_again(run: Whol
 
 def test_a_full_disk_during_a_save_costs_no_earlier_step(run: WholeRun, trained: WholeRun) -> None:
     before = run.saved()
-    done = run.spoken("--from-step", "2", fault="save.folder:1:enospc")
+    done = program(run.words("--from-step", "2"), run.path, fault="save.folder:1:enospc").ended()
     assert done.returncode == 2
     assert "disk-full" in done.stderr
     assert "Traceback" not in done.stderr
@@ -269,9 +267,9 @@ def test_a_full_disk_during_a_save_costs_no_earlier_step(run: WholeRun, trained:
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(what: Callable[[], bool], is_running: Callable[[], bool]) -> None:
     while not what():
-        assert process.poll() is None, process.communicate()
+        assert is_running()
         time.sleep(0.01)
 
 
@@ -282,17 +280,17 @@ def has_logged(run: WholeRun, step: int) -> bool:
 
 def test_a_second_trainer_is_refused_and_the_first_is_not_harmed(made: WholeRun, tmp_path: Path) -> None:
     run = made.copied(tmp_path / "run")
-    first = run.start(train_steps=6, fault="save.folder:2:stop")
+    first = program(run.words(train_steps=6), run.path, fault="save.folder:2:stop")
     stat = Path(f"/proc/{first.pid}/stat")
-    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", first)
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", first.is_running)
     try:
         error = run.refused("run-locked", train_steps=6)
         assert str(first.pid) in error.finding.found
         assert str(first.pid) in error.finding.cure
     finally:
         os.kill(first.pid, signal.SIGCONT)
-    out, errors = first.communicate(timeout=120)
-    assert (first.returncode, run.state().step) == (0, 6), (out, errors)
+    done = first.ended()
+    assert (done.returncode, run.state().step) == (0, 6), done
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -300,14 +298,15 @@ def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     made: WholeRun, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = made.copied(tmp_path / "run")
-    process = run.start(train_steps=100_000, train_save_every=100_000, train_valid_every=100_000)
-    wait_for(lambda: has_logged(run, 2), process)
-    process.send_signal(number)
-    out, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "stopped as told" in out
-    assert "the same command goes on from here" in out
-    assert "Traceback" not in errors
+    words = run.words(train_steps=100_000, train_save_every=100_000, train_valid_every=100_000)
+    process = program(words, run.path)
+    wait_for(lambda: has_logged(run, 2), process.is_running)
+    os.kill(process.pid, number)
+    done = process.ended()
+    assert done.returncode == 130
+    assert "stopped as told" in done.stdout
+    assert "the same command goes on from here" in done.stdout
+    assert "Traceback" not in done.stderr
     last = run.logged()[-1]
     assert run.steps == [0, last]
     assert run.journal()[-1]["reason"] == "told"
@@ -315,12 +314,12 @@ def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     assert (result.start, result.outcome.step) == (last, last + 1)
 
 
-def test_a_run_that_cannot_be_written_to_is_refused() -> None:
+def test_a_run_that_cannot_be_written_to_is_refused(trained: WholeRun) -> None:
     with tempfile.TemporaryDirectory() as name:
-        run = make_run(FAMILY, Path(name) / "world")
-        run.train()
-        for folder in (Path(name), Path(name) / "world"):
-            folder.chmod(0o755)
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(trained.base, folder / "base")
+        run = replace(trained.copied(folder / "run"), base=folder / "base")
         with read_only(run.path):
             process = child(as_nobody, train_more, run)
             assert process.wait() == 0
@@ -329,4 +328,4 @@ def test_a_run_that_cannot_be_written_to_is_refused() -> None:
 
 
 def train_more(run: WholeRun) -> str:
-    return run.train(train_steps=6).outcome.reason
+    return run.train("--base", str(run.base), train_steps=6).outcome.reason

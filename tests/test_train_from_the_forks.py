@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from tests.made_once import MadeOnce
 from tests.made_pairs import make_pairs
 from tests.old_files import settings_of
 from tests.shared import shared
 from tests.whole_runs import TEXTS, WholeRun, graft_anew
-from voxgraft.families.random_base import make_random_base
 from voxgraft.new import new
 from voxgraft.settings import NewSettings
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
 WIDTH = 64
 """Of the tiny bases."""
 NOTES = """\
@@ -59,8 +61,8 @@ def assert_trains(run: WholeRun) -> None:
     assert run.state().values["identity"]["options"]["text_weight"] == 0.4
 
 
-def test_the_command_of_the_notes_trains_on_the_pairs_that_the_fork_made(tmp_path: Path) -> None:
-    make_random_base("indextts2", tmp_path / "checkpoints", size="tiny", seed=1)
+def test_the_command_of_the_notes_trains_on_the_pairs_that_the_fork_made(made_once: MadeOnce, tmp_path: Path) -> None:
+    shutil.copytree(made_once.base("indextts2").folder, tmp_path / "checkpoints")
     pairs = tmp_path / "preprocessed"
     make_pairs(pairs, clips=12, lengths=[40 + 5 * number for number in range(12)], batch=4, width=WIDTH)
     held_out = make_pairs(tmp_path / "more", clips=6, seed=1, lengths=[60] * 6, width=WIDTH)
@@ -79,8 +81,8 @@ def test_the_command_of_the_notes_trains_on_the_pairs_that_the_fork_made(tmp_pat
     assert (again.start, again.outcome.step) == (3, 4)
 
 
-def test_a_manifest_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> None:
-    make_random_base("indextts2", tmp_path / "checkpoints", size="tiny", seed=1)
+def test_a_manifest_that_is_not_there_is_an_error_with_its_path(made_once: MadeOnce, tmp_path: Path) -> None:
+    shutil.copytree(made_once.base("indextts2").folder, tmp_path / "checkpoints")
     notes = tmp_path / "notes.md"
     notes.write_text(NOTES, encoding="utf-8")
     run = run_from(notes, tmp_path / "checkpoints")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.whole_runs import WholeRun, error_of, graft_anew, make_run
+from tests.made_once import MadeOnce
+from tests.whole_runs import WholeRun, error_of, graft_anew
 from voxgraft import progress
 from voxgraft.cli.app import run as run_command
 from voxgraft.families import family_names
@@ -22,19 +23,19 @@ from voxgraft.training.saving import load_step
 from voxgraft.training.state import TrainState
 from voxgraft.training.step_folders import step_folders
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def made(made_once: MadeOnce) -> WholeRun:
     """A run that was not trained yet."""
-    return make_run("chatterbox", tmp_path_factory.mktemp("made"))
+    return made_once.whole_run("chatterbox")
 
 
 @pytest.fixture(scope="module")
-def trained(made: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def trained(made_once: MadeOnce) -> WholeRun:
     """The same, trained for four steps."""
-    run = made.copied(tmp_path_factory.mktemp("trained") / "run")
-    run.train()
-    return run
+    return made_once.trained_run("chatterbox")
 
 
 @pytest.fixture
@@ -90,9 +91,9 @@ def assert_same_end(one: WholeRun, other: WholeRun) -> None:
 
 @pytest.mark.parametrize("family_name", family_names())
 def test_a_run_trains_from_zero_and_one_that_was_interrupted_ends_as_if_it_had_not_been(
-    family_name: str, tmp_path: Path
+    family_name: str, made_once: MadeOnce, tmp_path: Path
 ) -> None:
-    made = make_run(family_name, tmp_path)
+    made = made_once.whole_run(family_name)
     straight, run = made.copied(tmp_path / "straight"), made.copied(tmp_path / "broken")
     straight.train()
     assert straight.steps == [0, 2, 4]

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
 from voxgraft import progress
 from voxgraft.cli import Verb, bars
@@ -44,8 +45,8 @@ DEADLINE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.make("chatterbox", tmp_path_factory.mktemp("view"))
+def place(made_once: MadeOnce) -> Place:
+    return made_once.place("chatterbox")
 
 
 def small_loop(place: Place, run: Path, steps: int = 6) -> Loop:

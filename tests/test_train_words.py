@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.made_once import MadeOnce
 from tests.test_opening_lines import Heard
-from tests.whole_runs import FLAGS, WholeRun, graft_anew, make_run
+from tests.whole_runs import FLAGS, WholeRun, graft_anew
 from voxgraft import progress
 from voxgraft.errors import GraftError
 from voxgraft.files import sha256_of
@@ -22,11 +23,13 @@ from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.train import TrainResult
 
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def made(made_once: MadeOnce) -> WholeRun:
     """A run that was not trained yet."""
-    return make_run("chatterbox", tmp_path_factory.mktemp("words"))
+    return made_once.whole_run("chatterbox")
 
 
 @pytest.fixture(scope="module")

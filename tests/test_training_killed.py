@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.kill_runs import rounds
-from tests.trainers import Place
+from tests.kill_runs import Lives, rounds
+from tests.made_once import MadeOnce
+
+SHORT = {"steps": 6, "every": {"save": 2, "validate": 3}}
 
 
-def test_five_killed_runs_end_as_the_one_that_was_left_alone(tmp_path: Path) -> None:
-    place = Place.make("chatterbox", tmp_path / "chatterbox")
-    found = rounds(place, tmp_path, kills=5, in_saves=3, seed=11)
+def test_five_killed_runs_end_as_the_one_that_was_left_alone(made_once: MadeOnce, tmp_path: Path) -> None:
+    lives = Lives(made_once.place("chatterbox"), SHORT)
+    found = rounds(lives, tmp_path, kills=5, in_saves=3, seed=11)
     assert sum(one.was_killed for one in found) >= 4
     assert all(one.same for one in found), found

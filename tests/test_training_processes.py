@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.made_once import MadeOnce
+from tests.runs import child
+from tests.train_worker import main as work
 from tests.trainers import Place
 from voxgraft.journal import Journal, without_clock
 from voxgraft.run import RunFolder
 from voxgraft.training.saving import load_step
 
-ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 180
+SHORT: dict[str, Any] = {"steps": 6, "every": {"save": 3, "validate": 3}}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place.make("chatterbox", tmp_path_factory.mktemp("places") / "chatterbox")
+def place(made_once: MadeOnce) -> Place:
+    return made_once.place("chatterbox")
 
 
 def train(place: Place, run: Path, world_size: int, **changed: Any) -> list[dict[str, Any]]:
@@ -30,22 +30,13 @@ def train(place: Place, run: Path, world_size: int, **changed: Any) -> list[dict
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.train_worker", str(place.folder), str(run), json.dumps(changed)]
     together = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     run.mkdir(exist_ok=True)
     workers = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **together, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        child(work, place.folder, run, changed, environment={**together, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(world_size)
     ]
-    for worker in workers:
-        _, errors = worker.communicate(timeout=180)
-        assert worker.returncode == 0, errors[-3000:]
+    assert [worker.wait(PATIENCE_SECONDS) for worker in workers] == [0] * world_size
     return [without_clock(entry) for entry in Journal(RunFolder(run).journal).read()]
 
 
@@ -58,20 +49,32 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]], tolerance: floa
                 assert left[key] == pytest.approx(right[key], rel=tolerance)
 
 
-@pytest.mark.parametrize("mode", ["gated", "full"])
-def test_two_and_four_processes_learn_what_one_learns(place: Place, tmp_path: Path, mode: str) -> None:
-    changed: dict[str, Any] = {} if mode == "gated" else {"mode": "merged", "full_body": True}
-    alone = train(place, tmp_path / "one", 1, **changed)
-    for world_size in (2, 4) if mode == "gated" else (2,):
-        same(alone, train(place, tmp_path / str(world_size), world_size, **changed))
+@pytest.fixture(scope="module")
+def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The journal of a run that one process has trained from its beginning to its end."""
+    return train(place, tmp_path_factory.mktemp("straight") / "run", 1, **SHORT)
 
 
-def test_a_run_goes_on_with_another_number_of_processes(place: Place, tmp_path: Path) -> None:
-    straight = train(place, tmp_path / "straight", 1)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_two_and_four_processes_learn_what_one_learns(
+    place: Place, straight: list[dict[str, Any]], tmp_path: Path, world_size: int
+) -> None:
+    same(straight, train(place, tmp_path / "run", world_size, **SHORT))
+
+
+def test_two_processes_train_a_body_as_one_does(place: Place, tmp_path: Path) -> None:
+    changed: dict[str, Any] = {**SHORT, "mode": "merged", "full_body": True}
+    alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
+    same(alone, together)
+
+
+def test_a_run_goes_on_with_another_number_of_processes(
+    place: Place, straight: list[dict[str, Any]], tmp_path: Path
+) -> None:
     run = tmp_path / "moved"
-    for stop_at, world_size in ((4, 2), (8, 1), (None, 3)):
-        train(place, run, world_size, stop_at=stop_at)
+    for stop_at, world_size in ((2, 2), (4, 1), (None, 3)):
+        train(place, run, world_size, stop_at=stop_at, **SHORT)
     moved = [without_clock(entry) for entry in Journal(RunFolder(run).journal).read()]
     steps_of = [entry for entry in straight if entry["kind"] == "step"]
     same(steps_of, [entry for entry in moved if entry["kind"] == "step"])
-    assert load_step(RunFolder(run)).state.step == 12
+    assert load_step(RunFolder(run)).state.step == SHORT["steps"]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.made_once import MadeOnce
 from tests.made_sets import made_clips
 from tests.trainers import EVERY, NUM_NEW, OPTIONS, Place, loop_of, resumed
 from voxgraft.corpus.sets import open_set, write_set
@@ -34,13 +35,14 @@ CHANCE = 9.0
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Texts are made of the new rows but for the last two, so that each of those is met in every step."""
-    place = Place.make(request.param, tmp_path_factory.mktemp(request.param))
-    header = open_set(place.folder / "train").header
+    common = made_once.place(request.param)
+    place = Place(request.param, tmp_path_factory.mktemp("place") / request.param)
+    shutil.copytree(common.folder, place.folder, ignore=shutil.ignore_patterns("train"))
+    header = open_set(common.folder / "train").header
     model = open_model(family(request.param), place.files)
-    shutil.rmtree(place.folder / "train")
-    clips = made_clips(request.param, model.frame, clips=24, speakers=4, seed=0, seconds=(0.5, 2.0))
+    clips = made_clips(request.param, model.frame, clips=24, speakers=4, seed=0, seconds=(0.5, 1.2))
     ids = model.num_text_ids + np.arange(NUM_NEW - 2)
     write_set(place.folder / "train", header, (replace(clip, text_ids=ids) for clip in clips))
     return place
@@ -176,7 +178,7 @@ def test_the_state_depends_on_nothing_but_the_journal(straight: Loop) -> None:
     entries = straight.journal.read()
     history = History.of(entries)
     states = [entry for entry in entries if entry["kind"] == "valid"]
-    assert len(states) == 4
+    assert len(states) == 3
     for entry in states:
         known = [look for look in looks_of(history) if look.step <= entry["step"]]
         found = judge(known, OPTIONS, history.chance["speech_loss"], EARLY)
@@ -204,7 +206,7 @@ def test_a_watched_run_that_is_gone_on_with_tells_what_the_straight_one_tells(
     place: Place, straight: Loop, tmp_path: Path
 ) -> None:
     broken = watched(place, tmp_path / "broken")
-    broken.guards.append(lambda step, _found: "enough for now" if step == 8 else None)
+    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
     broken.go(0)
     again = watched(place, tmp_path / "broken")
     again.go(resumed(again))

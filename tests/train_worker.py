@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from voxgraft.training.processes import processes
 from voxgraft.training.resuming import go_on
 
 
-def main(folder: Path, run: Path, changed: dict[str, Any]) -> None:
+def main(folder: Path, run: Path, changed: Mapping[str, Any]) -> None:
     torch.set_num_threads(1)
-    stop_at = changed.pop("stop_at", None)
-    every = replace(EVERY, **changed.pop("every", {}))
-    options = replace(OPTIONS, **changed)
+    own = {name: value for name, value in changed.items() if name not in ("stop_at", "every")}
+    stop_at, every = changed.get("stop_at"), replace(EVERY, **changed.get("every", {}))
+    options = replace(OPTIONS, **own)
     with processes("cpu") as group:
         loop = loop_of(Place(folder.name, folder), run, options, every, group)
         loop.guards.append(lambda step, _found: "enough for now" if step == stop_at else None)

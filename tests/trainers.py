@@ -28,10 +28,10 @@ NUM_NEW = 9
 OPTIONS = TrainOptions(
     rank=4,
     alpha=4.0,
-    steps=12,
+    steps=8,
     warmup_steps=3,
-    tokens_per_step=700,
-    pack_tokens=400,
+    tokens_per_step=400,
+    pack_tokens=240,
     silent_share=0.2,
     weight_decay=0.1,
     kl_weight=0.0,
@@ -52,8 +52,8 @@ class Place:
         make_random_base(family_name, folder / "base", size="tiny", seed=1)
         model = open_model(family(family_name), place.files)
         frame = replace(model.frame, num_text_ids=model.num_text_ids + NUM_NEW)
-        for at, (name, clips) in enumerate((("train", 24), ("valid", 8))):
-            make_set(folder / name, family_name, frame, clips=clips, speakers=4, seed=at, seconds=(0.5, 2.0))
+        for at, (name, clips, speakers) in enumerate((("train", 24, 4), ("valid", 4, 2))):
+            make_set(folder / name, family_name, frame, clips=clips, speakers=speakers, seed=at, seconds=(0.5, 1.2))
         make_set(
             folder / "replay",
             family_name,
@@ -61,7 +61,7 @@ class Place:
             clips=16,
             speakers=4,
             seed=2,
-            seconds=(0.5, 2.0),
+            seconds=(0.5, 1.2),
             language="en",
             role="replay",
         )

@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.contract.cases import Case, case_of
+from tests.made_once import MadeOnce
 from voxgraft.families import family_names
-from voxgraft.families.random_base import make_random_base
 
 
 @pytest.fixture(scope="session")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {}
-    for name in family_names():
-        made[name] = tmp_path_factory.mktemp("bases") / name
-        make_random_base(name, made[name], size="tiny", seed=3)
-    return made
+def bases(made_once: MadeOnce) -> dict[str, Path]:
+    return {name: made_once.base(name, seed=3).folder for name in family_names()}
 
 
 @pytest.fixture(params=family_names())

@@ -57,13 +57,13 @@ class Campaign:
 
 
 def fuzz(name: str, seed: int, times: float, folder: Path) -> Campaign:
-    """Read `times` as many mutants as the target has by default; failing ones are kept in `folder`."""
+    """Read `times` as many mutants as the target has in a whole campaign; failing ones are kept in `folder`."""
     target = make_target(name)
     seeds = folder / "seeds"
     seeds.mkdir()
     target.make_seeds(seeds)
     target.load(seeds)
-    total, done = target.count if target.fixed else max(1, round(target.count * times)), 0
+    total, done = target.count if target.fixed else max(target.least, round(target.count * times)), 0
     campaign = Campaign(name, seed)
     while done < total and len(campaign.failures) < MAX_FAILURES:
         errors = folder / "stderr.txt"

@@ -30,7 +30,9 @@ class Target(ABC):
 
     name: ClassVar[str]
     count: ClassVar[int]
-    """Mutants in an ordinary run of the suite."""
+    """Mutants in a whole campaign (`--fuzz 1`); an ordinary run of the suite has a share of them."""
+    least: ClassVar[int] = 1
+    """Mutants in the smallest campaign."""
     fixed: ClassVar[bool] = False
     """Whether there are no more than these, however many are asked for."""
 

@@ -166,6 +166,12 @@ class VerbTarget(Target):
     name: ClassVar[str] = "verbs"
     count: ClassVar[int] = 240
     cases: ClassVar[dict[str, Case]] = CASES | SLOW_CASES
+    least: ClassVar[int] = len(cases)
+
+    def numbered(self, seed: int, number: int) -> Mutant:
+        """The first ones go through all cases, so that the smallest campaign has each of them."""
+        rng = Random(f"{self.name}:{seed}:{number}")
+        return self._damaged(list(self.cases)[number], rng) if number < self.least else self.mutant(rng)
 
     def make_seeds(self, folder: Path) -> None:
         inputs = folder / "inputs"
@@ -194,11 +200,13 @@ class VerbTarget(Target):
         return name, self.seeds[name]
 
     def mutant(self, rng: Random) -> Mutant:
-        seed, data = self.pick(rng)
+        return self._damaged(self.pick(rng)[0], rng)
+
+    def _damaged(self, name: str, rng: Random) -> Mutant:
         if rng.random() < 0.03:
-            return Mutant(seed, "not damaged", data, same=True)
-        made, how = rng.choice(self.cases[seed].damage)(data, rng)
-        return Mutant(seed, how, made)
+            return Mutant(name, "not damaged", self.seeds[name], same=True)
+        made, how = rng.choice(self.cases[name].damage)(self.seeds[name], rng)
+        return Mutant(name, how, made)
 
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         case = self.cases[seed]
