@@ -1,6 +1,6 @@
 """Thousands of damaged checkpoints: each opens or is refused with a code, and none leaves a partial output.
 
-More with `pytest --fuzz 20`.
+More with `pytest --fuzz 20`; never fewer, since they are quick.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def outcomes(original: bytes, tokens: list[bytes], count: int, folder: Path) -> 
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> int:
-    return int(MUTANTS * request.config.getoption("--fuzz"))
+    return int(MUTANTS * max(1.0, request.config.getoption("--fuzz")))
 
 
 def test_damaged_safetensors_open_or_are_refused(count: int, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_damaged_pickles_open_or_are_refused(count: int, tmp_path: Path) -> None
     ]
     tokens += [b"cos\nsystem\n", b"ctorch\nSize\n", b"r\xff\xff\xff\xff", b"\x8e" + b"\xff" * 8]
     found: dict[str, int] = {}
-    for seed in range(count):
+    for seed in range(3 * count):  # some kinds of damage are rare
         data = archive(mutant(pickle, random.Random(seed), tokens), records)
         code = outcome(data, tmp_path)
         found[code] = found.get(code, 0) + 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.test_graft_and_extend import run_cli
+from voxgraft.config import merged_values
 from voxgraft.demo import DemoResult, demo
 from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips
+from voxgraft.demo.keyboard import Changes, Keyboard
 from voxgraft.demo.mistakes import MISTAKES, Told
 from voxgraft.errors import FileError
 from voxgraft.evaluating.forms import words
@@ -26,23 +27,28 @@ from voxgraft.results import Table, plain
 from voxgraft.run import RunFolder
 from voxgraft.settings import DemoMistake, DemoSettings, GraftSettings
 
-SHORT = {"steps": 3, "sentences": 2}
+
+class BriefKeyboard(Keyboard):
+    """Types smaller steps than the demonstration does."""
+
+    def new(self, changes: Changes) -> None:
+        super().new(merged_values(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512}}))
 
 
-def committed(mistake: DemoMistake, folder: Path, **settings: Any) -> DemoResult:
-    return demo(DemoSettings(folder=folder / "demo", mistake=mistake, **{**SHORT, **settings}))
-
-
-def told(result: DemoResult) -> set[tuple[str, str]]:
-    assert result.told is not None
-    return {(when, item.code) for when, item in result.told.caught}
+def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
+    """Everything but the listening."""
+    settings = DemoSettings(folder=folder, mistake=mistake, steps=steps)
+    told = Told(mistake, "", MISTAKES[mistake].expected)
+    MISTAKES[mistake].make(BriefKeyboard(folder), settings, told)
+    assert told.is_caught, told.to_json()
+    return {(when, item.code) for when, item in told.caught}
 
 
 def test_the_demo_goes_from_nothing_to_a_report_and_leaves_the_base_as_it_was(tmp_path: Path) -> None:
     base = family("tiny").shipped()
     assert base is not None
     before = {path.name: sha256_of(path) for path in base.iterdir()}
-    done = run_cli("demo", tmp_path / "demo", "--steps", 3, "--sentences", 2, "--seed", 5, "--json")
+    done = run_cli("demo", tmp_path / "demo", "--steps", "3", "--sentences", "2", "--seed", "5", "--json")
     assert done.returncode == 0, done.stderr
     story = json.loads(done.stdout)
     assert story["equal"] == {"en": True, "fr": True}
@@ -69,7 +75,7 @@ def test_a_folder_that_is_not_a_demo_is_not_touched(tmp_path: Path) -> None:
 def test_the_speech_that_ships_holds_no_sentence_and_no_rare_word_by_which_speech_is_judged() -> None:
     judged = built_in_set(LANGUAGE)
     assert judged is not None
-    texts = [clip.text for role in ("train", "valid") for clip in bundled_clips(role, LANGUAGE)]  # type: ignore[arg-type]
+    texts = [clip.text for role in ("train", "valid") for clip in bundled_clips(role, LANGUAGE)]
     heard = {word for text in texts for word in words(text, LANGUAGE)}
     whole = {" ".join(words(text, LANGUAGE)) for text in texts}
     assert not {" ".join(words(one.text, LANGUAGE)) for one in judged.sentences} & whole
@@ -99,26 +105,27 @@ def test_codes_of_another_codec_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mistake", ["no-single-characters", "wrong-tokenizer", "padded-codes"])
 def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake: DemoMistake, tmp_path: Path) -> None:
-    result = committed(mistake, tmp_path)
+    result = demo(DemoSettings(folder=tmp_path / "demo", mistake=mistake))
     assert result.exit_code == 0
-    assert set(MISTAKES[mistake].expected) <= {code for _, code in told(result)}
-    assert any("refuses" in when for when, _ in told(result))
+    assert result.told is not None
+    assert set(MISTAKES[mistake].expected) <= {item.code for _, item in result.told.caught}
+    assert any("refuses" in when for when, _ in result.told.caught)
     assert not (tmp_path / "demo" / "am" / "steps").exists()
 
 
-def test_a_body_that_is_trained_without_replay_is_stopped_and_named_by_check(tmp_path: Path) -> None:
-    result = committed("unfrozen-high-rate", tmp_path)
-    assert result.exit_code == 0
-    expected = {("before training", "replay-missing"), ("while training", "retention-bound")}
-    assert expected | {("in what it left", "body-changed")} <= told(result)
-    assert result.to_json()["equal"] == {"en": False, "fr": False}
+def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_check(tmp_path: Path) -> None:
+    told = told_of("unfrozen-high-rate", tmp_path, steps=41)
+    assert ("before training", "replay-missing") in told
+    assert ("while training", "retention-bound") in told
+    assert ("in what it left", "body-changed") in told
+    journal = Journal(tmp_path / "am" / "journal.jsonl").read()
+    assert [line["step"] for line in journal if line["kind"] == "stop-asked"] == [40]
+    assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 41
 
 
 def test_masked_rows_are_found_shrunk_in_what_training_as_in_the_seeds_left(tmp_path: Path) -> None:
-    result = committed("seed-freeze", tmp_path)
-    assert result.exit_code == 0
-    assert {("in what it left", "base-rows-shrunk"), ("in what it left", "body-changed")} <= told(result)
-    assert result.to_json()["base_values_changed"] > 0
+    told = told_of("seed-freeze", tmp_path, steps=12)
+    assert {("in what it left", "base-rows-shrunk"), ("in what it left", "body-changed")} <= told
 
 
 def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.evaluating_parts import Tones, parrot
-from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from tests.trainers import EVERY, Place, loop_of, resumed
+from tests.trainers import OPTIONS as USUAL
 from tests.whole_runs import WholeRun, make_run
 from voxgraft.course import open_course
 from voxgraft.evaluating.hearing import Ear, open_ear
@@ -30,6 +32,7 @@ from voxgraft.training.processes import Processes
 from voxgraft.training.replay import Voice
 from voxgraft.training.retention import Bound
 
+OPTIONS = replace(USUAL, steps=12)
 SENTENCES = [Sentence("am", "abcd"), Sentence("am", "efgh")]
 MOODS = {"perfect": ["abcd", "efgh"], "good": ["abcd", "efgx"], "bad": ["xxxx", "yyyy"]}
 
@@ -55,7 +58,9 @@ def moody_listener(folder: Path, moods: Sequence[str]) -> str:
     return f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"
 
 
-def judged(place: Place, run: Path, ear: Ear, *, sound: Sound | None = None) -> tuple[Loop, LightEvaluation]:
+def judged(
+    place: Place, run: Path, ear: Ear, *, sound: Sound | None = None, steps: int = OPTIONS.steps
+) -> tuple[Loop, LightEvaluation]:
     loop = loop_of(place, run, OPTIONS, EVERY)
     kind, trained = family("tiny"), loop.stepper.trained
     spelling = Spelling.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
@@ -74,7 +79,7 @@ def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_
     place: Place, tmp_path: Path
 ) -> None:
     ear = open_ear(moody_listener(tmp_path, ["bad", "good", "perfect", "bad"]))
-    loop, _ = judged(place, tmp_path / "run", ear)
+    loop, _ = judged(place, tmp_path / "run", ear, steps=12)
     outcome = loop.go(0)
     lines = valid_lines(loop)
     assert [lines[step]["heard"]["cer"] for step in (0, 4, 8, 12)] == [1.0, 1 / 8, 0.0, 1.0]

@@ -1,4 +1,4 @@
-"""The verbs `graft`, `extend` and `demo` on real files, through the real command line where that matters."""
+"""The verbs `graft` and `extend` on real files, through the real command line where that matters."""
 
 from __future__ import annotations
 
@@ -330,28 +330,6 @@ def test_additions_with_a_tag_that_is_not_the_languages_are_refused(
     done = run_cli("tokenizer", "merge", "--base", base, "--additions", additions, "--output", tmp_path / "grown.json")
     assert (done.returncode, "additions-broken" in done.stderr) == (2, True)
     assert not (tmp_path / "grown.json").exists()
-
-
-def test_the_demo_keeps_its_promises_says_so_and_replaces_only_a_demo(tmp_path: Path) -> None:
-    mark, old = tmp_path / "demo" / "made-by-voxgraft-demo", tmp_path / "demo" / "chatterbox" / "old.txt"
-    old.parent.mkdir(parents=True)
-    old.touch()
-    mark.touch()
-    done = run_cli("demo", tmp_path / "demo", "--json")
-    assert done.returncode == 0, done.stderr
-    story = json.loads(done.stdout)
-    for name in FAMILIES:
-        assert story[name]["graft"]["proof"]["sentences"]["changed"] == 0
-        assert story[name]["graft"]["proof"]["unreachable_pieces"] == []
-        assert story[name]["trained"]["base_rows_same"] is True
-        assert story[name]["trained"]["new_rows_moved"] is True
-    assert mark.is_file()
-    assert not old.exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "precious.txt").write_text("keep")
-    refused = run_cli("demo", tmp_path / "mine")
-    assert refused.returncode == 2
-    assert os.listdir(tmp_path / "mine") == ["precious.txt"]
 
 
 def test_a_graft_made_on_another_base_is_named(bases: dict[str, BaseFiles], grafts: dict[str, Path]) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 from voxgraft import progress
 from voxgraft.check import CheckResult, check
 from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips, recordings_folder
+from voxgraft.demo.pace import seconds_per_step
+from voxgraft.demo.plan import steps_changes
 from voxgraft.demo.run_yaml import edit_run_yaml, settings_of
 from voxgraft.errors import Finding
 from voxgraft.evaluate import EvaluateResult, evaluate
@@ -75,8 +77,10 @@ class Keyboard:
     def edit(self, changes: Changes) -> None:
         """Other values in run.yaml."""
         edit_run_yaml(self.run.settings, changes)
-        told = [f"{part}.{key}: {value}" for part, values in changes.items() for key, value in values.items()]
-        self.say([f"in {self.run.settings}: {', '.join(told)}"] if told else [])
+        told = {
+            part: ", ".join(f"{key} {_shown(value)}" for key, value in some.items()) for part, some in changes.items()
+        }
+        self.say([f"in {self.run.settings}:", *(f"  {part}: {words}" for part, words in told.items())])
 
     def graft(self) -> GraftResult:
         with self._typed("graft"):
@@ -103,8 +107,16 @@ class Keyboard:
     def writer(self) -> SetWriter:
         return SetWriter(self.run, self.family, self.files, open_graft(self.run.graft))
 
+    def choose_steps(self, minutes: float) -> None:
+        """As many as the time allows, by what a few of them take here."""
+        with self._timed("measure"):
+            seconds = seconds_per_step(settings_of(TrainVerbSettings, self.run), self.family, self.files)
+        steps = max(1, round(minutes * 60 / seconds))
+        self.say([f"a step takes {seconds:.2f} s here: {steps:,} steps in {minutes:g} min"])
+        self.edit(steps_changes(steps))
+
     def check(self, flags: str = "", settings: CheckSettings | None = None, shown: Sequence[str] = ()) -> CheckResult:
-        """Of the run, or of files with settings of their own. Of the notes only those of the codes that are named are told."""
+        """Of the run, or of files with settings of their own. Notes are told only if their code is to be shown."""
         with self._typed("check", flags, of_run=settings is None):
             result = check(settings or settings_of(CheckSettings, self.run))
         told = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
@@ -161,6 +173,12 @@ class Keyboard:
             yield
         finally:
             self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[Line]:

@@ -5,7 +5,6 @@ A refusal is a result. Nothing is switched off that a user could not switch off.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,18 +77,22 @@ class Mistake:
     about: str
     expected: tuple[str, ...]
     make: Callable[[Keyboard, DemoSettings, Told], None]
+    speaks: bool = False
+    """Whether it gets as far as to a model that can be listened to."""
 
     def commit(self, keyboard: Keyboard, settings: DemoSettings) -> Told:
         assert settings.mistake is not None
         told = Told(settings.mistake, self.about, self.expected)
         keyboard.chapter(f"{told.name}: {told.about}")
         self.make(keyboard, settings, told)
+        if self.speaks:
+            told.evaluated = keyboard.evaluate(settings.sentences, settings.seed)
         return told
 
 
 def _unfrozen(keyboard: Keyboard, settings: DemoSettings, told: Told) -> None:
     """The whole body at a high rate, and nothing of the old languages beside the new one."""
-    train = {"mode": "merged", "full_body": True, "body_rate": 1e-3, "kl_weight": 0.0}
+    train = {"mode": "merged", "full_body": True, "body_rate": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
     _begin(keyboard, settings, {"data": {"self_replay": 0}, "train": train})
     told.add(BEFORE, keyboard.check().outcome.findings)
     keyboard.train()
@@ -97,16 +100,19 @@ def _unfrozen(keyboard: Keyboard, settings: DemoSettings, told: Told) -> None:
     keyboard.chapter("it was stopped; now without the bound that stopped it")
     keyboard.edit({"train": {"retention_bound": NO_BOUND}})
     keyboard.train()
-    _look_at_what_it_left(keyboard, settings, told, MERGED_NAME)
+    _look_at_what_it_left(keyboard, told, MERGED_NAME)
 
 
 def _seed_freeze(keyboard: Keyboard, settings: DemoSettings, told: Told) -> None:
-    """Everything at one rate, with a mask on the gradients of the base's text rows."""
-    _begin(keyboard, settings, {"train": {"body_rate": 2e-4}})
+    """Everything at one rate, with a mask on the gradients of the base's text rows.
+
+    Weight decay is ten times the usual, so that a hundred steps show what thousands do.
+    """
+    _begin(keyboard, settings, {"train": {"body_rate": 1e-3, "weight_decay": 0.1}})
     told.add(BEFORE, keyboard.check().outcome.findings)
     keyboard.train("--as-in-the-seeds", as_in_the_seeds=True)
     told.add(DURING, keyboard.watched())
-    _look_at_what_it_left(keyboard, settings, told, SEEDS_NAME)
+    _look_at_what_it_left(keyboard, told, SEEDS_NAME)
 
 
 def _no_single_characters(keyboard: Keyboard, settings: DemoSettings, told: Told) -> None:
@@ -123,7 +129,8 @@ def _wrong_tokenizer(keyboard: Keyboard, settings: DemoSettings, told: Told) -> 
     """Data that was prepared with a tokenizer of the same size, its new pieces in another order."""
     _begin(keyboard, settings, {})
     writer, clips = keyboard.writer, bundled_clips("train", LANGUAGE)
-    other = open_tokenizer(_reordered(writer.graft.tokenizer.path, keyboard.folder / "reordered.json", writer))
+    made, grown = keyboard.folder / "reordered.json", writer.graft.tokenizer
+    other = open_tokenizer(_reordered(grown.path, made, writer.graft.card.base_pieces))
     spelled = replace(writer.spelling, grown=other)
     keyboard.chapter(f"data/train again, spelled by {other.path.name}, which has {other.size:,} pieces as well")
     writer.write("train", "train", clips, spelled)
@@ -151,11 +158,13 @@ MISTAKES: dict[DemoMistake, Mistake] = {
         "the whole body is trained on Amharic alone, at 1e-3",
         ("replay-missing", "retention-bound", "body-changed"),
         _unfrozen,
+        speaks=True,
     ),
     "seed-freeze": Mistake(
         "old rows are 'frozen' by a mask on their gradients, and the rest is trained on Amharic alone",
         ("base-rows-shrunk", "body-changed"),
         _seed_freeze,
+        speaks=True,
     ),
     "no-single-characters": Mistake(
         "a tokenizer with words of Amharic and none of its letters",
@@ -182,6 +191,8 @@ def _begin(keyboard: Keyboard, settings: DemoSettings, other: Changes) -> None:
     keyboard.new(merged_values(merged_values(usual, shorter), other))
     keyboard.graft()
     keyboard.prepare()
+    if settings.minutes is not None and settings.steps is None:
+        keyboard.choose_steps(settings.minutes)
 
 
 def _try_to_train(keyboard: Keyboard, told: Told) -> None:
@@ -192,8 +203,8 @@ def _try_to_train(keyboard: Keyboard, told: Told) -> None:
         told.caught.append((REFUSED, error.finding))
 
 
-def _look_at_what_it_left(keyboard: Keyboard, settings: DemoSettings, told: Told, name: str) -> None:
-    """`check` of the checkpoint against its base, and then by ear."""
+def _look_at_what_it_left(keyboard: Keyboard, told: Told, name: str) -> None:
+    """`check` of the checkpoint against its base."""
     left, files = keyboard.run.path / name, keyboard.files
     tokenizer = left / files.tokenizer.name
     flags = f"--base {files.folder} --checkpoint {left / files.checkpoint.name} --tokenizer {tokenizer}"
@@ -201,7 +212,6 @@ def _look_at_what_it_left(keyboard: Keyboard, settings: DemoSettings, told: Told
         base=files.folder, checkpoint=left / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
     )
     told.add(LEFT, keyboard.check(flags, wanted, told.expected).outcome.findings)
-    told.evaluated = keyboard.evaluate(settings.sentences, settings.seed)
 
 
 def _words_only(base: Path, made: Path) -> Path:
@@ -219,11 +229,10 @@ def _words_only(base: Path, made: Path) -> Path:
     return made
 
 
-def _reordered(grown: Path, made: Path, writer: Any) -> Path:
-    """The grown tokenizer with its new pieces, but for the tag, numbered backwards."""
-    document = json.loads(grown.read_bytes())
+def _reordered(grown: Path, made: Path, first: int) -> Path:
+    """The grown tokenizer with its new pieces, but for the tag, numbered backwards; `first` is the first new id."""
+    document = read_json(grown)
     vocabulary: dict[str, int] = document["model"]["vocab"]
-    first = writer.graft.card.base_pieces
     whole = {token["content"] for token in document["added_tokens"]}
     new = sorted((at, piece) for piece, at in vocabulary.items() if at >= first and piece not in whole)
     for (at, _), (_, piece) in zip(new, reversed(new), strict=True):

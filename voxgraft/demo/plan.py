@@ -14,8 +14,8 @@ __all__ = ["STEPS", "changes", "steps_changes"]
 
 STEPS = 360
 """About three minutes on two cores."""
-LOOKS = 3
-"""Validations after step 0."""
+LOOKS, LEAST_APART = 3, 40
+"""Validations after step 0, and the fewest steps between two of them, each of which takes as long as some steps."""
 WARM_UP_SHARE = 0.05
 
 
@@ -40,7 +40,7 @@ def changes(settings: DemoSettings) -> dict[str, dict[str, Any]]:
 
 def steps_changes(steps: int) -> dict[str, dict[str, Any]]:
     """The length of the run, and all that is counted in steps."""
-    look = max(1, -(-steps // LOOKS))
+    look = max(LEAST_APART, -(-steps // LOOKS))
     return {
         "train": {
             "steps": steps,

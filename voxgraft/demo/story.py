@@ -13,15 +13,13 @@ from typing import Any
 
 from voxgraft.demo.keyboard import Keyboard
 from voxgraft.demo.mistakes import MISTAKES, Told
-from voxgraft.demo.pace import seconds_per_step
-from voxgraft.demo.plan import STEPS, changes, steps_changes
-from voxgraft.demo.run_yaml import settings_of
+from voxgraft.demo.plan import changes
 from voxgraft.demo.telling import caught_table, evaluated_lines, seconds_line, summary
 from voxgraft.errors import FileError
 from voxgraft.evaluate import EvaluateResult
 from voxgraft.files import is_file, is_there, write_text
 from voxgraft.results import Line, styled
-from voxgraft.settings import DemoSettings, TrainVerbSettings
+from voxgraft.settings import DemoSettings
 
 __all__ = ["DemoResult", "demo"]
 
@@ -77,22 +75,13 @@ def demo(settings: DemoSettings) -> DemoResult:
     grafted = keyboard.graft()
     keyboard.prepare()
     if settings.minutes is not None and settings.steps is None:
-        _choose_steps(keyboard, settings.minutes)
+        keyboard.choose_steps(settings.minutes)
     keyboard.check()
     keyboard.train()
     found = keyboard.evaluate(settings.sentences, settings.seed)
     keyboard.export()
     added = {"new rows": f"{grafted.counts.new_pieces:,}", "adapter": _adapter(keyboard)}
     return DemoResult(settings.folder, keyboard.seconds, added, found)
-
-
-def _choose_steps(keyboard: Keyboard, minutes: float) -> None:
-    """As many as the time allows, by what a few of them take."""
-    asked = settings_of(TrainVerbSettings, keyboard.run)
-    seconds = seconds_per_step(asked, keyboard.family, keyboard.files)
-    steps = max(1, round(minutes * 60 / seconds))
-    keyboard.say([f"a step takes {seconds:.2f} s here: {steps:,} in {minutes:g} min (without --minutes: {STEPS:,})"])
-    keyboard.edit(steps_changes(steps))
 
 
 def _adapter(keyboard: Keyboard) -> str:
