@@ -3,6 +3,7 @@
 #   make demo    the whole story on a small base, in a folder demo/
 #   make test    the tests
 #   make check   format, lint, types, tests: what must be green before a commit
+#   make interop the real Chatterbox package loads and speaks what export writes (needs `voxgraft companion chatterbox`)
 #   make docs    write docs/cli.md and docs/errors.md anew
 #   make clean   remove everything that make has made
 #
@@ -11,10 +12,11 @@
 
 PYTHON ?= python3
 PIP_FLAGS ?=
+INTEROP ?= small
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help demo test check docs clean
+.PHONY: help demo test check interop docs clean
 
 help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
@@ -30,6 +32,9 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal
+
+interop: $(INSTALLED)
+	$(BIN)/python -m tests.interop.interop --size $(INTEROP)
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/generate_docs.py

@@ -12,6 +12,7 @@ import argparse
 import datetime
 import gc
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,10 @@ class Fit:
     """Of the steps that were trained at that pack."""
 
 
-def fits(bench: Bench, mode: str, precision: str) -> list[Fit]:
+def fits(bench: Bench, mode: str, precision: str, caps: Sequence[int]) -> list[Fit]:
     """All caps, the largest first, so that what compiles is compiled once."""
     found = []
-    for cap in sorted(CAPS, reverse=True):
+    for cap in sorted(caps, reverse=True):
         for checkpointing in (False, True):
             one = _fit(bench, mode, precision, cap, checkpointing)
             if one.pack_tokens is not None or checkpointing:
@@ -60,7 +61,7 @@ def _fit(bench: Bench, mode: str, precision: str, cap: int, checkpointing: bool)
     total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(cap * 1e9 / total)
     torch.cuda.reset_peak_memory_stats()
-    pack_tokens, peak = None, None
+    pack_tokens, peak, left = None, None, torch.cuda.memory_allocated()
     try:
         stepper, stream = bench.stepper(16_384, precision=precision, checkpointing=checkpointing, **MODES[mode])
         pack_tokens = fit_packs(stepper, stream)
@@ -70,8 +71,8 @@ def _fit(bench: Bench, mode: str, precision: str, cap: int, checkpointing: bool)
         torch.cuda.synchronize()
         peak = round(torch.cuda.max_memory_reserved() / 1e9, 2)
     except (torch.cuda.OutOfMemoryError, ConfigError) as error:
-        if pack_tokens is not None:
-            print(f"{cap} GB: a pack of {pack_tokens:,} was found and did not run: {str(error)[:200]}", flush=True)
+        fate = "did not fit" if pack_tokens is None else f"a pack of {pack_tokens:,} was found and did not run"
+        print(f"{cap} GB, {left / 1e9:.2f} of them taken before: {fate}: {str(error)[:200]}", flush=True)
         pack_tokens = None
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -82,6 +83,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", default=["chatterbox", "indextts2"])
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16"])
+    parser.add_argument("--modes", nargs="+", default=list(MODES))
+    parser.add_argument("--caps", nargs="+", type=int, default=list(CAPS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
@@ -89,9 +92,9 @@ def main() -> None:
     for precision in options.precisions:
         for family_name in options.families:
             bench = Bench(family_name, "full", "cuda", 1)
-            for mode in MODES:
+            for mode in options.modes:
                 torch._dynamo.reset()
-                found += fits(bench, mode, precision)
+                found += fits(bench, mode, precision, options.caps)
                 if options.out:
                     options.out.write_text(json.dumps([asdict(one) for one in found], indent=2))
     print("\n".join(table(found)))
@@ -105,11 +108,13 @@ def table(found: list[Fit]) -> list[str]:
     ]
     for key in dict.fromkeys((one.family, one.mode, one.precision) for one in found):
         mine = {one.cap_gb: one for one in found if (one.family, one.mode, one.precision) == key}
-        lines.append(f"| {key[0]}, {key[1]} | {key[2]} | " + " | ".join(_cell(mine[cap]) for cap in CAPS) + " |")
+        lines.append(f"| {key[0]}, {key[1]} | {key[2]} | " + " | ".join(_cell(mine.get(cap)) for cap in CAPS) + " |")
     return lines
 
 
-def _cell(one: Fit) -> str:
+def _cell(one: Fit | None) -> str:
+    if one is None:
+        return "not asked"
     if one.pack_tokens is None:
         return "no"
     return f"{one.pack_tokens:,}{', checkpointing' if one.checkpointing else ''}"

@@ -115,7 +115,7 @@ def _noise(axes: Axes, noise: float) -> None:
     """As far as two equally good models differ by chance, nineteen times in twenty."""
     axes.axhspan(-noise, noise, color="#f0f0f0", zorder=0)
     way = axes.get_yaxis_transform()
-    note = axes.text(0.995, -0.6 * noise, "chance of sampling", transform=way, ha="right", va="center")
+    note = axes.text(0.5, -0.6 * noise, "chance of sampling", transform=way, ha="center", va="center")
     note.set(fontsize=7.5, color=PALE)
 
 

@@ -49,18 +49,19 @@ def made_graft(folder: Path, base: Path, language: str, seed: int) -> Path:
     new(NewSettings(run=run, base=base, language=language, texts=(texts,)))
     line = read_command_line(["graft", str(run), f"--tokenizer.pieces={PIECES}"], VERBS)
     assert graft(cast(GraftSettings, resolve(cast(CommandLine, line)))).exit_code == 0
-    _add_adapter(run / "graft", base, seed)
+    give_adapter(run / "graft", base, seed)
     return run / "graft"
 
 
-def _add_adapter(place: Path, base: Path, seed: int) -> None:
+def give_adapter(place: Path, base: Path, seed: int, strength: float = STRENGTH) -> None:
+    """Put an adapter of random values into a graft."""
     card = read_card(place)
-    tiny = family(card.family)
-    model = open_model(tiny, tiny.files(base))
+    kind = family(card.family)
+    model = open_model(kind, kind.files(base))
     add_adapter(model, model.adapter_layers(), rank=4, alpha=4, seed=seed)
     draw = np.random.default_rng(seed)
     state = {
-        name: tensor if name.endswith(".down") else tensor.new_tensor(STRENGTH * draw.standard_normal(tensor.shape))
+        name: tensor if name.endswith(".down") else tensor.new_tensor(strength * draw.standard_normal(tensor.shape))
         for name, tensor in adapter_state(model).items()
     }
     load_adapter_state(model, state)

@@ -114,13 +114,13 @@ def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake
 
 
 def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_check(tmp_path: Path) -> None:
-    told = told_of("unfrozen-high-rate", tmp_path, steps=41)
+    told = told_of("unfrozen-high-rate", tmp_path, steps=21)
     assert ("before training", "replay-missing") in told
     assert ("while training", "retention-bound") in told
     assert ("in what it left", "body-changed") in told
     journal = Journal(tmp_path / "am" / "journal.jsonl").read()
-    assert [line["step"] for line in journal if line["kind"] == "stop-asked"] == [40]
-    assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 41
+    assert [line["step"] for line in journal if line["kind"] == "stop-asked"] == [20]
+    assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 21
 
 
 def test_masked_rows_are_found_shrunk_in_what_training_as_in_the_seeds_left(tmp_path: Path) -> None:

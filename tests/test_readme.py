@@ -21,7 +21,9 @@ COMMAND = re.compile(r"^    \.venv/bin/voxgraft ((?:.*\\\n)*.*)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def commands() -> list[list[str]]:
+    """All but those of a section that has a test of its own, tests/test_prepare_from_recordings.py."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^### From your recordings$.*?(?=^#)", "", text, flags=re.MULTILINE | re.DOTALL)
     return [shlex.split(match.replace("\\\n", " "), comments=True) for match in COMMAND.findall(text)]
 
 

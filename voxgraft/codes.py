@@ -707,7 +707,7 @@ CATALOGUE: dict[str, Code] = {
     "set-missing": Code(
         "data",
         "There is nothing to learn from, or to validate with, where the run looks for it.",
-        "name sets that are there with data.train and data.valid; on an IndexTTS-2 base also the train_pairs.jsonl and val_pairs.jsonl of a fork. Making sets from recordings is not part of this version.",
+        "name sets that are there with data.train and data.valid; on an IndexTTS-2 base also the train_pairs.jsonl and val_pairs.jsonl of a fork. Recordings become sets with `voxgraft prepare RUN`.",
     ),
     "set-incomplete": Code(
         "data",
@@ -931,10 +931,38 @@ CATALOGUE: dict[str, Code] = {
         "Loading this file with Python's own unpickler could run any program. voxgraft reads such files without running them.",
         "do not open it with torch.load(weights_only=False); ask where it came from, or use a safetensors file.",
     ),
+    "moments-on-base-rows": Code(
+        "check",
+        "The optimizer keeps moments of the base's text rows. They move these rows at every step, also while their gradients are masked.",
+        "in the old trainer start a fresh optimizer; in voxgraft no optimizer ever holds a base row.",
+        "warning",
+    ),
+    "optimizer-restarted": Code(
+        "check",
+        "The optimizer is younger than the training: a resume threw its state away and kept the step, so that the schedule went on with moments of nothing.",
+        "go on with the file as it is, or begin step, schedule and optimizer together anew.",
+        "warning",
+    ),
+    "schedule-ended": Code(
+        "check",
+        "The schedule has come to its end: a resume would go on at almost no learning rate and learn nothing.",
+        "train on with a new schedule, or take the checkpoint as finished.",
+        "note",
+    ),
     "config-vs-tokenizer": Code(
         "check",
         "The config builds a text table of another size than the tokenizer needs: ids past its end stop the program (a device-side assert on a GPU).",
         "write the tokenizer's number of pieces into the config. voxgraft itself reads sizes from the files and needs no such number.",
+    ),
+    "config-start-stop": Code(
+        "check",
+        "The config begins and ends texts with other ids than the model was trained with, so that it never meets the marks that it knows.",
+        "take start_text_token and stop_text_token out of the config, or write the base's own numbers.",
+    ),
+    "prepared-codes-padded": Code(
+        "check",
+        "The codes were stored at the length of the longest clip of a batch: behind a short clip the model learns codes of nothing, and to stop too late.",
+        "train with voxgraft, which cuts the padding from such data, or prepare one clip at a time.",
     ),
     "config-vs-rows": Code(
         "check",
@@ -1011,6 +1039,17 @@ CATALOGUE: dict[str, Code] = {
         "Tensors behind the text rows differ from the base's. Whatever happened to the text rows, the old languages may sound different now.",
         "listen to the old languages before you go on; gated training (`train.mode: gated`) never touches these tensors.",
         "warning",
+    ),
+    "body-rounded": Code(
+        "check",
+        "The checkpoint keeps its numbers in a shorter format. Everything but the text tables is the base's, rounded to that format.",
+        "none is needed; start from the base's own file if you want the same bits.",
+        "note",
+    ),
+    "body-not-finite": Code(
+        "check",
+        "Tensors behind the text rows hold NaN or infinite values: whatever passes through them is lost.",
+        "go back to an earlier checkpoint, or start from the base.",
     ),
     "body-missing": Code(
         "check",
@@ -1412,8 +1451,8 @@ CATALOGUE: dict[str, Code] = {
     ),
     "no-waveform-end": Code(
         "speaking",
-        "voxgraft makes no sound of this family's codes yet: its waveform end is not part of voxgraft.",
-        "add --codes FILE.json: it holds everything that the family's own program needs to make sound of it.",
+        "This family's codes make no sound here: its waveform end is a program of its own, or a file of it is missing.",
+        "Chatterbox: run `voxgraft companion chatterbox` once, and see that s3gen.pt lies beside the checkpoint. Else add --codes FILE.json.",
     ),
     "speak-other-script": Code(
         "speaking",
@@ -1482,10 +1521,372 @@ CATALOGUE: dict[str, Code] = {
         "Processes that train together must see the same run with the same settings and versions; else they would learn different things.",
         "put the run, its data and the base where all machines see them, and give the same command and versions everywhere.",
     ),
+    # ---- giving the result back --------------------------------------------------------------------------
+    "export-subject": Code(
+        "exporting",
+        "What shall be exported is neither a run nor a graft.",
+        "name the folder of a run, or the folder graft of one.",
+    ),
+    "export-kind": Code(
+        "exporting",
+        "This kind of export cannot be made of this graft.",
+        "choose one that is named; docs/exporting.md has a table of who wants which.",
+    ),
+    "export-seeds": Code(
+        "exporting",
+        "A training as in the seeds is for comparison: it has changed rows and body of the base, and nothing bounds what was lost.",
+        "train the run in gated or merged mode, and export that.",
+    ),
+    "export-differs": Code(
+        "exporting",
+        "The checkpoint that was written is not the base with the graft in it. Nothing of the export was kept.",
+        "run `voxgraft check` on the run; if it finds nothing, this is a bug in voxgraft: please report it.",
+    ),
+    "export-untrained": Code(
+        "exporting",
+        "The rows are the first ones, made of the base's own: the export loads, and speaks no word of the language.",
+        "train the run first: `voxgraft train RUN`.",
+        "warning",
+    ),
+    "export-part-missing": Code(
+        "exporting",
+        "The stock program reads files that the base folder does not have, so that the export is not complete.",
+        "put them beside the base's checkpoint and export again; `voxgraft show BASE` says where they come from.",
+        "warning",
+    ),
+    "terms-not-stated": Code(
+        "exporting",
+        "Whoever gets the export would not know under which terms it may be used.",
+        "state them when you export: --data-licence, --consent and --accept-terms.",
+        "warning",
+    ),
+    "terms-broken": Code(
+        "exporting", "The file with the terms is not as `export` writes it.", "export again, and leave it as it is."
+    ),
+    "drop-in-family": Code(
+        "exporting",
+        "Only a tokenizer whose ids can be given to other pieces can be dropped in.",
+        "export without --drop-in.",
+    ),
+    "drop-in-no-room": Code(
+        "exporting",
+        "A drop-in folder has the base's own number of rows, and the language has more pieces than it can spare.",
+        "make the graft with fewer pieces (--tokenizer.pieces), or export without --drop-in.",
+    ),
+    "drop-in-moved": Code(
+        "exporting",
+        "With reused ids a text of the new language would be spelled otherwise than it was learnt.",
+        "export without --drop-in; if the text is ordinary text of the language, please report it.",
+    ),
+    "share-nothing": Code(
+        "exporting",
+        "The folder holds nothing that is shared: a run is too large and too private for that.",
+        "make the folder with `voxgraft export RUN --to graft`.",
+    ),
+    "share-broken": Code(
+        "exporting",
+        "Files of the folder are not those that its card names: something was lost or changed on the way.",
+        "fetch it again, or export it again.",
+    ),
+    "zip-broken": Code(
+        "exporting",
+        "The zip file is damaged, or holds what no zip file of ours holds. Nothing of it was kept.",
+        "fetch it again from whoever packed it; do not unpack it by hand.",
+    ),
+    "push-terms": Code(
+        "exporting",
+        "Nothing is published without its terms: what the base passes on, the licence of the data, the speakers' consent.",
+        "export again with --data-licence, --consent and --accept-terms, and push that.",
+    ),
+    "hub-name": Code(
+        "exporting",
+        "The name is neither that of a zip file nor that of a repository.",
+        "write NAME.zip, or OWNER/NAME.",
+    ),
+    "hub-missing": Code(
+        "exporting",
+        "Hubs are reached through the package huggingface_hub, which is not installed.",
+        "pip install huggingface_hub; or use a zip file instead.",
+    ),
+    "hub-unreachable": Code(
+        "exporting",
+        "The hub could not be reached: no network, a proxy in between, or the hub is down.",
+        "try again where there is a network; without one use a zip file, or put files in place by hand.",
+    ),
+    "hub-refused": Code(
+        "exporting",
+        "The hub was reached and said no: no such repository, or no right to it.",
+        "check the name; sign in with `hf auth login`, and accept the repository's terms on its page.",
+    ),
+    # ---- diagnosing and repairing ------------------------------------------------------------------------
+    "nothing-to-hear": Code(
+        "repair",
+        "Nothing can be listened to: the family has no waveform end here, or nobody who listens.",
+        "choose a point yourself (`--body 0.5`), or listen to the file with the stock program.",
+    ),
+    "repair-hopeless": Code(
+        "repair",
+        "The checkpoint is not one that a repair can bring back.",
+        "start from the base; `voxgraft diagnose` tells why. What you want repaired all the same, name with --only.",
+    ),
+    "repair-needless": Code(
+        "repair",
+        "There is nothing to repair, and nothing was asked for.",
+        "use the checkpoint as it is; name what you want with --only or --body, or give the output another format.",
+    ),
+    "repair-misfit": Code(
+        "repair",
+        "The text tables do not have the form that this repair needs.",
+        "check that base, checkpoint and tokenizer belong together: `voxgraft diagnose`.",
+    ),
+    "repair-differs": Code(
+        "repair",
+        "The repaired file, read back, is not what was to be written. It was removed.",
+        "check the disk, and run it again.",
+    ),
+    # ---- companions --------------------------------------------------------------------------------------
+    "companion-install": Code(
+        "companions",
+        "A step of making the environment failed. It is not used; the next try begins again.",
+        "read the log; without a network give pip another source with --pip-flags, or --environment for one that is there.",
+    ),
+    "companion-broken": Code(
+        "companions",
+        "The environment is there and its worker does not answer as ours do.",
+        "make it again: `voxgraft companion NAME --anew`.",
+    ),
+    "companion-failed": Code(
+        "companions",
+        "The stock program met an error of its own. Its worker goes on, and the next question may be answered.",
+        "read what it says; files of the base that are damaged or of another release are the usual cause.",
+    ),
+    "companion-died": Code(
+        "companions",
+        "The worker of a stock program ended in the middle of its work: killed, out of memory, or crashed.",
+        "try again: the next call starts another one. SIGKILL is often memory: close other programs, or use --device cpu.",
+    ),
+    "companion-hung": Code(
+        "companions",
+        "The worker of a stock program gave no answer in time. It was ended, with all that it had started.",
+        "try again: the next call starts another one. If it hangs each time, speak shorter texts, or use --device cpu.",
+    ),
+    "companion-voice": Code(
+        "companions",
+        "The waveform end takes the sound of the voice from a recording, and there is none.",
+        "give one with --voice FILE.wav, or put the base's conds.pt beside its checkpoint.",
+    ),
+    # ---- published bases ---------------------------------------------------------------------------------
+    "download-missing": Code(
+        "bases",
+        "The repository was reached and does not hold a file that the base needs: it was moved or renamed.",
+        "look at the repository's page, put the file in place by hand, and run the command again for the rest.",
+    ),
+    "download-hash": Code(
+        "bases",
+        "A file is not the one that the repository holds: it was damaged on the way, or changed since.",
+        "remove that file and run the command again: only it is fetched.",
+    ),
     # ---- the demonstration -------------------------------------------------------------------------------
     "demo-codec": Code(
         "bases",
         "The speech that ships for the demonstration is codes of one codec, and the built-in base has another now.",
         "install voxgraft again; who has made the base anew makes the speech anew with recipes/tiny_base/demo_set.py.",
+    ),
+    # ---- importing recordings: manifests, subtitles, media, datasets ---------------------------------------
+    "manifest-unknown": Code(
+        "data",
+        "The first line of a manifest says that it is one, and of which version. This file may be another program's.",
+        "bring it in with `voxgraft data import DATASET FILE`, or name a dataset's own manifest.jsonl.",
+    ),
+    "manifest-version": Code(
+        "data",
+        "The manifest was written by another version of voxgraft.",
+        "use that version, or import the data again.",
+    ),
+    "manifest-line": Code(
+        "data", "A line of the manifest is not a clip.", "mend or remove the line; docs/data.md has every field."
+    ),
+    "manifest-double-id": Code(
+        "data", "Two clips of the manifest have one id.", "give each clip an id of its own, or remove one of the lines."
+    ),
+    "subtitle-time": Code(
+        "data",
+        "A time of a subtitle cannot be read, or the subtitle ends before it begins. Its text was left out.",
+        "mend the line; times look like 00:01:02,500 --> 00:01:04,000.",
+        "warning",
+    ),
+    "subtitle-stray": Code(
+        "data",
+        "Text that belongs to no time was left out.",
+        "give it a time line, or remove the empty line that parts it from its own.",
+        "warning",
+    ),
+    "subtitle-empty": Code("data", "A subtitle has a time and no text.", "nothing has to be done.", "note"),
+    "subtitle-nothing-said": Code(
+        "data",
+        "A subtitle describes a sound or music and holds nothing that is said. It was left out.",
+        "nothing has to be done.",
+        "note",
+    ),
+    "subtitle-repeats": Code(
+        "data",
+        "A subtitle only shows again what the one before it has shown, as captions that roll do. It was left out.",
+        "if it is really said twice, import with --no-rolling.",
+        "note",
+    ),
+    "subtitle-too-long": Code(
+        "data",
+        "A subtitle stands longer than anybody speaks without a pause. It was left out.",
+        "mend its end, or part it into several.",
+        "warning",
+    ),
+    "subtitle-broken": Code(
+        "data",
+        "The subtitle file cannot be read as what its name says.",
+        "open it in a subtitle editor and save it anew.",
+    ),
+    "subtitle-none": Code("data", "The file holds no subtitle that can be used.", "check that this is the right file."),
+    "text-encoding": Code(
+        "text",
+        "The file is neither UTF-8 nor UTF-16 with a mark, so its letters would be guessed.",
+        "say which encoding it has, for example --encoding windows-1252, or convert it to UTF-8.",
+    ),
+    "text-encoding-unknown": Code(
+        "text", "There is no encoding of that name.", "give a name such as utf-16, windows-1252, windows-1256, gb18030."
+    ),
+    "media-unreadable": Code(
+        "data",
+        "FFmpeg cannot read the file, or finds no sound in it.",
+        "play it, and convert it if it plays; a file that was cut off has to be fetched again.",
+    ),
+    "media-damaged": Code(
+        "data",
+        "Parts of the recording could not be decoded; silence stands in their place.",
+        "fetch the file again if clips of that part matter.",
+        "warning",
+    ),
+    "media-rate": Code(
+        "data", "The sampling rate is none that sound is recorded at.", "check that this is the right file."
+    ),
+    "media-time": Code(
+        "data", "The times inside the media file make no sense.", "convert it, for example with ffmpeg -i OLD NEW.flac."
+    ),
+    "media-missing": Code(
+        "data", "A text has no recording beside it.", "put it there under the same name, or remove the text.", "warning"
+    ),
+    "media-short": Code(
+        "data",
+        "The recording ends before the text that should be in it.",
+        "check that both belong together.",
+        "warning",
+    ),
+    "text-missing": Code(
+        "data", "A recording has no text beside it.", "put a text there under the same name.", "warning"
+    ),
+    "clip-no-speech": Code(
+        "data",
+        "No voice was found where a subtitle stands; the clip was made and is rejected.",
+        "listen to it; take it back if somebody speaks.",
+        "note",
+    ),
+    "table-line": Code(
+        "data",
+        "A line of the table has no recording or no text, or is broken. It was left out.",
+        "mend the line.",
+        "warning",
+    ),
+    "table-unknown": Code(
+        "data",
+        "The file is no list of recordings with texts that voxgraft knows.",
+        "docs/data.md shows the forms: audio|text, audio|text|normalised, JSON lines with audio and text.",
+    ),
+    "table-duplicate": Code(
+        "data",
+        "The same recording stands twice with the same text. The second was left out.",
+        "remove one line.",
+        "note",
+    ),
+    "dataset-missing": Code(
+        "data",
+        "The folder is not a dataset: it holds no manifest.jsonl.",
+        "make it with `voxgraft data import DATASET SOURCE`.",
+    ),
+    "dataset-busy": Code(
+        "data",
+        "Another process works on this dataset, and two would write the same clips.",
+        "wait until it has ended; if it was killed, its processes end by themselves within seconds.",
+    ),
+    "dataset-differs": Code(
+        "data",
+        "The datasets have clips at different sampling rates, and a dataset has one.",
+        "import one of them again with --rate.",
+    ),
+    "source-none": Code(
+        "data", "Nothing that can be imported was found.", "name a folder or files with recordings and texts."
+    ),
+    "source-unknown": Code(
+        "data", "The file is of no kind that can be imported.", "docs/data.md lists the kinds.", "warning"
+    ),
+    "source-changed": Code(
+        "data",
+        "A recording of that place was imported before, and its text or its sound has changed since.",
+        "remove the old one with `voxgraft data remove DATASET --recording NAME`, then import again.",
+        "warning",
+    ),
+    "source-failed": Code(
+        "data", "A recording could not be imported; the others were.", "see what is said of it.", "warning"
+    ),
+    "extra-missing": Code(
+        "data", "This needs a package that is not installed.", "install it: the error names the extra of voxgraft."
+    ),
+    "clips-unknown": Code(
+        "data", "The dataset has no such clip, recording or speaker.", "see `voxgraft data list DATASET`."
+    ),
+    "clip-audio-missing": Code(
+        "data", "The sound file of a clip is not there.", "import the recording again, or remove the clip.", "warning"
+    ),
+    "split-impossible": Code(
+        "data",
+        "There are too few recordings and speakers to hold some out whole, and a clip alone is never held out.",
+        "give more recordings; run `voxgraft data report` first, which leaves out sounds that are there twice and tie recordings together; or choose --by recording where a voice may be on both sides, or --by stretch.",
+    ),
+    "split-leak-audio": Code(
+        "data",
+        "The same sound is learnt from and held out.",
+        "run `voxgraft data split` again: clips that sound alike are then kept on one side.",
+    ),
+    "split-leak-text": Code(
+        "data",
+        "The same sentence is learnt from and held out, said by others; what is measured on it is too good.",
+        "nothing has to be done for a few; for many, leave them out of what is held out.",
+        "warning",
+    ),
+    "fetch-failed": Code("data", "The media or its captions could not be fetched.", "see what yt-dlp says."),
+    # ---- preparing ---------------------------------------------------------------------------------------
+    "manifest-no-split": Code(
+        "data",
+        "The manifest has no clip to learn from, or none to hold out: without held-out recordings nobody sees whether the model learns.",
+        "split it by recording with `voxgraft data split`, or look at what was rejected with `voxgraft data report`.",
+    ),
+    "text-manifest": Code(
+        "text",
+        "The file begins as the manifest of a dataset, and one of its lines is no clip with a text.",
+        "let `voxgraft data import` write the manifest, or give a text with a sentence on each line.",
+    ),
+    "sound-broken": Code(
+        "audio",
+        "The file is no sound that can be read, or its end is missing.",
+        "cut the clip again from its recording, or leave it out.",
+    ),
+    "prepare-worker": Code(
+        "data",
+        "The process that encoded the clip was killed or died, and so did the one that tried again; too little memory is the usual reason.",
+        "run the same command again with fewer --workers or a smaller --batch-seconds; what is done is kept.",
+    ),
+    "prepare-left-out": Code(
+        "data",
+        "Some clips of the manifest are in no set; all others are.",
+        "look at the lines with left_out; run the same command again when the cause is gone.",
+        "warning",
     ),
 }

@@ -113,6 +113,10 @@ class AudioError(VoxgraftError):
     """A waveform that cannot be used: empty, too short, not finite, not one channel."""
 
 
+class CompanionError(VoxgraftError):
+    """A program in an environment of its own that is missing, died, hung, or could not do its part."""
+
+
 def refuse(findings: Iterable[Finding]) -> None:
     """Raise the first error among findings, if there is one, and say which others there are."""
     errors = [item for item in findings if item.level == "error"]

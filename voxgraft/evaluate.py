@@ -80,6 +80,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     held_out = subject.held_out
     clips = held_out.sets.get(after.spelling.language or "") or held_out.all_sets
     voices = voices_of(base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
+    sound = sound.in_voices([voice.clip for voice in voices])
     voice_ear = open_voice_ear(base, subject.place, voices[0].clip)
     judge = Judge(base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players)
     found = judge.run()

@@ -44,7 +44,7 @@ def opening_lines(course: Course, loop: Loop, start: int, changed: Sequence[Chan
         "device": _device(loop),
         "data": _data(course, loop),
         "replay": _replay(course, loop),
-        "a step": _step(course, start),
+        "a step": _step(course, loop, start),
         "rates": _rates(loop),
         "steps": _steps(course, loop),
         "memory": _memory(loop),
@@ -129,10 +129,10 @@ def _replay(course: Course, loop: Loop) -> str:
     return "; ".join(words)
 
 
-def _step(course: Course, start: int) -> str:
+def _step(course: Course, loop: Loop, start: int) -> str:
     options = course.options
     clips = len(course.stream.step(start + 1))
-    packs = f"in packs of at most {options.pack_tokens:,}"
+    packs = f"in packs of at most {loop.stepper.options.pack_tokens:,}"
     return f"{options.tokens_per_step:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}"
 
 

@@ -170,7 +170,7 @@ class RunSettings(Settings):
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language, such as am, ti, km."""
     texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line."""
+    """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
     proof_texts: tuple[Path, ...] = ()
     """Your own texts of base languages, proven beside the built-in corpus (NAME.txt or en.txt, fr.txt ...)."""
     tokenizer: TokenizerSettings = TokenizerSettings()

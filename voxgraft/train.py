@@ -33,6 +33,7 @@ from voxgraft.trained_graft import is_written, write_trained
 from voxgraft.training.examples import Examples
 from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.parts import Trained, make_optimizer, prepare
+from voxgraft.training.probe import fit_packs
 from voxgraft.training.processes import Processes, processes
 from voxgraft.training.resuming import Change, go_on
 from voxgraft.training.samples import Sampler, Sentence
@@ -137,12 +138,13 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         loop.observers.append(lambda kind, _step, values: changed.extend(_change(kind, values)))
         start = go_on(loop, fresh=settings.fresh, from_step=settings.from_step)
         group.require_same({"step to go on from": str(start)})
+        _fit_packs(course, loop, start)
         if group.is_first:
             _open(course, loop, start, changed)
             for item in watch.tell(start, course.findings):
                 progress.tell("finding", start, item.to_json())  # it stands in the journal already
         further = _further(loop, start)
-        outcome = loop.go(start)
+        outcome = _gone(loop, start)
         return replace(_left(course, loop, outcome, start), further=further, only_now=only_now(run, settings))
 
 
@@ -167,6 +169,27 @@ def _seen(course: Course) -> dict[str, str]:
     steps = [folder.path.name for folder in step_folders(course.run)]
     seen = {"voxgraft": __version__, "torch": torch.__version__, **identity, **options, "saved steps": steps}
     return {key: json.dumps(value, ensure_ascii=False) for key, value in {**seen, **asdict(course.every)}.items()}
+
+
+def _fit_packs(course: Course, loop: Loop, start: int) -> None:
+    """On a CUDA device packs are as large as there is room for, unless the run says how large."""
+    if course.settings.train.pack_tokens is not None or not course.device.startswith("cuda"):
+        return
+    before = loop.pack_tokens
+    found = loop.pack_tokens = fit_packs(loop.stepper, course.stream, before)
+    for validation in loop.validations.values():
+        validation.pack_tokens = min(validation.pack_tokens, found)
+    if before is not None and before != found:
+        loop.write("changed", start, key="packs that fit", was=before, now=found)
+
+
+def _gone(loop: Loop, start: int) -> Outcome:
+    try:
+        return loop.go(start)
+    except torch.OutOfMemoryError:
+        found = "the device has no memory left for a validation or for speaking"
+        expected = f"train.pack_tokens smaller than {loop.stepper.options.pack_tokens:,}, which leaves more of it"
+        raise ConfigError("memory-too-small", found, expected=expected) from None
 
 
 def _further(loop: Loop, start: int) -> str:

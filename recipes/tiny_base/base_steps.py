@@ -46,8 +46,8 @@ class BaseSettings:
     """How the base is trained. Training ends with its steps or its seconds, whichever come first."""
 
     size: T3Size = SHIPPED_SIZE
-    steps: int = 10_000
-    seconds: float = 180.0
+    steps: int = 20_000
+    seconds: float = 340.0
     batch_positions: int = 18_000
     rate: float = 1.5e-3
     warmup: float = 0.03

@@ -32,8 +32,8 @@ ETHIOPIC_PAUSES = str.maketrans({"።": ".", "፣": ",", "፤": ",", "፥": ",",
 SIZES: dict[str, dict[str, Amounts]] = {
     "toy": {language: Amounts(90, 8, 8, 200, 40) for language in LANGUAGES},
     "full": {
-        "en": Amounts(45_000, 500, 200, 10_000, 400),
-        "fr": Amounts(45_000, 500, 200, 10_000, 400),
+        "en": Amounts(85_000, 500, 200, 14_000, 400),
+        "fr": Amounts(35_000, 500, 200, 10_000, 400),
         "am": Amounts(20_000, 500, 200, 10_000, 400),
     },
 }

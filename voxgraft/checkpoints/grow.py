@@ -68,7 +68,7 @@ def grow(
     """Write `checkpoint` with the plan's new rows to `output`. See `verify.verify_growth` for the proof."""
     growths = fitted(checkpoint, plan)
     size = sum(_new_bytes(checkpoint, growths).values())
-    _check_output(checkpoint, output, size)
+    check_output(checkpoint, output, size)
     write = _write_torch if isinstance(checkpoint, TorchCheckpoint) else _write_safetensors
     with (
         _hash_beside(checkpoint.path, hashed) as input_hash,
@@ -91,7 +91,8 @@ def grow(
     )
 
 
-def _check_output(checkpoint: Checkpoint, output: Path, size: int) -> None:
+def check_output(checkpoint: Checkpoint, output: Path, size: int) -> None:
+    """Refuse the input itself as a place to write to, and a disk that is too small."""
     if is_there(output) and output.samefile(checkpoint.path):
         raise CheckpointError("growth-onto-input", f"{output.name} is the input itself", where=output)
     folder = next((folder for folder in output.absolute().parents if is_folder(folder)), None)

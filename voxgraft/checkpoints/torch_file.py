@@ -64,10 +64,18 @@ class TorchCheckpoint(Checkpoint):
         """The CRC-32 that the archive states for a storage, if it states any."""
         return self.record_of(storage).crc if self.archive.has_checksums else None
 
+    def is_whole_record(self, info: TensorInfo) -> bool:
+        """Whether a tensor's bytes are exactly those for which the archive states a checksum."""
+        record = self.record_of(info.storage)
+        return info.contiguous and (info.start, info.num_bytes) == (record.start, record.size) and record.size > 0
+
+    def info_of(self, name: str, node: Foreign) -> TensorInfo:
+        """Where the values of a tensor lie that is no part of the model, such as a moment of its optimizer."""
+        return _info(name, _tensor(name, node, self.source), self.archive, self.source)
+
     def _values(self, info: TensorInfo) -> NDArray[np.generic]:
         values = super()._values(info)
-        record = self.record_of(info.storage)
-        if info.contiguous and (info.start, info.num_bytes) == (record.start, record.size) and record.size:
+        if self.is_whole_record(info):
             self.check_sum(info.storage, zlib.crc32(values.reshape(-1).view(np.uint8).data))
         return values
 
@@ -86,6 +94,17 @@ def read_torch(source: ByteSource) -> TorchCheckpoint:
     wrapper, state = _state_dict(archive.tree, source)
     tensors = {name: _tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
     return TorchCheckpoint(source, archive, tensors, wrapper)
+
+
+def read_torch_part(source: ByteSource, key: str) -> TorchCheckpoint:
+    """The tensors under one key of a file that holds several dictionaries of them."""
+    archive = _archive(source)
+    part = archive.tree.entries.get(key)
+    if not isinstance(part, Dictionary):
+        raise _unusable(source, f"there is no dictionary of tensors under {key}")
+    state = _named(part, source)
+    tensors = {name: _tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
+    return TorchCheckpoint(source, archive, tensors, key)
 
 
 def read_data_pickle(source: ByteSource) -> bytes:

@@ -27,12 +27,20 @@ def answered(settle: Callable[[], None], *, silent: bool) -> Iterator[None]:
         settle()
         return _ask(lines, question)
 
-    with asking.answering(ask):
+    def tell(lines: Sequence[Line], question: str) -> str:
+        settle()
+        return _answer(lines, f"{question} ")
+
+    with asking.answering(ask, tell):
         yield
 
 
 def _ask(lines: Sequence[Line], question: str) -> bool:
+    return _answer(lines, f"{question} [y/N] ").lower() in YES
+
+
+def _answer(lines: Sequence[Line], prompt: str) -> str:
     print_lines(lines, sys.stderr)
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(prompt)
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in YES
+    return sys.stdin.readline().strip()

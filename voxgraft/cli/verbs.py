@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
 
-from voxgraft import settings
+from voxgraft import checkup_settings, data_settings, settings
 from voxgraft.config import Leaf, Settings, leaves
+from voxgraft.preparing.settings import PrepareSettings
 from voxgraft.results import Result
 
 TOKENIZER_FILE = {"tokenizer.file": ("--tokenizer.file", "--tokenizer")}
@@ -90,6 +91,14 @@ VERBS = (
         flags=TOKENIZER_FILE,
     ),
     Verb(
+        "prepare",
+        PrepareSettings,
+        "voxgraft.prepare:prepare",
+        "Make the sets that `train` reads of a manifest of clips: codes, voices and text ids. Goes on where it was.",
+        positional=("run",),
+        flags=TOKENIZER_FILE,
+    ),
+    Verb(
         "train",
         settings.TrainVerbSettings,
         "voxgraft.train:train",
@@ -126,12 +135,69 @@ VERBS = (
         positional=("runs",),
     ),
     Verb(
+        "export",
+        settings.ExportSettings,
+        "voxgraft.export:export",
+        "Give a graft back: folders that the stock programs load, a PEFT adapter, or the graft to share.",
+        positional=("subject",),
+    ),
+    Verb(
+        "push",
+        settings.PushSettings,
+        "voxgraft.push_pull:push",
+        "Pack a graft or an export into a zip file, or send it to a hub repository.",
+        positional=("folder", "to"),
+    ),
+    Verb(
+        "pull",
+        settings.PullSettings,
+        "voxgraft.push_pull:pull",
+        "Unpack a graft or an export from a zip file or a hub repository, and check that it is whole.",
+        positional=("source", "folder"),
+    ),
+    Verb(
+        "download",
+        settings.DownloadSettings,
+        "voxgraft.download:download",
+        "Fetch a published base with every file that it needs; without a network, say what to put where.",
+        positional=("name", "folder"),
+        flags={"list_only": ("--list",)},
+    ),
+    Verb(
+        "companion",
+        settings.CompanionSettings,
+        "voxgraft.companion:companion",
+        "Make an environment of its own for a stock program, which then makes sound of codes.",
+        positional=("name",),
+    ),
+    Verb(
         "check",
         settings.CheckSettings,
         "voxgraft.check:check",
         "Find everything in a run, or in loose files, that would go wrong. Changes nothing.",
         positional=("run",),
         flags=TOKENIZER_FILE,
+    ),
+    Verb(
+        "diagnose",
+        checkup_settings.DiagnoseSettings,
+        "voxgraft.diagnose:diagnose",
+        "Say what happened to a checkpoint of anyone's, and whether to resume, repair or start fresh. Changes nothing.",
+        positional=("checkpoint",),
+    ),
+    Verb(
+        "repair",
+        checkup_settings.RepairSettings,
+        "voxgraft.repair:repair",
+        "Write a checkpoint again with what was damaged taken from its base. The input is only read.",
+        positional=("checkpoint",),
+    ),
+    Verb(
+        "bundle",
+        checkup_settings.BundleSettings,
+        "voxgraft.bundle:bundle",
+        "Gather what others need to help with a run, as one zip: no audio, no texts, home folders masked.",
+        positional=("run",),
     ),
     Verb(
         "clean",
@@ -146,6 +212,69 @@ VERBS = (
         "voxgraft.extend:extend",
         "Write a checkpoint again with rows for every piece of a grown tokenizer.",
         positional=("checkpoint",),
+    ),
+    Verb(
+        "data import",
+        data_settings.DataImportSettings,
+        "voxgraft.data_import:data_import",
+        "Cut recordings with subtitles or transcripts into clips with a manifest. Goes on where it was killed.",
+        positional=("dataset", "sources"),
+    ),
+    Verb(
+        "data list",
+        data_settings.DataListSettings,
+        "voxgraft.data_sets:data_list",
+        "List the datasets in a folder, or the recordings of a dataset.",
+        positional=("folder",),
+    ),
+    Verb(
+        "data info",
+        data_settings.DataInfoSettings,
+        "voxgraft.data_sets:data_info",
+        "Show what a dataset holds: hours, speakers, splits, reasons, what is missing. Changes nothing.",
+        positional=("dataset",),
+    ),
+    Verb(
+        "data merge",
+        data_settings.DataMergeSettings,
+        "voxgraft.data_sets:data_merge",
+        "Put datasets into one; no clip overwrites another.",
+        positional=("dataset", "sets"),
+    ),
+    Verb(
+        "data remove",
+        data_settings.DataRemoveSettings,
+        "voxgraft.data_sets:data_remove",
+        "Take recordings, speakers or clips out of a dataset. Asks before it removes.",
+        positional=("dataset",),
+    ),
+    Verb(
+        "data speakers",
+        data_settings.DataSpeakersSettings,
+        "voxgraft.data_sets:data_speakers",
+        "Show who speaks in a dataset; give speakers other names, or make two one.",
+        positional=("dataset",),
+    ),
+    Verb(
+        "data report",
+        data_settings.DataReportSettings,
+        "voxgraft.data_report:data_report",
+        "Measure every clip, reject by thresholds, write a page with histograms and players. Deletes nothing.",
+        positional=("dataset",),
+    ),
+    Verb(
+        "data split",
+        data_settings.DataSplitSettings,
+        "voxgraft.data_split:data_split",
+        "Divide a dataset into train, validation and test by whole recordings or speakers, and look for leaks.",
+        positional=("dataset",),
+    ),
+    Verb(
+        "data fetch",
+        data_settings.DataFetchSettings,
+        "voxgraft.data_fetch:data_fetch",
+        "Fetch media and captions by their addresses (needs yt-dlp).",
+        positional=("folder", "addresses"),
     ),
     Verb(
         "data text",

@@ -14,7 +14,7 @@ __all__ = ["STEPS", "changes", "steps_changes"]
 
 STEPS = 360
 """About three minutes on two cores."""
-LOOKS, LEAST_APART = 3, 40
+LOOKS, LEAST_APART = 3, 20
 """Validations after step 0, and the fewest steps between two of them, each of which takes as long as some steps."""
 WARM_UP_SHARE = 0.05
 

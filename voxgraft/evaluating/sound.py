@@ -14,7 +14,7 @@ from voxgraft.evaluating.rates import Score, unmeasured
 from voxgraft.evaluating.scoring import likeness_of
 from voxgraft.evaluating.speaking import Said
 from voxgraft.evaluating.systems import Place, System
-from voxgraft.families.encoding import ClipEncoder
+from voxgraft.families.encoding import Clip, ClipEncoder
 from voxgraft.families.sounding import Vocoder
 
 __all__ = ["Sound", "VoiceEar", "open_sound", "open_voice_ear"]
@@ -36,6 +36,11 @@ class Sound:
     def rate(self) -> int:
         assert self.vocoder is not None
         return self.vocoder.sample_rate
+
+    def in_voices(self, voices: Sequence[Clip]) -> Sound:
+        """The same, or none if it cannot sound like one of the voices."""
+        why = next((told for voice in voices if self.vocoder and (told := self.vocoder.why_not(voice))), "")
+        return Sound(None, why) if why else self
 
     def waves(self, said: Sequence[Said], who: str) -> list[Wave]:
         """Every utterance as sound; what could not be said is silence without a sample."""
@@ -78,7 +83,7 @@ def open_sound(place: Place) -> Sound:
     """The waveform end of a base. That a family has none is no error: codes can be judged too."""
     vocoder = place.family.vocoder(place.files, place.device)
     if vocoder is None:
-        return Sound(None, f"voxgraft has no waveform end for {place.family.name} yet, so its codes make no sound here")
+        return Sound(None, f"the waveform end of {place.family.name} is not here, so its codes make no sound")
     return Sound(vocoder)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import grow_model, open_model
+from voxgraft.families.tensors import iter_tensors
 from voxgraft.files import is_folder, sha256_of
 from voxgraft.graft_folder import Graft, open_graft
 from voxgraft.merged_folder import read_merged
@@ -126,11 +127,11 @@ def merged(place: Place, folder: Path) -> System:
     """What merged training, or one as in the seeds, has left: one ordinary checkpoint."""
     card = read_merged(folder)
     _require_base(place, card["base"], folder)
-    files = replace(place.files, checkpoint=folder / card["checkpoint"], tokenizer=folder / card["tokenizer"])
     mode = "merged" if card.get("keeps_base_rows") else "as-in-the-seeds"
-    spelling = _spelling(place, files.tokenizer, str(card["language"]))
+    spelling = _spelling(place, folder / card["tokenizer"], str(card["language"]))
     label = str(card.get("label") or "")
-    return System(mode, place.family, place.model(files), spelling, None, mode, int(card["step"]), label)
+    model = _grown_checkpoint(place, folder / card["checkpoint"], int(card["num_rows"]))
+    return System(mode, place.family, model, spelling, None, mode, int(card["step"]), label)
 
 
 def of_step(place: Place, run: RunFolder, step: int | None) -> System:
@@ -161,6 +162,16 @@ def other_checkpoint(place: Place, folder: Path, language: str | None) -> System
     if grown:
         spelling = _spelling(place, files.tokenizer, str(language))
     return System(folder.resolve().name, place.family, place.model(files), spelling, None, "checkpoint")
+
+
+def _grown_checkpoint(place: Place, path: Path, num_rows: int) -> SpeechModel:
+    """A checkpoint with more rows than the base's own config, where there is one, knows of."""
+    model = place.model()
+    grow_model(model, num_rows)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = {name: tensor.to(place.device) for name, tensor in iter_tensors(path, shapes, dtype=place.dtype)}
+    model.load_state_dict(state)
+    return model.requires_grad_(False).eval()
 
 
 def _spelling(place: Place, tokenizer: Path, language: str) -> Spelling:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what needs torch is imported by whoever calls
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
     from voxgraft.families.sounding import Vocoder
+    from voxgraft.families.stock import StockProgram
     from voxgraft.nn.sampling import Sampling
 
 Role = Literal["embedding", "head", "head-bias"]
@@ -102,6 +103,8 @@ class Family(ABC):
     """Speech codes per second."""
     loss_weights: ClassVar[tuple[float, float]]
     """Of text and speech, where the user does not say."""
+    imitates: ClassVar[bool] = True
+    """Whether any recording lends its voice; else only voices that the base has by name."""
     licence: ClassVar[str]
     """What the base's licence passes on to a graft, in one sentence."""
 
@@ -187,6 +190,10 @@ class Family(ABC):
         if name not in voices:
             raise voice_unknown(name, voices, files.folder)
         return voices[name]
+
+    @abstractmethod
+    def stock(self) -> StockProgram:
+        """The program that the base was published with, and what it wants to find in a folder."""
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:  # noqa: ARG002 (of families that sound)
         """What makes sound of codes; None for families whose waveform end voxgraft does not have."""

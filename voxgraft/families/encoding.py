@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.waves import Wave
 
-__all__ = ["Clip", "ClipEncoder"]
+__all__ = ["REFERENCE", "Clip", "ClipEncoder"]
+
+REFERENCE = "reference"
+"""Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a waveform end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,9 @@ class ClipEncoder(ABC):
     """The front end of one base."""
 
     sample_rate: int = 16_000
+    reference_rate: int | None = None
+    """Samples a second at which the family's waveform end wants the recording too; None where it does not."""
+    reference_seconds: float = 10.0
 
     @abstractmethod
     def encode(self, waves: Sequence[Wave]) -> list[Clip]:

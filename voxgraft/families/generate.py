@@ -87,6 +87,15 @@ class Speaker:
         if not can_step_fast(model.body, model.device, dtype):
             return None
         self._forget_if_moved(dtype)
+        try:
+            return self._fast(kind, longest_prompt, max_codes)
+        except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
+            self._body = None
+            self._loops.clear()
+            return None
+
+    def _fast(self, kind: LoopKind, longest_prompt: int, max_codes: int) -> FastLoop:
+        model, dtype = self.model, speaking_dtype(self.model)
         if self._body is None:
             self._body = PackedBody(model.body, dtype)
         self._body.refresh(model.body)

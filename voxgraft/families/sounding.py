@@ -21,3 +21,7 @@ class Vocoder(ABC):
     @abstractmethod
     def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
         """A waveform for each utterance, in the voice that it was spoken with. No codes are no samples."""
+
+    def why_not(self, voice: Clip) -> str:  # noqa: ARG002 (of those that need more than codes)
+        """Why it cannot sound like a voice; nothing where it can."""
+        return ""

@@ -16,7 +16,10 @@ from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import text_tables
 
 Array = NDArray[np.float32]
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 512
+"""Measures are taken in float64: eight copies of a block of full width stay under 50 MB."""
+SPARE_SAMPLE = 1024
+"""New rows that are enough to see how the first differs from the others."""
 _OVERWRITTEN = 0.5
 """A typical change of half a row's length or more is no training: the row was written anew."""
 _FACTOR_SPREAD = 0.6
@@ -67,31 +70,44 @@ class Comparison:
 
 def base_row_findings(subject: Subject) -> list[Finding]:
     """Which base rows are not the base's bits, how far they moved, and whether weight decay explains it."""
+    return told(subject, row_comparisons(subject))
+
+
+def row_comparisons(subject: Subject) -> list[Comparison]:
+    """Every text table whose rows are as wide as the base's, against the base's own."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return []
     ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
-    findings: list[Finding] = []
-    same: list[str] = []
-    rounded: list[str] = []
-    num_rows = 0
-    for point in ours.keys() & theirs.keys():
-        old, new = ours[point], theirs[point]
-        if old.shape[1:] != new.shape[1:]:
-            found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
-            findings.append(finding("tensor-shape", found, where=checkpoint.path))
+    found = []
+    for point, old in ours.items():
+        new = theirs.get(point)
+        if new is None or old.shape[1:] != new.shape[1:]:
             continue
         num_rows = min(subject.base_pieces or old.shape[0] - family.spare_rows, old.shape[0], new.shape[0])
-        compared = _compare(Side(base, old), Side(checkpoint, new), num_rows)
-        if len(compared.changed):
-            findings.append(_changed_finding(compared, subject))
-        else:
-            (rounded if compared.rounded else same).append(new.name)
+        found.append(_compare(Side(base, old), Side(checkpoint, new), num_rows))
+    return found
+
+
+def told(subject: Subject, comparisons: list[Comparison]) -> list[Finding]:
+    """What comparisons of a subject's tables have to say."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None:
+        return []
+    findings = [_changed_finding(compared, subject) for compared in comparisons if len(compared.changed)]
+    ours = text_tables(base, family)
+    for point, new in text_tables(checkpoint, family).items():
+        old = ours.get(point)
+        if old is not None and old.shape[1:] != new.shape[1:]:
+            found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
+            findings.append(finding("tensor-shape", found, where=checkpoint.path))
     findings.sort(key=lambda item: item.found)
-    for code, names in (("base-rows-same", sorted(same)), ("base-rows-rounded", sorted(rounded))):
-        if names:
-            kept = "the base's bits" if code == "base-rows-same" else "the base's, rounded to a shorter number format"
-            found = f"all {num_rows:,} base rows of {', '.join(names)} are {kept}"
+    for code, is_rounded in (("base-rows-same", False), ("base-rows-rounded", True)):
+        kept = [one for one in comparisons if not len(one.changed) and one.rounded == is_rounded]
+        if kept:
+            how = "the base's, rounded to a shorter number format" if is_rounded else "the base's bits"
+            names = ", ".join(sorted(one.tensor for one in kept))
+            found = f"all {kept[0].num_rows:,} base rows of {names} are {how}"
             findings.append(finding(code, found, where=checkpoint.path))
     return findings
 
@@ -110,10 +126,10 @@ def spare_row_findings(subject: Subject) -> list[Finding]:
         if new is None or not grown or old.shape[0] <= pieces or old.shape[1:] != new.shape[1:]:
             continue
         spare = Side(base, old).rows(pieces, pieces + 1)
-        rows = Side(checkpoint, new).rows(pieces, new.shape[0] - family.spare_rows)
+        rows = Side(checkpoint, new).rows(pieces, min(pieces + SPARE_SAMPLE, new.shape[0] - family.spare_rows))
         if _bits(spare)[0].tobytes() == _bits(rows)[0].tobytes():
             copied.append(new.name)
-        elif point.role != "head-bias" and _only_first_is_near(spare[0], rows):
+        elif is_spare_copy(spare[0], rows):
             near.append(new.name)
     return _spare_finding(subject, copied, near)
 
@@ -132,8 +148,12 @@ def _spare_finding(subject: Subject, copied: list[str], near: list[str]) -> list
     return []
 
 
-def _only_first_is_near(spare: Array, rows: Array) -> bool:
-    """A trained copy: the first row still points where the spare does, and the others mostly do not."""
+def is_spare_copy(spare: Array, rows: Array) -> bool:
+    """The same bits, or a trained copy: the first row points where the spare does, and the others mostly do not."""
+    if np.array_equal(spare, rows[0]):
+        return True
+    if rows.shape[1] == 1:  # a single value points nowhere
+        return False
     ours, theirs = _finite(spare.astype(np.float64)), _finite(rows.astype(np.float64))
     lengths = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours)
     cosines = (theirs @ ours) / np.maximum(lengths, 1e-12)

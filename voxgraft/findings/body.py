@@ -1,48 +1,123 @@
-"""Everything but the text tables, bit for bit: if it is the base's own, the base's speech cannot have changed."""
+"""Everything but the text tables: the base's own, so that its speech cannot have changed, or moved, and how far.
+
+Two files stream past each other once. Whether old languages suffered is for ears; a distance is all that weights tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxgraft import progress
-from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints.dtypes import FLOATS, from_float32, to_float32
+from voxgraft.checkpoints.flat import Raw, flat_values, side_by_side
+from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in
 
+__all__ = ["Body", "TensorChange", "body_findings", "measured_body", "other_tensors", "told"]
+
 _NAMED = 3
+How = Literal["same", "rounded", "changed", "form"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """One tensor against the base's: squared lengths of the difference and of the base's values, both 0 if unknown."""
+
+    name: str
+    how: How
+    """same bits; the base's, rounded to a shorter format; changed; another form (shape, or whole numbers)."""
+    moved: float = 0.0
+    base: float = 0.0
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """All tensors that are no text table: those that both files have, compared, and those that only the base has."""
+
+    changes: tuple[TensorChange, ...]
+    missing: tuple[str, ...]
+
+    def named(self, how: How) -> list[str]:
+        return [one.name for one in self.changes if one.how == how]
+
+    @property
+    def not_finite(self) -> list[str]:
+        return [one.name for one in self.changes if not one.is_finite]
+
+    @property
+    def distance(self) -> float:
+        """How far the whole body moved, by its length; tensors that are not finite are left out."""
+        return distance_of([one for one in self.changes if one.is_finite])
+
+
+def distance_of(changes: list[TensorChange]) -> float:
+    """Length of the difference by length of the base's values, of several tensors together."""
+    return math.sqrt(sum(one.moved for one in changes) / max(sum(one.base for one in changes), 1e-30))
 
 
 def body_findings(subject: Subject) -> list[Finding]:
     """Compare all other tensors, streaming. The claim about speech is made only if it was seen to hold."""
+    body = measured_body(subject)
+    return told(subject, body) if body else []
+
+
+def measured_body(subject: Subject) -> Body | None:
+    """The comparison itself; None where there is nothing to compare."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None or is_stand_in(checkpoint):
-        return []
-    names = _other_tensors(base, family)
+        return None
+    names = other_tensors(base, family)
     there = [name for name in names if name in checkpoint.tensors]
+    changes = []
+    with progress.task("comparing everything else with the base", _num_bytes(base, there)) as advance:
+        for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
+            changes.append(_change(base, checkpoint, name))
+            advance(base.tensors[name].num_bytes)
+    order = {name: at for at, name in enumerate(names)}
+    changes.sort(key=lambda one: order[one.name])
+    return Body(tuple(changes), tuple(name for name in names if name not in checkpoint.tensors))
+
+
+def told(subject: Subject, body: Body) -> list[Finding]:
+    """What a comparison has to say."""
+    where = subject.checkpoint.path if subject.checkpoint else ""
     findings: list[Finding] = []
-    if len(there) < len(names):
-        missing = [name for name in names if name not in checkpoint.tensors]
-        found = f"{len(missing):,} of the base's {len(names):,} other tensors are not in the file{_first(missing)}"
-        findings.append(finding("body-missing", found, where=checkpoint.path))
-    differing = list(_differing(base, checkpoint, there))
-    if differing:
-        found = f"{len(differing):,} of {len(there):,} other tensors are not the base's{_first(differing)}"
-        findings.append(finding("body-changed", found, expected="the base's bits", where=checkpoint.path))
-    heads = _speech_heads(names)
-    if names and heads and not findings:
-        found = (
-            f"all {len(names):,} other tensors are the base's bits, {' and '.join(heads)} among them: "
-            "the text tables are the only thing that grew"
-        )
-        findings.append(finding("body-same", found, where=checkpoint.path))
+    total = len(body.changes) + len(body.missing)
+    if body.missing:
+        found = f"{len(body.missing):,} of the base's {total:,} other tensors are not in the file{_first(body.missing)}"
+        findings.append(finding("body-missing", found, where=where))
+    if bad := body.not_finite:
+        found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_first(bad)}"
+        findings.append(finding("body-not-finite", found, where=where))
+    if differing := [*body.named("changed"), *body.named("form")]:
+        found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_first(differing)}"
+        if not body.not_finite:
+            found += f"; together they moved by {body.distance:.2g} of their length"
+        findings.append(finding("body-changed", found, expected="the base's bits", where=where))
+    if findings or not body.changes:
+        return findings
+    if rounded := body.named("rounded"):
+        found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
+        return [finding("body-rounded", found, where=where)]
+    if heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
+        found = f"all {total:,} other tensors are the base's bits, {' and '.join(heads)} among them: "
+        findings.append(finding("body-same", found + "the text tables are the only thing that grew", where=where))
     return findings
 
 
-def _other_tensors(base: Checkpoint, family: Family) -> list[str]:
+def other_tensors(base: Checkpoint, family: Family) -> list[str]:
     """The base's tensors that are no text table, nor a second name for one."""
     tables = [info for point in family.graft_points if (info := base.tensors.get(point.tensor)) is not None]
     return [
@@ -52,30 +127,47 @@ def _other_tensors(base: Checkpoint, family: Family) -> list[str]:
     ]
 
 
-def _speech_heads(names: list[str]) -> list[str]:
-    """Heads that are no text head: through these the model speaks."""
-    return [name for name in names if name.endswith("_head.weight")]
-
-
-def _differing(base: Checkpoint, checkpoint: Checkpoint, names: list[str]) -> Iterator[str]:
-    total = sum(base.tensors[name].num_bytes for name in names)
-    with progress.task("comparing everything else with the base", total) as advance:
-        for name in names:
-            if not _same(base, checkpoint, name):
-                yield name
-            advance(base.tensors[name].num_bytes)
-
-
-def _same(base: Checkpoint, checkpoint: Checkpoint, name: str) -> bool:
+def _change(base: Checkpoint, checkpoint: Checkpoint, name: str) -> TensorChange:
     old, new = base.tensors[name], checkpoint.tensors[name]
-    if (old.dtype, old.shape) != (new.dtype, new.shape):
-        return False
-    if not (old.contiguous and new.contiguous):
-        return base.read(name, raw=True).tobytes() == checkpoint.read(name, raw=True).tobytes()
-    pairs = zip(base.raw(name), checkpoint.raw(name), strict=True)
-    return all(np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8)) for one, two in pairs)
+    if old.shape != new.shape:
+        return TensorChange(name, "form")
+    floats = old.dtype in FLOATS and new.dtype in FLOATS
+    if not floats and old.dtype != new.dtype:
+        return TensorChange(name, "form")
+    exact = same = True
+    moved = length = 0.0
+    for ours, theirs in side_by_side(flat_values(base, old), flat_values(checkpoint, new)):
+        equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
+        if not floats:
+            exact = exact and equal
+            continue
+        before = to_float32(ours, old.dtype).astype(np.float32, copy=False)
+        length += _squares(before)
+        if not equal:
+            exact = False
+            same = same and old.dtype != new.dtype and _is_rounded(before, theirs, new)
+            with np.errstate(over="ignore", invalid="ignore"):
+                moved += _squares(to_float32(theirs, new.dtype).astype(np.float32, copy=False) - before)
+    if exact:
+        return TensorChange(name, "same", 0.0, length)
+    if not floats:
+        return TensorChange(name, "form")
+    return TensorChange(name, "rounded" if same else "changed", moved, length)
 
 
-def _first(names: list[str]) -> str:
+def _is_rounded(before: NDArray[np.float32], theirs: Raw, new: TensorInfo) -> bool:
+    return bool(np.array_equal(from_float32(before, new.dtype).view(np.uint8), theirs.view(np.uint8)))
+
+
+def _squares(values: NDArray[np.float32]) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.dot(values, values))
+
+
+def _num_bytes(base: Checkpoint, names: list[str]) -> int:
+    return sum(base.tensors[name].num_bytes for name in names)
+
+
+def _first(names: list[str] | tuple[str, ...]) -> str:
     more = ", ..." if len(names) > _NAMED else ""
     return f" ({', '.join(names[:_NAMED])}{more})"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,19 +94,35 @@ def _statistic_findings(table: _Table, rows: Array) -> list[Finding]:
         found = f"new rows of {table.name} have length {norm:.3g} on average, base rows {table.base_norm:.3g}"
         expected = f"at most {_LARGEST_SCALE:.0f} times as long"
         findings.append(finding("new-rows-scale", found, expected=expected, where=table.where))
-    if len(rows) >= _FEWEST_FOR_STATISTICS and _shared(rows) < _SHARED_BY_CHANCE:
+    if looks_random(_shared(rows), len(rows)):
         found = f"the {len(rows):,} new rows of {table.name} look like independent random numbers"
         findings.append(finding("new-rows-random", found, where=table.where))
     return findings
 
 
+def shared_direction(total: NDArray[np.float64], power: float, num_rows: int) -> float:
+    """Squared length of the mean row, by what it would be for independent rows around zero.
+
+    `total` is the sum of all rows, `power` the sum of all squared values.
+    """
+    return float((total @ total) / max(power, 1e-30)) if num_rows else 0.0
+
+
+def looks_random(shared: float, num_rows: int) -> bool:
+    """Whether rows share no more than independent numbers would; of few rows nothing can be said."""
+    return num_rows >= _FEWEST_FOR_STATISTICS and shared < _SHARED_BY_CHANCE
+
+
 def _length(rows: NDArray[np.generic]) -> float:
     """Of an average row. In float64, since the square of a ruined value may not fit in float32."""
-    return float(np.linalg.norm(rows.astype(np.float64), axis=1).mean())
+    return float(np.sqrt(_squares(rows)).mean())
 
 
 def _shared(rows: Array) -> float:
-    """Squared length of the mean row, by what it would be for independent rows around zero."""
-    mean = rows.mean(axis=0, dtype=np.float64)
-    power = float((rows.astype(np.float64) ** 2).sum(axis=1).mean())
-    return float(len(rows) * (mean @ mean) / max(power, 1e-30))
+    return shared_direction(rows.sum(axis=0, dtype=np.float64), float(_squares(rows).sum()), len(rows))
+
+
+def _squares(rows: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Squared length of each row, without a copy of all rows in float64."""
+    floats: NDArray[np.floating[Any]] = rows.astype(np.float32, copy=False)
+    return np.asarray(np.einsum("ij,ij->i", floats, floats, dtype=np.float64))

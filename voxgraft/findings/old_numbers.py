@@ -44,6 +44,8 @@ class OldNumbers:
     learning_rate: Stated | None
     weight_decay: Stated | None
     steps: Stated | None
+    start_text: Stated | None = None
+    stop_text: Stated | None = None
 
 
 def read_old_numbers(path: Path) -> OldNumbers:
@@ -59,6 +61,8 @@ def read_old_numbers(path: Path) -> OldNumbers:
         learning_rate=reader.number(_RATE_KEYS),
         weight_decay=reader.number(_DECAY_KEYS),
         steps=reader.count(_STEP_KEYS),
+        start_text=reader.count(("gpt.start_text_token",)),
+        stop_text=reader.count(("gpt.stop_text_token",)),
     )
 
 

@@ -8,7 +8,7 @@ from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
 from voxgraft.families.stand_in import stand_in_parts
-from voxgraft.findings.old_numbers import Stated
+from voxgraft.findings.old_numbers import OldNumbers, Stated
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in, text_tables
 from voxgraft.graft_folder import ROWS_NAME, Graft
@@ -63,11 +63,13 @@ def row_size_findings(subject: Subject) -> list[Finding]:
 
 
 def config_findings(subject: Subject) -> list[Finding]:
-    """The old config's number against the tokenizer, and against the rows."""
+    """The old config's number against the tokenizer, and against the rows; and its start and stop."""
     old, family, tokenizer = subject.old, subject.family, subject.tokenizer
-    if old is None or family is None or old.pieces is None:
+    if old is None or family is None:
         return []
-    findings: list[Finding] = []
+    findings = _mark_findings(old, family)
+    if old.pieces is None:
+        return findings
     if tokenizer is not None:
         findings += _config_against(old.pieces, family, tokenizer.size, str(old.path))
     if subject.any_checkpoint is None:
@@ -80,6 +82,15 @@ def config_findings(subject: Subject) -> list[Finding]:
     found = f"{old.pieces.key} is {old.pieces.count:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
     return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{expected:,} rows", where=where)]
+
+
+def _mark_findings(old: OldNumbers, family: Family) -> list[Finding]:
+    """Start and stop of a text, which the model learnt on its own ids."""
+    pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
+    wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.count != own]
+    found = ", ".join(f"{stated.key} is {stated.count:,}" for stated, _ in wrong)
+    expected = ", ".join(f"{own:,}" for _, own in wrong)
+    return [finding("config-start-stop", found, expected=expected, where=old.path)] if wrong else []
 
 
 def graft_size_findings(subject: Subject) -> list[Finding]:

@@ -7,6 +7,9 @@ from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.families import stand_in
 from voxgraft.families.base import Family, GraftPoint
 
+MAX_ROWS = 1 << 20
+"""No tokenizer has more pieces. A hostile file can state any number, in a few bytes, and every row is looked at."""
+
 
 def is_stand_in(checkpoint: Checkpoint) -> bool:
     """Whether this is an encoder with a spectrogram decoder that only borrows the base's text table."""
@@ -20,6 +23,6 @@ def text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, Tens
         name = stand_in.STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
         info = checkpoint.tensors.get(name)
         rank = 1 if point.role == "head-bias" else 2
-        if info is not None and info.dtype in FLOATS and len(info.shape) == rank:
+        if info is not None and info.dtype in FLOATS and len(info.shape) == rank and info.shape[0] <= MAX_ROWS:
             tables[point] = info
     return tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from voxgraft.errors import Finding, VoxgraftError
@@ -12,7 +12,9 @@ from voxgraft.findings.body import body_findings
 from voxgraft.findings.file_contents import extra_findings, pickle_findings
 from voxgraft.findings.freezing import freeze_findings
 from voxgraft.findings.new_rows import new_row_findings
+from voxgraft.findings.optimizer import optimizer_findings
 from voxgraft.findings.prepared import prepared_id_findings, prepared_spelling_findings
+from voxgraft.findings.prepared_codes import prepared_code_findings
 from voxgraft.findings.rates import old_rate_findings, run_rate_findings
 from voxgraft.findings.sizes import base_size_findings, config_findings, graft_size_findings, row_size_findings
 from voxgraft.findings.subject import Subject
@@ -75,8 +77,10 @@ TOPICS = (
     Topic("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
     Topic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
     Topic("what else is in the checkpoint", ("checkpoint",), extra_findings),
+    Topic("optimizer state", ("checkpoint", "family"), optimizer_findings),
     Topic("text", ("texts", "spelling"), text_findings),
     Topic("prepared ids", ("prepared",), prepared_id_findings),
+    Topic("prepared codes", ("prepared", "family"), prepared_code_findings),
     Topic("spelling of the prepared data", ("prepared", "grown", "spelling"), prepared_spelling_findings),
     Topic("freezing in the old config", ("old",), freeze_findings),
     Topic("rates in the old config", ("old", "family"), old_rate_findings),
@@ -99,15 +103,15 @@ class Outcome:
         return sum(item.level == "error" for item in self.findings)
 
 
-def look_at(subject: Subject, *, data: bool = True) -> Outcome:
+def look_at(subject: Subject, *, data: bool = True, without: Collection[str] = ()) -> Outcome:
     """Look at every topic whose parts are there. One of our errors in a topic is a finding; the others go on.
 
-    Without `data` the training data is left to whoever opens it anyway.
+    Without `data` the training data is left to whoever opens it anyway; topics in `without` likewise.
     """
     findings = list(subject.findings)
     checked: list[str] = []
     not_checked: dict[str, str] = {}
-    for topic in TOPICS if data else [topic for topic in TOPICS if topic.name != DATA]:
+    for topic in [topic for topic in TOPICS if topic.name not in without and (data or topic.name != DATA)]:
         if missing := topic.missing(subject):
             not_checked[topic.name] = f"needs {' and '.join(missing)}"
             continue

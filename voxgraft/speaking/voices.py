@@ -5,7 +5,7 @@ Every recording is read and encoded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from voxgraft.corpus.npy import read_npy
 from voxgraft.errors import FileError
 from voxgraft.evaluating.wav import read_wav
 from voxgraft.families.base import Manner, voice_unknown
-from voxgraft.families.encoding import Clip, ClipEncoder
+from voxgraft.families.encoding import REFERENCE, Clip, ClipEncoder
 from voxgraft.files import is_file
 from voxgraft.settings import SpeakSettings
 from voxgraft.speaking.opening import Speakers
@@ -50,7 +50,7 @@ class Voices:
     def _asked(self, name: str) -> Voice:
         place = self.speakers.place
         own = place.family.voices(place.files)
-        if own:  # who has a table of voices takes on no other
+        if name in own or not place.family.imitates:
             return Voice(name, place.family.voice(place.files, name))
         if not is_file(Path(name)):
             raise voice_unknown(name, own, place.files.folder)
@@ -91,4 +91,8 @@ class Voices:
             place = self.speakers.place
             # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.
             self._encoder = place.family.encoder(place.files, self.speakers.all[-1].model)
-        return self._encoder.encode([resampled(samples, rate, self._encoder.sample_rate)])[0]
+        clip = self._encoder.encode([resampled(samples, rate, self._encoder.sample_rate)])[0]
+        if (wanted := self._encoder.reference_rate) is None:
+            return clip
+        longest = round(self._encoder.reference_seconds * wanted)
+        return replace(clip, voice={**clip.voice, REFERENCE: resampled(samples, rate, wanted)[:longest]})

@@ -1,4 +1,7 @@
-"""Reading a user's texts: strict UTF-8, one sentence per line, one normal form, each sentence once."""
+"""Reading a user's texts: strict UTF-8, one sentence per line, one normal form, each sentence once.
+
+The manifest of a dataset is a text too: what is said in its clips.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from pathlib import Path
 import regex
 
 from voxgraft.errors import TextError
-from voxgraft.files import read_lines
+from voxgraft.files import parse_json, read_lines
 
 _HEAP_OF_MARKS = regex.compile(r"\p{M}{64}")
 _SHORT_LINE = 1000
 """A line up to this length is composed quickly, whatever it holds."""
+MANIFEST_SUFFIX, MANIFEST_START = ".jsonl", '{"voxgraft_manifest"'
+"""How the manifest of a dataset is told from a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ def read_texts(paths: Iterable[Path]) -> Texts:
     seen: dict[str, None] = {}
     lines = renormalised = 0
     for path in paths:
-        for number, line in read_lines(path):
+        for number, line in _sentences(path):
             composed = _composed(line, number, path)
             lines += 1
             renormalised += composed != line
@@ -44,6 +49,24 @@ def read_texts(paths: Iterable[Path]) -> Texts:
         where = ", ".join(str(path) for path in paths)
         raise TextError("text-empty", f"{lines} lines, none with a letter", where=where)
     return Texts(tuple(seen), lines - len(seen), renormalised)
+
+
+def _sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text; of a dataset's manifest, what is said in the clips that are learnt from."""
+    lines = read_lines(path)
+    for number, line in lines:
+        if number == 1 and path.suffix == MANIFEST_SUFFIX and line.startswith(MANIFEST_START):
+            break
+        yield number, line
+    for number, line in lines:
+        clip = parse_json(line, f"{path}, line {number}")
+        text = clip.get("text") if isinstance(clip, dict) else None
+        if not isinstance(text, str):
+            raise TextError("text-manifest", f"line {number} says no text", where=path)
+        held_out = clip.get("split") not in (None, "train")
+        rejected = bool(clip.get("rejected")) and not clip.get("taken_back")
+        if text.strip() and not held_out and not rejected:
+            yield number, text.strip()
 
 
 def proof_corpus() -> Iterator[tuple[str, str]]:

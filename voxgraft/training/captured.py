@@ -6,9 +6,11 @@ device. Gradients are added up inside the recording, in the precision of the par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +52,7 @@ class Captured:
         self._weights = torch.zeros(3, device=device)
         self._losses = torch.zeros(3, device=device)
         self._recordings: dict[tuple[bool, Key], _Recording] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool, self._stream = torch.cuda.MemPool(), _new_stream(device)
         self._reached: list[bool] | None = None
 
     @property
@@ -76,6 +78,8 @@ class Captured:
     def rehearse(self, batch: PackedBatch) -> None:
         """Record a filled pack of the largest size, so that there is memory for all the smaller ones."""
         self._recordings.clear()
+        self._pool = torch.cuda.MemPool()  # what a larger one took is given back
+        torch.cuda.empty_cache()
         key = (True, tuple(tuple(value.shape) for value in tensors_of(batch)))
         self._recordings[key] = self._record(batch, first=True)
 
@@ -88,18 +92,28 @@ class Captured:
     def _record(self, batch: PackedBatch, first: bool) -> _Recording:
         device = self._losses.device
         kept = batch.to(device)
-        stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream, graph = self._stream, torch.cuda.CUDAGraph()
+        with _nothing_collected():
+            self._warm_up(kept)
+            # Another thread may be making the next step's batches, which is no part of this.
+            place = cast("Any", self._pool.id)  # torch's own hint knows only its other kind of handle
+            with torch.cuda.graph(graph, pool=place, stream=stream, capture_error_mode="thread_local"):
+                self._add_up(self._compute(kept), first)
+        return _Recording(graph, tensors_of(kept))
+
+    def _warm_up(self, kept: PackedBatch) -> None:
+        device, stream = self._losses.device, self._stream
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+        # In the memory of the recording, which comes after it: both passes then take no more room than one. Only what
+        # this thread asks for comes from there, so it must do the backward pass itself.
+        with (
+            torch.cuda.stream(stream),
+            torch.cuda.use_mem_pool(self._pool, device),
+            torch.autograd.set_multithreading_enabled(False),
+        ):
             self._compute(kept)  # compiles, and lets the libraries set themselves up
         torch.cuda.current_stream(device).wait_stream(stream)
         torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()  # a recording has memory of its own, and the first pass is over
-        graph = torch.cuda.CUDAGraph()
-        # Another thread may be making the next step's batches, which is no part of this.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._add_up(self._compute(kept), first)
-        return _Recording(graph, tensors_of(kept))
 
     def _compute(self, batch: PackedBatch) -> list[Tensor | None]:
         with self._around():
@@ -117,3 +131,18 @@ class Captured:
         else:
             for total, one in pairs:
                 total.add_(one)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Torch ends the process when the memory of an old recording is collected while a new one is being made."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

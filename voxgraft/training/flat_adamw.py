@@ -50,6 +50,8 @@ class FlatAdamW(torch.optim.Optimizer):
         """`copies` are the model's rounded copies of those parameters that have some."""
         super().__init__([dict(group) for group in groups], {"lr": 0.0, "betas": betas, "weight_decay": 0.0})
         self._rows = [_row(group["params"], copies) for group in self.param_groups]
+        moved = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._written = [*moved, *(copies[parameter] for parameter in moved if parameter in copies)]
         for group, row in zip(self.param_groups, self._rows, strict=True):
             moments = zip(row.parts(row.means), row.parts(row.squares), row.steps, strict=True)
             for parameter, (mean, square, step) in zip(group["params"], moments, strict=True):
@@ -81,6 +83,8 @@ class FlatAdamW(torch.optim.Optimizer):
             factor = (limit / (norm + BEGIN)).clamp(max=1.0) if limit else torch.ones_like(norm)
             factor = torch.where(fine, factor, torch.full_like(factor, float("nan")))
             self._move(group, row, factor, torch.where(fine, row.steps + moving, row.steps), moving)
+        # The kernel writes past torch's back, and who keeps a copy of a parameter looks at its version.
+        torch.autograd.graph.increment_version(self._written)
         return norms
 
     def _gather(self, group: Mapping[str, Any], row: _Row) -> Tensor:

@@ -98,6 +98,8 @@ class Loop:
         """The graft's own pieces in the order of their ids: shows whether a tokenizer only grew."""
         self.is_trained_graft = False
         """Whether the rows that the model was given come from an earlier training of the run."""
+        self.pack_tokens: int | None = None
+        """The size of packs that was found to fit, where none was given; a resumed run takes the same again."""
         self.begun = False
         """Whether step 0 is saved, with everything that is measured from it."""
         self.standing = Standing()
@@ -171,6 +173,7 @@ class Loop:
             "standing": asdict(self.standing),
             "scaler": self.stepper.scaler.state_dict(),
             "world_size": self.stepper.group.world_size,
+            "pack_tokens": self.pack_tokens,
         }
 
     def write(self, kind: str, step: int, **values: Any) -> None:

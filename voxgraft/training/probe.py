@@ -35,27 +35,25 @@ class Room:
     """Bytes for passes, beside weights and optimizer."""
 
     def pack_tokens(self, longest: int, most: int) -> int:
-        """The largest pack up to `most`; an error where not even the longest clip fits."""
+        """The largest pack up to `most` that should fit, and never less than the longest clip."""
         fits = int((self.available - self.fixed) / self.per_position)
-        if fits < longest:
-            found = f"room for packs of {max(0, fits):,} positions, and the longest clip has {longest:,}"
-            raise ConfigError("memory-too-small", found, expected=f"at least {longest:,}")
-        rounded = fits // ROUND * ROUND
-        return min(most, rounded if rounded >= longest else fits)
+        return min(most, max(longest, fits // ROUND * ROUND))
 
 
 def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int:
-    """Give a stepper the largest packs that there is room for, up to one pack a step; tells how large they are.
+    """Give a stepper the largest packs that there is room for, up to one pack a step and process; tells how large.
 
     `known` is what was found before: after a resume packs are the same again, and with them every rounding.
     """
-    longest = stream.longest[0]
-    most = stepper.options.tokens_per_step + longest
-    size = known or find_room(stepper, stream).pack_tokens(longest, most)
+    longest, processes = stream.longest[0], stepper.group.world_size
+    wanted = stepper.options.tokens_per_step
+    most = wanted + longest if processes == 1 else max(longest, wanted // processes)
+    if not _runs(stepper, stream, longest):
+        found = f"no room for one pass over the longest clip, of {longest:,} positions"
+        raise ConfigError("memory-too-small", found, expected="room for it")
+    room = None if known else find_room(stepper, stream)
+    size = known or (room.pack_tokens(longest, most) if room else longest)
     while not _runs(stepper, stream, size):
-        if size == longest:
-            found = f"no room for one pass over the longest clip, of {longest:,} positions"
-            raise ConfigError("memory-too-small", found, expected="room for it")
         size = max(longest, int(size * SMALLER) // ROUND * ROUND)
     return size
 
@@ -76,10 +74,13 @@ def _runs(stepper: Stepper, stream: Stream, size: int) -> bool:
     return fits
 
 
-def find_room(stepper: Stepper, stream: Stream) -> Room:
-    """Measure passes of two lengths. On several devices the smallest room counts for all."""
+def find_room(stepper: Stepper, stream: Stream) -> Room | None:
+    """Measure passes of two lengths; None where they do not fit. Of several devices the smallest room counts."""
     device = stepper.trained.model.device
-    shorter, longer = (_bytes_of(stepper, _items(stepper, stream, length)) for length in LENGTHS)
+    measured = _measured(stepper, stream)
+    if stepper.group.any(not measured, device) if stepper.group.world_size > 1 else not measured:
+        return None
+    shorter, longer = measured
     per_position = (longer[1] - shorter[1]) / (longer[0] - shorter[0])
     held = torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
@@ -91,6 +92,15 @@ def find_room(stepper: Stepper, stream: Stream) -> Room:
         distributed.all_reduce(found, distributed.ReduceOp.MIN)
     fixed, slope, room = found.tolist()
     return Room(int(-fixed), -slope, int(room))
+
+
+def _measured(stepper: Stepper, stream: Stream) -> list[tuple[int, int]]:
+    try:
+        return [_bytes_of(stepper, _items(stepper, stream, length)) for length in LENGTHS]
+    except torch.OutOfMemoryError:
+        return []
+    finally:
+        torch.cuda.empty_cache()
 
 
 def _allowed(device: torch.device, total: int) -> int:

@@ -76,6 +76,7 @@ def go_on(loop: Loop, *, fresh: bool = False, from_step: int | None = None) -> i
     loop.stepper.scaler.load_state_dict(state.values["scaler"])
     loop.standing = _standing(state, found)
     loop.begun = _has_begun(loop, state.step)
+    loop.pack_tokens = state.values.get("pack_tokens")
     for item in loaded.findings:
         loop.write("finding", state.step, **item.to_json())
     for change in [*found, *_changed_rates(found, state, loop), *_forgotten(state, loop)]:

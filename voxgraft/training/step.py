@@ -157,10 +157,15 @@ class Stepper:
     def rehearse(self, items: Sequence[Item]) -> None:
         """Both passes over a pack of the largest size, for nothing: to see whether there is memory for it."""
         batch = self.ahead.largest(items)
-        if self.captured is None or batch.order.is_cuda:
-            self.try_pass(batch)
-        else:
+        if self.captured is not None and not batch.order.is_cuda:
             self.captured.rehearse(batch)
+            with torch.no_grad(), self._gate():  # as a validation has it beside what was recorded
+                self._summed(batch.to(self.trained.model.device))
+        elif self.base is not None and self.group.world_size == 1:
+            self._gradients(items)
+            self.optimizer.zero_grad(set_to_none=True)
+        else:
+            self.try_pass(batch)
 
     def try_pass(self, batch: PackedBatch) -> None:
         """Both passes over a pack, for nothing: to see what they take."""

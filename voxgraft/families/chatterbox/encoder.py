@@ -23,6 +23,8 @@ PROMPT_SECONDS = 6
 class T3Encoder(ClipEncoder):
     """Voice encoder and speech tokenizer of a base folder."""
 
+    reference_rate = 24_000
+
     def __init__(self, voice: VoiceEncoder, tokenizer: SpeechTokenizer) -> None:
         self.voice, self.tokenizer = voice, tokenizer
 

@@ -19,6 +19,8 @@ from voxgraft.files import existing_folder, is_file
 if TYPE_CHECKING:
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
+    from voxgraft.families.sounding import Vocoder
+    from voxgraft.families.stock import StockProgram
     from voxgraft.nn.sampling import Sampling
 
 
@@ -167,6 +169,22 @@ class Chatterbox(Family):
         from voxgraft.families.chatterbox.describing import describe
 
         return describe(files, rows)
+
+    def stock(self) -> StockProgram:
+        from voxgraft.families.chatterbox.stock import ChatterboxProgram
+
+        return ChatterboxProgram()
+
+    def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
+        from voxgraft.families.chatterbox.conditions import BUILT_IN, CONDITIONS_NAME, read_built_in
+
+        path = files.folder / CONDITIONS_NAME
+        return {BUILT_IN: read_built_in(path)} if is_file(path) else {}
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+        from voxgraft.families.chatterbox.vocoder import S3GenVocoder
+
+        return S3GenVocoder.find(files.folder, device)
 
     def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None

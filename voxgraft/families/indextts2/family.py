@@ -19,6 +19,7 @@ from voxgraft.files import existing_folder, is_file
 if TYPE_CHECKING:
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
+    from voxgraft.families.stock import StockProgram
     from voxgraft.nn.sampling import Sampling
 
 
@@ -160,6 +161,11 @@ class IndexTTS2(Family):
         from voxgraft.families.indextts2.describing import describe
 
         return describe(files)
+
+    def stock(self) -> StockProgram:
+        from voxgraft.families.indextts2.stock import IndexProgram
+
+        return IndexProgram()
 
     def configured_pieces(self, config: Path) -> int | None:
         pieces = section_of(settings_of(config), "gpt", config).get("number_text_tokens")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
     from voxgraft.families.sounding import Vocoder
+    from voxgraft.families.stock import StockProgram
     from voxgraft.nn.sampling import Sampling
 
 CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
@@ -57,6 +58,7 @@ class Tiny(Family):
     }
     code_hz: ClassVar[float] = 25.0
     loss_weights: ClassVar[tuple[float, float]] = (0.1, 1.0)
+    imitates: ClassVar[bool] = False
     licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
 
     def files(self, folder: Path) -> BaseFiles:
@@ -125,6 +127,11 @@ class Tiny(Family):
             SideFile((CARD_NAME,), (), "what the base was made from, and its scores"),
         )
         return Description("built-in", self.languages, sides)
+
+    def stock(self) -> StockProgram:
+        from voxgraft.families.tiny.stock import TinyProgram
+
+        return TinyProgram()
 
     def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None

@@ -1,0 +1,126 @@
+"""How well clips are cut: films whose truth is known, through `data import`'s own functions and by cue times alone.
+
+    python -m benchmarks.cutting --films 4 --sentences 120
+
+For each edge of a clip: how far it is from the edge of the speech; how many sentences lost sound; how much of a
+neighbour is in a clip; which sentences are in two clips.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.made_film import RATE_HZ, Film, make_film
+from voxgraft.importing.cleaning import clean_cues
+from voxgraft.importing.cutting import Cut, cut_cues
+from voxgraft.importing.edges import CutOptions
+from voxgraft.importing.rolling import unrolled
+from voxgraft.importing.subtitles import parse_subtitles
+from voxgraft.importing.tape import Tape
+from voxgraft.normalising import normaliser_of
+
+CLIPPED_SECONDS = 0.01
+BLOCK = 48_000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was measured over some films."""
+
+    clips: int = 0
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    """Distances of the cuts from the edges of the speech, in seconds; above 0 is outside."""
+    clipped: int = 0
+    bled: int = 0
+    said_twice: int = 0
+    lost: int = 0
+    sentences: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def row(self, name: str) -> str:
+        edges = np.abs(np.array([*self.starts, *self.ends])) * 1000
+        figures = f"{np.median(edges):>7.0f} {np.percentile(edges, 95):>7.0f} {edges.max():>7.0f}"
+        counts = f"{self.clipped:>8} {self.bled:>8} {self.said_twice:>10} {self.lost:>6}"
+        return f"{name:<28} {self.sentences:>9} {self.clips:>6} {figures} {counts}"
+
+
+def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[Cut]:
+    """Clips of a film, as `data import` makes them or by nothing but the captions' times."""
+    cues = parse_subtitles(film.srt(), ".srt", "film.srt").cues
+    cues, _ = clean_cues(cues, "am", "film.srt")
+    tape = Tape((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
+    if by_cues_alone:
+        for cue in cues:
+            tape.hear_until(cue.end, cue.start - 1.0)
+            yield Cut(tape.samples(cue.start, cue.end), cue.start, cue.end, cue.text, (cue,))
+        return
+    cues, _ = unrolled(cues, "film.srt")
+    yield from cut_cues(tape, cues, options)
+
+
+def measure(film: Film, cuts: list[Cut], into: Outcome) -> None:
+    """Compare clips with what was really said."""
+    numbers = {caption_line: caption.said for caption_line, caption in zip(_lines(film), film.captions, strict=True)}
+    found: Counter[int] = Counter()
+    normalise = normaliser_of("am").normalise
+    for cut in cuts:
+        into.clips += 1
+        into.rejected.update(cut.reasons)
+        inside = sorted({number for cue in cut.cues for number in numbers[cue.line]})
+        text = normalise(cut.text).text
+        for number, sentence in enumerate(film.said):
+            found[number] += text.count(normalise(sentence.text).text) if number in inside or not inside else 0
+        if not inside:
+            continue
+        first, last = film.said[inside[0]], film.said[inside[-1]]
+        into.starts.append(first.start - cut.start)
+        into.ends.append(cut.end - last.end)
+        into.clipped += (cut.start > first.start + CLIPPED_SECONDS) + (cut.end < last.end - CLIPPED_SECONDS)
+        others = [sentence for number, sentence in enumerate(film.said) if number not in inside]
+        into.bled += any(min(cut.end, other.end) - max(cut.start, other.start) > CLIPPED_SECONDS for other in others)
+    into.sentences += len(film.said)
+    into.lost += sum(found[number] == 0 for number in range(len(film.said)))
+    texts = Counter(normalise(sentence.text).text for sentence in film.said)
+    shown = " | ".join(normalise(cut.text).text for cut in cuts)
+    into.said_twice += sum(max(0, shown.count(text) - times) for text, times in texts.items())
+
+
+def _lines(film: Film) -> Iterator[int]:
+    """The line of each caption's times in the subtitle file."""
+    line = 1
+    for caption in film.captions:
+        yield line + 1
+        line += 3 + len(caption.text.split("\n"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--films", type=int, default=4)
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    columns = "   median    95 %     max  clipped    bled  said twice   lost"
+    print(f"{'edges in ms':<28} {'sentences':>9} {'clips':>6}{columns}")
+    margins = CutOptions()
+    for rolling in (False, True):
+        ours, plain, bare = Outcome(), Outcome(), Outcome()
+        for number in range(asked.films):
+            film = make_film(asked.sentences, asked.seed + number, rolling=rolling)
+            measure(film, list(cuts_of(film, margins)), ours)
+            measure(film, list(cuts_of(film, CutOptions(lead=0.0, tail=0.0))), bare)
+            measure(film, list(cuts_of(film, margins, by_cues_alone=True)), plain)
+        kind = "rolling captions" if rolling else "timed captions"
+        print(ours.row(f"{kind}, import"))
+        print(bare.row(f"{kind}, no margins"))
+        print(plain.row(f"{kind}, cue times"))
+        print(f"  rejected by import: {dict(ours.rejected)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Phone errors along the way from a ruined body back to its base, on the tiny base: the curve, and the chosen point.
+
+    python benchmarks/repair_curve.py                          as in docs/log.md
+    python benchmarks/repair_curve.py --steps 20 --sentences 4  a minute, for trying the script
+
+The whole body is trained on Amharic alone at a high rate, with no replay and no bound: the mistake that loses English.
+What training leaves is diagnosed, then repaired with `--choose` over many points. Everything runs through the verbs.
+Prints JSON; with --picture it also draws the curve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
+from voxgraft.config import merged_values
+from voxgraft.demo.keyboard import Keyboard
+from voxgraft.demo.plan import changes, steps_changes
+from voxgraft.diagnosing.looking import look
+from voxgraft.merged_folder import MERGED_NAME
+from voxgraft.repair import RepairResult, repair
+from voxgraft.settings import DemoSettings
+
+LANGUAGE = "am"
+
+
+def main() -> None:
+    options = _options()
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="repair-curve-") as folder:
+        began = time.monotonic()
+        keyboard = _trained(Path(folder), options.steps, options.rate)
+        trained_seconds = time.monotonic() - began
+        left = keyboard.run.path / MERGED_NAME
+        tuned, tokenizer = left / keyboard.files.checkpoint.name, left / keyboard.files.tokenizer.name
+        base = keyboard.files.folder
+        found = look(DiagnoseSettings(checkpoint=tuned, base=base, tokenizer=tokenizer, report=False))
+        began = time.monotonic()
+        result = repair(
+            RepairSettings(
+                checkpoint=tuned,
+                base=base,
+                tokenizer=tokenizer,
+                output=Path(folder) / "repaired.safetensors",
+                choose=True,
+                only=("body",),
+                points=tuple(number / options.points for number in range(options.points + 1)),
+                language=LANGUAGE,
+                sentences=options.sentences,
+            )
+        )
+        heard_seconds = time.monotonic() - began
+        document = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "steps": options.steps,
+            "body_rate": options.rate,
+            "sentences": options.sentences,
+            "body_distance": found.distance,
+            "verdict": found.verdict.to_json(),
+            "points": [one.to_json() for one in result.tried],
+            "chosen": result.repairs.share,
+            "training_seconds": round(trained_seconds, 1),
+            "choosing_seconds": round(heard_seconds, 1),
+        }
+        if options.picture:
+            options.picture.write_bytes(_picture(result, found.distance or 0.0))
+    print(json.dumps(document, indent=2))
+
+
+def _trained(folder: Path, steps: int, rate: float) -> Keyboard:
+    """The whole body at a high rate, and nothing of the old languages beside the new one."""
+    keyboard = Keyboard(folder)
+    train: dict[str, Any] = {
+        "mode": "merged",
+        "full_body": True,
+        "body_rate": rate,
+        "kl_weight": 0.0,
+        "interpolate": [1.0],
+        "retention_bound": 100.0,
+    }
+    usual = merged_values(changes(DemoSettings(folder=folder)), steps_changes(steps))
+    keyboard.new(merged_values(usual, {"data": {"self_replay": 0}, "train": train}))
+    keyboard.graft()
+    keyboard.prepare()
+    keyboard.train()
+    return keyboard
+
+
+def _picture(result: RepairResult, distance: float) -> bytes:
+    import io
+
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from voxgraft.pictures import COLOURS, DOTS_PER_INCH, PALE, STYLE
+
+    names = {"en": "English", "fr": "French", LANGUAGE: "Amharic, the new language"}
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
+        axes = figure.subplots()
+        shares = [one.share for one in result.tried]
+        for colour, language in zip(COLOURS, result.tried[0].errors, strict=False):
+            errors = [100 * one.errors[language] for one in result.tried]
+            axes.plot(shares, errors, marker="o", markersize=3.5, color=colour, label=names.get(language, language))
+        assert result.repairs.share is not None
+        axes.axvline(result.repairs.share, color=PALE, linestyle="--", label=f"chosen: {result.repairs.share:g}")
+        axes.set_title(f"from the base (0) to a body that moved by {distance:.0%} of its length (1)")
+        axes.set_xlabel("point")
+        axes.set_ylabel("phone error, %")
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=4, borderaxespad=0)
+        stream = io.BytesIO()
+        figure.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        return stream.getvalue()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--points", type=int, default=10, help="steps from the base to the tuned body")
+    parser.add_argument("--sentences", type=int, default=24, help="of each language, at each point")
+    parser.add_argument("--folder", type=Path, help="where temporary files go")
+    parser.add_argument("--picture", type=Path, help="file for the curve as PNG")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

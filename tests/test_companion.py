@@ -1,0 +1,297 @@
+"""Companions: real processes that are really killed and really hang; a clear error each time, no orphan, and the next call works."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.checkpoint_files import saved
+from tests.made_once import MadeOnce
+from tests.speaking_grafts import spoken
+from tests.whole_runs import error_of
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.cli.app import run as run_cli
+from voxgraft.companions.places import PLACES_VARIABLE, found_environment
+from voxgraft.companions.process import Companion
+from voxgraft.evaluating.wav import wav_bytes
+from voxgraft.families import family
+from voxgraft.families.chatterbox.conditions import read_built_in
+from voxgraft.families.chatterbox.vocoder import S3GenVocoder
+
+WORKER = Path(__file__).parent / "fake_worker.py"
+PATIENCE_SECONDS = 20
+
+
+def companion(*arguments: str, **changed: float) -> Companion:
+    return Companion("fake", [sys.executable, str(WORKER), *arguments], **changed)  # type: ignore[arg-type]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def gone(*pids: int) -> bool:
+    """Whether processes end, given some time."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(is_running, pids))
+
+
+def signed(path: Path) -> list[int]:
+    """The processes that a waiting worker names."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        if path.is_file() and len(words := path.read_text().split()) == 2:
+            return [int(word) for word in words]
+        time.sleep(0.02)
+    raise AssertionError("the worker never began")
+
+
+def test_arrays_come_back_bit_for_bit_whatever_the_worker_prints() -> None:
+    worker = companion()
+    sent: dict[str, np.ndarray[Any, Any]] = {
+        "a": np.arange(300_000, dtype=np.float32).reshape(300, 1000),
+        "b": np.array([[-1], [2**40]], dtype=np.int64),
+    }
+    for text in ("ሰላም", "again"):
+        answer = worker.ask("echo", sent, text=text)
+        assert answer["text"] == text
+        assert np.array_equal(answer["a"], sent["a"] * 2)
+        assert np.array_equal(answer["b"], sent["b"] * 2)
+    pid = worker.pid
+    assert pid == answer["pid"]
+    worker.close()
+    assert pid is not None
+    assert gone(pid)
+
+
+def test_an_error_of_the_stock_program_is_told_and_the_same_worker_goes_on() -> None:
+    worker = companion()
+    error = error_of(lambda: worker.ask("fail"))
+    assert error.code == "companion-failed"
+    assert "ValueError: the stock program cannot do that" in error.finding.found
+    pid = worker.pid
+    assert worker.ask("echo")["pid"] == pid
+    worker.close()
+
+
+def test_a_worker_that_is_killed_in_the_middle_is_a_clear_error_and_the_next_call_works(tmp_path: Path) -> None:
+    worker, sign = companion(), tmp_path / "sign"
+
+    def kill() -> None:
+        os.kill(signed(sign)[0], signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    error = error_of(lambda: worker.ask("wait", sign=str(sign)))
+    assert error.code == "companion-died"
+    assert "SIGKILL" in error.finding.found
+    assert "try again" in error.finding.cure
+    assert gone(*signed(sign))  # its child too
+    assert worker.ask("echo", text="well again")["text"] == "well again"
+    worker.close()
+
+
+def test_a_worker_that_crashes_leaves_its_last_words_in_the_error() -> None:
+    worker = companion()
+    error = error_of(lambda: worker.ask("die"))
+    assert error.code == "companion-died"
+    assert "SIGSEGV" in error.finding.found
+    assert "these are its last words" in error.finding.where
+    assert worker.pid is None
+    assert worker.ask("echo")["pid"]
+    worker.close()
+
+
+def test_a_worker_that_hangs_is_ended_with_its_children_and_the_next_call_works(tmp_path: Path) -> None:
+    worker, sign = companion(), tmp_path / "sign"
+    worker.hello()
+    worker.answer_seconds = 1.5
+    error = error_of(lambda: worker.ask("wait", sign=str(sign)))
+    assert error.code == "companion-hung"
+    assert "1.5 seconds" in error.finding.found
+    assert gone(*signed(sign))
+    worker.answer_seconds = 60
+    assert worker.ask("echo", text="next")["text"] == "next"
+    worker.close()
+
+
+def test_a_worker_that_died_while_nobody_asked_is_started_again() -> None:
+    worker = companion()
+    first = worker.ask("echo")["pid"]
+    os.kill(first, signal.SIGKILL)
+    assert gone(first)
+    assert worker.ask("echo")["pid"] != first
+    worker.close()
+
+
+@pytest.mark.parametrize(("how", "code"), [("broken", "companion-died"), ("noise", "companion-broken")])
+def test_an_environment_that_cannot_start_says_why(how: str, code: str) -> None:
+    worker = companion(how)
+    error = error_of(worker.hello)
+    assert error.code == code
+    assert worker.pid is None
+    if how == "broken":
+        assert "No module named 'chatterbox'" in error.finding.where
+    assert error_of(Companion("fake", ["/nowhere/python"]).hello).code == "companion-broken"
+
+
+@pytest.mark.parametrize("how", ["killed", "at its end"])
+def test_no_worker_outlives_the_program_that_started_it(how: str, tmp_path: Path) -> None:
+    sign = tmp_path / "sign"
+    ask = (
+        f"worker.ask('wait', sign={str(sign)!r})"
+        if how == "killed"
+        else f"open({str(sign)!r}, 'w').write(f\"{{worker.ask('echo')['pid']}} 1\")"
+    )
+    code = f"import sys; from voxgraft.companions.process import Companion; worker = Companion('fake', [sys.executable, {str(WORKER)!r}]); {ask}"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=WORKER.parent.parent)
+    own = signed(sign)[0]
+    if how == "killed":
+        parent.kill()
+    assert parent.wait(PATIENCE_SECONDS) == (-signal.SIGKILL if how == "killed" else 0)
+    assert gone(*(signed(sign) if how == "killed" else [own]))  # what the worker had started goes too
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "companions"
+    monkeypatch.setenv(PLACES_VARIABLE, str(folder))
+    return folder
+
+
+def make_fake(places: Path) -> None:
+    card = {
+        "format": "voxgraft-companion-1",
+        "name": "chatterbox",
+        "python": sys.executable,
+        "worker": str(WORKER),
+        "arguments": [],
+    }
+    (places / "chatterbox").mkdir(parents=True)
+    (places / "chatterbox" / "companion.json").write_text(json.dumps(card))
+
+
+def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_is_asked_for(
+    made_once: MadeOnce, places: Path, tmp_path: Path
+) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    base = tmp_path / "base"
+    base.mkdir()
+    for path in run.base.iterdir():
+        (base / path.name).hardlink_to(path)
+    words = ("ሰላም", f"--run={run.path}", f"--base={base}", "--max-seconds=0.4", "--pause=0")
+    assert error_of(lambda: spoken(*words, f"--output={tmp_path / 'x.wav'}")).code == "no-waveform-end"
+    make_fake(places)
+    assert error_of(lambda: spoken(*words, f"--output={tmp_path / 'x.wav'}")).code == "no-waveform-end"  # half an S3Gen
+    _complete(base / "s3gen.pt")
+    recording = tmp_path / "me.wav"
+    tone = np.sin(2 * np.pi * 150 * np.arange(32_000) / 16_000) * 0.2
+    recording.write_bytes(wav_bytes(tone.astype(np.float32), 16_000))
+    result = spoken(*words, f"--voice={recording}", f"--output={tmp_path / 'me.wav-out.wav'}")
+    assert _pitch(tmp_path / "me.wav-out.wav", len(result.said[0].pieces[0].codes)) == pytest.approx(440, rel=0.02)
+    no_voice = error_of(
+        lambda: spoken(*words, f"--output={tmp_path / 'y.wav'}")
+    )  # a held-out clip has no sound of its own
+    assert no_voice.code == "companion-voice"
+    _write_conditions(base / "conds.pt")
+    result = spoken(*words, f"--output={tmp_path / 'built-in.wav'}")
+    assert result.said[0].voice.name == "built-in"
+    assert _pitch(tmp_path / "built-in.wav", len(result.said[0].pieces[0].codes)) == pytest.approx(220, rel=0.02)
+    again = spoken(*words, f"--voice={recording}", f"--codes={tmp_path / 'codes.json'}")  # recordings still lend theirs
+    assert again.said[0].voice.name == "me.wav"
+
+
+def _complete(path: Path) -> None:
+    """Give a file of the speech tokenizer alone the names of the other parts."""
+    with open_checkpoint(path) as checkpoint:
+        tensors = {name: np.asarray(checkpoint.read(name)) for name in checkpoint.tensors}
+    path.unlink()
+    more = {"flow.x": np.zeros(1, np.float32), "mel2wav.x": np.zeros(1, np.float32)}
+    saved({name: torch.from_numpy(value) for name, value in {**tensors, **more}.items()}, path)
+
+
+def _write_conditions(path: Path) -> None:
+    part = {
+        "speaker_emb": torch.nn.functional.normalize(torch.rand(1, 256)),
+        "clap_emb": None,
+        "cond_prompt_speech_tokens": torch.randint(0, 6561, (1, 150)),
+        "cond_prompt_speech_emb": None,
+        "emotion_adv": torch.full((1, 1, 1), 0.5),
+    }
+    gen = {
+        "prompt_token": torch.zeros(1, 4, dtype=torch.long),
+        "embedding": torch.zeros(1, 192),
+        "prompt_feat_len": None,
+    }
+    torch.save({"t3": part, "gen": gen}, path)
+
+
+def _pitch(path: Path, num_codes: int) -> float:
+    with wave.open(str(path)) as file:
+        assert file.getframerate() == 24_000
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(float)
+    assert len(samples) == 960 * num_codes
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), 1 << 18))
+    return float(spectrum.argmax() * 24_000 / (1 << 18))
+
+
+def test_the_built_in_voice_is_read_without_running_the_pickle(tmp_path: Path) -> None:
+    _write_conditions(tmp_path / "conds.pt")
+    clip = read_built_in(tmp_path / "conds.pt")
+    assert clip.voice["speaker"].shape == (256,)
+    assert clip.voice["prompt"].shape == (150,)
+    condition = family("chatterbox").condition(clip)
+    assert condition.speaker.dtype == np.float32
+    (tmp_path / "conds.pt").write_bytes(b"PK\x03\x04 cut off")
+    assert error_of(lambda: read_built_in(tmp_path / "conds.pt")).finding.cure
+
+
+def test_an_environment_of_somebody_else_is_taken_only_if_it_answers(
+    places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    (empty / "bin").mkdir(parents=True)
+    (empty / "bin" / "python").symlink_to(sys.executable)
+    assert run_cli(["companion", "chatterbox", "--environment", str(empty)]) == 2  # has no chatterbox-tts
+    assert "companion-died" in capsys.readouterr().err
+    assert found_environment("chatterbox") is None
+    assert run_cli(["companion", "indextts2"]) == 2
+    assert "--checkout" in capsys.readouterr().err
+    assert S3GenVocoder.find(tmp_path) is None
+
+
+def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
+    places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["companion", "chatterbox", "--pip-flags=--no-index", "--pip-flags=--find-links=/nowhere"]
+    assert run_cli(words) == 2
+    told = capsys.readouterr().err
+    assert "companion-install" in told
+    assert "No matching distribution" in told
+    assert found_environment("chatterbox") is None
+    assert (places / "chatterbox" / "install.log").is_file()
+
+
+def test_a_made_companion_is_shown_with_its_packages(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_fake(places)
+    assert run_cli(["companion", "chatterbox", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["versions"] == {"fake": "1"}
+    assert told["made"] is False

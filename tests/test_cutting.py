@@ -1,0 +1,116 @@
+"""Clips are cut in pauses: no word is clipped, none is in two clips, and what cannot be cut well is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.cutting import Outcome, cuts_of, measure
+from tests.films import film
+from voxgraft.importing.activity import pauses_of, speech_frames, threshold_of
+from voxgraft.importing.cues import Cue
+from voxgraft.importing.cutting import NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cut_cues
+from voxgraft.importing.edges import CutOptions
+from voxgraft.importing.media import Samples
+from voxgraft.importing.tape import Tape, levels_of
+
+RATE = 16_000
+
+
+@pytest.mark.parametrize("rolling", [False, True], ids=["timed captions", "rolling captions"])
+def test_no_word_of_a_film_is_clipped_and_no_sentence_is_in_two_clips(rolling: bool) -> None:
+    made = film(rolling=rolling)
+    ours, plain = Outcome(), Outcome()
+    measure(made, list(cuts_of(made, CutOptions())), ours)
+    measure(made, list(cuts_of(made, CutOptions(), by_cues_alone=True)), plain)
+    assert (ours.clipped, ours.bled, ours.said_twice, ours.lost) == (0, 0, 0, 0)
+    assert np.percentile(np.abs([*ours.starts, *ours.ends]), 95) <= 0.16
+    assert plain.clipped > 5, "the film is too easy to show anything"
+
+
+def _speech(*parts: float, seed: int = 1) -> Samples:
+    """Noise that is loud and soft in turn, beginning with soft, for so many seconds each."""
+    chance = np.random.default_rng(seed)
+    pieces = [
+        chance.normal(0, 0.2 if place % 2 else 0.001, round(seconds * RATE)) for place, seconds in enumerate(parts)
+    ]
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def _cut(samples: Samples, cues: list[Cue], options: CutOptions | None = None) -> list[Cut]:
+    blocks = (samples[at : at + RATE] for at in range(0, len(samples), RATE))
+    return list(cut_cues(Tape(blocks, RATE), cues, options or CutOptions()))
+
+
+def test_pauses_are_found_to_the_frame() -> None:
+    levels = levels_of(_speech(0.5, 1.0, 0.4, 1.0, 0.5), RATE)
+    found = pauses_of(speech_frames(levels, threshold_of(levels)), 0.0)
+    edges = [edge for pause in found for edge in (pause.start, pause.end)]
+    assert edges == pytest.approx([0, 0.5, 1.5, 1.9, 2.9, 3.4], abs=0.011)
+
+
+def test_silence_alone_holds_no_speech() -> None:
+    levels = levels_of(np.zeros(RATE, np.float32), RATE)
+    assert not speech_frames(levels, threshold_of(levels)).any()
+
+
+def test_edges_move_to_the_pause_and_keep_margins() -> None:
+    (cut,) = _cut(_speech(1.0, 2.0, 1.0), [Cue(1.3, 2.7, "words.")])
+    assert (cut.start, cut.end) == pytest.approx((0.9, 3.15), abs=0.02)
+
+
+def test_neighbours_share_a_short_pause_at_its_middle() -> None:
+    one, two = _cut(_speech(1.0, 2.0, 0.14, 2.0, 1.0), [Cue(1, 3.3, "one."), Cue(3.3, 5.2, "two.")])
+    assert one.end == pytest.approx(3.07, abs=0.02)
+    assert two.start == pytest.approx(3.07, abs=0.02)
+
+
+def test_short_subtitles_are_joined_and_speakers_are_kept_apart() -> None:
+    sound = _speech(1.0, 0.6, 0.3, 2.0, 0.3, 2.0, 1.0)
+    cues = [Cue(1, 1.6, "no."), Cue(1.9, 3.9, "come here."), Cue(4.2, 6.2, "why.", speaker="B")]
+    assert [cut.text for cut in _cut(sound, cues)] == ["no. come here.", "why."]
+
+
+def test_a_sentence_over_two_subtitles_becomes_one_clip() -> None:
+    sound = _speech(1.0, 2.0, 0.3, 2.0, 0.3, 2.0, 1.0)
+    cues = [Cue(1, 3, "when it rains"), Cue(3.3, 5.3, "we stay."), Cue(5.6, 7.6, "Go.")]
+    assert [cut.text for cut in _cut(sound, cues)] == ["when it rains we stay.", "Go."]
+
+
+def test_a_long_subtitle_is_parted_where_sentences_and_pauses_agree() -> None:
+    sound = _speech(1.0, 4.0, 0.4, 4.0, 0.4, 4.0, 1.0)
+    text = "One sentence here. Two sentence here. Six sentence here."
+    cuts = _cut(sound, [Cue(1, 13.8, text)], CutOptions(longest=9.0))
+    assert [cut.text for cut in cuts] == ["One sentence here. Two sentence here.", "Six sentence here."]
+    assert [len(cut.samples) / RATE for cut in cuts] == pytest.approx([8.65, 4.25], abs=0.1)
+
+
+def test_a_long_subtitle_that_cannot_be_parted_is_kept_whole_and_rejected() -> None:
+    (cut,) = _cut(_speech(1.0, 12.0, 1.0), [Cue(1, 13, "no mark and no pause")], CutOptions(longest=9.0))
+    assert TOO_LONG in cut.reasons
+    assert len(cut.samples) > 11 * RATE
+
+
+def test_voices_at_once_and_silence_are_rejected() -> None:
+    sound = _speech(1.0, 3.0, 4.0)
+    cuts = _cut(sound, [Cue(1, 4, "one voice."), Cue(1.2, 3.8, "another."), Cue(6.0, 7.4, "nobody.")])
+    assert all(OVERLAPPING in cut.reasons for cut in cuts[:2])
+    assert NO_SPEECH in cuts[-1].reasons
+
+
+def test_memory_is_bounded_however_long_the_recording_is() -> None:
+    """An hour with a subtitle every minute: never more than half a minute of it is kept."""
+    minute = _speech(2.0, 3.0, 55.0)
+    most = 0
+    tape = Tape((minute[at : at + RATE] for _ in range(60) for at in range(0, len(minute), RATE)), RATE)
+    cues = [Cue(60 * at + 2.0, 60 * at + 5.0, "x.") for at in range(60)]
+    for count, cut in enumerate(cut_cues(tape, cues, CutOptions()), 1):
+        most = max(most, tape.num_kept)
+        assert len(cut.samples) == pytest.approx(3.25 * RATE, abs=0.03 * RATE), count
+    assert most < 30 * RATE
+
+
+def test_times_alone_are_kept_where_that_is_asked_for() -> None:
+    options = CutOptions(lead=0, tail=0, refine=False)
+    (cut,) = _cut(_speech(1.0, 2.0, 1.0), [Cue(1.3, 2.7, "words.")], options)
+    assert (cut.start, cut.end) == (1.3, 2.7)

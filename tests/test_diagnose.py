@@ -1,0 +1,75 @@
+"""`diagnose`: the right verdict for every damage that we know, and none for checkpoints that only look odd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.check_files import extended_sentencepiece, saved, state_of
+from tests.damaged_checkpoints import DAMAGED, HEALTHY, INDEX, T3, Damage, Ground, Maker, make_ground
+from voxgraft.checkup_settings import DiagnoseSettings
+from voxgraft.diagnosing.looking import Diagnosis, look
+from voxgraft.families.random_base import make_random_base
+from voxgraft.families.random_values import RandomSize
+
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
+
+@pytest.fixture(scope="module")
+def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
+    return {name: make_ground(name, tmp_path_factory.mktemp(name)) for name in (T3, INDEX)}
+
+
+def diagnosed(ground: Ground, **settings: Any) -> Diagnosis:
+    return look(DiagnoseSettings(base=ground.base.folder, report=False, **settings))
+
+
+def codes(found: Diagnosis) -> set[str]:
+    return {item.code for item in found.findings}
+
+
+@pytest.mark.parametrize("case", DAMAGED, ids=lambda case: f"{case.family}: {case.name}")
+def test_every_damage_gets_its_verdict(case: Damage, grounds: dict[str, Ground], tmp_path: Path) -> None:
+    ground = grounds[case.family]
+    found = diagnosed(ground, **case.make(ground, tmp_path))
+    assert found.verdict.word == case.word, found.verdict
+    assert case.says in found.verdict.sentence
+    assert set(case.codes) <= codes(found)
+    assert found.verdict.commands
+    assert not list(tmp_path.glob("**/canary"))
+
+
+@pytest.mark.parametrize(("name", "family", "make"), HEALTHY, ids=[name for name, *_ in HEALTHY])
+def test_a_sound_checkpoint_raises_no_alarm(
+    name: str, family: str, make: Maker, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[family]
+    found = diagnosed(ground, **make(ground, tmp_path))
+    assert found.verdict.word == "RESUME", found.verdict
+    assert not [item for item in found.findings if item.level == "error"]
+    warnings = {item.code for item in found.findings if item.level == "warning"}
+    assert warnings <= ({"body-changed"} if "merged" in name else set())
+
+
+def test_every_case_stands_in_the_manual_with_its_verdict() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "diagnosing.md").read_text(encoding="utf-8")
+    rows = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
+    for case in DAMAGED:
+        assert f"| {case.word} |" in rows[case.name]
+        assert all(f"`{code}`" in rows[case.name] for code in case.codes)
+
+
+def test_24_001_rows_for_24_000_pieces_are_right(tmp_path: Path) -> None:
+    base = make_random_base(INDEX, tmp_path / "base", size=RandomSize(8, 1, 12_000))
+    tokenizer = extended_sentencepiece(base.tokenizer, tmp_path / "grown.model", 24_000)
+    state = state_of(base)
+    for name in ("text_embedding.weight", "text_head.weight", "text_head.bias"):
+        new = 0.03 + 0.02 * torch.randn(12_000, *state[name].shape[1:])
+        state[name] = torch.cat([state[name][:-1], new, state[name][-1:]])
+    path = saved(tmp_path / "latest.pth", state)
+    found = look(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
+    assert found.verdict.word == "RESUME", found.verdict
+    assert "24,001 rows for 24,000 pieces is right" in "".join(item.found for item in found.findings)

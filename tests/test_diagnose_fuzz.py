@@ -1,0 +1,143 @@
+"""Hostile and damaged checkpoints: each is diagnosed or refused with a code, none is run, and no repair is half written.
+
+A hundred and sixty by themselves; ten thousand with `pytest tests/test_diagnose_fuzz.py --fuzz 63`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
+from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
+from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
+from voxgraft.codes import CATALOGUE
+from voxgraft.diagnosing.looking import look
+from voxgraft.diagnosing.report import report_html
+from voxgraft.errors import VoxgraftError
+from voxgraft.repair import repair
+
+SAFETENSORS_MUTANTS, TORCH_MUTANTS = 120, 40
+REPAIRED = 8
+"""One of so many mutants that can be repaired is: it takes as long as several others."""
+WORDS = {"RESUME", "REPAIR", "START FRESH"}
+Mutate = Callable[[bytes, random.Random], tuple[bytes, str]]
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence", "ignore::RuntimeWarning")
+
+
+@pytest.fixture
+def times(request: pytest.FixtureRequest) -> float:
+    return max(1.0, float(request.config.getoption("--fuzz")))
+
+
+@pytest.fixture(scope="module")
+def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
+    return {name: make_ground(name, tmp_path_factory.mktemp(name)) for name in (T3, INDEX)}
+
+
+def in_pickle(data: bytes, rng: random.Random) -> tuple[bytes, str]:
+    made, how = pickle_mutations.edited(zip_mutations.record(data, "data.pkl"), rng)
+    return zip_mutations.with_record(data, "data.pkl", made), how
+
+
+TORCH: tuple[Mutate, ...] = (
+    in_pickle,
+    in_pickle,
+    zip_mutations.lying,
+    zip_mutations.damaged_tail,
+    byte_mutations.damaged,
+)
+SAFETENSORS: tuple[Mutate, ...] = (
+    safetensors_mutations.lying,
+    safetensors_mutations.edited_header,
+    safetensors_mutations.lying_length,
+    byte_mutations.damaged,
+)
+
+
+def outcome(ground: Ground, path: Path, output: Path | None) -> str:
+    """The verdict; what is to be repaired is, where there is an output."""
+    name: Any = ground.name
+    found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, family=name, report=False))
+    assert found.verdict.word in WORDS
+    assert {item.code for item in found.findings} <= CATALOGUE.keys()
+    report_html(found, None)
+    if found.verdict.word == "REPAIR" and output is not None:
+        settings = RepairSettings(checkpoint=path, base=ground.base.folder, output=output, body=0.5)
+        try:
+            repair(settings)
+        except VoxgraftError:
+            assert not output.exists()
+        for left in output.parent.glob("new*"):
+            left.unlink()
+    return found.verdict.word
+
+
+def outcomes(ground: Ground, original: Path, mutations: tuple[Mutate, ...], count: int, folder: Path) -> Counter[str]:
+    data, found = original.read_bytes(), Counter[str]()
+    path, output = folder / f"mutant{original.suffix}", folder / "new.safetensors"
+    for seed in range(count):
+        rng = random.Random(seed)
+        made, how = rng.choice(mutations)(data, rng)
+        path.write_bytes(made)
+        try:
+            found[outcome(ground, path, None if seed % REPAIRED else output)] += 1
+        except VoxgraftError as error:
+            found[CATALOGUE[error.code].area] += 1
+        assert sorted(os.listdir(folder)) == sorted({path.name, original.name}), how
+    return found
+
+
+def test_damaged_safetensors_are_diagnosed_or_refused(grounds: dict[str, Ground], times: float, tmp_path: Path) -> None:
+    ground = grounds[T3]
+    found = outcomes(
+        ground, ground.write(tmp_path, ground.grown()), SAFETENSORS, int(times * SAFETENSORS_MUTANTS), tmp_path
+    )
+    assert found["START FRESH"] > 0
+    assert found["RESUME"] + found["REPAIR"] > 0
+
+
+def test_damaged_torch_files_with_an_optimizer_are_diagnosed_or_refused(
+    grounds: dict[str, Ground], times: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ground = grounds[INDEX]
+    state = ground.grown()
+    kept = adam(state, ground.tables, masked=0, free=2, pieces=ground.pieces)
+    beside = {"optimizer": kept, "scheduler": {"last_epoch": 2}, "step": 2, "rng": torch.get_rng_state()}
+    found = outcomes(ground, ground.write(tmp_path, state, **beside), TORCH, int(times * TORCH_MUTANTS), tmp_path)
+    assert found["START FRESH"] > 0
+    assert found["REPAIR"] > 0
+
+
+def test_code_in_a_pickle_is_told_and_never_run(
+    grounds: dict[str, Ground], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ground = grounds[INDEX]
+    optimizer = {"state": {0: {"step": Evil(), "exp_avg": Evil()}}, "param_groups": [{"lr": Evil()}]}
+    path = ground.write(tmp_path, ground.grown(), optimizer=optimizer, scheduler=Evil(), step=Evil())
+    assert outcome(ground, path, tmp_path / "new.safetensors") == "REPAIR"
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_table_of_a_trillion_rows_in_a_few_bytes_takes_neither_time_nor_memory(
+    grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[INDEX]
+    state = ground.grown()
+    for name in ground.tables:
+        width = state[name].shape[1:]
+        state[name] = torch.zeros(1).expand(1 << 40, *width)
+    state["final_norm.weight"] = torch.zeros(1).expand(1 << 44)
+    path = tmp_path / "vast.pth"
+    torch.save(state, path)
+    found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, report=False))
+    assert found.verdict.word == "START FRESH"

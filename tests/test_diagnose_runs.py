@@ -1,0 +1,111 @@
+"""`diagnose` on runs of our own, and what it leaves: a report, a picture, JSON, an exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
+from tests.made_once import MadeOnce
+from voxgraft.checkup_settings import DiagnoseSettings
+from voxgraft.cli import run as run_command
+from voxgraft.diagnose import JSON_NAME, PICTURE_NAME, REPORT_NAME, DiagnoseResult, diagnose
+from voxgraft.errors import VoxgraftError
+
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
+
+def of_run(path: Path) -> DiagnoseResult:
+    return diagnose(DiagnoseSettings(checkpoint=path, report=False))
+
+
+def test_a_trained_run_is_resumed(made_once: MadeOnce) -> None:
+    run = made_once.trained_run("chatterbox")
+    found = of_run(run.path).found
+    assert found.verdict.word == "RESUME", found.verdict
+    assert found.verdict.commands == (f"voxgraft train {run.path}",)
+    assert "2 saved steps" in found.what or "saved steps" in found.what
+    assert not [item for item in found.findings if item.level == "error"]
+
+
+def test_a_run_whose_newest_step_is_damaged_goes_on_from_the_one_before(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    newest = run.folder.step(run.steps[-1])
+    biggest = max(newest.iterdir(), key=lambda path: path.stat().st_size)
+    biggest.write_bytes(biggest.read_bytes()[:-8])
+    before = run.steps[-1]
+    found = of_run(run.path).found
+    assert found.verdict.word == "RESUME"
+    assert f"step {before} is whole" in found.verdict.reason
+    assert "step-damaged" in {item.code for item in found.findings}
+
+
+def test_a_run_without_any_whole_step_starts_fresh(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    for step in list(run.steps):
+        (run.folder.step(step) / "manifest.json").unlink()
+    found = of_run(run.path).found
+    assert found.verdict.word == "START FRESH"
+    assert found.verdict.commands == (f"voxgraft train {run.path} --fresh",)
+
+
+def test_a_run_on_another_base_starts_fresh(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox")
+    other = made_once.base("chatterbox", seed=7)
+    found = diagnose(DiagnoseSettings(checkpoint=run.path, base=other.folder, report=False)).found
+    assert found.verdict.word == "START FRESH"
+    assert "base-other" in {item.code for item in found.findings}
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    return make_ground(INDEX, tmp_path_factory.mktemp("ground"))
+
+
+def test_the_report_has_the_verdict_the_command_and_a_picture(ground: Ground, tmp_path: Path) -> None:
+    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.3))
+    wanted = DiagnoseSettings(
+        checkpoint=path, base=ground.base.folder, tokenizer=ground.tokenizer, output=tmp_path / "report"
+    )
+    result = diagnose(wanted)
+    page = (tmp_path / "report" / REPORT_NAME).read_text(encoding="utf-8")
+    assert "REPAIR" in page
+    assert "voxgraft repair" in page
+    assert "<script>" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert (tmp_path / "report" / PICTURE_NAME).read_bytes().startswith(b"\x89PNG")
+    document = json.loads((tmp_path / "report" / JSON_NAME).read_text(encoding="utf-8"))
+    assert document["verdict"]["word"] == "REPAIR"
+    assert document["body_distance"] == pytest.approx(0.3, rel=1e-3)
+    assert result.exit_code == 1
+    with pytest.raises(VoxgraftError, match="file-exists"):
+        diagnose(wanted)
+
+
+def test_a_name_with_markup_in_it_is_only_a_name(ground: Ground, tmp_path: Path) -> None:
+    path = ground.write(tmp_path, ground.grown())
+    odd = tmp_path / "<script>alert(1)<&.pth"
+    shutil.move(path, odd)
+    diagnose(DiagnoseSettings(checkpoint=odd, base=ground.base.folder, output=tmp_path / "report"))
+    assert "<script>alert" not in (tmp_path / "report" / REPORT_NAME).read_text(encoding="utf-8")
+
+
+def test_the_command_line_prints_json_and_exits_by_the_verdict(
+    ground: Ground, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = ground.write(tmp_path, ground.grown())
+    words = ["diagnose", str(path), "--base", str(ground.base.folder), "--tokenizer", str(ground.tokenizer)]
+    assert run_command([*words, "--no-report", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["verdict"]["word"] == "RESUME"
+    assert {table["tensor"] for table in printed["rows"]} == set(ground.tables)
+    assert run_command([*words, "--no-report"]) == 0
+    assert "RESUME: nothing is wrong with it" in capsys.readouterr().out
+
+
+def test_without_a_base_it_says_what_it_needs(ground: Ground, tmp_path: Path) -> None:
+    with pytest.raises(VoxgraftError, match="--base"):
+        diagnose(DiagnoseSettings(checkpoint=ground.write(tmp_path, ground.grown()), report=False))

@@ -1,0 +1,125 @@
+"""Downloading: every file from a hub with its hash, going on where it broke off; without a network, what to put where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fake_hub import FakeHub, running
+from tests.made_once import MadeOnce
+from voxgraft.downloading.catalogue import BASES
+from voxgraft.families import family
+
+REPOSITORY = "ResembleAI/chatterbox"
+CHUNK_BYTES = 10 << 20
+"""What huggingface_hub takes at once: less than that is fetched again."""
+
+
+def cli(words: list[str], cwd: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(cwd / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "voxgraft", *words], cwd=cwd, capture_output=True, text=True, env=environment
+    )
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def files(made_once: MadeOnce) -> dict[str, bytes]:
+    """What the repository holds: a random base under the published names, and a file that nobody needs."""
+    base = made_once.base("chatterbox").folder
+    held = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()}
+    large = np.random.default_rng(0).bytes(3 * CHUNK_BYTES)
+    return {**held, "s3gen.pt": large, "conds.pt": b"a voice", "t3_turbo.safetensors": b"another model"}
+
+
+def test_a_base_comes_whole_with_hashes_and_goes_on_where_it_broke_off(files: dict[str, bytes], tmp_path: Path) -> None:
+    with running({REPOSITORY: files}) as hub:
+        hub.breaks_after = 2 * CHUNK_BYTES
+        for _ in range(2):  # a client that does not go on by itself does so in the second call
+            done = cli(["download", "chatterbox-multilingual", "base", "--json"], tmp_path, hub.address)
+            if done.returncode == 0:
+                break
+        assert done.returncode == 0, done.stderr
+        assert hub.breaks_after is None
+        assert any("s3gen.pt bytes=" in one for one in hub.asked)  # not from the beginning again
+        _check_whole(done, files, tmp_path / "base")
+        _check_nothing_is_fetched_twice_and_a_changed_file_is_noticed(hub, tmp_path)
+
+
+def _check_whole(done: subprocess.CompletedProcess[str], files: dict[str, bytes], folder: Path) -> None:
+    wanted = [file.place for file in BASES["chatterbox-multilingual"].files]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*wanted, "download.json"])
+    assert all((folder / name).read_bytes() == files[name] for name in wanted)
+    card = json.loads((folder / "download.json").read_text(encoding="utf-8"))
+    assert card["files"].keys() == set(wanted)
+    assert told(done)["licence"].startswith("MIT")
+    family("chatterbox").files(folder)
+
+
+def _check_nothing_is_fetched_twice_and_a_changed_file_is_noticed(hub: FakeHub, folder: Path) -> None:
+    path = folder / "base" / "ve.pt"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(bytes(data))
+    hub.asked.clear()
+    done = cli(["download", "chatterbox-multilingual", "base"], folder, hub.address)
+    assert done.returncode == 2
+    assert "download-hash" in done.stderr
+    assert "ve.pt" in done.stderr
+    assert not [one for one in hub.asked if "resolve" in one]
+
+
+def test_a_repository_that_lacks_a_file_says_which(files: dict[str, bytes], tmp_path: Path) -> None:
+    del files["s3gen.pt"]
+    with running({REPOSITORY: files}) as hub:
+        done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, hub.address)
+    assert done.returncode == 2
+    assert "download-missing" in done.stderr
+    assert "s3gen.pt" in done.stderr
+    assert not (tmp_path / "base").exists()
+
+
+def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:
+    (tmp_path / "models" / "indextts2").mkdir(parents=True)
+    (tmp_path / "models" / "indextts2" / "bpe.model").write_bytes(b"by hand")
+    done = cli(["download", "indextts2"], tmp_path, "http://127.0.0.1:9")
+    assert done.returncode == 1
+    for word in (
+        "hub-unreachable",
+        "gpt.pth",
+        "facebook/w2v-bert-2.0",
+        "w2v-bert-2.0/model.safetensors",
+        "semantic_codec/model.safetensors",
+        "s2mel.pth",
+        "bilibili",
+        "are free",
+    ):
+        assert word in done.stdout
+    assert "->  bpe.model" not in done.stdout  # that one is there
+    listed = cli(["download", "indextts2", "--list", "--optional", "--json"], tmp_path, "http://127.0.0.1:9")
+    assert listed.returncode == 0
+    there = {one["place"]: one["there"] for one in told(listed)["files"]}
+    assert there["bpe.model"] is True
+    assert there["gpt.pth"] is False
+    assert "qwen0.6bemo4-merge/" in there
+    assert not (tmp_path / "models" / "indextts2" / ".download").exists()
+
+
+def test_every_published_base_names_the_files_that_its_family_looks_for() -> None:
+    for base in BASES.values():
+        places = {file.place for file in base.files}
+        kind = family(base.family)
+        assert places & set(kind.checkpoint_names)
+        assert places & set(kind.tokenizer_names)
+        assert all(file.about_bytes > 0 and file.what for file in base.files)

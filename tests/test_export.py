@@ -1,0 +1,287 @@
+"""Exports for the stock programs: every name, shape and bit held against the base; whole or absent; under stated terms."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from tests.made_once import MadeOnce
+from tests.whole_runs import WholeRun, error_of
+from voxgraft import asking
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.cli.flags import CommandLine, read_command_line
+from voxgraft.cli.layers import resolve
+from voxgraft.cli.verbs import VERBS
+from voxgraft.export import ExportResult, export
+from voxgraft.families import family
+from voxgraft.families.opening import open_model
+from voxgraft.graft_folder import open_graft
+from voxgraft.nn.adapter import merged_weight
+from voxgraft.nn.peft_format import load_peft
+from voxgraft.peft_folder import read_peft_folder
+from voxgraft.settings import ExportSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+
+TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
+FAMILIES = ("chatterbox", "indextts2", "tiny")
+
+
+def settings_of(*words: object) -> ExportSettings:
+    line = cast(CommandLine, read_command_line(["export", *map(str, words)], VERBS))
+    return cast(ExportSettings, resolve(line))
+
+
+def exported(*words: object) -> ExportResult:
+    return export(settings_of(*words))
+
+
+def bits(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    with open_checkpoint(path) as checkpoint:
+        return {name: checkpoint.read(name, raw=True) for name in checkpoint.tensors}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def run(request: pytest.FixtureRequest, made_once: MadeOnce) -> WholeRun:
+    return made_once.trained_run(request.param)
+
+
+@pytest.fixture(scope="module")
+def pair(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("export") / run.family_name
+    result = exported(run.path, f"--to={run.family_name}", f"--output={output}", *TERMS)
+    assert result.exit_code == 0
+    return output
+
+
+def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_changed(run: WholeRun, pair: Path) -> None:
+    kind = family(run.family_name)
+    base, grown = kind.files(run.base), kind.files(pair / "grown")
+    graft = open_graft(run.folder.graft)
+    before, after = bits(base.checkpoint), bits(grown.checkpoint)
+    assert list(before) == list(after)
+    pieces, spare = graft.card.base_pieces, kind.spare_rows
+    tables = {point.tensor for point in kind.graft_points}
+    for name, values in before.items():
+        if name not in tables:
+            assert np.array_equal(values, after[name])
+            continue
+        assert after[name].shape[0] == values.shape[0] + graft.card.num_rows
+        assert np.array_equal(after[name][:pieces], values[:pieces])
+        assert np.array_equal(after[name][pieces : len(after[name]) - spare], graft.rows[name])
+        assert np.array_equal(after[name][len(after[name]) - spare :], values[pieces:])
+    assert grown.tokenizer.read_bytes() == graft.tokenizer.data
+
+
+def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_open_gate(
+    run: WholeRun, pair: Path
+) -> None:
+    kind = family(run.family_name)
+    model = open_model(kind, kind.files(pair / "grown"))
+    gate = load_peft(model, read_peft_folder(run.folder.graft / "adapter"))
+    merged = bits(kind.files(pair / "merged").checkpoint)
+    grown = bits(kind.files(pair / "grown").checkpoint)
+    changed = {name for name in merged if not np.array_equal(merged[name], grown[name])}
+    layers = dict(model.named_modules())
+    assert changed == {f"{name}.weight" for name in model.adapter_layers()}
+    for name in sorted(changed)[:3]:
+        layer = cast(Any, layers[name.removesuffix(".weight")])
+        assert torch.equal(torch.from_numpy(merged[name]), merged_weight(layer).detach())
+    assert not gate.on
+    card = json.loads((pair / "export.json").read_text(encoding="utf-8"))
+    assert card["checkpoints"]["merged"]["changed"] == len(changed)
+    assert card["checkpoints"]["grown"]["changed"] == 0
+    assert card["checkpoints"]["grown"]["exact"] is True
+
+
+def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_base(run: WholeRun, pair: Path) -> None:
+    kind = family(run.family_name)
+    size = open_graft(run.folder.graft).tokenizer.size
+    for part in ("grown", "merged"):
+        files = kind.files(pair / part)
+        model = open_model(kind, files)
+        assert model.state_dict()[kind.graft_points[0].tensor].shape[0] == size + kind.spare_rows
+        assert open_tokenizer(files.tokenizer).size == size
+        for name, path in kind.stock().folder(kind.files(run.base), size).beside.items():
+            inside = pair / part / name
+            assert inside.is_dir() or inside.stat().st_ino == path.stat().st_ino  # linked: no room taken
+
+
+def test_the_config_of_indextts2_states_the_number_of_pieces_and_nothing_else_changes(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.trained_run("indextts2")
+    base = tmp_path / "base"
+    shutil.copytree(run.base, base)
+    text = (base / "config.yaml").read_text(encoding="utf-8").replace("gpt:\n", "gpt:  # sizes\n")
+    (base / "config.yaml").write_text(text, encoding="utf-8")
+    exported(run.path, "--to=indextts2", f"--base={base}", "--parts=grown", f"--output={tmp_path / 'out'}")
+    old, new = ((folder / "config.yaml").read_text(encoding="utf-8") for folder in (base, tmp_path / "out" / "grown"))
+    pieces = open_graft(run.folder.graft).tokenizer.size
+    assert yaml.safe_load(new)["gpt"]["number_text_tokens"] == pieces
+    differing = [(a, b) for a, b in zip(old.splitlines(), new.splitlines(), strict=True) if a != b]
+    assert len(differing) == 1
+    assert "number_text_tokens" in differing[0][0]
+    tables = bits(tmp_path / "out" / "grown" / "gpt.pth")
+    assert len(tables["text_embedding.weight"]) == pieces + 1  # one row more, which no text uses
+
+
+def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.trained_run("indextts2")
+    exported(run.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}")
+    stub = tmp_path / "stub" / "indextts"
+    stub.mkdir(parents=True)
+    (stub / "__init__.py").write_text("")
+    (stub / "infer_v2.py").write_text(
+        "class IndexTTS2:\n    def __init__(self, cfg_path, model_dir):\n        self.at = cfg_path\n"
+    )
+    texts = ["ሰላም ለዓለም።", "ቤት፣ ውሃ፤ ዳቦ፧", "ሀ", "ሰላም፡፡ ነው፡ትልቅ", "hello ሰላም «ወንድም»", "ሰላም:: ነው"]
+    code = "import json, sys; from load import load, prepared; print(json.dumps([[prepared(t) for t in json.loads(sys.argv[1])], load('am').at, load('en').at]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(texts)],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'out'}:{tmp_path / 'stub'}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    given, new, old = json.loads(done.stdout)
+    assert (Path(new).parent.name, Path(old).parent.name) == ("merged", "grown")
+    kind = family("indextts2")
+    spelling = Spelling.of(
+        kind, open_tokenizer(kind.files(run.base).tokenizer), open_graft(run.folder.graft).tokenizer, "am"
+    )
+    for text, step in zip(texts, given, strict=True):
+        assert not set(step) & set("።፣፤፧፡")
+        assert spelling.prepare(step) == spelling.prepare(text)
+
+
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+def test_load_py_is_sound_python_that_names_the_new_size(made_once: MadeOnce, tmp_path: Path, name: str) -> None:
+    run = made_once.trained_run(name)
+    exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
+    text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
+    ast.parse(text)
+    assert str(open_graft(run.folder.graft).tokenizer.size) in text
+    assert '"am"' in text
+    assert len([line for line in text.splitlines() if len(line) > 120]) == 0
+
+
+def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("indextts2")
+    result = exported(run.path, "--to=indextts2", "--dtype=bf16", f"--output={tmp_path / 'out'}", *TERMS)
+    kind = family("indextts2")
+    base = kind.files(run.base)
+    for part in ("grown", "merged"):
+        path = kind.files(tmp_path / "out" / part).checkpoint
+        assert result.card["checkpoints"][part]["exact"] is False
+        assert path.stat().st_size < 0.6 * base.checkpoint.stat().st_size
+        loaded = torch.load(path, weights_only=True)
+        stored = torch.load(base.checkpoint, weights_only=True)
+        name = "mel_head.weight"
+        assert torch.equal(loaded[name], stored[name].to(torch.bfloat16))
+        open_model(kind, kind.files(tmp_path / "out" / part))
+    assert "exact" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8").replace("rounded", "")
+
+
+def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: WholeRun, tmp_path: Path) -> None:
+    peft, graft = tmp_path / "peft", tmp_path / "graft"
+    exported(run.path, "--to=peft", f"--output={peft}", *TERMS)
+    exported(run.path, "--to=graft", f"--output={graft}", *TERMS)
+    own = run.folder.graft
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (peft / name).read_bytes() == (own / "adapter" / name).read_bytes()
+    assert read_peft_folder(peft).layers
+    assert open_graft(graft).card == open_graft(own).card
+    for folder in (peft, graft):
+        page = (folder / "README.md").read_text(encoding="utf-8")
+        assert "CC-BY-4.0" in page
+        assert "written, all speakers" in page
+        assert family(run.family_name).licence in page
+    assert not list(graft.rglob("*.pth"))
+
+
+def test_a_graft_by_itself_is_exported_with_its_base(run: WholeRun, tmp_path: Path, pair: Path) -> None:
+    words = (run.folder.graft, f"--to={run.family_name}", f"--base={run.base}", f"--output={tmp_path / 'out'}")
+    exported(*words)
+    kind = family(run.family_name)
+    for part in ("grown", "merged"):
+        name = kind.files(pair / part).checkpoint.name
+        assert (tmp_path / "out" / part / name).read_bytes() == (pair / part / name).read_bytes()
+
+
+def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.trained_run("chatterbox")
+    silent = exported(run.path, "--to=graft", f"--output={tmp_path / 'open'}")
+    assert [item.code for item in silent.findings] == ["terms-not-stated"]
+    assert "not stated" in (tmp_path / "open" / "README.md").read_text(encoding="utf-8")
+    asked: list[str] = []
+
+    def tell(lines: object, question: str) -> str:
+        asked.append(question)
+        return "CC0" if "licence" in question else "they are my own words"
+
+    with asking.answering(lambda lines, question: True, tell):
+        told = exported(run.path, "--to=graft", f"--output={tmp_path / 'told'}")
+    assert not told.findings
+    assert len(asked) == 2
+    terms = json.loads((tmp_path / "told" / "terms.json").read_text(encoding="utf-8"))
+    assert (terms["data_licence"], terms["consent"], terms["accepted"]) == ("CC0", "they are my own words", True)
+
+
+def test_what_does_not_pass_check_is_not_exported_and_nothing_is_left_behind(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    rows = run.folder.graft / "rows.safetensors"
+    data = bytearray(rows.read_bytes())
+    data[-4:] = np.float32(np.nan).tobytes()
+    rows.write_bytes(bytes(data))
+    error = error_of(lambda: exported(run.path, "--to=chatterbox", f"--output={tmp_path / 'out'}"))
+    assert error.finding.level == "error"
+    assert error.finding.cure
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_an_export_onto_another_base_is_refused(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox")
+    other = made_once.base("chatterbox", seed=7).folder
+    error = error_of(
+        lambda: exported(run.folder.graft, "--to=chatterbox", f"--base={other}", f"--output={tmp_path / 'out'}")
+    )
+    assert error.code == "base-other"
+    assert not (tmp_path / "out").exists()
+
+
+def test_kinds_that_cannot_be_made_are_refused_by_name(made_once: MadeOnce, tmp_path: Path) -> None:
+    run, fresh = made_once.trained_run("indextts2"), made_once.whole_run("indextts2")
+    out = f"--output={tmp_path / 'out'}"
+    assert error_of(lambda: exported(run.path, "--to=chatterbox", out)).code == "export-kind"
+    assert error_of(lambda: exported(run.path, "--to=indextts2", "--drop-in", out)).code == "export-kind"
+    assert error_of(lambda: exported(fresh.path, "--to=peft", out)).code == "adapter-missing"
+    assert error_of(lambda: exported(run.base, "--to=graft", out)).code == "export-subject"
+    (tmp_path / "out").mkdir()
+    assert error_of(lambda: exported(run.path, "--to=graft", out)).code == "file-exists"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_untrained_graft_and_missing_parts_are_told(made_once: MadeOnce, tmp_path: Path) -> None:
+    fresh = made_once.whole_run("indextts2")
+    result = exported(fresh.path, "--to=indextts2", f"--output={tmp_path / 'out'}", "--parts=merged", *TERMS)
+    assert [item.code for item in result.findings] == ["export-untrained", "export-part-missing"]
+    assert "s2mel.pth" in result.findings[1].found
+    assert "not yet" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,147 @@
+"""A drop-in: a folder of the base's own size, in which ids that the new language never uses carry its pieces."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.made_once import MadeOnce
+from tests.shared import shared
+from tests.speaking_models import prompts
+from tests.test_export import bits, exported, settings_of
+from tests.whole_runs import error_of
+from voxgraft.exporting.drop_in import make_drop_in
+from voxgraft.exporting.sources import open_source
+from voxgraft.families import family
+from voxgraft.families.chatterbox.text import ChatterboxFront
+from voxgraft.families.layout import lay_out
+from voxgraft.families.model import SpeechModel, hidden_states, pack
+from voxgraft.families.opening import open_model
+from voxgraft.families.random_base import make_random_base
+from voxgraft.graft import graft
+from voxgraft.graft_folder import open_graft
+from voxgraft.new import new
+from voxgraft.run_settings import TokenizerSettings
+from voxgraft.settings import GraftSettings, NewSettings
+from voxgraft.spelling import Spelling
+from voxgraft.tokenizers import open_tokenizer
+
+TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
+SENTENCES = ["ሰላም ለዓለም።", "ቤቱ ትልቅ ነው፣ ውሃውም ቀዝቃዛ", "hello ሰላም"]
+
+
+def stock_ids(tokenizer: Path, text: str) -> list[int]:
+    """What the package makes of a text whose tag is typed in front, where no language is given."""
+    front = ChatterboxFront()
+    return open_tokenizer(tokenizer).encode(front.prepare(front.clean(text), None))
+
+
+def make_run(base: Path, path: Path, pieces: int) -> Path:
+    new(NewSettings(run=path, base=base, language="am", texts=(TEXTS,)))
+    chosen = TokenizerSettings(pieces=pieces)
+    graft(GraftSettings(run=path, base=base, language="am", texts=(TEXTS,), tokenizer=chosen))
+    return path
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Narrow, with the published number of rows."""
+    folder = tmp_path_factory.mktemp("drop-in") / "base"
+    make_random_base("chatterbox", folder, size="small", seed=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(base: Path) -> Path:
+    return make_run(base, base.parent / "run", 40)
+
+
+@pytest.fixture(scope="module")
+def dropped(run: Path) -> Path:
+    result = exported(run, "--to=chatterbox", "--drop-in")
+    assert result.folder == run / "export" / "chatterbox-drop-in"
+    return result.folder
+
+
+def test_a_drop_in_has_the_names_shapes_and_rows_of_the_base_and_needs_no_loader(base: Path, dropped: Path) -> None:
+    kind = family("chatterbox")
+    before, after = bits(kind.files(base).checkpoint), bits(kind.files(dropped).checkpoint)
+    assert {name: value.shape for name, value in before.items()} == {name: value.shape for name, value in after.items()}
+    card = json.loads((dropped / "export.json").read_text(encoding="utf-8"))
+    taken = sorted(card["reused_ids"].values())
+    assert len(set(taken)) == len(taken) > 300
+    kept = np.ones(2454, dtype=bool)
+    kept[taken] = False
+    for name, value in before.items():
+        same = (
+            np.array_equal(value[kept], after[name][kept]) if name.startswith("text_") and len(value) == 2454 else True
+        )
+        assert same if name.startswith("text_") else np.array_equal(value, after[name])
+    assert not (dropped / "load.py").exists()
+    assert not set(taken) & {0, 1, 2, 255}
+
+
+def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path, base: Path, dropped: Path) -> None:
+    grown = open_graft(run / "graft").tokenizer
+    kind = family("chatterbox")
+    spelling = Spelling.of(kind, open_tokenizer(kind.files(base).tokenizer), grown, "am")
+    card = json.loads((dropped / "export.json").read_text(encoding="utf-8"))
+    places = {int(new): old for new, old in card["reused_ids"].items()}
+    tokenizer = kind.files(dropped).tokenizer
+    assert open_tokenizer(tokenizer).size == 2454
+    assert open_tokenizer(tokenizer).has_whole("[am]")
+    for text in SENTENCES:
+        found = stock_ids(tokenizer, f"[am]{text}")
+        assert found == [places.get(one, one) for one in spelling.encode(text, "am")]
+        assert open_tokenizer(tokenizer).unknown_id not in found
+
+
+def test_a_drop_in_speaks_with_the_very_logits_of_the_merged_checkpoint(
+    run: Path, dropped: Path, tmp_path: Path
+) -> None:
+    exported(run, "--to=chatterbox", "--parts=merged", f"--output={tmp_path / 'pair'}")
+    kind = family("chatterbox")
+    small, large = (open_model(kind, kind.files(folder)) for folder in (dropped, tmp_path / "pair" / "merged"))
+    spelling = Spelling.of(
+        kind, open_tokenizer(kind.files(dropped).tokenizer), open_graft(run / "graft").tokenizer, "am"
+    )
+    for text in SENTENCES:
+        one = speech_logits(small, stock_ids(kind.files(dropped).tokenizer, f"[am]{text}"))
+        two = speech_logits(large, spelling.encode(text, "am"))
+        assert torch.equal(one, two)
+
+
+def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
+    (prompt,) = prompts(model, (1,))
+    batch = pack(model, [lay_out(model.frame, ids, [5, 17, 900])], [prompt.condition])
+    with torch.no_grad():
+        return model.speech_logits(hidden_states(model, batch)[-4:])
+
+
+def test_a_language_that_does_not_fit_is_refused_with_the_numbers(made_once: MadeOnce, tmp_path: Path) -> None:
+    narrow = made_once.trained_run("chatterbox")  # a base of few rows
+    error = error_of(lambda: exported(narrow.path, "--to=chatterbox", "--drop-in", f"--output={tmp_path / 'out'}"))
+    assert error.code == "drop-in-no-room"
+    assert "--tokenizer.pieces" in error.finding.cure
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_published_tokenizer_has_room_for_amharic_with_a_thousand_pieces(base: Path, tmp_path: Path) -> None:
+    real = shared("real/chatterbox/grapheme_mtl_merged_expanded_v1.json")
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    (folder / real.name).chmod(0o644)
+    shutil.copyfile(real, folder / real.name)
+    run = make_run(folder, tmp_path / "run", 1000)
+    made = make_drop_in(open_source(settings_of(run, "--to=chatterbox")))
+    assert len(made.places) > 1300
+    assert made.room >= len(made.places)
+    assert made.proven > 1000
+    letters = {piece for piece in made.taken if len(piece) == 1 and piece.isascii()}
+    assert not letters & set("abcdefghijklmnopqrstuvwxyz0123456789.,?!'-")  # Latin words can still be said

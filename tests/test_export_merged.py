@@ -1,0 +1,62 @@
+"""What merged training leaves, exported: the very checkpoint, with what it cost; a comparison is no export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.made_once import MadeOnce
+from tests.merged_runs import copied, train_settings
+from tests.speaking_grafts import spoken
+from tests.test_export import bits, exported
+from tests.whole_runs import error_of
+from voxgraft.merged_folder import read_merged
+from voxgraft.train import train
+
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
+
+def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_base_beside_it(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    world = made_once.stopping_world()
+    run = copied(world, tmp_path / "run")
+    data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
+    train(train_settings(world, run, mode="merged", **data))
+    card = read_merged(run / "merged")
+    result = exported(run, "--to=indextts2", f"--base={world.files.folder}")
+    merged = bits(result.folder / "merged" / "gpt.pth")
+    own = bits(run / "merged" / card["checkpoint"])
+    assert merged.keys() == own.keys()
+    assert all((merged[name] == own[name]).all() for name in own)
+    told = {one["language"]: one for one in result.card["measured_cost"]}
+    before = card["speech_losses_before"]
+    assert told["en"]["before"] == before["en"]
+    assert told["en"]["measure"] == "speech loss"
+    page = (result.folder / "README.md").read_text(encoding="utf-8")
+    assert f"| en | speech loss | {before['en']:.4f} |" in page
+    assert result.card["checkpoints"]["grown"]["changed"] == 0
+    assert json.loads((result.folder / "export.json").read_text(encoding="utf-8"))["step"] == card["step"]
+
+
+def test_a_training_as_in_the_seeds_is_not_exported(made_once: MadeOnce, tmp_path: Path) -> None:
+    world = made_once.stopping_world()
+    run = copied(world, tmp_path / "run")
+    train(train_settings(world, run, as_in_the_seeds=True, steps=2))
+    error = error_of(lambda: exported(run, "--to=indextts2", f"--base={world.files.folder}"))
+    assert error.code == "export-seeds"
+    assert not (run / "export").exists()
+
+
+def test_a_merged_run_of_indextts2_speaks_although_its_base_knows_fewer_rows(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    world = made_once.stopping_world()
+    run = copied(world, tmp_path / "run")
+    train(train_settings(world, run, mode="merged", steps=1))
+    words = ("ሰላም", f"--run={run}", f"--base={world.files.folder}", "--max-seconds=0.3", "--which=merged")
+    result = spoken(*words, f"--codes={tmp_path / 'codes.json'}")
+    assert result.said[0].language == "am"
+    assert result.said[0].pieces[0].codes

@@ -1,0 +1,178 @@
+"""Lists of recordings with texts, as other programs have them: each line gives a clip, or is told."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from voxgraft.data_import import DataImportResult, data_import
+from voxgraft.data_settings import DataImportSettings
+from voxgraft.errors import VoxgraftError
+from voxgraft.importing.lists import parse_json_lines, parse_table
+from voxgraft.importing.manifest import ManifestClip, read_manifest
+from voxgraft.importing.problems import Problem
+from voxgraft.importing.rows import Row, recordings_of
+
+RATE = 16_000
+
+
+def _sound(path: Path, seconds: float = 2.0, rate: int = 22_050, seed: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).normal(0, 0.1, round(seconds * rate))
+    soundfile.write(path, noise.astype(np.float32), rate)
+
+
+def _import(tmp_path: Path, *sources: Path, **more: Any) -> tuple[DataImportResult, list[ManifestClip]]:
+    settings = DataImportSettings(
+        dataset=tmp_path / "set", sources=sources, language="am", rate=RATE, workers=1, **more
+    )
+    done = data_import(settings)
+    return done, list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
+
+
+def _rows(text: str) -> list[Row]:
+    return [row for row in parse_table(text, "x") if isinstance(row, Row)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a1|ሰላም ነው\na2|በቃ በል\n",
+        "a1|ሰላም 1|ሰላም ነው\na2|በቃ|በቃ በል\n",
+        "a1\tሰላም ነው\na2\tበቃ በል\n",
+        'a1,"ሰላም ነው"\na2,በቃ በል\n',
+        "audio|text\na1|ሰላም ነው\na2|በቃ በል\n",
+        "file_name,transcription\na1,ሰላም ነው\na2,በቃ በል\n",
+        "id;sentence\na1;ሰላም ነው\na2;በቃ በል\n",
+    ],
+)
+def test_tables_with_any_mark_and_with_or_without_a_head(text: str) -> None:
+    assert [(row.audio, row.text) for row in _rows(text)] == [("a1", "ሰላም ነው"), ("a2", "በቃ በል")]
+
+
+def test_a_third_column_of_few_names_is_the_speaker() -> None:
+    rows = _rows("".join(f"a{at}|ሰላም ነው {at}|spk{at % 2}\n" for at in range(8)))
+    assert {row.speaker for row in rows} == {"spk0", "spk1"}
+    assert rows[1].text == "ሰላም ነው 1"
+
+
+def test_lines_of_a_table_that_are_none_are_told() -> None:
+    found = list(parse_table("a1|ሰላም ነው\njust words\n|no audio\na4|አራት\na5|\n", "x"))
+    assert [item.line for item in found if isinstance(item, Row)] == [1, 4]
+    assert [(item.code, item.line) for item in found if isinstance(item, Problem)] == [
+        ("table-line", 2),
+        ("table-line", 3),
+        ("table-line", 5),
+    ]
+
+
+def test_json_lines_of_several_programs() -> None:
+    lines = [
+        {"audio": "a.wav", "text": "ሀ", "speaker": "s1", "language": "am"},
+        {"audio_filepath": "b.wav", "text": "ለ", "duration": 2.0},
+        {"audio_filepath": "c.wav", "text": "ሐ", "offset": 1.5, "duration": 2.0},
+        {"path": "d.mp3", "sentence": "መ", "client_id": "z"},
+        {"audio": "e.wav"},
+        ["no", "object"],
+        {"audio": "f.wav", "text": "ሠ", "start": 3, "end": 2},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines) + "\n{broken\n"
+    found = list(parse_json_lines(text, "x"))
+    rows = [item for item in found if isinstance(item, Row)]
+    assert [(row.audio, row.text, row.start, row.end) for row in rows] == [
+        ("a.wav", "ሀ", 0.0, None),
+        ("b.wav", "ለ", 0.0, None),
+        ("c.wav", "ሐ", 1.5, 3.5),
+        ("d.mp3", "መ", 0.0, None),
+    ]
+    assert [item.line for item in found if isinstance(item, Problem)] == [5, 6, 7, 8]
+
+
+def test_clips_that_were_cut_from_one_recording_belong_together() -> None:
+    rows = [Row(at, f"LJ{at // 4:03d}-{at % 4:04d}", "x") for at in range(16)]
+    assert sorted(set(recordings_of(rows).values())) == ["LJ000", "LJ001", "LJ002", "LJ003"]
+    loose = [Row(at, f"clip_{at:04d}", "x") for at in range(16)]
+    assert len(set(recordings_of(loose).values())) == 16
+
+
+def test_ljspeech_is_imported_and_what_is_missing_is_told(tmp_path: Path) -> None:
+    for at in range(4):
+        _sound(tmp_path / "lj" / "wavs" / f"LJ00{at}-0001.wav", seed=at)
+    lines = [f"LJ00{at}-0001|ሰላም {at}|ሰላም ቁጥር {at}" for at in range(5)] + ["LJ000-0001|ሰላም 0|ሰላም ቁጥር 0", "broken"]
+    (tmp_path / "lj" / "metadata.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    done, clips = _import(tmp_path, tmp_path / "lj")
+    assert [clip.recording for clip in clips] == ["LJ000", "LJ001", "LJ002", "LJ003"]
+    assert clips[1].text_as_found == "ሰላም 1"
+    assert clips[1].text == "ሰላም ቁጥር አንድ"
+    assert all(clip.seconds == pytest.approx(2.0, abs=0.01) and clip.sample_rate == RATE for clip in clips)
+    told = {(problem.code, problem.line) for problem in done.problems}
+    assert told == {("media-missing", 5), ("table-duplicate", 6), ("table-line", 7)}
+
+
+def test_parts_of_a_long_file_are_cut_where_the_list_says(tmp_path: Path) -> None:
+    _sound(tmp_path / "in" / "long.wav", 12.0)
+    lines = [
+        {"audio": "long.wav", "text": "ሁለት", "start": 5.0, "end": 7.5},
+        {"audio": "long.wav", "text": "አንድ", "start": 1.0, "end": 3.0},
+        {"audio": "long.wav", "text": "ሦስት", "start": 20.0, "end": 22.0},
+    ]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    done, clips = _import(tmp_path, tmp_path / "in" / "a.jsonl")
+    assert [(clip.text, clip.start, clip.end) for clip in clips] == [("አንድ", 1.0, 3.0), ("ሁለት", 5.0, 7.5)]
+    assert [(problem.code, problem.line) for problem in done.problems] == [("media-short", 3)]
+
+
+def test_sounds_with_texts_beside_them(tmp_path: Path) -> None:
+    for at in range(3):
+        _sound(tmp_path / "in" / f"c{at}.wav", seed=at)
+    (tmp_path / "in" / "c0.txt").write_text("ሰላም\nነው", encoding="utf-8")
+    (tmp_path / "in" / "c1.lab").write_text("በቃ", encoding="utf-8")
+    done, clips = _import(tmp_path, tmp_path / "in")
+    assert [clip.text for clip in clips] == ["ሰላም ነው", "በቃ"]
+    assert [problem.code for problem in done.problems if "c2.wav" in problem.found] == ["text-missing"] * 2
+
+
+def test_a_dataset_in_parquet_with_its_sounds_inside(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="NOT TESTED: pyarrow is absent")
+    arrow = pytest.importorskip("pyarrow")
+    rows = []
+    for at in range(3):
+        stream = io.BytesIO()
+        soundfile.write(stream, np.random.default_rng(at).normal(0, 0.1, 32_000), 16_000, format="WAV")
+        rows.append({"audio": {"bytes": stream.getvalue(), "path": f"r{at}.wav"}, "sentence": f"ሰላም {'ሀለሐ'[at]}"})
+    rows.append({"audio": {"bytes": b"broken", "path": "bad.wav"}, "sentence": "በቃ"})
+    table = arrow.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "train.parquet")
+    done, clips = _import(tmp_path, tmp_path / "train.parquet")
+    assert [clip.text for clip in clips] == ["ሰላም ሀ", "ሰላም ለ", "ሰላም ሐ"]
+    assert [(problem.code, problem.line) for problem in done.problems] == [("media-unreadable", 4)]
+    (tmp_path / "disk").mkdir()
+    with (
+        arrow.OSFile(str(tmp_path / "disk" / "data.arrow"), "wb") as file,
+        arrow.ipc.new_stream(file, table.schema) as out,
+    ):
+        out.write_table(table)
+    _, more = _import(tmp_path, tmp_path / "disk")
+    assert len(more) == 6
+    assert len({clip.id for clip in more}) == 6
+
+
+def test_a_list_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("one word\nanother word\n", encoding="utf-8")
+    done, clips = _import(tmp_path, tmp_path / "metadata.csv")
+    assert not clips
+    assert done.exit_code == 1
+    assert [problem.code for problem in done.problems] == ["table-unknown"]
+
+
+def test_a_folder_without_anything_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(VoxgraftError) as caught:
+        _import(tmp_path, tmp_path / "empty")
+    assert caught.value.code == "source-none"

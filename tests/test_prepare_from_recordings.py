@@ -1,0 +1,83 @@
+"""The whole way by the README's commands alone: a folder of talks with subtitles becomes a voice that says a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.preparing_runs import sentences
+from tests.talks import write_talks
+from voxgraft.cli import run
+from voxgraft.corpus.sets import open_set
+from voxgraft.errors import VoxgraftError
+from voxgraft.graft_folder import open_graft
+from voxgraft.importing.manifest import read_manifest
+from voxgraft.normalising import normaliser_of
+from voxgraft.text.texts import read_texts
+
+ROOT = Path(__file__).parent.parent
+TALKS, UTTERANCES = 6, 4
+BRIEF = ["--train.steps=4", "--train.warmup-steps=1", "--train.tokens-per-step=400", "--train.rank=4"]
+BRIEF += ["--train.sample-every=1000", "--train.tensorboard=false", "--data.min-prompt-seconds=0.5"]
+"""A training of a second instead of an hour."""
+
+
+def commands(page: str, start: str) -> list[list[str]]:
+    """The commands of a section, as they stand there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    section = re.search(rf"^#+ {re.escape(start)}.*?(?=^#)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    found = re.findall(r"^    (?:\.venv/bin/)?voxgraft (.*)$", section[0], re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in found]
+
+
+def test_the_readme_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = write_talks(tmp_path / "talks", TALKS, UTTERANCES)
+    monkeypatch.chdir(tmp_path)
+    for words in commands("README.md", "From your recordings"):
+        assert run([*words, *(BRIEF if words[0] == "train" else ())]) == 0, shlex.join(words)
+    clips = list(read_manifest(tmp_path / "clips" / "manifest.jsonl"))
+    as_said = " ".join(normaliser_of("am").normalise(text).text for text in said)
+    assert " ".join(clip.text for clip in clips).split() == as_said.split()
+    sets = {name: open_set(tmp_path / "runs/talks/data" / name) for name in ("train", "valid")}
+    in_sets = {name: {info.id for info in one.infos} for name, one in sets.items()}
+    assert in_sets["train"] == {clip.id for clip in clips if clip.split == "train"}
+    assert in_sets["valid"] == {clip.id for clip in clips if clip.split == "validation"}
+    recordings = {name: {info.recording for info in one.infos} for name, one in sets.items()}
+    assert not recordings["train"] & recordings["valid"]
+    assert open_graft(tmp_path / "runs/talks/graft").card.method["trained"]["step"] >= 1
+    spoken, rate = soundfile.read(tmp_path / "selam.wav")
+    assert len(spoken) / rate > 0.3
+    assert np.abs(spoken).max() > 0.01
+
+
+def test_the_page_has_the_commands_of_the_readme() -> None:
+    page = commands("docs/preparing.md", "From your recordings to a voice")
+    assert page == commands("README.md", "From your recordings")
+
+
+def test_the_tokenizer_learns_from_what_is_said_in_clips_that_are_learnt_from(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.jsonl"
+    first, second, third, fourth = sentences(4)
+    lines = [
+        {"voxgraft_manifest": 1},
+        {"text": first, "split": "train"},
+        {"text": second, "split": "validation"},
+        {"text": third, "split": None, "rejected": ["noise"], "taken_back": True},
+        {"text": fourth, "split": "train", "rejected": ["noise"]},
+        {"text": " ", "split": "train"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert read_texts([path]).sentences == (first, third)
+    path.write_text(json.dumps(lines[0]) + "\n[1]\n", encoding="utf-8")
+    with pytest.raises(VoxgraftError, match="text-manifest"):
+        read_texts([path])
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(f"{first}\n{second}\n", encoding="utf-8")
+    assert read_texts([plain]).sentences == (first, second)

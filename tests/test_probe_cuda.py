@@ -1,0 +1,87 @@
+"""Packs as large as a CUDA device has room for: found, trained with, and the same after a resume. Skipped without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.test_captured_cuda import FAMILIES, MODES, Made, on_device
+from tests.trainers import Place
+from voxgraft.corpus.sets import open_set
+from voxgraft.errors import ConfigError
+from voxgraft.families import family
+from voxgraft.families.encoding import Clip
+from voxgraft.families.generate import Prompt, Speaker
+from voxgraft.training.probe import find_room, fit_packs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture
+def capped() -> Iterator[None]:
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
+    return {name: Place.make(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
+
+
+def cap_at(num_bytes: int) -> None:
+    torch.cuda.empty_cache()
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + num_bytes) / total)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_with_room_for_all_a_step_is_one_pack_and_trains(
+    places: dict[str, Place], name: str, mode: str, compiled: bool
+) -> None:
+    made = Made(places[name], on_device(MODES[mode], compile=compiled))
+    found = fit_packs(made.stepper, made.stream)
+    assert found == made.stepper.options.tokens_per_step + made.stream.longest[0]
+    before = made.everything()
+    assert all(value == value for value in made.steps(1, 3))
+    assert any(not torch.equal(value, before[key]) for key, value in made.everything().items())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_was_known_is_taken_and_gives_the_same_bits_again(places: dict[str, Place], name: str) -> None:
+    options = on_device(MODES["gated"], compile=True, deterministic=True)
+    try:
+        first, second = Made(places[name], options), Made(places[name], options)
+        found = fit_packs(first.stepper, first.stream)
+        assert fit_packs(second.stepper, second.stream, known=found) == found
+        assert first.steps(1, 4) == second.steps(1, 4)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_device_without_room_for_the_longest_clip_is_refused(places: dict[str, Place], capped: None) -> None:
+    made = Made(places["chatterbox"], on_device(MODES["gated"], compile=True))
+    room = find_room(made.stepper, made.stream)
+    assert room is not None
+    cap_at(int(room.fixed + room.per_position * made.stream.longest[0] * 0.25))
+    with pytest.raises(ConfigError, match="memory-too-small"):
+        fit_packs(made.stepper, made.stream)
+
+
+def test_a_kept_speaker_speaks_with_the_weights_of_the_last_step(places: dict[str, Place]) -> None:
+    place, kind = places["chatterbox"], family("chatterbox")
+    options = on_device(MODES["merged-full"], compile=True, rates={"rows": 0.05, "adapter": 0.05, "body": 0.05})
+    made = Made(place, options)
+    clips = open_set(place.folder / "train")
+    voice = kind.condition(Clip(clips.codes(0), clips.voice(0)))
+    prompts = [Prompt((1, 2, 3, 4), voice, seed) for seed in range(4)]
+    sampling = replace(kind.stock_sampling(), max_codes=24)
+    kept = Speaker(made.trained.model)
+    first = kept.speak(prompts, sampling)
+    made.steps(1, 3)
+    assert kept.loops, "no graph was kept, so that nothing is shown"
+    assert kept.speak(prompts, sampling) == Speaker(made.trained.model).speak(prompts, sampling) != first

@@ -1,0 +1,215 @@
+"""Sharing: a graft in a zip file or from a hub speaks elsewhere as here; what is damaged or dangerous never arrives."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.fake_hub import running
+from tests.made_once import MadeOnce
+from tests.speaking_grafts import codes_of, made_graft, spoken
+from tests.test_export import TERMS, exported
+from tests.whole_runs import error_of
+from voxgraft.cli.app import run
+from voxgraft.families import family
+from voxgraft.graft_folder import open_graft
+from voxgraft.push_pull import pull, push
+from voxgraft.settings import PullSettings, PushSettings
+
+SHORT = ("--max-seconds=1.2", "--pause=0")
+
+
+@pytest.fixture(scope="module")
+def base() -> Path:
+    found = family("tiny").shipped()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def grafts(tmp_path_factory: pytest.TempPathFactory, base: Path) -> dict[str, Path]:
+    """Two grafts on one base, exported to be shared."""
+    folder = tmp_path_factory.mktemp("shared")
+    made = {}
+    for seed, language in enumerate(("am", "ti"), 5):
+        graft = made_graft(folder, base, language, seed)
+        made[language] = folder / f"{language}-to-share"
+        exported(graft, "--to=graft", f"--base={base}", f"--output={made[language]}", *TERMS)
+    return made
+
+
+def cli(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "voxgraft", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def test_grafts_that_were_zipped_and_pulled_speak_the_same_codes_on_a_copy_of_the_base_alone_and_side_by_side(
+    grafts: dict[str, Path], base: Path, tmp_path: Path
+) -> None:
+    texts = {"am": "ሰላም ለዓለም", "ti": "ሰላም ከመይ ኣለኻ", "en": "bring me the cup"}
+    table = tmp_path / "texts.tsv"
+    rows = [f"{text}\t{language}\t{language}" for language, text in texts.items()]
+    table.write_text("\n".join(["text\tlanguage\tname", *rows]) + "\n", encoding="utf-8")
+    friend = tmp_path / "friend"
+    shutil.copytree(base, friend / "base")
+    for language, folder in grafts.items():
+        push(PushSettings(folder=folder, to=str(tmp_path / f"{language}.zip")))
+        assert (
+            pull(PullSettings(source=str(tmp_path / f"{language}.zip"), folder=friend / language)).contents.kind
+            == "graft"
+        )
+    here = codes_of(
+        spoken(
+            "--file", table, *(f"--graft={one}" for one in grafts.values()), *SHORT, f"--codes={tmp_path / 'a.json'}"
+        )
+    )
+    there_words = [f"--graft={friend / language}" for language in grafts]
+    there = codes_of(
+        spoken("--file", table, *there_words, f"--base={friend / 'base'}", *SHORT, f"--codes={tmp_path / 'b.json'}")
+    )
+    assert here == there
+    for language in grafts:
+        words = (texts[language], f"--language={language}", f"--graft={friend / language}", f"--base={friend / 'base'}")
+        alone = codes_of(spoken(*words, *SHORT, f"--codes={tmp_path / language}.json"))
+        assert alone["001"] == here[language]
+    bare = codes_of(spoken(texts["en"], "--language=en", f"--base={base}", *SHORT, f"--codes={tmp_path / 'en.json'}"))
+    assert bare["001"] == here["en"]
+
+
+def test_the_same_folder_always_packs_to_the_same_bytes_and_back_to_the_same_files(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(grafts["am"], copy)
+    for path in copy.rglob("*"):
+        os.utime(path, (1, 1))
+    push(PushSettings(folder=grafts["am"], to=str(tmp_path / "one.zip")))
+    push(PushSettings(folder=copy, to=str(tmp_path / "two.zip")))
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    pull(PullSettings(source=str(tmp_path / "one.zip"), folder=tmp_path / "back"))
+    files = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    assert files == {
+        path.relative_to(tmp_path / "back"): path.read_bytes()
+        for path in (tmp_path / "back").rglob("*")
+        if path.is_file()
+    }
+
+
+def test_from_the_command_line_a_pulled_graft_tells_its_terms_and_how_to_use_it(
+    grafts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["push", str(grafts["am"]), "am.zip"]) == 0
+    assert run(["pull", "am.zip"]) == 0
+    told = capsys.readouterr().out
+    assert "CC-BY-4.0" in told
+    assert "voxgraft speak" in told
+    assert open_graft(tmp_path / "am").card.language == "am"
+    assert run(["pull", "am.zip"]) == 2
+    assert "file-exists" in capsys.readouterr().err
+
+
+def test_a_zip_that_is_damaged_or_dangerous_is_refused_and_leaves_nothing(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    push(PushSettings(folder=grafts["am"], to=str(tmp_path / "good.zip")))
+    good = (tmp_path / "good.zip").read_bytes()
+    bad: dict[str, bytes] = {"cut": good[: len(good) // 2], "text": b"not a zip file at all"}
+    flipped = bytearray(good)
+    at = good.index(b"rows.safetensors") + 2000
+    flipped[at] ^= 0xFF
+    bad["flipped"] = bytes(flipped)
+    for name, data in bad.items():
+        (tmp_path / f"{name}.zip").write_bytes(data)
+    for name in ("../out.txt", "/etc/out.txt", "a/../../out.txt", "..\\out.txt"):
+        with zipfile.ZipFile(tmp_path / f"leads-out-{len(bad)}.zip", "w") as archive:
+            archive.writestr(name, "x")
+        bad[f"leads-out-{len(bad)}"] = b""
+    with zipfile.ZipFile(tmp_path / "link.zip", "w") as archive:
+        link = zipfile.ZipInfo("graft.json")
+        link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("graft.json", b"0" * (8 << 20))
+    with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
+        archive.writestr("holiday.txt", "nothing of ours")
+    names = [*bad, "link", "bomb", "empty"]
+    for name in names:
+        source = str(tmp_path / f"{name}.zip")
+        error = error_of(lambda source=source: pull(PullSettings(source=source, folder=tmp_path / "here")))
+        assert error.code in ("zip-broken", "share-nothing", "graft-mismatch", "graft-broken"), name
+        assert not (tmp_path / "here").exists()
+    assert not (tmp_path.parent / "out.txt").exists()
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".zip"]
+
+
+def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_noticed(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    trained = made_once.trained_run("indextts2")
+    exported(trained.path, "--to=indextts2", "--parts=merged", f"--output={tmp_path / 'out'}", *TERMS)
+    push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
+    assert pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back")).contents.kind == "export"
+    path = tmp_path / "back" / "merged" / "gpt.pth"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    assert (
+        error_of(lambda: push(PushSettings(folder=tmp_path / "back", to=str(tmp_path / "x.zip")))).code
+        == "share-broken"
+    )
+    assert not (tmp_path / "x.zip").exists()
+
+
+def test_nothing_is_published_without_its_terms(made_once: MadeOnce, tmp_path: Path) -> None:
+    trained = made_once.trained_run("chatterbox")
+    exported(trained.path, "--to=graft", f"--output={tmp_path / 'open'}")
+    error = error_of(lambda: push(PushSettings(folder=tmp_path / "open", to="somebody/amharic")))
+    assert error.code == "push-terms"
+    warned = push(PushSettings(folder=tmp_path / "open", to=str(tmp_path / "open.zip")))
+    assert [item.code for item in warned.findings] == ["terms-not-stated"]
+    assert (
+        error_of(lambda: push(PushSettings(folder=trained.path, to=str(tmp_path / "run.zip")))).code == "share-nothing"
+    )
+    assert error_of(lambda: push(PushSettings(folder=tmp_path / "open", to="nowhere"))).code == "hub-name"
+
+
+def test_without_a_network_the_hub_is_an_error_that_says_what_to_do_instead(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": str(tmp_path / "hf")}
+    for words in (["push", str(grafts["am"]), "somebody/amharic"], ["pull", "somebody/amharic"]):
+        done = cli(words, tmp_path, **nowhere)
+        assert done.returncode == 2, done.stdout
+        assert "hub-unreachable" in done.stderr
+        assert "zip file" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "amharic").exists()
+
+
+def test_a_graft_is_pulled_from_a_hub_whole(grafts: dict[str, Path], tmp_path: Path) -> None:
+    files = {
+        path.relative_to(grafts["am"]).as_posix(): path.read_bytes()
+        for path in grafts["am"].rglob("*")
+        if path.is_file()
+    }
+    with running({"somebody/amharic": files}) as hub:
+        environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+        done = cli(["pull", "somebody/amharic", "here"], tmp_path, **environment)
+        assert done.returncode == 0, done.stderr
+        missing = cli(["pull", "somebody/nothing"], tmp_path, **environment)
+        assert missing.returncode == 2
+        assert "hub-refused" in missing.stderr
+    assert open_graft(tmp_path / "here").card == open_graft(grafts["am"]).card
+    assert json.loads((tmp_path / "here" / "terms.json").read_text(encoding="utf-8"))["accepted"] is True
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(
+        path.name for path in grafts["am"].iterdir()
+    )

@@ -1,0 +1,79 @@
+"""On the base that speaks: a ruined body is heard to be ruined, and the point to go back to is chosen by ear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from tests.check_files import State, state_of
+from tests.damaged_checkpoints import moved_body
+from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
+from voxgraft.diagnose import diagnose
+from voxgraft.families import family
+from voxgraft.families.base import BaseFiles
+from voxgraft.repair import repair
+from voxgraft.repairing.choosing import Tried, chosen
+
+TABLES = ["text_emb.weight", "text_head.weight"]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> BaseFiles:
+    folder = family("tiny").shipped()
+    assert folder is not None
+    return family("tiny").files(folder)
+
+
+@pytest.fixture(scope="module")
+def ruined(tiny: BaseFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    state: State = moved_body(state_of(tiny), TABLES, 0.45)
+    path = tmp_path_factory.mktemp("ruined") / "tuned.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
+    return path
+
+
+def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_path: Path) -> None:
+    found = diagnose(
+        DiagnoseSettings(checkpoint=ruined, base=Path("tiny"), report=False, listen=True, sentences=2)
+    ).found
+    errors = {(one["language"], one["who"]): one["phone_error"] for one in found.heard}
+    assert errors["en", "checkpoint"] > errors["en", "base"] + 0.2
+    assert found.verdict.word == "REPAIR"
+    assert "--choose" in found.verdict.commands[0]
+    settings = RepairSettings(
+        checkpoint=ruined,
+        base=Path("tiny"),
+        output=tmp_path / "new.safetensors",
+        choose=True,
+        points=(0.0, 1.0),
+        sentences=2,
+    )
+    result = repair(settings)
+    assert [one.within for one in result.tried] == [True, False]
+    assert result.repairs.share == 0.0
+    assert result.after.verdict.word == "RESUME"
+
+
+def test_of_the_points_that_keep_old_languages_the_best_in_the_new_one_is_chosen() -> None:
+    tried = [
+        Tried(0.0, {"en": 0.1, "am": 0.9}, True),
+        Tried(0.5, {"en": 0.12, "am": 0.4}, True),
+        Tried(0.75, {"en": 0.14, "am": 0.4}, True),
+        Tried(1.0, {"en": 0.8, "am": 0.2}, False),
+    ]
+    assert chosen(tried, "am").share == 0.5
+    assert chosen(tried, None).share == 0.75
+    assert chosen([one for one in tried if not one.within], "am").share == 1.0
+
+
+def test_where_nothing_can_be_heard_the_reason_is_told(tiny: BaseFiles, tmp_path: Path) -> None:
+    (tmp_path / "torn.safetensors").write_bytes(tiny.checkpoint.read_bytes()[:-100])
+    found = diagnose(
+        DiagnoseSettings(
+            checkpoint=tmp_path / "torn.safetensors", base=Path("tiny"), report=False, listen=True, sentences=1
+        )
+    ).found
+    assert found.not_heard
+    assert found.verdict.word == "START FRESH"

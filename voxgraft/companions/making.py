@@ -1,0 +1,128 @@
+"""Making a companion environment: a virtual environment with packages that were seen to run together, then a question.
+
+It is there once its card is, which is written after its worker has answered. What broke off is made again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft import progress
+from voxgraft.companions.places import CARD_NAME, FORMAT, Environment, worker_path
+from voxgraft.errors import CompanionError, FileError
+from voxgraft.files import is_file, is_there, reason_of, write_json
+
+__all__ = ["RECIPES", "Recipe", "make_environment", "write_card"]
+
+LOG_NAME = "install.log"
+TAIL_LINES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Calls of `pip install` in their order, and files that must go afterwards."""
+
+    title: str
+    steps: tuple[tuple[str, ...], ...]
+    removed: tuple[str, ...] = ()
+    """In site-packages, as patterns."""
+    needs_checkout: bool = False
+    num_gigabytes: float = 2.0
+
+
+RECIPES = {
+    "chatterbox": Recipe(
+        "chatterbox-tts 0.1.7",
+        (
+            ("torch==2.13.0",),
+            # These ask for old packages, or for packages that they do not use.
+            ("--no-deps", "torchaudio==2.11.0", "chatterbox-tts==0.1.7", "s3tokenizer==0.3.0"),
+            tuple(
+                "onnx==1.23.2 transformers==5.2.0 tokenizers==0.22.2 huggingface_hub==1.33.0 safetensors==0.5.3 "
+                "librosa==0.11.0 soundfile==0.14.0 diffusers==0.29.0 conformer==0.3.2 einops==0.8.2 omegaconf==2.4.0 "
+                "resemble-perth==1.0.1 pyloudnorm==0.2.0 numpy==2.4.6 numba==0.68.1 scipy==1.17.1 "
+                "setuptools==80.9.0".split()
+            ),
+        ),
+        # Its compiled part wants the CUDA libraries of another torch, and steps aside where it is not there.
+        removed=("torchaudio/lib/*.so",),
+    ),
+    "indextts2": Recipe(
+        "IndexTTS-2, from a checkout",
+        (
+            ("torch==2.13.0",),
+            ("--no-deps", "torchaudio==2.11.0", "openai-whisper==20250625", "tiktoken==0.14.0"),
+            tuple(
+                "transformers==4.52.1 tokenizers==0.21.0 numpy==2.2.6 sentencepiece==0.2.1 protobuf omegaconf==2.4.0 "
+                "einops==0.8.2 huggingface_hub==0.36.2 safetensors PyYAML numba==0.68.1 regex requests tqdm "
+                "librosa==0.11.0 munch json5 descript-audiotools modelscope".split()
+            ),
+        ),
+        removed=("torchaudio/lib/*.so",),
+        needs_checkout=True,
+    ),
+}
+"""Versions that ran together on a processor (those of IndexTTS-2: its language model alone)."""
+
+
+def make_environment(
+    name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
+) -> Environment:
+    """A new environment in a folder; an error with the installer's last words if a step fails."""
+    recipe = RECIPES[name]
+    if is_there(folder):
+        _clear(folder)
+    folder.mkdir(parents=True)
+    interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
+    log = folder / LOG_NAME
+    own = folder / "venv" / "bin" / "python"
+    with progress.task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+        _call([interpreter, "-m", "venv", folder / "venv"], log)
+        advance(1)
+        for packages in recipe.steps:
+            _call([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
+            advance(1)
+    for pattern in recipe.removed:
+        for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
+            path.unlink()
+    return Environment(name, folder, own, worker_path(name), (str(checkout),) if checkout else ())
+
+
+def write_card(environment: Environment, about: dict[str, Any]) -> None:
+    """Say that the environment is there, and what is in it."""
+    card = {
+        "format": FORMAT,
+        "name": environment.name,
+        "python": str(environment.python),
+        "arguments": list(environment.arguments),
+        "versions": about.get("versions", {}),
+    }
+    write_json(environment.folder / CARD_NAME, card, overwrite=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove an environment of ours; anything else is left alone."""
+    ours = is_file(folder / CARD_NAME) or is_file(folder / LOG_NAME)
+    if not ours and any(folder.iterdir()):
+        raise FileError("file-exists", f"{folder.name} is there already, and is no companion of ours", where=folder)
+    shutil.rmtree(folder)
+
+
+def _call(command: Sequence[str | Path], log: Path) -> None:
+    with log.open("ab") as stream:
+        try:
+            done = subprocess.run(  # noqa: S603 (our own steps)
+                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, check=False
+            )
+        except OSError as error:
+            raise CompanionError("companion-install", f"{command[0]}: {reason_of(error)}", where=log) from None
+    if done.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = " / ".join(line.strip() for line in lines[-TAIL_LINES:] if line.strip())
+        raise CompanionError("companion-install", told or f"exit code {done.returncode}", where=log)

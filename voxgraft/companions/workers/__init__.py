@@ -1,0 +1,1 @@
+"""What runs inside of a companion environment, by path: nothing here may import voxgraft."""

@@ -1,0 +1,82 @@
+"""The verb `data split`: gives every clip its side by whole recordings or speakers, and looks for leaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.data_settings import DataSplitSettings
+from voxgraft.errors import ConfigError, Finding, finding
+from voxgraft.importing.dataset import open_dataset
+from voxgraft.importing.listening_through import listen_through
+from voxgraft.importing.manifest import SPLITS, ManifestClip, Split, write_manifest
+from voxgraft.importing.splitting import Leak, leaks, split_clips
+from voxgraft.importing.summary import hours
+from voxgraft.results import Line, Table
+
+__all__ = ["DataSplit", "data_split"]
+
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DataSplit:
+    """The sides, and what is on two of them."""
+
+    manifest: Path
+    clips: tuple[ManifestClip, ...]
+    leaks: tuple[Leak, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 if the same sound is learnt from and held out."""
+        return int(any(leak.kind == "audio" for leak in self.leaks))
+
+    def findings(self) -> list[Finding]:
+        found = []
+        for kind in ("audio", "text"):
+            own = [leak for leak in self.leaks if leak.kind == kind]
+            if own:
+                shown = ", ".join(f"{leak.one} and {leak.two}" for leak in own[:MOST_SHOWN])
+                found.append(finding(f"split-leak-{kind}", f"{len(own):,} pairs: {shown}", where=self.manifest))
+        return found
+
+    def sides(self) -> dict[str, dict[str, Any]]:
+        made: dict[str, dict[str, Any]] = {}
+        for side in SPLITS:
+            own = [clip for clip in self.clips if clip.split == side and clip.is_used]
+            made[side] = {
+                "clips": len(own),
+                "seconds": round(sum(clip.seconds for clip in own), 3),
+                "recordings": len({clip.recording for clip in own}),
+                "speakers": len({clip.speaker for clip in own}),
+            }
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        pairs = [{"kind": leak.kind, "one": leak.one, "two": leak.two} for leak in self.leaks]
+        return {"manifest": str(self.manifest), "sides": self.sides(), "leaks": pairs}
+
+    def lines(self) -> list[Line]:
+        rows = tuple(
+            (side, f"{own['clips']:,}", hours(own["seconds"]), f"{own['recordings']:,}", f"{own['speakers']:,}")
+            for side, own in self.sides().items()
+        )
+        told = [line for item in self.findings() for line in item.lines()]
+        return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *(told or ["no leak was found"])]
+
+
+def data_split(settings: DataSplitSettings) -> DataSplit:
+    """Split a dataset anew and look whether anything is on two sides."""
+    if settings.validation + settings.test >= 1:
+        found = f"validation {settings.validation} and test {settings.test} leave nothing to learn from"
+        raise ConfigError("config-value", found, expected="shares that are together below 1")
+    dataset = open_dataset(settings.dataset)
+    shares: dict[Split, float] = {"validation": settings.validation, "test": settings.test}
+    with dataset.locked():
+        clips = list(dataset.clips())
+        heard = listen_through(dataset, clips)
+        made = split_clips(clips, shares, settings.by, settings.seed, heard.prints)
+        write_manifest(dataset.manifest, made)
+    return DataSplit(dataset.manifest, tuple(made), tuple(leaks(made, heard.prints)))

@@ -1,0 +1,129 @@
+"""The verb `diagnose`: what is this checkpoint, what happened to it, and what to do with it. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.bases import base_family, base_folder
+from voxgraft.checkup_settings import DiagnoseSettings
+from voxgraft.diagnosing.looking import Diagnosis, look
+from voxgraft.errors import ConfigError, FileError, VoxgraftError
+from voxgraft.files import is_file, is_there, replacing, replacing_folder, write_json, write_text
+from voxgraft.results import Line, Table, styled
+
+__all__ = ["JSON_NAME", "PICTURE_NAME", "REPORT_NAME", "DiagnoseResult", "diagnose"]
+
+REPORT_NAME, PICTURE_NAME, JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
+_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
+_LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_MOST_LAYERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnoseResult:
+    """What was found, and where the report is."""
+
+    found: Diagnosis
+    folder: Path | None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.found.verdict.word == "RESUME" else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.found.to_json(), "report": str(self.folder / REPORT_NAME) if self.folder else None}
+
+    def lines(self) -> list[Line]:
+        found = self.found
+        lines: list[Line] = [f"{found.path.name}: {found.what}"]
+        lines += [found.sizes] if found.sizes else []
+        lines += self._row_lines() + self._body_lines() + self._heard_lines()
+        for level, style in _LEVELS.items():
+            for item in found.findings:
+                if item.level == level:
+                    first, *_ = item.lines()
+                    lines.append(styled((first, style)))
+        lines += self._verdict_lines()
+        return [*lines, f"report: {self.folder / REPORT_NAME}"] if self.folder else lines
+
+    def _row_lines(self) -> list[Line]:
+        rows = [
+            (table.tensor, f"{len(table.kinds):,}", ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
+            for table in self.found.tables
+            if (counts := table.counts)
+        ]
+        return [Table(("table", "rows", "of which"), tuple(rows))] if rows else []
+
+    def _body_lines(self) -> list[Line]:
+        moved = [layer for layer in self.found.layers if layer.changed]
+        farthest = sorted(moved, key=lambda layer: -layer.distance)[:_MOST_LAYERS]
+        if not farthest or self.found.distance is None:
+            return []
+        listed = ", ".join(f"{layer.name} {layer.distance:.2%}" for layer in farthest)
+        return [f"body: moved by {self.found.distance:.2%} of its length; farthest: {listed}"]
+
+    def _heard_lines(self) -> list[Line]:
+        found = self.found
+        if found.not_heard:
+            return [f"nothing was listened to: {found.not_heard}"]
+        rows = [(one["language"], one["who"], f"{one['phone_error']:.1%}") for one in found.heard]
+        return [Table(("language", "who", "phone error"), tuple(rows))] if rows else []
+
+    def _verdict_lines(self) -> list[Line]:
+        verdict = self.found.verdict
+        word = styled((verdict.word, _STYLES[verdict.word]), f": {verdict.sentence}")
+        return ["", word, f"  why: {verdict.reason}", *(f"  $ {command}" for command in verdict.commands)]
+
+
+def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
+    """Look at a checkpoint or a run; with `report` also draw and write what was found."""
+    folder = _report_folder(settings)
+    found = _looked(settings)
+    if settings.listen:
+        _listen(found, settings)
+    if folder is not None:
+        from voxgraft.diagnosing.picture import picture_of
+        from voxgraft.diagnosing.report import report_html
+
+        picture = picture_of(found) if found.tables or found.layers else None
+        with replacing_folder(folder) as new:
+            write_json(new / JSON_NAME, found.to_json())
+            write_text(new / REPORT_NAME, report_html(found, picture))
+            if picture is not None:
+                with replacing(new / PICTURE_NAME) as stream:
+                    stream.write(picture)
+    return DiagnoseResult(found, folder)
+
+
+def _looked(settings: DiagnoseSettings) -> Diagnosis:
+    from voxgraft.diagnosing.runs import is_run, look_at_run
+
+    return look_at_run(settings) if is_run(settings.checkpoint) else look(settings)
+
+
+def _listen(found: Diagnosis, settings: DiagnoseSettings) -> None:
+    """Speak and listen where that can be done; else the reason stands in the report beside the rest."""
+    from voxgraft.diagnosing.hearing import heard_lines, open_hearing
+
+    try:
+        if settings.base is None or not is_file(settings.checkpoint):
+            raise ConfigError("nothing-to-hear", "listening needs one checkpoint file, and --base")
+        family = base_family(base_folder(settings.base), settings.family)
+        files = family.files(base_folder(settings.base))
+        asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+        found.heard = heard_lines(open_hearing(family, files, *asked), settings.checkpoint)
+    except VoxgraftError as error:
+        found.not_heard = error.finding.found
+
+
+def _report_folder(settings: DiagnoseSettings) -> Path | None:
+    """Where the report goes, refused before anything is measured if something is in the way."""
+    if not settings.report:
+        return None
+    path = settings.checkpoint
+    folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
+    if is_there(folder) and not settings.overwrite:
+        raise FileError("file-exists", f"{folder.name} is there already", where=folder)
+    return folder

@@ -1,0 +1,277 @@
+"""From all findings to one answer: RESUME, REPAIR or START FRESH, why, and the commands. Reads no file.
+
+The order is the order of what cannot be undone: what was never the base or cannot be read comes first, then what was
+learnt under wrong ids, then what `repair` can put right.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from voxgraft.errors import Finding
+
+__all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "verdict_of"]
+
+Word = Literal["RESUME", "REPAIR", "START FRESH"]
+Repair = Literal["rows", "spare", "head", "missing", "body", "resave"]
+MOVED, FAR = 0.1, 0.7
+"""Distances of a body: below the first old languages can still be heard, between the two a point on the way back may be
+good, from the second on most of what the base had is gone. Measured on the tiny base, see docs/diagnosing.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the verdict is about, beside the findings."""
+
+    checkpoint: Path
+    base: Path | None
+    tokenizer: Path | None
+    family: str = ""
+    """As people write it; empty where it is not known."""
+    base_tokenizer: Path | None = None
+    run: Path | None = None
+    steps: tuple[int, ...] | None = None
+    """Of a run: its whole saved steps; None where none was ever saved."""
+    distance: float | None = None
+    """How far the body moved; None where that was not measured, or is no matter."""
+    sounds: bool = False
+    """Whether the base has a waveform end here, so that points can be chosen by ear."""
+    has_optimizer: bool = False
+    language: str | None = None
+    has_new_rows: bool = True
+    """Whether its text tables have more rows than the base's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer. `sentence` says what happened, `reason` why the word is the right one."""
+
+    word: Word
+    sentence: str
+    reason: str
+    commands: tuple[str, ...]
+    repairs: tuple[Repair, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What a finding means for the whole: in a sentence, and why nothing is left to go on with."""
+
+    sentence: str
+    reason: str
+
+
+_UNREADABLE = _Fault(
+    "the file cannot be read: {found}",
+    "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
+)
+_WRONG_IDS = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
+_LOST = {
+    "checkpoint-stand-in": _Fault(
+        "this never was {family}: nothing of the base was lost; start from the base",
+        "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
+        "base's own file is untouched",
+    ),
+    "checkpoint-family": _Fault("this is another model: {found}", "nothing of it fits this base"),
+    **{
+        code: _Fault("the run does not belong to its parts any more: {found}", "what was learnt fits them no longer")
+        for code in ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer")
+    },
+    **{
+        code: _Fault("its text tables are not of the base's kind: {found}", "nothing of it fits this base")
+        for code in ("tensor-missing", "tensor-shape")
+    },
+    "torch-checksum": _Fault("the file was damaged after it was written: {found}", _UNREADABLE.reason),
+    "body-not-finite": _Fault(
+        "the training blew up: {found}", "what is not finite cannot be brought back; an earlier checkpoint may be whole"
+    ),
+    "tokenizer-flat-map": _Fault(
+        "it was trained with a flat map in place of a tokenizer: {found}",
+        "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS,
+    ),
+    "special-ids-moved": _Fault("the tokenizer numbers everything anew: {found}", _WRONG_IDS),
+    "tokenizer-not-grown": _Fault("the tokenizer moved pieces of the base: {found}", _WRONG_IDS),
+    "config-start-stop": _Fault(
+        "texts began and ended with the wrong ids: {found}", "the model has learnt marks that no program gives it"
+    ),
+    "proof-unknown-letters": _Fault(
+        "letters of the language have no piece: {found}",
+        "what is unknown in the text was never learnt; the tokenizer has to be made again, with every single character",
+    ),
+    "prepared-ids-unknown": _Fault("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
+    "prepared-ids-outside": _Fault("the data has ids without rows: {found}", _WRONG_IDS),
+    "prepared-other-tokenizer": _Fault("the data was spelled by another tokenizer: {found}", _WRONG_IDS),
+    "prepared-codes-padded": _Fault(
+        "it learnt padding: {found}",
+        "the body has learnt to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
+    ),
+}
+"""By code of an error, in the order in which they are told: after these nothing is worth going on with."""
+_REPAIRS: dict[str, tuple[Repair, str]] = {
+    "head-not-grown": ("head", "the embedding grew and the head did not"),
+    "spare-row-copied": ("spare", "the base's spare row stands on the first new piece"),
+    "spare-counted-twice": ("spare", "it has a spare row too many"),
+    "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
+    "base-rows-changed": ("rows", "the base's text rows were changed"),
+    "body-missing": ("missing", "tensors of the base are not in the file"),
+    "pickle-code": ("resave", "the file carries code that a loader could run"),
+}
+"""By code of a finding: the repair that answers it, and the fault in words."""
+_UNLEARNT = ("new-rows-random", "new-rows-zero")
+
+
+def verdict_of(findings: Sequence[Finding], case: Case, *, readable: bool = True) -> Verdict:
+    """The answer to all findings at once."""
+    errors = {item.code: item for item in reversed(findings) if item.level == "error"}
+    if not readable and not errors.keys() & _LOST.keys():
+        item = next(iter(errors.values()), None)
+        return _lost(_UNREADABLE, item.found if item else "nothing in it is known", case)
+    for code, fault in _LOST.items():
+        if code in errors:
+            return _lost(fault, errors[code].found, case)
+    told = {item.code: item for item in reversed(findings)}
+    return (
+        _unfit(told, errors, case) or _unlearnt(told, case) or _far(case) or _repair(told, case) or _resume(told, case)
+    )
+
+
+def _lost(fault: _Fault, found: str, case: Case) -> Verdict:
+    sentence = fault.sentence.format(found=found, family=case.family or "the base")
+    return Verdict("START FRESH", sentence, fault.reason, _fresh(case))
+
+
+def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> Verdict | None:
+    """Rows that do not fit the tokenizer, where no repair makes them fit."""
+    item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
+    if item is None or "head-not-grown" in told:
+        return None
+    if not case.has_new_rows and "base-rows-same" in told:
+        command = f"voxgraft extend {_quoted(case.checkpoint)} --tokenizer {_quoted(case.tokenizer)}"
+        own = f" --base-tokenizer {_quoted(case.base_tokenizer)}" if case.base_tokenizer else ""
+        return Verdict(
+            "REPAIR",
+            f"it has no rows for the new pieces: {item.found}",
+            "the base's rows are all there; growing adds the others",
+            (f"{command}{own} --output {_repaired_name(case.checkpoint, case.checkpoint.suffix)}",),
+        )
+    reason = (
+        "rows mean nothing without the tokenizer that they were learnt with: name it with --tokenizer, or start again"
+    )
+    return Verdict("START FRESH", f"tokenizer and rows do not belong together: {item.found}", reason, _fresh(case))
+
+
+def _unlearnt(told: dict[str, Finding], case: Case) -> Verdict | None:
+    item = next((told[code] for code in _UNLEARNT if code in told), None)
+    if item is None:
+        return None
+    untouched = "body-same" in told and "base-rows-same" in told
+    sentence = f"nothing was learnt of the new language: {item.found}"
+    reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
+    return Verdict("START FRESH", sentence, reason, _fresh(case))
+
+
+def _far(case: Case) -> Verdict | None:
+    if case.distance is None or case.distance < FAR:
+        return None
+    sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
+    reason = f"from {FAR:.0%} on, most of what the base could say is gone, and so are the points between"
+    return Verdict("START FRESH", sentence, reason, _fresh(case))
+
+
+def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
+    faults: dict[Repair, str] = {}
+    for code, (repair, words) in _REPAIRS.items():
+        if code in told and repair not in faults:
+            faults[repair] = words
+    if "tensor-not-finite" in told:
+        faults.setdefault("rows", "text rows are not finite")
+    if case.distance is not None and case.distance >= MOVED:
+        faults["body"] = f"the body moved by {case.distance:.0%} of its length, far enough to have lost old languages"
+    if not faults:
+        return None
+    if set(faults) != {"resave"}:
+        faults.pop("resave", None)  # whatever is repaired is saved anew
+    reason = "what was damaged has its original in the base; what was learnt stays"
+    if "body" in faults:
+        reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
+    return Verdict("REPAIR", "; ".join(faults.values()), reason, (_repair_command(case, tuple(faults)),), tuple(faults))
+
+
+def _resume(told: dict[str, Finding], case: Case) -> Verdict:
+    afresh = told.keys() & {"moments-mismatch", "moments-on-base-rows"}
+    if case.run is not None:
+        return _resume_run(told, case)
+    if case.distance:
+        sentence = f"nothing is broken; the body moved by {case.distance:.1%} of its length"
+        reason = (
+            f"that is less than {MOVED:.0%}, up to which the old languages have stayed; listen to them all the same"
+        )
+    else:
+        sentence = "nothing is wrong with it"
+        reason = "the base in it is the base's own" if "body-same" in told else "no fault that we know shows in it"
+    if told.keys() & {"config-vs-rows", "config-vs-tokenizer"}:
+        sentence += ", but its config is not its own"
+        reason += "; write the number of pieces that it has into the config"
+    if "proof-changed" in told:
+        sentence += ", but its tokenizer spells old languages otherwise"
+        reason += "; give texts of old languages to the base's own tokenizer"
+    if afresh:
+        sentence += ", but its optimizer state is not to be used"
+        reason += "; take the weights and a fresh optimizer"
+    return Verdict("RESUME", sentence, reason, (_resume_command(case, fresh_optimizer=bool(afresh)),))
+
+
+def _resume_run(told: dict[str, Finding], case: Case) -> Verdict:
+    """A run goes on from its newest whole step by itself; without any it begins again."""
+    train = f"voxgraft train {_quoted(case.run)}"
+    if case.steps is None:
+        sentence, reason = "nothing is wrong with the run; it has no saved step yet", "training begins at the start"
+    elif not case.steps:
+        found = told["step-damaged"].found if "step-damaged" in told else "none of its saved steps is whole"
+        return Verdict("START FRESH", found, "there is no whole step to go on from", (f"{train} --fresh",))
+    elif "step-damaged" in told:
+        sentence = told["step-damaged"].found
+        reason = f"step {case.steps[-1]:,} is whole, and training goes on from there"
+    else:
+        sentence, reason = "nothing is wrong with the run", f"it goes on from step {case.steps[-1]:,}"
+    return Verdict("RESUME", sentence, reason, (train,))
+
+
+def _resume_command(case: Case, *, fresh_optimizer: bool) -> str:
+    """Ours cannot go on with another trainer's state: the trainer that wrote it does."""
+    if case.has_optimizer and not fresh_optimizer:
+        return f"in the trainer that wrote it: --resume {_quoted(case.checkpoint)}"
+    return f"in the trainer that wrote it: start from {_quoted(case.checkpoint)} with a fresh optimizer"
+
+
+def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
+    parts = [f"voxgraft repair {_quoted(case.checkpoint)}"]
+    parts += [f"--base {_quoted(case.base)}"] if case.base else []
+    parts += [f"--tokenizer {_quoted(case.tokenizer)}"] if case.tokenizer else []
+    if "body" in repairs:
+        language = f" --language {case.language or 'CODE'}"
+        parts.append(f"--choose{language}" if case.sounds else "--body 0.5")
+    return " ".join([*parts, f"--output {_repaired_name(case.checkpoint)}"])
+
+
+def _fresh(case: Case) -> tuple[str, ...]:
+    if case.run is not None:
+        return (f"voxgraft graft {_quoted(case.run)}", f"voxgraft train {_quoted(case.run)} --fresh")
+    base = _quoted(case.base) if case.base else "BASE"
+    language = case.language or "CODE"
+    return (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
+
+
+def _repaired_name(path: Path, suffix: str = ".safetensors") -> str:
+    return shlex.quote(f"{path.stem}.repaired{suffix}")
+
+
+def _quoted(path: Path | None) -> str:
+    return shlex.quote(str(path)) if path is not None else "FILE"

@@ -1,0 +1,117 @@
+"""The verb `download`: a published base into a folder; without a network, what to put where."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.downloading.catalogue import BASES, PublishedBase
+from voxgraft.downloading.fetching import Wanted, fetch, planned, published
+from voxgraft.errors import FileError, Finding
+from voxgraft.families import family
+from voxgraft.files import is_folder, write_json
+from voxgraft.results import Line, Table, styled
+from voxgraft.settings import DownloadSettings
+
+__all__ = ["DownloadResult", "download"]
+
+CARD_NAME = "download.json"
+FORMAT = "voxgraft-download-1"
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """What the base is made of, and whether it is there."""
+
+    base: PublishedBase
+    folder: Path
+    wanted: tuple[Wanted, ...]
+    hashes: dict[str, str]
+    free_bytes: int | None
+    problem: Finding | None = None
+    listed: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.problem else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.base.title,
+            "family": self.base.family,
+            "licence": self.base.licence,
+            "folder": str(self.folder),
+            "free_bytes": self.free_bytes,
+            "files": [
+                {
+                    "repository": one.file.repository,
+                    "name": one.name,
+                    "place": one.place,
+                    "bytes": one.num_bytes,
+                    "sha256": self.hashes.get(one.place) or one.sha256,
+                    "there": one.there or one.place in self.hashes,
+                    "what": one.file.what,
+                }
+                for one in self.wanted
+            ],
+            "problem": self.problem.to_json() if self.problem else None,
+        }
+
+    def lines(self) -> list[Line]:
+        rows = tuple(
+            (
+                one.place,
+                _size(one.num_bytes),
+                "there" if one.there or one.place in self.hashes else "missing",
+                one.file.repository,
+                one.file.what,
+            )
+            for one in self.wanted
+        )
+        lines: list[Line] = [styled((self.base.title, "bold")), f"licence: {self.base.licence}"]
+        lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
+        free = f"; {_size(self.free_bytes)} are free" if self.free_bytes is not None else ""
+        lines.append(f"{_size(sum(one.num_bytes for one in self.wanted))} in all{free}")
+        if self.problem is not None:
+            missing = [one for one in self.wanted if not one.there]
+            lines += self.problem.lines()
+            lines.append(f"Put these {len(missing)} files into {self.folder} by hand, under the names above:")
+            lines += [f"  https://huggingface.co/{one.file.repository}  {one.name}  ->  {one.place}" for one in missing]
+            return lines
+        done = "listed only" if self.listed else "all there, with the hashes in download.json"
+        return [*lines, f"{done}: {self.folder}"]
+
+
+def download(settings: DownloadSettings) -> DownloadResult:
+    """Fetch a base, or say what it is made of."""
+    base = BASES[settings.name]
+    folder = settings.folder or Path("models") / settings.name
+    free = _free(folder)
+    if settings.list_only:
+        wanted = planned(base, folder, optional=settings.optional)
+        return DownloadResult(base, folder, tuple(wanted), {}, free, listed=True)
+    try:
+        wanted = published(base, folder, optional=settings.optional)
+    except FileError as error:
+        if error.code not in ("hub-missing", "hub-unreachable"):
+            raise
+        plan = planned(base, folder, optional=settings.optional)
+        return DownloadResult(base, folder, tuple(plan), {}, free, error.finding)
+    hashes = fetch(wanted, folder)
+    family(base.family).files(folder)
+    card = {"format": FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
+    write_json(folder / CARD_NAME, card, overwrite=True)
+    return DownloadResult(base, folder, tuple(wanted), hashes, free)
+
+
+def _free(folder: Path) -> int | None:
+    there = next((one for one in (folder, *folder.absolute().parents) if is_folder(one)), None)
+    return shutil.disk_usage(there).free if there else None
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes >= 1e8:
+        return f"{num_bytes / 1e9:,.2f} GB"
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"

@@ -1,0 +1,215 @@
+"""The verb `export`: a graft given back to the stock programs, as a PEFT adapter, or as a folder to share.
+
+An export is whole or not there. What does not pass `check` is not exported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import ConfigError, Finding, GraftError, finding
+from voxgraft.exporting.card import Made, card_of, readme_of, share_readme
+from voxgraft.exporting.cost import measured_cost
+from voxgraft.exporting.drop_in import make_drop_in
+from voxgraft.exporting.folder import place_files, require_room
+from voxgraft.exporting.names import CARD_NAME, LOADER_NAME, README_NAME
+from voxgraft.exporting.sources import Source, open_source
+from voxgraft.exporting.terms import TERMS_NAME, Terms, asked_terms
+from voxgraft.exporting.weights import write_dropped_in, write_grown, write_merged
+from voxgraft.families.stock import GROWN, MERGED
+from voxgraft.files import replacing, replacing_folder, require_free, write_json, write_text
+from voxgraft.graft_folder import README_NAME as GRAFT_README
+from voxgraft.graft_folder import ROWS_NAME, open_graft, readme
+from voxgraft.peft_folder import CONFIG_NAME, TENSORS_NAME
+from voxgraft.results import Line, Table
+from voxgraft.settings import ExportSettings
+
+__all__ = ["ExportResult", "export"]
+
+SHARED = ("peft", "graft")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What was written, and what has to be said of it."""
+
+    folder: Path
+    kind: str
+    language: str
+    card: dict[str, Any]
+    num_bytes: int
+    findings: tuple[Finding, ...]
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "kind": self.kind,
+            "bytes": self.num_bytes,
+            **self.card,
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = []
+        rows = tuple(
+            (
+                name,
+                f"{one['names']} of {one['names']}",
+                f"{one['same']} tensors, {one['base_rows']:,} rows",
+                str(one["changed"]),
+                f"{one['dtype']}, {'exact' if one['exact'] else 'rounded'}",
+            )
+            for name, one in self.card.get("checkpoints", {}).items()
+        )
+        if rows:
+            lines.append(Table(("checkpoint", "names and shapes", "the base's bits", "changed", "numbers"), rows))
+        for one in self.card.get("measured_cost", []):
+            before = "" if one["before"] is None else f"{one['before']:.4f} before, "
+            lines.append(f"{one['language']}: {one['measure']} {before}{one['after']:.4f} now ({one['source']})")
+        lines += [text for item in self.findings for text in item.lines()]
+        return [*lines, f"{self.num_bytes / 1e6:,.1f} MB in {self.folder}"]
+
+
+def export(settings: ExportSettings) -> ExportResult:
+    """Write the export that was asked for."""
+    source = open_source(settings)
+    _require_kind(source, settings)
+    output = _output(source, settings)
+    require_free(output, overwrite=settings.overwrite)
+    terms = asked_terms(settings, source.graft.card.licence or source.family.licence)
+    findings = [*terms.findings, *_untrained(source)]
+    if settings.to in SHARED:
+        card = _share(source, settings.to, output, terms)
+    else:
+        made = _stock(source, settings, output, terms)
+        card, findings = card_of(made), [*findings, *_missing(made)]
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    return ExportResult(output, settings.to, source.language, card, size, tuple(findings))
+
+
+def _require_kind(source: Source, settings: ExportSettings) -> None:
+    """Refuse what cannot be made of this graft, before anything is asked or written."""
+    if settings.to not in SHARED and settings.to != source.family.name:
+        found = f"--to {settings.to}, and the base is one of {source.family.name}"
+        raise ConfigError("export-kind", found, expected=f"{source.family.name}, {', '.join(SHARED)}")
+    if settings.drop_in and not (settings.to == source.family.name and source.family.stock().can_drop_in):
+        raise ConfigError("export-kind", f"--drop-in with --to {settings.to}", expected="--to chatterbox for it")
+    if settings.to == "peft" and source.adapter is None:
+        found = "the graft has no adapter: it was not trained yet, or its rows alone were"
+        raise GraftError("adapter-missing", found, where=source.graft.folder)
+    if settings.to in SHARED and source.merged is not None and source.adapter is None:
+        found = "the last training has changed the body itself, and what it left is no graft"
+        raise GraftError("export-kind", found, expected=f"--to {source.family.name}", where=source.graft.folder)
+
+
+def _output(source: Source, settings: ExportSettings) -> Path:
+    if settings.output is not None:
+        return settings.output
+    if source.run is None:
+        raise ConfigError("config-missing", "the folder of the export is not named", expected="--output FOLDER")
+    return source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else settings.to)
+
+
+def _share(source: Source, kind: str, output: Path, terms: Terms) -> dict[str, Any]:
+    """The small folders: the graft as it is, or its adapter where PEFT looks for it, with rows and tokenizer beside."""
+    graft, card = source.graft, source.graft.card
+    with replacing_folder(output) as new:
+        if kind == "graft":
+            shutil.copytree(graft.folder, new, dirs_exist_ok=True)
+            usage = [
+                f"    voxgraft speak TEXT --graft {output.name} --base BASE",
+                "",
+                "BASE is the folder of the base above.",
+            ]
+        else:
+            assert source.adapter is not None
+            for name in (CONFIG_NAME, TENSORS_NAME):
+                shutil.copyfile(source.adapter / name, new / name)
+            for name in (card.tokenizer, ROWS_NAME):
+                shutil.copyfile(graft.folder / name, new / name)
+            usage = [
+                "The adapter is for PEFT's `PeftModel.from_pretrained(MODEL, FOLDER)`, where MODEL has the base's own "
+                f"module names. New text rows are in {ROWS_NAME}, one tensor for each table, and belong behind row "
+                f"{card.base_pieces - 1:,}."
+            ]
+        body = readme(card, source.language_name, [])
+        write_text(new / GRAFT_README, share_readme(source, terms, body, usage), overwrite=True)
+        write_json(new / TERMS_NAME, terms.to_json(), overwrite=True)
+    if kind == "graft":
+        open_graft(output)
+    return {"family": card.family, "language": card.language, "base": card.base, "terms": terms.to_json()}
+
+
+def _stock(source: Source, settings: ExportSettings, output: Path, terms: Terms) -> Made:
+    """Folders that the stock program loads."""
+    drop_in = make_drop_in(source) if settings.drop_in else None
+    pieces = source.graft.card.base_pieces if drop_in else source.graft.tokenizer.size
+    folder = source.family.stock().folder(source.files, pieces)
+    made = Made(source, settings.to, terms, folder, measured_cost(source), drop_in)
+    parts = [""] if drop_in else [one for one in (GROWN, MERGED) if settings.parts in ("both", one)]
+    # Twice: rounding, and saving at all, needs the old file and the new one side by side.
+    require_room(output, (len(parts) + 1) * source.files.checkpoint.stat().st_size)
+    with replacing_folder(output) as new:
+        for part in parts:
+            _write_part(made, settings, new, part)
+        loader = None if drop_in else source.family.stock().loader(source.facts, source.files)
+        if loader is not None:
+            write_text(new / LOADER_NAME, loader)
+        write_text(new / README_NAME, readme_of(made))
+        write_json(new / CARD_NAME, card_of(made))
+        write_json(new / TERMS_NAME, terms.to_json())
+    return made
+
+
+def _write_part(made: Made, settings: ExportSettings, new: Path, part: str) -> None:
+    """One folder for the stock program; the drop-in is the export's folder itself."""
+    source, folder = made.source, made.folder
+    place = new / part if part else new
+    place.mkdir(exist_ok=True)
+    path = place / folder.checkpoint
+    if made.drop_in is not None:
+        written = write_dropped_in(source, path, made.drop_in.places, dtype=settings.dtype)
+    else:
+        written = (write_grown if part == GROWN else write_merged)(source, path, dtype=settings.dtype)
+    made.checkpoints[part or "drop-in"] = written
+    with replacing(place / folder.tokenizer) as stream:
+        stream.write(made.drop_in.data if made.drop_in else source.graft.tokenizer.data)
+    for name, text in folder.made.items():
+        write_text(place / name, text)
+    placed = place_files(folder.beside, place, copy=settings.copy_files)
+    made.files.update({f"{part}/{name}" if part else name: how for name, how in placed.items()})
+    _require_opens(source, place, written.names)
+
+
+def _require_opens(source: Source, place: Path, names: int) -> None:
+    """Our own strict loader must take what a stock program will be given."""
+    from voxgraft.families.tensors import stored_shapes
+
+    files = source.family.files(place)
+    source.family.size_of(files, stored_shapes(files.checkpoint))
+    if files.config is not None:
+        stated = source.family.configured_pieces(files.config)
+        from voxgraft.tokenizers import open_tokenizer
+
+        if stated != (pieces := open_tokenizer(files.tokenizer).size):
+            found = f"{files.config.name} states {stated} pieces, and the tokenizer has {pieces:,} ({names} names)"
+            raise ConfigError("base-config", found, where=place)
+
+
+def _untrained(source: Source) -> list[Finding]:
+    if source.trained_step is not None:
+        return []
+    return [finding("export-untrained", "the graft was not trained yet", where=source.graft.folder)]
+
+
+def _missing(made: Made) -> list[Finding]:
+    if not made.folder.missing:
+        return []
+    found = (
+        f"{', '.join(made.folder.missing)} {'is' if len(made.folder.missing) == 1 else 'are'} not in the base folder"
+    )
+    return [finding("export-part-missing", found, where=made.source.files.folder)]

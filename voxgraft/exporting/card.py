@@ -1,0 +1,156 @@
+"""What an export says of itself: `export.json` for machines, `README.md` for people and for model hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxgraft.exporting.cost import Cost
+from voxgraft.exporting.drop_in import DropIn
+from voxgraft.exporting.names import FORMAT
+from voxgraft.exporting.sources import Source
+from voxgraft.exporting.terms import Terms
+from voxgraft.exporting.weights import Written
+from voxgraft.families.stock import GROWN, MERGED, StockFolder
+from voxgraft.graft_folder import versions
+
+__all__ = ["Made", "card_of", "readme_of", "share_readme"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """An export on its way: what it is made of and what was written."""
+
+    source: Source
+    kind: str
+    terms: Terms
+    folder: StockFolder
+    cost: Sequence[Cost] = ()
+    drop_in: DropIn | None = None
+    checkpoints: dict[str, Written] = field(default_factory=dict)
+    """By folder."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Of the base: linked or copied."""
+
+
+def card_of(made: Made) -> dict[str, Any]:
+    """Everything, for machines."""
+    source, card = made.source, made.source.graft.card
+    return {
+        "format": FORMAT,
+        "kind": made.kind,
+        "drop_in": made.drop_in is not None,
+        "family": source.family.name,
+        "program": source.family.stock().title,
+        "language": source.language,
+        "tag": card.tag,
+        "base": card.base,
+        "pieces": card.base_pieces if made.drop_in else source.graft.tokenizer.size,
+        "step": source.trained_step,
+        "checkpoints": {name: written.to_json() for name, written in made.checkpoints.items()},
+        "files_of_the_base": made.files,
+        "missing": list(made.folder.missing),
+        "measured_cost": [cost.to_json() for cost in made.cost],
+        "reused_ids": {str(new): old for new, old in made.drop_in.places.items()} if made.drop_in else None,
+        "terms": made.terms.to_json(),
+        "versions": versions(),
+    }
+
+
+def readme_of(made: Made) -> str:
+    """The page for people."""
+    source = made.source
+    title = f"# {source.language_name} for {source.family.stock().title}"
+    how = "drop-in" if made.drop_in else "grown and merged"
+    lines = [
+        *front_matter(source, made.terms),
+        title,
+        "",
+        f"Written by voxgraft: {how}. Trained: {_trained(source)}.",
+        "",
+    ]
+    lines += _drop_in_lines(made) if made.drop_in else _pair_lines(made)
+    usage = source.family.stock().usage(source.facts, source.files, drop_in=made.drop_in is not None)
+    lines += ["", "```python", *usage, "```", "", "## What the program reads", "", "| file | what |", "| --- | --- |"]
+    lines += [f"| {name} | {what} |" for name, what in made.folder.read.items()]
+    if made.folder.missing:
+        lines += ["", f"Not in the base folder, and so not here: {', '.join(made.folder.missing)}."]
+    return "\n".join([*lines, "", *made.terms.lines()]) + "\n"
+
+
+def share_readme(source: Source, terms: Terms, body: str, usage: Sequence[str]) -> str:
+    """The page of a graft or an adapter: what it says of itself, how it is used, and its terms."""
+    lines = [*front_matter(source, terms), body.rstrip(), "", "## Use", "", *usage, "", *terms.lines()]
+    return "\n".join(lines) + "\n"
+
+
+def front_matter(source: Source, terms: Terms) -> list[str]:
+    """What model hubs read: language, kind, licence."""
+    return [
+        "---",
+        f"language: [{source.language}]",
+        "tags: [voxgraft, text-to-speech]",
+        f"library_name: {source.family.name}",
+        "license: other",
+        f"license_name: {'stated-below' if not terms.lacking else 'not-stated'}",
+        "---",
+        "",
+    ]
+
+
+def _trained(source: Source) -> str:
+    step = source.trained_step
+    return "**not yet: its rows are the first ones, and it speaks no word**" if step is None else f"step {step:,}"
+
+
+def _pair_lines(made: Made) -> list[str]:
+    about = {
+        GROWN: "the base with more text rows: old languages are spoken by the base's own weights",
+        MERGED: f"the same with {made.source.language_name} in its body: for the new language",
+    }
+    lines = ["| folder | what | names and shapes | the base's own bits | numbers |", "| --- | --- | --- | --- | --- |"]
+    for name, one in made.checkpoints.items():
+        lines.append(f"| {name}/ | {about[name]} | {one.names} of {one.names} | {_bits(one)} | {_numbers(one)} |")
+    if MERGED in made.checkpoints:
+        lines += ["", "## What the merged one costs the old languages", "", *_cost_lines(made)]
+    return lines
+
+
+def _bits(one: Written) -> str:
+    changed = f", {one.changed} changed" if one.changed else ""
+    return f"{one.same} tensors and {one.base_rows:,} rows of each text table{changed}"
+
+
+def _numbers(one: Written) -> str:
+    return f"{one.dtype}, {'exact' if one.exact else 'rounded from the base'}"
+
+
+def _cost_lines(made: Made) -> list[str]:
+    if not made.cost:
+        return [
+            "Not measured. The merged weights are for the new language; speak the others with grown/. To measure:",
+            "",
+            f"    voxgraft evaluate {MERGED} --base BASE --language {made.source.language} --output FOLDER",
+        ]
+    lines = ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
+    for one in made.cost:
+        before = "" if one.before is None else f"{one.before:.4f}"
+        lines.append(f"| {one.language} | {one.measure} | {before} | {one.after:.4f} | {one.source} |")
+    return lines
+
+
+def _drop_in_lines(made: Made) -> list[str]:
+    drop_in = made.drop_in
+    assert drop_in is not None
+    (one,), name = made.checkpoints.values(), made.source.language_name
+    return [
+        f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that it never uses carry "
+        f"its pieces, so that {made.source.family.stock().title} loads it as it is. Languages whose ids were taken "
+        "are gone here; speak them with the base itself.",
+        "",
+        f"- {one.names} of {one.names} names and shapes; {_bits(one)}; {_numbers(one)}.",
+        f"- {drop_in.proven:,} sentences of {name} are spelled as before, id for id.",
+        "- The package's alignment analyzer stays on at this size. It watches heads that were found for the old "
+        "languages; if speech ends too early or too late, take the export with load.py, where it is off.",
+    ]

@@ -1,0 +1,73 @@
+"""What a merged checkpoint costs the old languages, as far as that was measured; nothing is guessed.
+
+Merged training measures itself; `evaluate` measures anything. A graft that was folded in for an export was measured by
+nobody yet, and the export says how to do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.evaluating.judging import AFTER, BEFORE
+from voxgraft.evaluating.scores_file import SCORES_NAME, read_scores
+from voxgraft.exporting.sources import Source
+from voxgraft.files import is_file
+
+__all__ = ["Cost", "measured_cost"]
+
+MEASURES = {"phone_error": "phone error", "cer": "letter error", "speech_loss": "speech loss"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One language before and after, and who measured it."""
+
+    language: str
+    measure: str
+    before: float | None
+    after: float
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measured_cost(source: Source) -> list[Cost]:
+    """All that was measured of the merged checkpoint that is exported."""
+    if source.merged is None or source.run is None:
+        return []
+    return [*_of_training(source.merged), *_of_evaluations(source.run.eval, int(source.merged["step"]))]
+
+
+def _of_training(card: dict[str, Any]) -> Iterator[Cost]:
+    first = card.get("speech_losses_before") or {}
+    for point in card.get("points") or []:
+        if point.get("share") == card.get("share"):
+            for language, loss in (point.get("speech_losses") or {}).items():
+                yield Cost(str(language), "speech loss", first.get(language), float(loss), "held out in training")
+
+
+def _of_evaluations(folder: Path, step: int) -> Iterator[Cost]:
+    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not is_file(place / SCORES_NAME):
+            continue
+        try:
+            scores = read_scores(place / SCORES_NAME)
+        except VoxgraftError:  # of another version, or half of one: it says nothing then
+            continue
+        if scores.about.get("mode") != "merged" or scores.about.get("step") != step:
+            continue
+        for language in dict.fromkeys(language for language, _ in scores.scores):
+            yield from _scored(scores.scores, language, place.name)
+
+
+def _scored(scores: dict[tuple[str, str], dict[str, Any]], language: str, name: str) -> Iterator[Cost]:
+    before, after = (scores.get((language, who), {}) for who in (BEFORE, AFTER))
+    for key, title in MEASURES.items():
+        if key in after and after[key].value is not None:
+            was = before[key].value if key in before else None
+            yield Cost(language, title, was, after[key].value, f"evaluation {name}")

@@ -1,0 +1,158 @@
+"""A tokenizer of the base's own size for the new language alone: ids that the language never uses carry its pieces.
+
+Stock software that has its number of rows in code loads it as it is. The languages whose ids were taken are gone there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import GraftError
+from voxgraft.exporting.sources import Source
+from voxgraft.families.base import Front
+from voxgraft.spelling import Spelling
+from voxgraft.text.characters import exemplar, is_letter, own_scripts, script_of
+from voxgraft.text.texts import read_texts
+from voxgraft.tokenizers import tokenizer_from
+from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers.bpe_json import BpeJson
+
+__all__ = ["DropIn", "make_drop_in"]
+
+_PLACEHOLDER = re.compile(r"\[PLACEHOLDER\d*\]")
+_CANGJIE = re.compile(r"\[cj_.\]")
+_LANGUAGE_TAG = re.compile(r"\[[a-z]{2,3}\]")
+_TYPED_TAG = re.compile(r"\[[a-z]{2,3}(?:-[a-z0-9]+)*\]")
+KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
+"""Latin words stand in every language's texts."""
+SHARE = 0.02
+"""A script with this share of a language's letters is one of its own."""
+MOST_PROVEN = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class DropIn:
+    """The tokenizer file, and at which old id each new one stands."""
+
+    data: bytes
+    places: dict[int, int]
+    taken: tuple[str, ...]
+    """Pieces of the base that are no more."""
+    room: int
+    """Ids that the language does not use, taken or not."""
+    proven: int
+    """Sentences of the new language that are spelled alike, id for id."""
+
+
+def make_drop_in(source: Source) -> DropIn:
+    """Reuse ids, and prove on the language's own texts that it reads as before."""
+    base, grown = source.base_tokenizer, source.graft.tokenizer
+    if not isinstance(base, BpeJson):
+        raise GraftError("drop-in-family", f"a tokenizer of the kind {base.kind}", expected="one of Chatterbox's")
+    spelling = Spelling.of(source.family, base, grown, source.language)
+    sentences = _sentences(source)
+    used = {one for text in sentences for one in spelling.encode(text, source.language)}
+    free = [one for one in _reusable(base, source, sentences) if one not in used]
+    new = range(base.size, grown.size)
+    if len(free) < len(new):
+        found = f"{len(new):,} new pieces, and the base has {len(free):,} ids that the language does not use"
+        raise GraftError("drop-in-no-room", found, where=source.graft.folder)
+    places = dict(zip(new, free, strict=False))
+    data = _document(base, grown, places)
+    tokenizer = tokenizer_from(data, Path(base.path.name))
+    if tokenizer.size != base.size:
+        raise GraftError("drop-in-moved", f"{tokenizer.size:,} ids", expected=f"{base.size:,}")
+    proven = _prove(spelling, tokenizer, places, sentences)
+    return DropIn(data, places, tuple(base.shown(one) for one in places.values()), len(free), proven)
+
+
+def _sentences(source: Source) -> list[str]:
+    """The run's own texts; without a run, every piece and letter by itself."""
+    entry = exemplar(source.language)
+    letters = list(entry.letters) if entry else []
+    if source.texts:
+        return [*letters, *read_texts(source.texts).sentences[:MOST_PROVEN]]
+    tokenizer = source.graft.tokenizer
+    whole = tokenizer.whole_ids
+    pieces = [tokenizer.pieces[one] for one in range(source.graft.card.base_pieces, tokenizer.size) if one not in whole]
+    return [*letters, *(piece for piece in pieces if piece)]
+
+
+def _reusable(base: BpeJson, source: Source, sentences: Iterable[str]) -> Iterator[int]:
+    """Ids that carry nothing the language needs, those first that nobody misses."""
+    seen = Counter(character for text in sentences for character in text)
+    entry = exemplar(source.language)
+    own = {*own_scripts(entry.letters if entry else "", seen, SHARE), *KEPT_SCRIPTS}
+    fixed = {*source.family.special_ids.values(), source.family.start_id, source.family.stop_id, base.unknown_id}
+    front = source.family.front(base.path)
+    by_kind: dict[int, list[int]] = {}
+    for at, piece in enumerate(base.pieces):
+        if piece is None or at in fixed:
+            continue
+        kind = _whole_kind(piece) if at in base.whole_ids else _spelled_kind(piece, own, front)
+        if kind is not None:
+            by_kind.setdefault(kind, []).append(at)
+    for kind in sorted(by_kind):
+        yield from by_kind[kind]
+
+
+def _whole_kind(piece: str) -> int | None:
+    """Placeholders first, then keys of Chinese characters, tags of other languages last; sounds are kept."""
+    kinds = {0: _PLACEHOLDER, 2: _CANGJIE, 4: _LANGUAGE_TAG}
+    return next((kind for kind, pattern in kinds.items() if pattern.fullmatch(piece)), None)
+
+
+def _spelled_kind(piece: str, own: set[str], front: Front) -> int | None:
+    """Pieces that no text can become, since the front writes them otherwise; then letters of other scripts."""
+    if front.prepare(piece, None) != piece:
+        return 1
+    letters = [character for character in piece if is_letter(character)]
+    foreign = bool(letters) and all(script_of(character) not in own for character in letters)
+    return 3 if foreign and len(letters) == len(piece) else None
+
+
+def _document(base: BpeJson, grown: Tokenizer, places: dict[int, int]) -> bytes:
+    """The grown file with its new pieces at reused ids, and without the pieces that stood there."""
+    document = json.loads(grown.data)
+    gone = {base.pieces[one] for one in places.values()}
+    model = document["model"]
+    # No merge of a piece that is gone could ever act in a text of the language.
+    model["merges"] = [merge for merge in model["merges"] if gone.isdisjoint(_parts(merge))]
+    vocab = {piece: places.get(at, at) for piece, at in model["vocab"].items() if piece not in gone}
+    model["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
+    added = [
+        {**token, "id": places.get(token["id"], token["id"])}
+        for token in document["added_tokens"]
+        if token["content"] not in gone
+    ]
+    document["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
+    return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
+
+
+def _parts(merge: Any) -> tuple[str, ...]:
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right, left + right
+
+
+def _prove(spelling: Spelling, tokenizer: Tokenizer, places: dict[int, int], sentences: Iterable[str]) -> int:
+    """Every sentence as the stock program is given it, with the tag typed in front, against voxgraft's own spelling."""
+    language, tag = spelling.language, spelling.tag or ""
+    proven = 0
+    for text in sentences:
+        if _TYPED_TAG.search(text.lower()):
+            continue  # voxgraft breaks up a tag that stands inside a text; the stock program does not
+        expected = [places.get(one, one) for one in spelling.encode(text, language)]
+        # As a text of one letter is written where it is learnt and spoken.
+        text = f"{text.strip()}." if len(text.strip()) == 1 and text.strip().isalpha() else text
+        found = tokenizer.encode(spelling.front.prepare(spelling.front.clean(tag + text), None))
+        if found != expected:
+            told = f"{text[:60]!r} is spelled {found[:12]}"
+            raise GraftError("drop-in-moved", told, expected=f"{expected[:12]}")
+        proven += 1
+    return proven

@@ -1,0 +1,74 @@
+"""Files of the base in an export: linked where the file system can, copied elsewhere, and never changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from voxgraft import progress
+from voxgraft.errors import FileError
+from voxgraft.exporting.weights import Written
+from voxgraft.files import is_folder, reason_of
+
+__all__ = ["bytes_in", "place_files", "require_room"]
+
+SLACK_BYTES = 64 << 20
+
+
+def place_files(beside: Mapping[str, Path], folder: Path, *, copy: bool) -> dict[str, str]:
+    """Put files and whole folders of the base into an export; by name, whether each was linked or copied."""
+    pairs = [(path, folder / name / rest) for name, place in beside.items() for path, rest in _files_of(place)]
+    done: dict[str, str] = {}
+    with progress.task("files of the base", len(pairs)) as advance:
+        for source, target in pairs:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            linked = not copy and _linked(source, target)
+            if not linked:
+                _copy(source, target)
+            done[str(target.relative_to(folder))] = "linked" if linked else "copied"
+            advance(1)
+    return done
+
+
+def require_room(folder: Path, num_bytes: int) -> None:
+    """Refuse before hours of copying what will not fit."""
+    there = next((one for one in folder.absolute().parents if is_folder(one)), None)
+    free = shutil.disk_usage(there).free if there else None
+    if free is not None and free < num_bytes + SLACK_BYTES:
+        found = f"the export needs {num_bytes:,} bytes, {free:,} are free"
+        raise FileError("disk-too-small", found, where=folder)
+
+
+def bytes_in(written: Mapping[str, Written]) -> int:
+    """Of all checkpoints."""
+    return sum(one.num_bytes for one in written.values())
+
+
+def _files_of(place: Path) -> Iterator[tuple[Path, str]]:
+    """A file by itself, or all files of a folder with their places in it."""
+    if not is_folder(place):
+        yield place, ""
+        return
+    for path in sorted(place.rglob("*")):
+        if path.is_file():
+            yield path, str(path.relative_to(place))
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """A hard link to the file itself, not to a link that leads there: it stays whole when the base is moved."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:  # another disk, or a file system without links
+        return False
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise FileError(
+            "file-unwritable", f"{source.name} cannot be copied: {reason_of(error)}", where=target
+        ) from None

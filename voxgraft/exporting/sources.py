@@ -1,0 +1,146 @@
+"""What is exported: the graft of a run or one by itself, the base that it belongs to, and what merged training left.
+
+Nothing is exported that does not pass `check`, and nothing that was made on another base.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.bases import base_family, base_folder
+from voxgraft.config import read_settings, settings_from
+from voxgraft.errors import ConfigError, GraftError, refuse
+from voxgraft.evaluating.subjects import left_by
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.families.stock import Facts
+from voxgraft.files import existing_folder, is_file, is_folder, sha256_of
+from voxgraft.findings import look_at, opened
+from voxgraft.graft_folder import ADAPTER_NAME, CARD_NAME, Graft, open_graft
+from voxgraft.journal import Journal
+from voxgraft.merged_folder import MERGED_NAME, read_merged
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import RunSettings
+from voxgraft.settings import CheckSettings, ExportSettings
+from voxgraft.text.characters import exemplar
+from voxgraft.tokenizers.base import Tokenizer
+
+__all__ = ["Source", "open_source"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One graft, its base, and the run that it comes from if there is one."""
+
+    family: Family
+    files: BaseFiles
+    base_tokenizer: Tokenizer
+    graft: Graft
+    run: RunFolder | None = None
+    texts: tuple[Path, ...] = ()
+    """Texts of the new language that the run names."""
+    merged: dict[str, Any] | None = None
+    """The card of what merged training has left, if that was the last one."""
+
+    @property
+    def language(self) -> str:
+        return self.graft.card.language
+
+    @property
+    def language_name(self) -> str:
+        entry = exemplar(self.language)
+        return entry.name if entry else self.language
+
+    @property
+    def adapter(self) -> Path | None:
+        folder = self.graft.folder / ADAPTER_NAME
+        return folder if is_folder(folder) else None
+
+    @property
+    def merged_checkpoint(self) -> Path | None:
+        if self.merged is None or self.run is None:
+            return None
+        return self.run.path / MERGED_NAME / str(self.merged["checkpoint"])
+
+    @property
+    def facts(self) -> Facts:
+        card = self.graft.card
+        return Facts(self.language, self.language_name, card.tag, self.graft.tokenizer.size, card.base_pieces)
+
+    @property
+    def trained_step(self) -> int | None:
+        """None where nothing was trained yet."""
+        if self.merged is not None:
+            return int(self.merged["step"])
+        trained = self.graft.card.method.get("trained")
+        return int(trained["step"]) if isinstance(trained, dict) else None
+
+
+def open_source(settings: ExportSettings) -> Source:
+    """What the path names, checked; an error that says what could stand there for anything else."""
+    path = existing_folder(settings.subject)
+    run = RunFolder(path)
+    if is_file(run.settings):
+        return _of_run(run, settings)
+    if is_file(path / CARD_NAME):
+        return _of_graft(path, settings)
+    found = f"{path.name} holds neither run.yaml nor {CARD_NAME}"
+    raise GraftError("export-subject", found, expected="the folder of a run or of a graft", where=path)
+
+
+def _of_run(run: RunFolder, settings: ExportSettings) -> Source:
+    values = read_settings(RunSettings, run.settings)
+    if settings.base is not None:
+        values["base"] = settings.base
+    own = settings_from(RunSettings, values, run.settings)
+    _require_checked(settings_from(CheckSettings, {**values, "run": run.path}, run.settings))
+    which = left_by(run, Journal(run.journal).read())
+    if which == "as-in-the-seeds":
+        found = "the last training was one as in the seeds, whose rows and body are not the base's"
+        raise GraftError("export-seeds", found, where=run.path)
+    merged = read_merged(run.path / MERGED_NAME) if which == "merged" else None
+    return _source(own.base, settings.family or own.family, run.graft, (run, own.texts, merged))
+
+
+def _of_graft(path: Path, settings: ExportSettings) -> Source:
+    graft = open_graft(path)
+    base = settings.base or Path(graft.card.family)
+    source = _source(base, settings.family or graft.card.family, path, (None, (), None))
+    given = {"base": source.files.folder, "tokenizer": {"file": graft.tokenizer.path}, "family": source.family.name}
+    _require_checked(settings_from(CheckSettings, {**given, "language": graft.card.language}, path))
+    return source
+
+
+def _source(
+    base: Path | None,
+    name: str | None,
+    place: Path,
+    of_run: tuple[RunFolder | None, tuple[Path, ...], dict[str, Any] | None],
+) -> Source:
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", expected="--base FOLDER", where=place)
+    folder = base_folder(base)
+    if not is_folder(folder):
+        cure = "name the base that it was made on: --base FOLDER."
+        raise ConfigError("config-missing", f"the base {folder} is not there", where=place, cure=cure)
+    family = base_family(folder, name)
+    files = family.files(folder)
+    graft = open_graft(place)
+    card = graft.card
+    if card.family != family.name:
+        raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
+    from voxgraft.tokenizers import open_tokenizer
+
+    for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
+        actual, wanted = sha256_of(path), str(card.base.get(f"{part}_sha256"))
+        if actual != wanted:
+            expected = f"{wanted[:12]}, on which the graft was made"
+            raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
+    return Source(family, files, open_tokenizer(files.tokenizer), graft, *of_run)
+
+
+def _require_checked(settings: CheckSettings) -> None:
+    """Refuse what `check` says no to. Training data is no part of an export."""
+    with opened(settings) as subject:
+        refuse(look_at(subject, data=False).findings)

@@ -1,0 +1,149 @@
+"""Chatterbox's own program: the files that its `from_local` reads, and how it is told of another number of rows.
+
+The published package (0.1.7) has its file names and its 2454 text rows in code, and switches its alignment analyzer on
+at exactly that number. The analyzer watches heads that were found for the old languages.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.chatterbox.describing import WHAT_CANGJIE, WHAT_CONDITIONS, WHAT_VOICE, WHAT_WAVEFORM
+from voxgraft.families.chatterbox.family import ENGLISH, ENGLISH_ROWS, RELEASES
+from voxgraft.families.chatterbox.text import CANGJIE_NAME
+from voxgraft.families.stock import GROWN, MERGED, Facts, StockFolder, StockProgram, beside_of
+
+MULTILINGUAL = RELEASES[0]
+"""Whose names the multilingual program loads unless told otherwise, whatever the release."""
+NEEDED = {"ve.pt": WHAT_VOICE, "s3gen.pt": WHAT_WAVEFORM}
+NEEDED_IN_ENGLISH = {"ve.safetensors": WHAT_VOICE, "s3gen.safetensors": WHAT_WAVEFORM}
+OPTIONAL = {"conds.pt": WHAT_CONDITIONS, CANGJIE_NAME: WHAT_CANGJIE}
+
+_LOAD_MULTILINGUAL = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+
+    from load import load
+    model = load("{language}")
+    wav = model.generate("...", language_id="{language}", audio_prompt_path="voice.wav")
+
+The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always.
+{name} is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages.
+"""
+
+from pathlib import Path
+
+from chatterbox import mtl_tts
+from chatterbox.models.t3.modules.t3_config import T3Config
+from chatterbox.mtl_tts import ChatterboxMultilingualTTS
+
+FOLDER = Path(__file__).resolve().parent
+LANGUAGE, NAME, TEXT_ROWS = "{language}", "{name}", {pieces}
+
+
+class GrownConfig(T3Config):
+    analyzer = True
+    is_multilingual = property(lambda self: self.analyzer)
+
+    @classmethod
+    def multilingual(cls):
+        return cls(text_tokens_dict_size=TEXT_ROWS)
+
+
+def load(language, device="cpu"):
+    """The model that speaks a language; one for each of the two folders may be loaded side by side."""
+    mtl_tts.T3Config = GrownConfig
+    mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE, NAME)
+    is_new = language == LANGUAGE
+    model = ChatterboxMultilingualTTS.from_local(FOLDER / ("{merged}" if is_new else "{grown}"), device)
+    model.t3.hp.analyzer = not is_new
+    return model
+'''
+
+_LOAD_ENGLISH = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+
+    from load import load
+    model = load("{language}")
+    wav = model.generate("{tag}" + "...", audio_prompt_path="voice.wav")
+
+English is spoken by {grown}/, the base's own weights; {name} by {merged}/.
+"""
+
+from pathlib import Path
+
+from chatterbox.models.t3 import t3
+from chatterbox.models.t3.modules.t3_config import T3Config
+from chatterbox.tts import ChatterboxTTS
+
+FOLDER = Path(__file__).resolve().parent
+LANGUAGE, TEXT_ROWS = "{language}", {pieces}
+
+
+class GrownConfig(T3Config):
+    @classmethod
+    def english_only(cls):
+        return cls(text_tokens_dict_size=TEXT_ROWS)
+
+
+def load(language, device="cpu"):
+    """The model that speaks a language."""
+    t3.T3Config = GrownConfig
+    return ChatterboxTTS.from_local(FOLDER / ("{merged}" if language == LANGUAGE else "{grown}"), device)
+'''
+
+
+class ChatterboxProgram(StockProgram):
+    """The package `chatterbox-tts`."""
+
+    title: ClassVar[str] = "chatterbox-tts 0.1.7"
+    can_drop_in: ClassVar[bool] = True
+
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+        english = is_english(files)
+        needed = NEEDED_IN_ENGLISH if english else NEEDED
+        beside, missing = beside_of(files, needed)
+        more, _ = beside_of(files, OPTIONAL)
+        release = ENGLISH if english else MULTILINGUAL
+        read = {release.checkpoint: "T3, strict: every name and shape", release.tokenizer: "text tokenizer", **needed}
+        return StockFolder(
+            release.checkpoint, release.tokenizer, {**beside, **more}, missing=missing, read={**read, **OPTIONAL}
+        )
+
+    def loader(self, facts: Facts, files: BaseFiles) -> str:
+        return (_LOAD_ENGLISH if is_english(files) else _LOAD_MULTILINGUAL).format(
+            language=facts.language,
+            name=facts.language_name,
+            tag=facts.tag,
+            pieces=facts.pieces,
+            base_pieces=facts.base_pieces,
+            grown=GROWN,
+            merged=MERGED,
+        )
+
+    def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:
+        english = is_english(files)
+        if not drop_in:
+            language = "" if english else f', language_id="{facts.language}"'
+            before = f'"{facts.tag}" + ' if english else ""
+            return [
+                "from load import load  # in this folder",
+                "",
+                f'model = load("{facts.language}")',
+                f'wav = model.generate({before}"..."{language}, audio_prompt_path="voice.wav")',
+            ]
+        module, kind = ("tts", "ChatterboxTTS") if english else ("mtl_tts", "ChatterboxMultilingualTTS")
+        language = "" if english else ", language_id=None"
+        return [
+            f"from chatterbox.{module} import {kind}",
+            "",
+            f'model = {kind}.from_local("THIS FOLDER", "cpu")',
+            f'wav = model.generate("{facts.tag}" + "..."{language}, audio_prompt_path="voice.wav")',
+        ]
+
+
+def is_english(files: BaseFiles) -> bool:
+    """Whether a base is the English release, whose program is another."""
+    if files.checkpoint.name in (release.checkpoint for release in RELEASES):
+        return files.checkpoint.name == ENGLISH.checkpoint
+    from voxgraft.tokenizers import open_tokenizer
+
+    return open_tokenizer(files.tokenizer).size == ENGLISH_ROWS

@@ -1,0 +1,1 @@
+"""From recordings with texts to one manifest: reading, cutting, judging and splitting. Knows nothing of models."""

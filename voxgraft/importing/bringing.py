@@ -1,0 +1,239 @@
+"""Brings one source in: its texts cleaned, its sound cut, each clip written and noted before the next.
+
+Killed at any instant it goes on where it was: what is noted is there, and is not made again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.importing.cleaning import clean_cues
+from voxgraft.importing.columns import read_columns
+from voxgraft.importing.cues import Cue
+from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT, Cut, cut_cues
+from voxgraft.importing.dataset import Dataset, Journal, read_journal
+from voxgraft.importing.edges import CutOptions
+from voxgraft.importing.lists import is_sound, read_list, side_car_rows
+from voxgraft.importing.manifest import ManifestClip
+from voxgraft.importing.media import Media
+from voxgraft.importing.problems import Problem
+from voxgraft.importing.rolling import unrolled
+from voxgraft.importing.row_cuts import row_cuts
+from voxgraft.importing.rows import Row, recordings_of
+from voxgraft.importing.sound_files import write_clip
+from voxgraft.importing.sources import Source
+from voxgraft.importing.subtitles import read_subtitles
+from voxgraft.importing.tape import Tape
+from voxgraft.normalising import Normaliser, normaliser_of
+
+__all__ = ["Brought", "ImportOptions", "bring"]
+
+SHORTEST_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """How sources are brought in; a source that was half done with others is begun anew."""
+
+    language: str
+    rate: int = 24_000
+    ending: str = "flac"
+    encoding: str | None = None
+    speaker: str | None = None
+    rolling: bool = True
+    fold_homophones: bool = False
+    cut: CutOptions = field(default_factory=CutOptions)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What became of one source."""
+
+    recording: str
+    clips: int
+    seconds: float
+    rejected: int
+    problems: tuple[Problem, ...] = ()
+    failed: bool = False
+
+
+class ParentGone(Exception):  # noqa: N818 (nobody is left to whom it could be an error)
+    """The process that this one works for was killed."""
+
+
+def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: ImportOptions) -> Brought:
+    """Bring one source in, or what is missing of it. A source that fails is told as a problem."""
+    with dataset.worked_on():
+        journal = read_journal(dataset.journal_path(recording))
+        state = {**source.to_json(), "fingerprint": mark, "options": options.to_json()}
+        if journal.source != state:
+            journal.begin(state)
+        if not journal.is_done:
+            problems: list[Problem] = []
+            try:
+                with _parent_watched() as look:
+                    for clip, cut in _clips(dataset, source, recording, options, problems):
+                        look()
+                        _keep(dataset, journal, clip, cut, options)
+            except VoxgraftError as error:
+                problem = Problem.of(error, str(source.text))
+                return Brought(recording, len(journal.clips), 0.0, 0, (*problems, problem), failed=True)
+            journal.finish(problems)
+        clips = journal.clips
+        seconds = sum(clip.seconds for clip in clips)
+        return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(journal.problems))
+
+
+@contextmanager
+def _parent_watched() -> Iterator[Any]:
+    """A function that ends the work if the parent is gone: two would else write the same clips."""
+    parent = os.getppid()
+
+    def look() -> None:
+        if os.getppid() != parent:
+            raise ParentGone
+
+    yield look
+
+
+def _keep(dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions) -> None:
+    """Write a clip, then note it. What was noted before the process was killed is whole."""
+    if clip.id in journal.ids:
+        return
+    write_clip(dataset.folder / clip.audio, cut.samples, options.rate)
+    journal.add(clip)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sounding:
+    """A cut with what its source says of it."""
+
+    cut: Cut
+    speaker: str
+    recording: str
+    language: str
+
+
+def _clips(
+    dataset: Dataset, source: Source, recording: str, options: ImportOptions, problems: list[Problem]
+) -> Iterator[tuple[ManifestClip, Cut]]:
+    """Every clip of a source with its sound, in an order that is always the same."""
+    found = _subtitle_cuts if source.kind == "subtitles" else _list_cuts
+    file, number = source.text.name, 0
+    for item in found(source, recording, options, problems):
+        cut, lines = item.cut, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
+        seconds = len(cut.samples) / options.rate
+        text = _normaliser(item.language, options).normalise(cut.text).text
+        if seconds < SHORTEST_SECONDS:
+            told = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
+            problems.append(Problem("media-short", told, file, *lines))
+        elif not text:
+            problems.append(Problem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
+        else:
+            number += 1
+            clip_id = f"{recording}-{number:05d}"
+            clip = ManifestClip(
+                id=clip_id,
+                audio=dataset.clip_path(recording, clip_id, options.ending),
+                seconds=round(seconds, 4),
+                text=text,
+                language=item.language,
+                speaker=options.speaker or item.speaker,
+                recording=item.recording,
+                sample_rate=options.rate,
+                text_as_found=cut.as_found,
+                start=round(cut.start, 4),
+                end=round(cut.start + seconds, 4),
+                source=f"{file}:{lines[0]}",
+                rejected=cut.reasons,
+            )
+            yield clip, cut
+
+
+@lru_cache(maxsize=64)
+def _normaliser(language: str, options: ImportOptions) -> Normaliser:
+    return normaliser_of(language, fold_homophones=options.fold_homophones)
+
+
+def _subtitle_cuts(
+    source: Source, recording: str, options: ImportOptions, problems: list[Problem]
+) -> Iterator[_Sounding]:
+    assert source.media is not None
+    name = source.text.name
+    read = read_subtitles(source.text, options.encoding)
+    problems += read.problems
+    cues, unsaid = clean_cues(read.cues, options.language, name)
+    problems += unsaid
+    if options.rolling:
+        cues, again = unrolled(cues, name)
+        problems += again
+    media = Media(source.media, options.rate)
+    for cut in cut_cues(Tape(media.blocks(), options.rate), cues, options.cut):
+        label = cut.cues[0].speaker
+        yield _Sounding(cut, f"{recording}:{label}" if label else recording, recording, options.language)
+    problems += _damage(media, source.media.name)
+
+
+def _damage(media: Media, name: str) -> list[Problem]:
+    """What could not be decoded of a file."""
+    if not media.damaged:
+        return []
+    found = f"{len(media.damaged):,} packets could not be decoded, the first at {media.damaged[0]:.1f} s"
+    return [Problem("media-damaged", found, name)]
+
+
+def _list_cuts(source: Source, recording: str, options: ImportOptions, problems: list[Problem]) -> Iterator[_Sounding]:
+    """Clips of a list: as long as its rows say, since they were cut before."""
+    folder = source.text if source.kind == "folder" else source.text.parent
+    rows: Iterable[Row] = _kept_rows(source, options, problems)
+    known: dict[int, str] = {}
+    if source.kind != "columns":  # rows that hold their sound are never all in memory
+        rows = list(rows)
+        known = recordings_of(rows)
+    for row, samples, media in row_cuts(rows, folder, options, problems, source.text.name):
+        end = row.start + len(samples) / options.rate
+        cue = Cue(row.start, end, row.text, row.line, row.line, as_found=row.as_found)
+        cut = Cut(samples, cue.start, cue.end, row.text, (cue,), _length_reasons(cue, options.cut))
+        own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
+        yield _Sounding(cut, row.speaker or own, own, row.language or options.language)
+        problems += _damage(media, row.audio)
+
+
+def _kept_rows(source: Source, options: ImportOptions, problems: list[Problem]) -> Iterator[Row]:
+    """Rows that stand there for the first time."""
+    seen: set[tuple[str, float, str]] = set()
+    for row in _rows(source, options):
+        if isinstance(row, Problem):
+            problems.append(row)
+            continue
+        key = row.audio, row.start, row.text
+        if key in seen and row.data is None:
+            problems.append(Problem("table-duplicate", f"{row.audio}: {row.text!r:.60}", source.text.name, row.line))
+            continue
+        seen.add(key)
+        yield row
+
+
+def _rows(source: Source, options: ImportOptions) -> Iterator[Row | Problem]:
+    if source.kind == "columns":
+        return read_columns(source.text)
+    if source.kind == "folder":
+        sounds = [path for path in sorted(source.text.iterdir()) if is_sound(path)]
+        return side_car_rows(source.text, sounds, options.encoding)
+    return read_list(source.text, options.encoding)
+
+
+def _length_reasons(cue: Cue, options: CutOptions) -> tuple[str, ...]:
+    seconds = cue.end - cue.start
+    if seconds > options.longest:
+        return (TOO_LONG,)
+    return (TOO_SHORT,) if seconds < options.shortest else ()

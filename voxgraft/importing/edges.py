@@ -1,0 +1,172 @@
+"""The edges of clips: for each pair of neighbouring cues, the pause in which one ends and the next begins.
+
+Cue times are only rough. Neither clip reaches over the middle of its pause, so no word is in two clips or in half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from voxgraft.importing.activity import Pause, pauses_of, speech_frames, threshold_of
+from voxgraft.importing.cues import Cue
+from voxgraft.importing.tape import FRAMES_A_SECOND, Tape
+
+__all__ = ["CutOptions", "Placed", "placed_cues"]
+
+REACH_SECONDS = 1.2
+"""How far the edge of a cue may be off."""
+CONTEXT_SECONDS = 8.0
+"""Surroundings that loud and soft are judged by."""
+GOOD_PAUSE_SECONDS = 0.45
+SLOPE = 2.2
+"""What a second away from the cue's own time costs, where a good pause is worth one."""
+LOST_SPEECH_COST = 6.0
+"""What a second of speech between two cues costs that their times do not explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOptions:
+    """How clips are cut. Lengths are in seconds."""
+
+    shortest: float = 1.0
+    longest: float = 15.0
+    lead: float = 0.10
+    tail: float = 0.15
+    join_gap: float = 0.6
+    refine: bool = True
+    """Whether edges are moved to pauses; else the cue's own times are taken, with margins up to the neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A cue with the edges that its clip shall have."""
+
+    cue: Cue
+    start: float
+    end: float
+    parted_after: bool = True
+    """Whether a pause was found between it and the next."""
+    speech: float = 0.0
+    """Seconds of speech between its edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """Where one cue ends and the next begins."""
+
+    end: float
+    start: float
+    parted: bool
+
+
+def placed_cues(tape: Tape, cues: list[Cue], options: CutOptions) -> Iterator[Placed]:
+    """Cues with their edges, in order, as far as the recording goes."""
+    start = end = 0.0
+    for place, cue in enumerate(cues):
+        before = cues[place - 1] if place else None
+        after = cues[place + 1] if place + 1 < len(cues) else None
+        tape.hear_until(cue.end + REACH_SECONDS + CONTEXT_SECONDS / 2, keep_from=cue.start - 2 * REACH_SECONDS)
+        if not _near(before, cue):
+            start = max(end, _edge(tape, None, cue, options).start)
+        edge = _edge(tape, cue, after if _near(cue, after) else None, options)
+        end = min(max(start, edge.end), tape.seconds)
+        yield Placed(cue, start, end, edge.parted, _speech_seconds(tape, start, end))
+        start = edge.start
+
+
+def _near(one: Cue | None, two: Cue | None) -> bool:
+    """Whether two cues share a pause. Where they are far apart, what lies between is nobody's."""
+    return one is not None and two is not None and two.start - one.end <= 2 * REACH_SECONDS
+
+
+def _edge(tape: Tape, one: Cue | None, two: Cue | None, options: CutOptions) -> _Edge:
+    """Between two cues; None stands for the beginning or the end of the recording, or a neighbour far away."""
+    if not options.refine:
+        return _plain_edge(one, two, options)
+    first = max(one.middle, one.end - REACH_SECONDS) if one else max(0.0, _of(two).start - REACH_SECONDS)
+    last = min(two.middle, two.start + REACH_SECONDS) if two else _of(one).end + REACH_SECONDS
+    best = _best(_pauses(tape, first, max(last, first + 0.05)), one, two)
+    if best is None:
+        at = _softest(tape, one, two)
+        return _Edge(at, at, False)
+    closing, opening = best
+    end = min(closing.start + options.tail, closing.middle if closing == opening else closing.end)
+    start = max(opening.end - options.lead, opening.middle if closing == opening else opening.start, 0.0)
+    return _Edge(end, start, True)
+
+
+def _of(cue: Cue | None) -> Cue:
+    assert cue is not None
+    return cue
+
+
+def _plain_edge(one: Cue | None, two: Cue | None, options: CutOptions) -> _Edge:
+    end = one.end + options.tail if one else 0.0
+    start = max(0.0, two.start - options.lead) if two else end
+    if one and two and start < end:
+        middle = (one.end + two.start) / 2
+        end, start = min(end, max(middle, one.end)), max(start, min(middle, two.start))
+    return _Edge(end, start, True)
+
+
+def _pauses(tape: Tape, first: float, last: float) -> list[Pause]:
+    """Pauses that reach into a stretch, judged by its surroundings."""
+    around, begins = tape.levels(first - CONTEXT_SECONDS, last + CONTEXT_SECONDS / 2)
+    threshold = threshold_of(around)
+    found = pauses_of(speech_frames(around, threshold), begins)
+    if tape.is_over and tape.seconds <= last:  # after the end nobody speaks
+        end = begins + len(around) / FRAMES_A_SECOND
+        found = [pause for pause in found if pause.end < end] + [Pause(_last_speech(found, end), end + 1.0)]
+    if begins == 0.0 and (not found or found[0].start > 0.0):
+        found.insert(0, Pause(-1.0, 0.0))
+    return [pause for pause in found if pause.end > first and pause.start < last]
+
+
+def _last_speech(found: list[Pause], end: float) -> float:
+    return found[-1].start if found and found[-1].end >= end else end
+
+
+def _best(pauses: list[Pause], one: Cue | None, two: Cue | None) -> tuple[Pause, Pause] | None:
+    """The pause after `one` and the pause before `two`, which are usually the same."""
+    if one is None or two is None:
+        scored = [(_worth(pause, one, two), pause) for pause in pauses]
+        chosen = max(scored, key=lambda item: item[0], default=None)
+        return (chosen[1], chosen[1]) if chosen else None
+    explained = max(0.0, two.start - one.end)
+    best: tuple[float, Pause, Pause] | None = None
+    for place, closing in enumerate(pauses):
+        for opening in pauses[place:]:
+            between = max(0.0, opening.start - closing.end)
+            score = _worth(closing, one, None) + _worth(opening, None, two)
+            score -= LOST_SPEECH_COST * max(0.0, between - explained * 0.8) + (0.5 if closing != opening else 0.0)
+            if best is None or score > best[0]:
+                best = score, closing, opening
+    return (best[1], best[2]) if best else None
+
+
+def _worth(pause: Pause, one: Cue | None, two: Cue | None) -> float:
+    """How well a pause ends one cue or begins the other."""
+    away = abs(pause.start - one.end) if one else abs(pause.end - _of(two).start)
+    if one and pause.start < one.end < pause.end:  # subtitles stand a little longer than the voice
+        away *= 0.4
+    return min(pause.seconds, GOOD_PAUSE_SECONDS) / GOOD_PAUSE_SECONDS - SLOPE * away
+
+
+def _softest(tape: Tape, one: Cue | None, two: Cue | None) -> float:
+    """The softest place near the cues' own times, where there is no pause at all."""
+    middle = (one.end + two.start) / 2 if one and two else (one.end if one else _of(two).start)
+    levels, begins = tape.levels(middle - 0.2, middle + 0.2)
+    if not len(levels):
+        return middle
+    smooth = np.convolve(levels, np.ones(5) / 5, mode="same") if len(levels) >= 5 else levels
+    return begins + (int(np.argmin(smooth)) + 0.5) / FRAMES_A_SECOND
+
+
+def _speech_seconds(tape: Tape, start: float, end: float) -> float:
+    around, begins = tape.levels(start - CONTEXT_SECONDS, end + CONTEXT_SECONDS / 2)
+    active = speech_frames(around, threshold_of(around))
+    first, last = (max(0, round((at - begins) * FRAMES_A_SECOND)) for at in (start, end))
+    return float(np.count_nonzero(active[first:last])) / FRAMES_A_SECOND

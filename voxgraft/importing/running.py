@@ -1,0 +1,119 @@
+"""Brings many sources into a dataset: names that do not collide, several processes, one manifest at the end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+
+from voxgraft import progress
+from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.importing.bringing import Brought, ImportOptions, bring
+from voxgraft.importing.dataset import Dataset, Journal
+from voxgraft.importing.problems import Problem
+from voxgraft.importing.sources import Source, fingerprint
+
+__all__ = ["Imported", "import_sources"]
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import has done."""
+
+    brought: list[Brought] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    """Recordings that were there already, unchanged."""
+    problems: list[Problem] = field(default_factory=list)
+    new_clips: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    source: Source
+    recording: str
+    mark: str
+
+
+def import_sources(dataset: Dataset, sources: Sequence[Source], options: ImportOptions, workers: int = 0) -> Imported:
+    """Bring sources in and write the manifest anew. What an import that was killed has left is used."""
+    done = Imported()
+    with dataset.locked():
+        tasks = _tasks(dataset, sources, done)
+        with progress.task("importing recordings", len(tasks)) as advance:
+            for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
+                done.brought.append(brought)
+                done.problems += brought.problems
+                advance(1)
+        done.brought.sort(key=lambda brought: brought.recording)
+        done.new_clips = dataset.publish()
+    return done
+
+
+def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[_Task]:
+    """Sources that are to be brought in, each under a name of its own."""
+    journals = {journal.recording: journal for journal in dataset.journals() if journal.source}
+    marks = {str(journal.source["fingerprint"]): journal for journal in journals.values()}
+    taken, tasks = set(journals), []
+    for source in sources:
+        try:
+            mark = fingerprint(source)
+        except VoxgraftError as error:
+            done.problems.append(Problem.of(error, str(source.text)))
+            continue
+        journal = marks.get(mark)
+        if journal is None:
+            changed = _changed(source, journals.values())
+            if changed is not None:
+                found = f"{source.text.name} was imported as {changed.recording}, and is another now"
+                done.problems.append(Problem("source-changed", found, str(source.text)))
+                continue
+            name = _free(source.name, taken)
+            taken.add(name)
+            tasks.append(_Task(source, name, mark))
+        elif journal.is_published:
+            done.known.append(journal.recording)
+        else:
+            tasks.append(_Task(source, journal.recording, mark))
+    return tasks
+
+
+def _changed(source: Source, journals: Iterable[Journal]) -> Journal | None:
+    """The source that lay in the same place and was another."""
+    place = {"kind": source.kind, "text": str(source.text)}
+    return next((journal for journal in journals if place.items() <= journal.source.items()), None)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where another source has it."""
+    lower = {other.lower() for other in taken}  # some file systems know no difference
+    number, free = 2, name
+    while free.lower() in lower:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+def _run(dataset: Dataset, tasks: Sequence[_Task], options: ImportOptions, workers: int) -> Iterator[Brought]:
+    work = partial(_bring, dataset, options)
+    if min(workers, len(tasks)) <= 1:
+        yield from map(work, tasks)
+        return
+    # Started anew instead of forked: the faces have threads, and a fork would copy their locks.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context) as pool:
+        futures = [pool.submit(work, task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool:
+            found = "a process was ended from outside (often for memory); nothing that it had finished is lost"
+            raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _bring(dataset: Dataset, options: ImportOptions, task: _Task) -> Brought:
+    return bring(dataset, task.source, task.recording, task.mark, options)

@@ -1,0 +1,105 @@
+"""The part of a recording that is being looked at: sound that comes in at one end and is forgotten at the other.
+
+Levels of everything heard so far are kept, since they take little room. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.importing.media import Samples
+
+__all__ = ["FRAMES_A_SECOND", "Levels", "Tape", "levels_of"]
+
+FRAMES_A_SECOND = 100
+QUIETEST_DB = -100.0
+Levels = NDArray[np.float32]
+"""Loudness of frames of 10 ms, in dB below full scale."""
+
+
+class Tape:
+    """A stream of mono blocks with random access to its newest part."""
+
+    def __init__(self, blocks: Iterator[Samples], rate: int) -> None:
+        self._blocks = blocks
+        self.rate = rate
+        self._kept: deque[tuple[int, Samples]] = deque()
+        self._end = 0
+        self._levels = np.zeros(1 << 14, np.float32)
+        self._num_levels = 0
+        self._rest = np.zeros(0, np.float32)
+        self.is_over = False
+        self.hold = float("inf")
+        """Nothing from this place on is forgotten."""
+
+    @property
+    def seconds(self) -> float:
+        """How far the recording has been heard."""
+        return self._end / self.rate
+
+    @property
+    def num_kept(self) -> int:
+        """Samples in memory."""
+        return sum(len(block) for _, block in self._kept)
+
+    def hear_until(self, seconds: float, keep_from: float) -> None:
+        """Take in sound up to a place, or to the end; what is before `keep_from` may be forgotten."""
+        while self.seconds < seconds and not self.is_over:
+            block = next(self._blocks, None)
+            if block is None:
+                self.is_over = True
+                break
+            self._kept.append((self._end, block))
+            self._end += len(block)
+            self._measure(block)
+            self._forget(min(keep_from, self.hold))
+
+    def samples(self, start: float, end: float) -> Samples:
+        """Sound between two places that are kept; shorter where the recording ends."""
+        first, last = round(start * self.rate), round(end * self.rate)
+        parts = [
+            block[max(0, first - at) : max(0, last - at)]
+            for at, block in self._kept
+            if at < last and at + len(block) > first
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def levels(self, start: float, end: float) -> tuple[Levels, float]:
+        """Levels of the frames between two places, and where the first of them begins."""
+        first = max(0, int(start * FRAMES_A_SECOND))
+        last = min(self._num_levels, int(np.ceil(end * FRAMES_A_SECOND)))
+        return self._levels[first : max(first, last)], first / FRAMES_A_SECOND
+
+    def _measure(self, block: Samples) -> None:
+        heard = np.concatenate([self._rest, block])
+        made = levels_of(heard, self.rate)
+        self._rest = heard[len(made) * (self.rate // FRAMES_A_SECOND) :]
+        if self._num_levels + len(made) > len(self._levels):
+            room = np.zeros(max(2 * len(self._levels), self._num_levels + len(made)), np.float32)
+            room[: self._num_levels] = self._levels[: self._num_levels]
+            self._levels = room
+        self._levels[self._num_levels : self._num_levels + len(made)] = made
+        self._num_levels += len(made)
+
+    def _forget(self, seconds: float) -> None:
+        first = seconds * self.rate
+        while self._kept and self._kept[0][0] + len(self._kept[0][1]) < first:
+            self._kept.popleft()
+
+
+def levels_of(samples: Samples, rate: int) -> Levels:
+    """Loudness of every whole frame. Low hum counts for little: differences of neighbours are measured."""
+    size = rate // FRAMES_A_SECOND
+    count = len(samples) // size
+    if not count:
+        return np.zeros(0, np.float32)
+    whole = samples[: count * size]
+    # Divided by the usual step of speech between samples at 16 kHz, so that levels stay comparable between rates.
+    steps = np.diff(whole, prepend=whole[:1]) * np.float32(rate / 16_000)
+    power = np.square(steps).reshape(count, size).mean(axis=1)
+    made: Levels = np.maximum(10.0 * np.log10(power + 1e-12), QUIETEST_DB).astype(np.float32)
+    return made

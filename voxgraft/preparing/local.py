@@ -1,0 +1,142 @@
+"""The local engine: processes on this machine, each with one thread. One that dies is replaced, its batch tried again.
+
+Processes are started anew, never forked: a fork of a process that has computed with torch may hang.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import IO
+
+import voxgraft
+from voxgraft.errors import finding
+from voxgraft.preparing.stage import Job, Outcome, Stage, StageSettings
+
+__all__ = ["run_local"]
+
+TRIES = 2
+TAIL_BYTES = 2000
+
+
+def run_local(settings: StageSettings, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+    """Outcomes as they come. With one worker the batches are encoded in this very process."""
+    if workers == 1:
+        yield from _here(settings, jobs)
+        return
+    pool = _Pool(settings)
+    executor = ThreadPoolExecutor(min(workers, len(jobs)) or 1)
+    try:
+        for done in as_completed([executor.submit(pool.run, job) for job in jobs]):
+            yield done.result()
+    finally:
+        pool.close()
+        executor.shutdown(cancel_futures=True)
+        pool.close()  # a thread may have started one more process before it heard of the end
+
+
+def _here(settings: StageSettings, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    import torch
+
+    threads = torch.get_num_threads()
+    stage = Stage(settings)
+    try:
+        for job in jobs:
+            yield stage.run(job)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Pool:
+    """A process for each thread that asks, which hands it a batch and waits for the outcome."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self._settings = settings
+        self._own = threading.local()
+        self._processes: list[_Process] = []
+        self._closing = False
+
+    def run(self, job: Job) -> Outcome:
+        last = ""
+        for _ in range(TRIES):
+            if (outcome := self._process().ask(job)) is not None or self._closing:
+                return outcome or Outcome(job.name)
+            last = self._dropped()
+        return _gone(job, last)
+
+    def close(self) -> None:
+        """What was in work is lost; what is written is whole."""
+        self._closing = True
+        for process in list(self._processes):
+            process.kill()
+
+    def _process(self) -> _Process:
+        if getattr(self._own, "process", None) is None:
+            self._own.process = _Process(self._settings)
+            self._processes.append(self._own.process)
+        process = self._own.process
+        assert isinstance(process, _Process)
+        return process
+
+    def _dropped(self) -> str:
+        process, self._own.process = self._process(), None
+        self._processes.remove(process)
+        return process.kill()
+
+
+class _Process:
+    """One worker process."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the process)
+        root = str(Path(voxgraft.__file__).parent.parent)
+        paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "voxgraft.preparing.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+            encoding="utf-8",
+            start_new_session=True,  # Ctrl-C is for the program that started it, which then ends it
+        )
+        self._write(settings.to_json())
+
+    def ask(self, job: Job) -> Outcome | None:
+        """The outcome of a batch; None where the process has died."""
+        assert self._process.stdout is not None
+        if not self._write(job.to_json()):
+            return None
+        line = self._process.stdout.readline()
+        return Outcome.from_json(line) if line.endswith("\n") else None
+
+    def kill(self) -> str:
+        """End it, if it has not ended yet; how it ended, and what it said last."""
+        if self._errors.closed:
+            return ""
+        self._process.kill()
+        code = self._process.wait()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - TAIL_BYTES))
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        self._errors.close()
+        return f"it ended with {code}" + (f": {said[-1]}" if said else "")
+
+    def _write(self, line: str) -> bool:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True
+
+
+def _gone(job: Job, last: str) -> Outcome:
+    found = f"the process that encoded it died {TRIES} times; {last}"
+    return Outcome(job.name, {key: finding("prepare-worker", found, where=path) for key, path in job.clips})

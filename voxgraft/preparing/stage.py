@@ -1,0 +1,157 @@
+"""What one worker does, on whichever engine: open the front end once, then turn batches of sound files into codes.
+
+The same batch gives the same bytes wherever it is encoded: every worker computes with one thread. Knows no manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from voxgraft.errors import Finding, VoxgraftError, finding
+from voxgraft.preparing.batch_files import EncodedClip, batch_path, write_batch
+
+if TYPE_CHECKING:
+    from voxgraft.audio.waves import Wave
+    from voxgraft.families.encoding import Clip, ClipEncoder
+
+__all__ = ["Job", "Outcome", "Stage", "StageSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageSettings:
+    """What a worker must know before the first batch; goes to it as JSON."""
+
+    family: str
+    base: str
+    device: str
+    folder: str
+    """Where batches are written; every worker must see it, and the sound files."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> StageSettings:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One batch: clips that go through the encoder together, by key, and where their sound is."""
+
+    name: str
+    clips: tuple[tuple[str, str], ...]
+    seconds: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        values = json.loads(text)
+        return cls(values["name"], tuple((key, path) for key, path in values["clips"]), values["seconds"])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch."""
+
+    name: str
+    gone: Mapping[str, Finding] = field(default_factory=dict)
+    """Clips, by key, of a batch that nobody could bring to an end; nothing was written."""
+    refused: Finding | None = None
+    """Why no batch at all can be encoded, such as a file that the base lacks."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        values = json.loads(text)
+        gone = {key: Finding(**item) for key, item in values["gone"].items()}
+        return cls(values["name"], gone, Finding(**values["refused"]) if values["refused"] else None)
+
+
+class Stage:
+    """A front end that encodes one batch after the other. Opened with the first."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self.settings = settings
+        self._encoder: ClipEncoder | None = None
+
+    def run(self, job: Job) -> Outcome:
+        """Encode a batch into its file. Clips that cannot be encoded are noted there; the rest goes on without them."""
+        import torch
+
+        try:
+            encoder = self._opened()
+            waves, failed = _read(job.clips, encoder.sample_rate)
+            encoded, refused = _encoded(encoder, waves)
+            clips = [
+                EncodedClip(key, len(waves[key]) / encoder.sample_rate, clip.codes, dict(sorted(clip.voice.items())))
+                for key, clip in encoded.items()
+            ]
+            write_batch(batch_path(Path(self.settings.folder), job.name), clips, {**failed, **refused})
+        except torch.OutOfMemoryError:
+            return Outcome(job.name, refused=_too_large(job, self.settings.device))
+        except VoxgraftError as error:  # a file that the base lacks, a full disk: no other batch would fare better
+            return Outcome(job.name, refused=error.finding)
+        return Outcome(job.name)
+
+    def _opened(self) -> ClipEncoder:
+        if self._encoder is None:
+            import torch
+
+            from voxgraft.families import family
+            from voxgraft.families.opening import open_model
+
+            torch.set_num_threads(1)
+            kind = family(self.settings.family)
+            files = kind.files(Path(self.settings.base))
+            self._encoder = kind.encoder(files, open_model(kind, files, device=self.settings.device))
+        return self._encoder
+
+
+def _too_large(job: Job, device: str) -> Finding:
+    found = f"{len(job.clips)} clips of {job.seconds:.0f} s do not go through the encoder at once on {device}"
+    return finding("memory-too-small", found, cure="run the same command again with a smaller --batch-seconds.")
+
+
+def _read(clips: Sequence[tuple[str, str]], rate: int) -> tuple[dict[str, Any], dict[str, Finding]]:
+    from voxgraft.preparing.sound import read_sound
+
+    waves: dict[str, Any] = {}
+    failed: dict[str, Finding] = {}
+    for key, path in clips:
+        try:
+            waves[key] = read_sound(Path(path), rate)
+        except VoxgraftError as error:
+            failed[key] = error.finding
+    return waves, failed
+
+
+def _encoded(encoder: ClipEncoder, waves: Mapping[str, Wave]) -> tuple[dict[str, Clip], dict[str, Finding]]:
+    """All together; where one of them is refused, the others together without it."""
+    failed: dict[str, Finding] = {}
+    while waves:
+        try:
+            return dict(zip(waves, encoder.encode(list(waves.values())), strict=True)), failed
+        except VoxgraftError:
+            found = {key: item for key, wave in waves.items() if (item := _fault(encoder, wave)) is not None}
+            if not found:  # each by itself would do, so it is not the clips that are at fault
+                raise
+            failed |= found
+            waves = {key: wave for key, wave in waves.items() if key not in found}
+    return {}, failed
+
+
+def _fault(encoder: ClipEncoder, wave: Wave) -> Finding | None:
+    try:
+        encoder.encode([wave])
+    except VoxgraftError as error:
+        return error.finding
+    return None

@@ -1,0 +1,104 @@
+"""The verbs `push` and `pull`: a graft or an export to a zip file or a hub repository, and from there.
+
+What is sent and what is received is looked at whole, with its hashes; nothing that comes in is trusted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import ConfigError, Finding, GraftError
+from voxgraft.exporting.terms import Terms
+from voxgraft.files import replacing_folder, require_free
+from voxgraft.results import Line
+from voxgraft.settings import PullSettings, PushSettings
+from voxgraft.sharing import hub, zips
+from voxgraft.sharing.contents import Contents, contents_of
+
+__all__ = ["ShareResult", "pull", "push"]
+
+ZIP = ".zip"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResult:
+    """What went where."""
+
+    contents: Contents
+    place: str
+    sent: bool
+    findings: tuple[Finding, ...] = ()
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.contents
+        return {
+            "kind": found.kind,
+            "language": found.language,
+            "family": found.family,
+            "bytes": found.num_bytes,
+            "terms": found.terms.to_json() if found.terms else None,
+            "place": self.place,
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        found = self.contents
+        about = " ".join(
+            filter(
+                None, [found.kind, found.language and f"of {found.language}", found.family and f"for {found.family}"]
+            )
+        )
+        lines: list[Line] = [
+            f"{about}, {found.num_bytes / 1e6:,.1f} MB: {'sent to' if self.sent else 'in'} {self.place}"
+        ]
+        if not self.sent and found.kind == "graft":
+            lines.append(f"speak with it: voxgraft speak TEXT --graft {self.place} --base BASE ({found.base})")
+        if not self.sent and found.terms:
+            lines += [line for line in found.terms.lines()[2:] if line]
+        return [*lines, *(text for item in self.findings for text in item.lines())]
+
+
+def push(settings: PushSettings) -> ShareResult:
+    """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about."""
+    to = settings.to
+    if not to.endswith(ZIP) and not hub.is_repository(to):
+        raise ConfigError(
+            "hub-name", f"{to!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
+        )
+    if to.endswith(ZIP):
+        require_free(Path(to), overwrite=settings.overwrite)
+    found = contents_of(settings.folder)
+    findings = tuple((found.terms or Terms("", False, None, None)).findings)
+    if to.endswith(ZIP):
+        zips.pack(settings.folder, Path(to), overwrite=settings.overwrite)
+        return ShareResult(found, to, True, findings)
+    if findings:
+        told = findings[0]
+        raise GraftError("push-terms", told.found, where=settings.folder)
+    return ShareResult(found, hub.send(settings.folder, to, private=settings.private), True)
+
+
+def pull(settings: PullSettings) -> ShareResult:
+    """Fetch a folder and look at it; what is not whole is not kept."""
+    source = settings.source
+    is_zip = source.endswith(ZIP)
+    if not is_zip and not hub.is_repository(source):
+        raise ConfigError(
+            "hub-name", f"{source!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
+        )
+    folder = settings.folder or Path(Path(source).name.removesuffix(ZIP))
+    require_free(folder)
+    with replacing_folder(folder) as new:
+        inside = new / "inside"
+        if is_zip:
+            zips.unpack(Path(source), inside)
+        else:
+            hub.receive(source, inside, settings.revision)
+        found = contents_of(inside)
+        for path in list(inside.iterdir()):
+            path.rename(new / path.name)
+        inside.rmdir()
+    return ShareResult(found, str(folder), False, tuple(found.terms.findings) if found.terms else ())

@@ -1,0 +1,227 @@
+"""The verb `repair`: a new file in which what was damaged is the base's again, and what was learnt has stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from voxgraft.bases import base_family, base_folder
+from voxgraft.checkpoints import Checkpoint, open_checkpoint
+from voxgraft.checkpoints.model import Extra
+from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
+from voxgraft.diagnosing.looking import Diagnosis, look
+from voxgraft.diagnosing.verdict import Verdict
+from voxgraft.errors import CheckpointError, ConfigError
+from voxgraft.families.base import BaseFiles, Family
+from voxgraft.files import require_free, sha256_of, write_json
+from voxgraft.findings.text_tables import text_tables
+from voxgraft.repairing.plan import Done, Parts, Repairs, planned
+from voxgraft.repairing.writing import SUFFIXES, left_out, write_repaired
+from voxgraft.results import Line, Table, styled
+from voxgraft.rows import Array, RowPlan, make_rows
+from voxgraft.spelling import Spelling
+from voxgraft.tables import base_tables, make_tables
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+
+__all__ = ["RepairResult", "repair"]
+
+REPORT_SUFFIX = ".repair.json"
+_MOST_SHOWN = 12
+_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
+
+
+@dataclass(slots=True)
+class RepairResult:
+    """What was done, what is left out, and what a second look says of the new file."""
+
+    input: Path
+    output: Path
+    report: Path
+    repairs: Repairs
+    before: Verdict
+    after: Diagnosis
+    done: list[Done]
+    left: list[Extra]
+    sha256: dict[str, str]
+    tried: list[Any] = field(default_factory=list)
+    """Points that were listened to."""
+
+    @property
+    def exit_code(self) -> int:
+        return 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "input": str(self.input),
+            "output": str(self.output),
+            "sha256": self.sha256,
+            "repairs": self.repairs.to_json(),
+            "done": [one.to_json() for one in self.done],
+            "left_out": [extra.name for extra in self.left],
+            "points": [one.to_json() for one in self.tried],
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = [f"before: {self.before.word}: {self.before.sentence}"]
+        lines += [f"  {one.tensor}: {one.what}" for one in self.done[:_MOST_SHOWN]]
+        lines += [f"  and {len(self.done) - _MOST_SHOWN:,} tensors more"] if len(self.done) > _MOST_SHOWN else []
+        lines += [f"  left out: {extra.name} ({extra.description})" for extra in self.left]
+        lines += self._tried_lines()
+        word = self.after.verdict.word
+        lines.append(styled("after: ", (word, _STYLES[word]), f": {self.after.verdict.sentence}"))
+        return [*lines, f"written to {self.output}", f"report: {self.report}"]
+
+    def _tried_lines(self) -> list[Line]:
+        if not self.tried:
+            return []
+        languages = list(self.tried[0].errors)
+        rows = tuple(
+            (
+                f"{one.share:g}",
+                *(f"{one.errors[name]:.1%}" for name in languages),
+                "chosen" if one.share == self.repairs.share else "" if one.within else "loses old languages",
+            )
+            for one in self.tried
+        )
+        return [Table(("point", *(f"phone error {name}" for name in languages), ""), rows)]
+
+
+def repair(settings: RepairSettings) -> RepairResult:
+    """Repair what is asked for, or what a diagnosis names. The input is only read; the output appears whole or not."""
+    folder = base_folder(settings.base)
+    family = base_family(folder, settings.family)
+    files = family.files(folder)
+    report = settings.output.with_name(settings.output.name + REPORT_SUFFIX)
+    _require_places(settings, files, report)
+    before = look(_look_settings(settings, settings.checkpoint))
+    repairs = _repairs(settings, before)
+    with _opened(settings, family, files) as parts:
+        tried: list[Any] = []
+        if settings.choose:
+            share, tried = _chosen(settings, parts, files, repairs)
+            repairs = replace(repairs, share=share)
+        tensors, done = planned(parts, repairs)
+        written = write_repaired(parts.tuned, tensors, settings.output, overwrite=settings.overwrite)
+        left = left_out(parts.tuned, settings.output)
+    after = _read_back(settings, repairs)
+    sha256 = {"input": sha256_of(settings.checkpoint), "base": sha256_of(files.checkpoint), "output": written}
+    result = RepairResult(
+        settings.checkpoint, settings.output, report, repairs, before.verdict, after, done, left, sha256, tried
+    )
+    write_json(report, result.to_json(), overwrite=settings.overwrite)
+    return result
+
+
+def _require_places(settings: RepairSettings, files: BaseFiles, report: Path) -> None:
+    """Refuse what would only fail after minutes of work."""
+    for path in (settings.output, report):
+        require_free(path, overwrite=settings.overwrite)
+    if settings.output.suffix not in SUFFIXES:
+        expected = f"a name that ends with {', '.join(SUFFIXES)}"
+        found = f"the output is called {settings.output.name}"
+        raise CheckpointError("output-suffix", found, expected=expected, where=settings.output)
+    for path in (settings.checkpoint, files.checkpoint):
+        if settings.output.exists() and path.exists() and settings.output.samefile(path):
+            found = f"{settings.output.name} is an input itself"
+            raise CheckpointError("growth-onto-input", found, where=settings.output)
+    if settings.choose and settings.body is not None:
+        raise ConfigError("config-value", "--choose and --body are both given", expected="one of the two")
+
+
+def _look_settings(settings: RepairSettings, checkpoint: Path) -> DiagnoseSettings:
+    return DiagnoseSettings(
+        checkpoint=checkpoint,
+        base=settings.base,
+        tokenizer=settings.tokenizer,
+        family=settings.family,
+        report=False,
+    )
+
+
+def _repairs(settings: RepairSettings, found: Diagnosis) -> Repairs:
+    """What was named; else what the diagnosis names."""
+    asked = set(settings.only) | ({"body"} if settings.body is not None or settings.choose else set())
+    verdict = found.verdict
+    names = asked or set(verdict.repairs)
+    if not asked and verdict.word == "START FRESH":
+        raise CheckpointError("repair-hopeless", verdict.sentence, where=settings.checkpoint)
+    if not names and not _resaves(settings):
+        raise CheckpointError("repair-needless", verdict.sentence, where=settings.checkpoint)
+    if not settings.only and not asked - {"body"} and verdict.word == "REPAIR":
+        names = names | set(verdict.repairs)  # a point alone does not leave damaged rows as they are
+    share = settings.body
+    if share is None and "body" in names and not settings.choose:
+        found_body = "a body is to be repaired, and its point between base and tuned is not said"
+        raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
+    return Repairs("rows" in names, "spare" in names, "head" in names, "missing" in names, share)
+
+
+def _resaves(settings: RepairSettings) -> bool:
+    """Whether the output is another format than the input: then saving it again is the repair."""
+    with open_checkpoint(settings.checkpoint) as checkpoint:
+        return (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
+
+
+@contextmanager
+def _opened(settings: RepairSettings, family: Family, files: BaseFiles) -> Iterator[Parts]:
+    own = open_tokenizer(files.tokenizer)
+    grown = open_tokenizer(settings.tokenizer) if settings.tokenizer else None
+    with ExitStack() as stack:
+        base = stack.enter_context(open_checkpoint(files.checkpoint))
+        tuned = stack.enter_context(open_checkpoint(settings.checkpoint))
+        pieces = grown.size if grown else _pieces(tuned, family, own)
+
+        @cache
+        def made() -> dict[str, Array]:
+            return _made_rows(settings, family, base, own, grown, pieces)
+
+        yield Parts(family, base, tuned, own.size, pieces, made)
+
+
+def _pieces(tuned: Checkpoint, family: Family, own: Tokenizer) -> int:
+    """Without a tokenizer: as many as the largest table has rows for."""
+    rows = [info.shape[0] for info in text_tables(tuned, family).values()]
+    return max([own.size, *(count - family.spare_rows for count in rows)])
+
+
+def _made_rows(
+    settings: RepairSettings, family: Family, base: Checkpoint, own: Tokenizer, grown: Tokenizer | None, pieces: int
+) -> dict[str, Array]:
+    """New rows as `extend` makes them; without a tokenizer they start from the mean of the base's."""
+    if grown is not None:
+        return make_tables(base, Spelling.of(family, own, grown, None), settings.rows).rows
+    everything = tuple(range(own.size))
+    plans = [RowPlan(token, "", "mean", "", everything) for token in range(own.size, pieces)]
+    tables = base_tables(base, family, own.size)
+    return {tensor: make_rows(table, plans, settings.rows, role) for tensor, role, table in tables}
+
+
+def _chosen(settings: RepairSettings, parts: Parts, files: BaseFiles, repairs: Repairs) -> tuple[float, list[Any]]:
+    from voxgraft.diagnosing.hearing import open_hearing
+    from voxgraft.repairing.choosing import choose
+
+    asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+    hearing = open_hearing(parts.family, files, *asked)
+
+    def write(share: float, path: Path) -> None:
+        tensors, _ = planned(parts, replace(repairs, share=share))
+        write_repaired(parts.tuned, tensors, path, overwrite=False)
+
+    return choose(hearing, settings.points, settings.worse, write)
+
+
+def _read_back(settings: RepairSettings, repairs: Repairs) -> Diagnosis:
+    """A second look at what was written; a file in which base rows are not the base's is not left lying about."""
+    after = look(_look_settings(settings, settings.output))
+    wrong = [item for item in after.findings if item.code in ("base-rows-changed", "base-rows-shrunk")]
+    if repairs.rows and wrong:
+        settings.output.unlink(missing_ok=True)
+        raise CheckpointError("repair-differs", wrong[0].found, where=settings.output)
+    return after

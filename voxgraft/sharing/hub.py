@@ -1,0 +1,91 @@
+"""Model hubs through `huggingface_hub`, where that is installed and the network allows; else an error that says which.
+
+The only module that talks to the network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from voxgraft.errors import ConfigError, FileError
+from voxgraft.files import reason_of, write_error
+
+__all__ = ["HubFile", "fetch_file", "hub_files", "is_repository", "receive", "send"]
+
+PREFIX = "hub:"
+_REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
+HubFile = tuple[str, int, str | None]
+"""Name, bytes, SHA-256 where the hub keeps one."""
+
+
+def is_repository(text: str) -> bool:
+    """Whether a text can be the name of a repository: OWNER/NAME, or hub:OWNER/NAME."""
+    return _REPOSITORY.fullmatch(text) is not None
+
+
+def name_of(text: str) -> str:
+    """OWNER/NAME."""
+    found = _REPOSITORY.fullmatch(text)
+    if found is None:
+        raise ConfigError("hub-name", f"{text!r:.80} is no name of a repository", expected="OWNER/NAME")
+    return found[1]
+
+
+def send(folder: Path, repository: str, *, private: bool) -> str:
+    """Upload a folder; the address of the commit."""
+    with _hub("send to", repository) as hub:
+        api = hub.HfApi()
+        api.create_repo(name_of(repository), private=private, exist_ok=True)
+        done = api.upload_folder(repo_id=name_of(repository), folder_path=folder, commit_message="voxgraft push")
+    return str(getattr(done, "commit_url", done))
+
+
+def receive(repository: str, folder: Path, revision: str | None) -> None:
+    """Download a repository into a folder."""
+    with _hub("fetch", repository) as hub:
+        hub.snapshot_download(name_of(repository), revision=revision, local_dir=folder)
+    cache = folder / ".cache"
+    if cache.is_dir():
+        import shutil
+
+        shutil.rmtree(cache)
+
+
+def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
+    """What a repository holds."""
+    with _hub("look at", repository) as hub:
+        info = hub.HfApi().model_info(name_of(repository), revision=revision, files_metadata=True)
+    return [(one.rfilename, int(one.size or 0), getattr(one.lfs, "sha256", None)) for one in info.siblings or []]
+
+
+def fetch_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:
+    """One file into a folder, under its own name; what was fetched of it before is not fetched again."""
+    with _hub("fetch", f"{repository} {name}") as hub:
+        return Path(hub.hf_hub_download(name_of(repository), name, revision=revision, local_dir=folder))
+
+
+@contextmanager
+def _hub(doing: str, what: str) -> Iterator[Any]:
+    try:
+        hub = import_module("huggingface_hub")
+        errors = import_module("huggingface_hub.errors")
+    except ModuleNotFoundError:
+        raise FileError("hub-missing", f"cannot {doing} {what}: huggingface_hub is not installed") from None
+    # Which library it speaks through changes with its version; its own error tells.
+    network: tuple[type[BaseException], ...] = (OSError, *errors.HfHubHTTPError.__bases__)
+    refusals = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.GatedRepoError)
+    try:
+        yield hub
+    except (*refusals, errors.HfHubHTTPError, errors.HFValidationError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        code = "hub-refused" if status is None or status < 500 else "hub-unreachable"
+        raise FileError(code, f"cannot {doing} {what}: {reason_of(error)}") from None
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, *network) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # of our own disk, and not of the network
+            raise write_error(error, Path(str(error.filename))) from None
+        raise FileError("hub-unreachable", f"cannot {doing} {what}: {reason_of(error)}") from None

@@ -1,0 +1,96 @@
+"""A folder as a zip file, and back. The same folder always gives the same bytes; what comes in is never trusted."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from voxgraft import progress
+from voxgraft.errors import FileError
+from voxgraft.files import CHUNK_BYTES, existing_file, existing_folder, reason_of, replacing, replacing_folder
+
+__all__ = ["pack", "unpack"]
+
+FIRST_DAY = (1980, 1, 1, 0, 0, 0)
+"""The first that a zip file can name: what is packed tells nothing of when."""
+STORED = (".safetensors", ".pt", ".pth", ".bin", ".npy", ".zip")
+"""Files of numbers, which do not get smaller."""
+MAX_BYTES = 64 << 30
+MAX_FILES = 20_000
+MAX_SHRINKING = 200
+"""A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth."""
+UNIX = 3
+
+
+def pack(folder: Path, path: Path, *, overwrite: bool = False) -> int:
+    """Write the folder's files as a zip file, whole or not at all; how many bytes it has."""
+    files = sorted(file for file in existing_folder(folder).rglob("*") if file.is_file())
+    total = sum(file.stat().st_size for file in files)
+    with (
+        replacing(path, overwrite=overwrite) as stream,
+        progress.task(f"packing {path.name}", total) as advance,
+        zipfile.ZipFile(stream, "w", allowZip64=True) as archive,
+    ):
+        for file in files:
+            name = file.relative_to(folder).as_posix()
+            info = zipfile.ZipInfo(name, FIRST_DAY)
+            info.create_system, info.external_attr = UNIX, 0o644 << 16
+            info.compress_type = zipfile.ZIP_STORED if file.suffix in STORED else zipfile.ZIP_DEFLATED
+            info.file_size = file.stat().st_size
+            with file.open("rb") as source, archive.open(info, "w") as target:
+                while chunk := source.read(CHUNK_BYTES):
+                    target.write(chunk)
+                    advance(len(chunk))
+    return path.stat().st_size
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Write the files of a zip file into a new folder, whole or not at all."""
+    try:
+        with zipfile.ZipFile(existing_file(path)) as archive, replacing_folder(folder) as new:
+            members = list(_members(archive, path))
+            with progress.task(f"unpacking {path.name}", sum(info.file_size for info in members)) as advance:
+                for info in members:
+                    _write(archive, info, new / info.filename, path)
+                    advance(info.file_size)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise _broken(path, reason_of(error)) from None
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
+    """The files in it; an error for a name that leads out, a link, a file named twice, or sizes that are absurd."""
+    infos = [info for info in archive.infolist() if not info.is_dir()]
+    if len(infos) > MAX_FILES or sum(info.file_size for info in infos) > MAX_BYTES:
+        raise _broken(path, f"{len(infos):,} files that unfold to {sum(info.file_size for info in infos):,} bytes")
+    seen: set[str] = set()
+    for info in infos:
+        parts = PurePosixPath(info.filename)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in info.filename or not parts.name:
+            raise _broken(path, f"the name {info.filename!r:.80} leads out of the folder")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise _broken(path, f"{info.filename!r:.80} is a link")
+        if info.filename in seen:
+            raise _broken(path, f"{info.filename!r:.80} stands in it twice")
+        if info.file_size > CHUNK_BYTES and info.file_size > MAX_SHRINKING * max(info.compress_size, 1):
+            raise _broken(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
+        seen.add(info.filename)
+        yield info
+
+
+def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    left = info.file_size
+    with archive.open(info) as source, target.open("wb") as stream:
+        while chunk := source.read(CHUNK_BYTES):
+            left -= len(chunk)
+            if left < 0:
+                raise _broken(path, f"{info.filename!r:.80} is longer than it says")
+            stream.write(chunk)
+    if left:
+        raise _broken(path, f"{info.filename!r:.80} is shorter than it says")
+
+
+def _broken(path: Path, found: str) -> FileError:
+    return FileError("zip-broken", f"{path.name}: {found}", where=path)
