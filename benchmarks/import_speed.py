@@ -130,11 +130,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--hours", type=float, default=10.0)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seconds", type=float, help="length of the sources that are in FOLDER already; none are made")
     asked = parser.parse_args()
-    shutil.rmtree(asked.folder, ignore_errors=True)
-    seconds = make_sources(asked.folder / "sources", asked.hours)
+    for old in ("whole", "killed", *(() if asked.seconds else ("sources",))):
+        shutil.rmtree(asked.folder / old, ignore_errors=True)
+    seconds = asked.seconds or make_sources(asked.folder / "sources", asked.hours)
     captions = sum(path.read_text("utf-8").count(" --> ") for path in asked.folder.glob("sources/*.srt"))
-    print(f"{seconds / 3600:.2f} hours in {len(SHARES)} files, {captions:,} captions", flush=True)
+    print(f"{seconds:.1f} s, {seconds / 3600:.2f} hours in {len(SHARES)} files, {captions:,} captions", flush=True)
     whole = run_import(asked.folder / "sources", asked.folder / "whole", 0, captions)
     clips = list(read_manifest(asked.folder / "whole" / "manifest.jsonl"))
     told = [json.loads(line) for line in (asked.folder / "whole" / "problems.jsonl").read_text("utf-8").splitlines()]

@@ -24,6 +24,8 @@ class FakeHub:
     address: str = ""
     breaks_after: int | None = None
     """Bytes of the next large file after which the connection is cut, once."""
+    broken: int = 0
+    """How often it was."""
 
     def info(self, repository: str) -> dict[str, Any]:
         files = self.repositories[repository]
@@ -107,7 +109,7 @@ def running(repositories: dict[str, dict[str, bytes]]) -> Iterator[FakeHub]:
             if hub.breaks_after is not None and len(data) > hub.breaks_after:
                 self.wfile.write(data[start : hub.breaks_after])
                 self.wfile.flush()
-                hub.breaks_after = None
+                hub.breaks_after, hub.broken = None, hub.broken + 1
                 self.close_connection = True
                 self.connection.close()
                 return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 
 from benchmarks.cutting import Outcome, cuts_of, measure
+from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from tests.films import film
 from voxgraft.importing.activity import pauses_of, speech_frames, threshold_of
 from voxgraft.importing.cues import Cue
@@ -13,6 +16,7 @@ from voxgraft.importing.cutting import NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cu
 from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.media import Samples
 from voxgraft.importing.tape import Tape, levels_of
+from voxgraft.importing.voice_model import VoiceModel
 
 RATE = 16_000
 
@@ -108,6 +112,30 @@ def test_memory_is_bounded_however_long_the_recording_is() -> None:
         most = max(most, tape.num_kept)
         assert len(cut.samples) == pytest.approx(3.25 * RATE, abs=0.03 * RATE), count
     assert most < 30 * RATE
+
+
+def test_a_voice_is_told_from_music_where_the_model_is_there() -> None:
+    """Music as loud as speech on both sides of a sentence: energy alone hears no pause, the model does."""
+    for name in ("onnxruntime", "silero_vad"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"NOT TESTED: {name} is absent (pip install 'voxgraft[vad]')")
+    pytest.importorskip("espeakng_loader", reason="NOT TESTED: espeak-ng is absent (pip install espeakng-loader)")
+    voice = speak(amharic_sentences()[3], "m1")
+    start, end = 4.0, 4.0 + len(voice) / RATE_HZ
+    sound = np.random.default_rng(0).normal(0, 1e-3, len(voice) + 8 * RATE_HZ).astype(np.float32)
+    sound[4 * RATE_HZ : 4 * RATE_HZ + len(voice)] += voice
+    time = np.arange(len(sound)) / RATE_HZ
+    tones = [0.05 * np.sin(2 * np.pi * hertz * time) for hertz in (220.0, 277.0, 330.0, 1000.0)]
+    music = np.sum(tones, axis=0).astype(np.float32)
+    music[round((start - 0.05) * RATE_HZ) : round((end + 0.05) * RATE_HZ)] = 0
+    sound += music
+    cue = Cue(start - 0.6, end + 0.7, "words.")
+    blocks = [sound[at : at + RATE_HZ] for at in range(0, len(sound), RATE_HZ)]
+    (asked,) = cut_cues(Tape(iter(blocks), RATE_HZ, VoiceModel(RATE_HZ)), [cue], CutOptions())
+    (alone,) = cut_cues(Tape(iter(blocks), RATE_HZ), [cue], CutOptions())
+    assert 0.0 <= start - asked.start <= 0.35
+    assert 0.0 <= asked.end - end <= 0.45
+    assert alone.end - alone.start > asked.end - asked.start, "the case is too easy to show anything"
 
 
 def test_times_alone_are_kept_where_that_is_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from tests.check_files import extended_sentencepiece, saved, state_of
-from tests.damaged_checkpoints import DAMAGED, HEALTHY, INDEX, T3, Damage, Ground, Maker, make_ground
+from tests.damaged_cases import DAMAGED, HEALTHY, Damage, Maker
+from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.diagnosing.looking import Diagnosis, look
+from voxgraft.errors import VoxgraftError
 from voxgraft.families.random_base import make_random_base
 from voxgraft.families.random_values import RandomSize
 
@@ -24,7 +27,8 @@ def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
 
 
 def diagnosed(ground: Ground, **settings: Any) -> Diagnosis:
-    return look(DiagnoseSettings(base=ground.base.folder, report=False, **settings))
+    name: Any = ground.name
+    return look(DiagnoseSettings(base=ground.base.folder, family=name, report=False, **settings))
 
 
 def codes(found: Diagnosis) -> set[str]:
@@ -73,3 +77,18 @@ def test_24_001_rows_for_24_000_pieces_are_right(tmp_path: Path) -> None:
     found = look(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
     assert found.verdict.word == "RESUME", found.verdict
     assert "24,001 rows for 24,000 pieces is right" in "".join(item.found for item in found.findings)
+
+
+def test_without_a_whole_base_or_a_readable_tokenizer_there_is_no_verdict(
+    grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[T3]
+    path = ground.write(tmp_path, ground.grown())
+    (tmp_path / "odd.json").write_text("{", encoding="utf-8")
+    with pytest.raises(VoxgraftError, match="json-broken"):
+        diagnosed(ground, checkpoint=path, tokenizer=tmp_path / "odd.json")
+    shutil.copytree(ground.base.folder, tmp_path / "base")
+    torn = tmp_path / "base" / ground.base.checkpoint.name
+    torn.write_bytes(torn.read_bytes()[:-50])
+    with pytest.raises(VoxgraftError, match="checkpoint-truncated"):
+        look(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))

@@ -7,13 +7,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from tests.check_files import state_of
 from tests.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
 from tests.made_once import MadeOnce
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.cli import run as run_command
 from voxgraft.diagnose import JSON_NAME, PICTURE_NAME, REPORT_NAME, DiagnoseResult, diagnose
 from voxgraft.errors import VoxgraftError
+from voxgraft.families.base import BaseFiles
+from voxgraft.graft_folder import open_graft
 
 pytestmark = pytest.mark.usefixtures("kept_proofs")
 
@@ -27,7 +32,7 @@ def test_a_trained_run_is_resumed(made_once: MadeOnce) -> None:
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME", found.verdict
     assert found.verdict.commands == (f"voxgraft train {run.path}",)
-    assert "2 saved steps" in found.what or "saved steps" in found.what
+    assert f"the newest whole one is {run.steps[-1]}" in found.what
     assert not [item for item in found.findings if item.level == "error"]
 
 
@@ -66,7 +71,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 
 
 def test_the_report_has_the_verdict_the_command_and_a_picture(ground: Ground, tmp_path: Path) -> None:
-    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.3))
+    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.1))
     wanted = DiagnoseSettings(
         checkpoint=path, base=ground.base.folder, tokenizer=ground.tokenizer, output=tmp_path / "report"
     )
@@ -79,7 +84,7 @@ def test_the_report_has_the_verdict_the_command_and_a_picture(ground: Ground, tm
     assert (tmp_path / "report" / PICTURE_NAME).read_bytes().startswith(b"\x89PNG")
     document = json.loads((tmp_path / "report" / JSON_NAME).read_text(encoding="utf-8"))
     assert document["verdict"]["word"] == "REPAIR"
-    assert document["body_distance"] == pytest.approx(0.3, rel=1e-3)
+    assert document["body_distance"] == pytest.approx(0.1, rel=1e-3)
     assert result.exit_code == 1
     with pytest.raises(VoxgraftError, match="file-exists"):
         diagnose(wanted)
@@ -109,3 +114,37 @@ def test_the_command_line_prints_json_and_exits_by_the_verdict(
 def test_without_a_base_it_says_what_it_needs(ground: Ground, tmp_path: Path) -> None:
     with pytest.raises(VoxgraftError, match="--base"):
         diagnose(DiagnoseSettings(checkpoint=ground.write(tmp_path, ground.grown()), report=False))
+
+
+def merged_run(run: Path, ground_base: BaseFiles, *, past_bound: dict[str, float]) -> Path:
+    """A run with what merged training leaves: one checkpoint whose body moved, and a card with measured losses."""
+    folder = run / "merged"
+    folder.mkdir()
+    graft = open_graft(run / "graft")
+    state = moved_body(state_of(ground_base), list(graft.rows), 0.08)
+    for name, rows in graft.rows.items():
+        state[name] = torch.cat([state[name], torch.from_numpy(rows)])
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / ground_base.checkpoint.name)
+    point = {"share": 0.5, "speech_losses": {"am": 3.0, "en": 2.0}, "past_bound": past_bound}
+    card = {"checkpoint": ground_base.checkpoint.name, "share": 0.5, "points": [point], "label": ""}
+    (folder / "merged.json").write_text(json.dumps(card), encoding="utf-8")
+    return folder / ground_base.checkpoint.name
+
+
+def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    checkpoint = merged_run(run.path, run.files, past_bound={})
+    found = of_run(run.path).found
+    assert found.verdict.word == "RESUME", found.verdict
+    assert found.distance == pytest.approx(0.08, rel=1e-2)
+    alone = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
+    assert alone.verdict.word == "RESUME", alone.verdict
+    assert "measured" in alone.verdict.reason
+
+
+def test_a_merged_run_past_its_bound_is_repaired(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    checkpoint = merged_run(run.path, run.files, past_bound={"en": 0.2})
+    found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
+    assert found.verdict.word == "REPAIR"
+    assert "--body 0.37" in found.verdict.commands[0]

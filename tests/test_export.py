@@ -17,20 +17,23 @@ import torch
 import yaml
 
 from tests.made_once import MadeOnce
+from tests.speaking_models import prompts
 from tests.whole_runs import WholeRun, error_of
 from voxgraft import asking
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS
+from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import ExportResult, export
 from voxgraft.families import family
+from voxgraft.families.layout import lay_out
+from voxgraft.families.model import hidden_states, pack
 from voxgraft.families.opening import open_model
 from voxgraft.graft_folder import open_graft
 from voxgraft.nn.adapter import merged_weight
 from voxgraft.nn.peft_format import load_peft
 from voxgraft.peft_folder import read_peft_folder
-from voxgraft.settings import ExportSettings
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 
@@ -103,6 +106,22 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
     assert card["checkpoints"]["merged"]["changed"] == len(changed)
     assert card["checkpoints"]["grown"]["changed"] == 0
     assert card["checkpoints"]["grown"]["exact"] is True
+
+
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
+    made_once: MadeOnce, tmp_path: Path, name: str
+) -> None:
+    run, kind = made_once.trained_run(name), family(name)
+    exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
+    logits = []
+    for folder in (run.base, tmp_path / "out" / "grown"):
+        model = open_model(kind, kind.files(folder))
+        (prompt,) = prompts(model, (1,))
+        batch = pack(model, [lay_out(model.frame, [5, 9, 200, 31], [7, 80, 900])], [prompt.condition])
+        with torch.no_grad():
+            logits.append(model.speech_logits(hidden_states(model, batch)))
+    assert torch.equal(*logits)
 
 
 def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_base(run: WholeRun, pair: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.films import film
 from voxgraft.data_import import DataImportResult, data_import, longest_seconds
-from voxgraft.data_sets import data_info, data_list, data_merge, data_remove, data_speakers
+from voxgraft.data_sets import data_info, data_list, data_merge, data_remove
 from voxgraft.data_settings import (
     DataImportSettings,
     DataInfoSettings,
@@ -24,6 +24,7 @@ from voxgraft.data_settings import (
     DataRemoveSettings,
     DataSpeakersSettings,
 )
+from voxgraft.data_speakers import data_speakers
 from voxgraft.errors import VoxgraftError
 from voxgraft.importing.dataset import Dataset
 from voxgraft.importing.manifest import ManifestClip, read_manifest
@@ -119,7 +120,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(
     words += ["--workers", str(workers), "--quiet"]
     kills = 0
     for least in (3, 20):
-        process = subprocess.Popen(words, cwd=ROOT)
+        process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "VOXGRAFT_TEST": str(dataset)})
         while process.poll() is None and len(list(dataset.rglob("*.flac"))) < least:
             time.sleep(0.002)
         if process.poll() is None:
@@ -128,8 +129,23 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(
         process.wait()
     subprocess.run(words, cwd=ROOT, check=True)
     assert kills == 2
+    assert not _workers(dataset), "processes of a command that was killed end too"
     assert _contents(dataset) == _contents(whole)
     assert not list(dataset.rglob("*.part"))
+
+
+def _workers(dataset: Path) -> list[int]:
+    """Processes that imported into the dataset and have lost their parent."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            own = (folder / "environ").read_bytes().decode(errors="replace")
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if f"VOXGRAFT_TEST={dataset}" in own and parent == "1":
+            found.append(int(folder.name))
+    return found
 
 
 def test_a_half_written_line_of_a_journal_is_made_again(films: Path, whole: Path, tmp_path: Path) -> None:

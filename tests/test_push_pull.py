@@ -19,10 +19,10 @@ from tests.speaking_grafts import codes_of, made_graft, spoken
 from tests.test_export import TERMS, exported
 from tests.whole_runs import error_of
 from voxgraft.cli.app import run
+from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.families import family
 from voxgraft.graft_folder import open_graft
 from voxgraft.push_pull import pull, push
-from voxgraft.settings import PullSettings, PushSettings
 
 SHORT = ("--max-seconds=1.2", "--pause=0")
 

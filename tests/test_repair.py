@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from tests.check_files import State, state_of
 from tests.contract.cases import Case, batch
-from tests.damaged_checkpoints import DAMAGED, INDEX, NEW_PIECES, T3, Damage, Evil, Ground, make_ground, moved_body
+from tests.damaged_cases import DAMAGED, Damage
+from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground, moved_body
 from voxgraft.checkup_settings import RepairSettings
 from voxgraft.cli import run as run_command
 from voxgraft.errors import VoxgraftError
@@ -37,7 +38,9 @@ def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
 
 def repaired(ground: Ground, checkpoint: Path, output: Path, **settings: Any) -> RepairResult:
     before = sha256_of(checkpoint)
-    result = repair(RepairSettings(checkpoint=checkpoint, base=ground.base.folder, output=output, **settings))
+    name: Any = ground.name
+    files = {"checkpoint": checkpoint, "base": ground.base.folder, "output": output}
+    result = repair(RepairSettings(family=name, **files, **settings))
     assert sha256_of(checkpoint) == before == result.sha256["input"]
     return result
 
@@ -166,7 +169,7 @@ def test_the_body_goes_to_any_point_between_base_and_tuned(
     share: float, name: str, grounds: dict[str, Ground], tmp_path: Path
 ) -> None:
     ground = grounds[name]
-    base, tuned = state_of(ground.base), moved_body(ground.grown(), ground.tables, 0.3)
+    base, tuned = state_of(ground.base), moved_body(ground.grown(), ground.tables, 0.1)
     path = ground.write(tmp_path, tuned)
     result = repaired(ground, path, tmp_path / "new.safetensors", tokenizer=ground.tokenizer, body=share)
     now = load_file(tmp_path / "new.safetensors")
@@ -174,7 +177,7 @@ def test_the_body_goes_to_any_point_between_base_and_tuned(
         before, after = base[tensor].double(), tuned[tensor].double()
         want = (before + share * (after - before)).float() if base[tensor].is_floating_point() else tuned[tensor]
         assert bits(now[tensor]) == bits(want)
-    assert result.after.distance == pytest.approx(0.3 * share, abs=1e-4)
+    assert result.after.distance == pytest.approx(0.1 * share, abs=1e-4)
 
 
 def test_in_a_shorter_format_base_rows_are_the_base_s_rounded(grounds: dict[str, Ground], tmp_path: Path) -> None:
@@ -227,7 +230,7 @@ def test_what_cannot_be_saved_is_refused_and_nothing_is_written(grounds: dict[st
 @pytest.mark.parametrize("output", ["case.safetensors", "base"])
 def test_neither_input_is_ever_written_to(output: str, grounds: dict[str, Ground], tmp_path: Path) -> None:
     ground = grounds[T3]
-    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.3))
+    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.1))
     place = ground.base.checkpoint if output == "base" else path
     with pytest.raises(VoxgraftError, match="growth-onto-input"):
         repaired(ground, path, place, body=0.5, overwrite=True)
@@ -235,7 +238,7 @@ def test_neither_input_is_ever_written_to(output: str, grounds: dict[str, Ground
 
 def test_a_body_that_is_to_be_moved_needs_a_point(grounds: dict[str, Ground], tmp_path: Path) -> None:
     ground = grounds[T3]
-    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.3))
+    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.1))
     with pytest.raises(VoxgraftError, match="--body SHARE, or --choose"):
         repaired(ground, path, tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
     with pytest.raises(VoxgraftError, match="nothing-to-hear"):

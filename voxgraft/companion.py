@@ -10,9 +10,9 @@ from typing import Any
 from voxgraft.companions.making import RECIPES, make_environment, write_card
 from voxgraft.companions.places import CARD_NAME, Environment, companion_folder, found_environment, worker_path
 from voxgraft.errors import ConfigError
+from voxgraft.exchange_settings import CompanionSettings
 from voxgraft.files import existing_file, existing_folder, is_file
 from voxgraft.results import Line, Table
-from voxgraft.settings import CompanionSettings
 
 __all__ = ["CompanionResult", "companion"]
 

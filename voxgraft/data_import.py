@@ -129,14 +129,15 @@ def _options(settings: DataImportSettings) -> ImportOptions:
         settings.shortest, longest, settings.lead, settings.tail, settings.join_gap, settings.cut == "pauses"
     )
     return ImportOptions(
-        settings.language,
-        settings.rate,
-        settings.format,
-        settings.encoding,
-        settings.speaker,
-        settings.rolling,
-        settings.fold_homophones,
-        cut,
+        language=settings.language,
+        rate=settings.rate,
+        ending=settings.format,
+        encoding=settings.encoding,
+        speaker=settings.speaker,
+        rolling=settings.rolling,
+        fold_homophones=settings.fold_homophones,
+        activity=settings.activity,
+        cut=cut,
     )
 
 

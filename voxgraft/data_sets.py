@@ -1,4 +1,4 @@
-"""The verbs `data list`, `data info`, `data merge`, `data remove` and `data speakers`: datasets looked at and changed.
+"""The verbs `data list`, `data info`, `data merge` and `data remove`: datasets looked at and changed.
 
 The manifest is written first and whole; files go after it, so that a clip that is listed is there.
 """
@@ -20,7 +20,6 @@ from voxgraft.data_settings import (
     DataListSettings,
     DataMergeSettings,
     DataRemoveSettings,
-    DataSpeakersSettings,
 )
 from voxgraft.errors import ConfigError, FileError, nearest
 from voxgraft.files import existing_folder, is_file, write_error
@@ -30,7 +29,7 @@ from voxgraft.importing.problems import Problem
 from voxgraft.importing.summary import Summary, hours
 from voxgraft.results import Line, Table
 
-__all__ = ["Shown", "data_info", "data_list", "data_merge", "data_remove", "data_speakers"]
+__all__ = ["Shown", "data_info", "data_list", "data_merge", "data_remove"]
 
 MOST_SHOWN = 40
 MERGED_FROM = "merged_from"
@@ -191,7 +190,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @dataclass(slots=True)
-class _Wanted:
+class Wanted:
     """Which clips go."""
 
     recordings: set[str]
@@ -207,13 +206,13 @@ class _Wanted:
 def data_remove(settings: DataRemoveSettings) -> Shown:
     """Take clips out of a dataset, after having asked."""
     dataset = open_dataset(settings.dataset)
-    wanted = _Wanted(set(settings.recording), set(settings.speaker), set(settings.clip))
+    wanted = Wanted(set(settings.recording), set(settings.speaker), set(settings.clip))
     if not (wanted.recordings or wanted.speakers or wanted.ids or settings.missing):
         cure = "name --recording, --speaker, --clip or --missing."
         raise ConfigError("config-missing", "nothing is named that shall go", cure=cure)
     with dataset.locked():
         clips = list(dataset.clips())
-        _check_names(wanted, clips, dataset)
+        check_names(wanted, clips, dataset)
         wanted.missing = {clip.id for clip in missing_audio(dataset)} if settings.missing else set()
         going = [clip for clip in clips if wanted.takes(clip)]
         seconds = sum(clip.seconds for clip in going)
@@ -227,7 +226,7 @@ def data_remove(settings: DataRemoveSettings) -> Shown:
     return Shown({"removed": len(going), "seconds": round(seconds, 3)}, (f"removed {told}",))
 
 
-def _check_names(wanted: _Wanted, clips: Sequence[ManifestClip], dataset: Dataset) -> None:
+def check_names(wanted: Wanted, clips: Sequence[ManifestClip], dataset: Dataset) -> None:
     there = {
         "recording": ({clip.recording for clip in clips}, wanted.recordings),
         "speaker": ({clip.speaker for clip in clips}, wanted.speakers),
@@ -250,30 +249,3 @@ def _remove_files(dataset: Dataset, going: Sequence[ManifestClip], staying: set[
     for journal in dataset.journals():
         if journal.clips and {clip.recording for clip in journal.clips} <= gone:
             dataset.forget(journal.recording)
-
-
-def data_speakers(settings: DataSpeakersSettings) -> Shown:
-    """Who speaks, and under which names from now on."""
-    dataset = open_dataset(settings.dataset)
-    names = _renames(settings.rename)
-    with dataset.locked():
-        clips = list(dataset.clips())
-        _check_names(_Wanted(set(), set(names), set()), clips, dataset)
-        if names:
-            clips = [replace(clip, speaker=names.get(clip.speaker, clip.speaker)) for clip in clips]
-            write_manifest(dataset.manifest, clips)
-    summary = Summary.of(clips)
-    rows = tuple(
-        (name, hours(seconds)) for name, seconds in sorted(summary.speakers.items(), key=lambda item: -item[1])
-    )
-    return Shown({"speakers": dict(summary.speakers), "renamed": names}, (Table(("speaker", "used"), rows),))
-
-
-def _renames(words: Sequence[str]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for word in words:
-        old, equals, new = word.partition("=")
-        if not (old and equals and new):
-            raise ConfigError("config-value", f"--rename {word!r}", expected="OLD=NEW")
-        names[old] = new
-    return names

@@ -10,6 +10,7 @@ from pydantic import Field
 from voxgraft.config import Settings
 from voxgraft.run_settings import LANGUAGE_PATTERN, MAX_SEED, FamilyName
 
+ActivityName = Literal["energy", "silero"]
 CutName = Literal["pauses", "times"]
 EndingName = Literal["flac", "wav"]
 SplitBy = Literal["speaker", "recording", "stretch"]
@@ -38,6 +39,8 @@ class DataImportSettings(Settings):
     """One speaker for everything; empty means: labels in the text, else one for each recording."""
     cut: CutName = "pauses"
     """pauses: the edges of a clip move from the subtitle's times to the pauses around; times: they stay."""
+    activity: ActivityName = "energy"
+    """What tells speech from pauses: energy; silero also asks a model whether it is a voice (for loud music)."""
     shortest: float = Field(1.0, gt=0, le=30)
     """Seconds; subtitles that are shorter are joined with their neighbours."""
     longest: float | None = Field(None, gt=1, le=120)
@@ -107,6 +110,8 @@ class DataSpeakersSettings(Settings):
 
     dataset: Path
     """Folder of the dataset."""
+    voices: Path | None = None
+    """Chatterbox's base folder or its ve.safetensors: recordings without labels are parted by voice."""
     rename: tuple[str, ...] = ()
     """OLD=NEW for each speaker that gets another name; the same NEW makes several one."""
 
@@ -177,9 +182,9 @@ class DataFetchSettings(Settings):
     folder: Path
     """Folder that they are put into, ready for `data import`."""
     addresses: tuple[str, ...] = ()
-    """Addresses of media, or of lists of media."""
+    """Addresses of media files, of pages with media, or of lists of such pages."""
     list: Path | None = None
-    """A file with an address on each line."""
+    """A file with an address on each line; a media file and its subtitles, parted by a space, on one."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the captions that are wanted."""
     automatic: bool = False

@@ -19,6 +19,8 @@ REPORT_NAME, PICTURE_NAME, JSON_NAME = "report.html", "diagnosis.png", "diagnosi
 _STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
 _LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _MOST_LAYERS = 5
+WORSE = 0.05
+"""Phone error that an old language may have more than from the base; `repair --choose` takes the same unless told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,16 @@ def _listen(found: Diagnosis, settings: DiagnoseSettings) -> None:
         files = family.files(base_folder(settings.base))
         asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
         found.heard = heard_lines(open_hearing(family, files, *asked), settings.checkpoint)
+        found.judge_anew(kept=_has_kept(found))
     except VoxgraftError as error:
         found.not_heard = error.finding.found
+
+
+def _has_kept(found: Diagnosis) -> bool:
+    """Whether no language of the base is understood worse than from the base itself, by more than chance explains."""
+    errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
+    old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
+    return all(now is not None and now <= error + WORSE for error, now in old)
 
 
 def _report_folder(settings: DiagnoseSettings) -> Path | None:

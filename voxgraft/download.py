@@ -10,10 +10,10 @@ from typing import Any
 from voxgraft.downloading.catalogue import BASES, PublishedBase
 from voxgraft.downloading.fetching import Wanted, fetch, planned, published
 from voxgraft.errors import FileError, Finding
+from voxgraft.exchange_settings import DownloadSettings
 from voxgraft.families import family
 from voxgraft.files import is_folder, write_json
 from voxgraft.results import Line, Table, styled
-from voxgraft.settings import DownloadSettings
 
 __all__ = ["DownloadResult", "download"]
 

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import ConfigError, Finding, GraftError, finding
-from voxgraft.exporting.card import Made, card_of, readme_of, share_readme
+from voxgraft.exchange_settings import ExportSettings
+from voxgraft.exporting.card import (
+    Made,
+    adapter_page,
+    adapter_usage,
+    card_of,
+    graft_usage,
+    readme_of,
+    share_readme,
+)
 from voxgraft.exporting.cost import measured_cost
 from voxgraft.exporting.drop_in import make_drop_in
 from voxgraft.exporting.folder import place_files, require_room
@@ -25,7 +34,6 @@ from voxgraft.graft_folder import README_NAME as GRAFT_README
 from voxgraft.graft_folder import ROWS_NAME, open_graft, readme
 from voxgraft.peft_folder import CONFIG_NAME, TENSORS_NAME
 from voxgraft.results import Line, Table
-from voxgraft.settings import ExportSettings
 
 __all__ = ["ExportResult", "export"]
 
@@ -61,7 +69,7 @@ class ExportResult:
                 f"{one['names']} of {one['names']}",
                 f"{one['same']} tensors, {one['base_rows']:,} rows",
                 str(one["changed"]),
-                f"{one['dtype']}, {'exact' if one['exact'] else 'rounded'}",
+                f"{one['dtype']}, {one['precision']}",
             )
             for name, one in self.card.get("checkpoints", {}).items()
         )
@@ -116,32 +124,27 @@ def _output(source: Source, settings: ExportSettings) -> Path:
 
 def _share(source: Source, kind: str, output: Path, terms: Terms) -> dict[str, Any]:
     """The small folders: the graft as it is, or its adapter where PEFT looks for it, with rows and tokenizer beside."""
-    graft, card = source.graft, source.graft.card
+    card = source.graft.card
     with replacing_folder(output) as new:
         if kind == "graft":
-            shutil.copytree(graft.folder, new, dirs_exist_ok=True)
-            usage = [
-                f"    voxgraft speak TEXT --graft {output.name} --base BASE",
-                "",
-                "BASE is the folder of the base above.",
-            ]
+            shutil.copytree(source.graft.folder, new, dirs_exist_ok=True)
+            page = share_readme(source, terms, readme(card, source.language_name, []), graft_usage(output.name))
         else:
-            assert source.adapter is not None
-            for name in (CONFIG_NAME, TENSORS_NAME):
-                shutil.copyfile(source.adapter / name, new / name)
-            for name in (card.tokenizer, ROWS_NAME):
-                shutil.copyfile(graft.folder / name, new / name)
-            usage = [
-                "The adapter is for PEFT's `PeftModel.from_pretrained(MODEL, FOLDER)`, where MODEL has the base's own "
-                f"module names. New text rows are in {ROWS_NAME}, one tensor for each table, and belong behind row "
-                f"{card.base_pieces - 1:,}."
-            ]
-        body = readme(card, source.language_name, [])
-        write_text(new / GRAFT_README, share_readme(source, terms, body, usage), overwrite=True)
+            _copy_adapter(source, new)
+            page = share_readme(source, terms, adapter_page(source), adapter_usage(source))
+        write_text(new / GRAFT_README, page, overwrite=True)
         write_json(new / TERMS_NAME, terms.to_json(), overwrite=True)
-    if kind == "graft":
-        open_graft(output)
+        if kind == "graft":
+            open_graft(new)
     return {"family": card.family, "language": card.language, "base": card.base, "terms": terms.to_json()}
+
+
+def _copy_adapter(source: Source, new: Path) -> None:
+    assert source.adapter is not None
+    for name in (CONFIG_NAME, TENSORS_NAME):
+        shutil.copyfile(source.adapter / name, new / name)
+    for name in (source.graft.card.tokenizer, ROWS_NAME):
+        shutil.copyfile(source.graft.folder / name, new / name)
 
 
 def _stock(source: Source, settings: ExportSettings, output: Path, terms: Terms) -> Made:

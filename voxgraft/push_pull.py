@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import ConfigError, Finding, GraftError
+from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.exporting.terms import Terms
 from voxgraft.files import replacing_folder, require_free
 from voxgraft.results import Line
-from voxgraft.settings import PullSettings, PushSettings
 from voxgraft.sharing import hub, zips
 from voxgraft.sharing.contents import Contents, contents_of
 

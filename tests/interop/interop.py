@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from tests.speaking_grafts import give_adapter
 from voxgraft.cli.app import run as run_cli
 from voxgraft.companions.places import Environment, found_environment
+from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import export
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles
@@ -37,7 +38,6 @@ from voxgraft.families.model import SpeechModel, hidden_states, pack
 from voxgraft.families.opening import open_model
 from voxgraft.families.random_base import make_random_base
 from voxgraft.families.random_values import RandomSize, random_blocks
-from voxgraft.settings import ExportSettings
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
 
-from voxgraft import checkup_settings, data_settings, settings
+from voxgraft import checkup_settings, data_settings, exchange_settings, settings
 from voxgraft.config import Leaf, Settings, leaves
 from voxgraft.preparing.settings import PrepareSettings
 from voxgraft.results import Result
@@ -136,28 +136,28 @@ VERBS = (
     ),
     Verb(
         "export",
-        settings.ExportSettings,
+        exchange_settings.ExportSettings,
         "voxgraft.export:export",
         "Give a graft back: folders that the stock programs load, a PEFT adapter, or the graft to share.",
         positional=("subject",),
     ),
     Verb(
         "push",
-        settings.PushSettings,
+        exchange_settings.PushSettings,
         "voxgraft.push_pull:push",
         "Pack a graft or an export into a zip file, or send it to a hub repository.",
         positional=("folder", "to"),
     ),
     Verb(
         "pull",
-        settings.PullSettings,
+        exchange_settings.PullSettings,
         "voxgraft.push_pull:pull",
         "Unpack a graft or an export from a zip file or a hub repository, and check that it is whole.",
         positional=("source", "folder"),
     ),
     Verb(
         "download",
-        settings.DownloadSettings,
+        exchange_settings.DownloadSettings,
         "voxgraft.download:download",
         "Fetch a published base with every file that it needs; without a network, say what to put where.",
         positional=("name", "folder"),
@@ -165,7 +165,7 @@ VERBS = (
     ),
     Verb(
         "companion",
-        settings.CompanionSettings,
+        exchange_settings.CompanionSettings,
         "voxgraft.companion:companion",
         "Make an environment of its own for a stock program, which then makes sound of codes.",
         positional=("name",),
@@ -251,8 +251,8 @@ VERBS = (
     Verb(
         "data speakers",
         data_settings.DataSpeakersSettings,
-        "voxgraft.data_sets:data_speakers",
-        "Show who speaks in a dataset; give speakers other names, or make two one.",
+        "voxgraft.data_speakers:data_speakers",
+        "Show who speaks in a dataset; tell voices apart, give speakers other names, or make two one.",
         positional=("dataset",),
     ),
     Verb(

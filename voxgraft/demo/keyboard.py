@@ -6,7 +6,6 @@ What a verb is told stands in the run's own run.yaml. Nothing here knows what th
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,8 @@ from voxgraft.demo.plan import steps_changes
 from voxgraft.demo.run_yaml import edit_run_yaml, settings_of
 from voxgraft.errors import Finding
 from voxgraft.evaluate import EvaluateResult, evaluate
+from voxgraft.exchange_settings import ExportSettings
+from voxgraft.export import export
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import write_text
@@ -37,6 +38,8 @@ from voxgraft.train import TrainResult, train
 __all__ = ["BASE", "Keyboard", "finding_lines"]
 
 BASE = "tiny"
+DATA_LICENCE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
+CONSENT = "no person speaks: the voices are synthetic"
 LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 Changes = Mapping[str, Mapping[str, Any]]
 
@@ -136,14 +139,21 @@ class Keyboard:
             return evaluate(EvaluateSettings(subject=self.run.path, recordings=recordings, most=sentences, seed=seed))
 
     def export(self) -> Path:
-        """The graft by itself: tokenizer, trained rows, and the adapter in PEFT's format."""
-        with self._timed("export"):
-            output = self.folder / "export"
-            shutil.copytree(self.run.graft, output)
-            made = open_graft(output)
-        size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
-        named = f"{made.card.num_rows:,} rows, tokenizer and adapter, {size / 1e6:.1f} MB"
-        self.chapter("to share, or to load with PEFT", [f"{output}: {named}; nothing of the base is in it"])
+        """The graft by itself, to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""
+        output = self.folder / "export"
+        flags = f"--to graft --output {shlex.quote(str(output))} --accept-terms"
+        flags += f" --data-licence {shlex.quote(DATA_LICENCE)} --consent {shlex.quote(CONSENT)}"
+        settings = ExportSettings(
+            subject=self.run.path,
+            to="graft",
+            output=output,
+            data_licence=DATA_LICENCE,
+            consent=CONSENT,
+            accept_terms=True,
+        )
+        with self._typed("export", flags):
+            result = export(settings)
+        self.say([*result.lines(), "nothing of the base is in it"])
         return output
 
     def watched(self) -> list[Finding]:

@@ -15,9 +15,10 @@ from voxgraft.checkpoints.flat import flat_values
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.diagnosing.layers import Layer, layers_of
+from voxgraft.diagnosing.merged_card import is_measured
 from voxgraft.diagnosing.rows import RowTable, row_tables
 from voxgraft.diagnosing.verdict import Case, Verdict, verdict_of
-from voxgraft.errors import ConfigError, Finding, VoxgraftError, finding
+from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError, finding
 from voxgraft.evaluating.sentences import built_in_set
 from voxgraft.families.base import Family
 from voxgraft.files import is_folder
@@ -34,7 +35,7 @@ from voxgraft.run_settings import TokenizerSettings
 from voxgraft.settings import CheckSettings
 from voxgraft.text.texts import Texts
 
-__all__ = ["NAMES", "Diagnosis", "examined", "look"]
+__all__ = ["NAMES", "Diagnosis", "examined", "look", "require_grounds"]
 
 NAMES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tiny base"}
 _MEASURED = ("base rows", "body", "optimizer state")
@@ -48,6 +49,7 @@ class Diagnosis:
     """All that was found of one checkpoint."""
 
     path: Path
+    case: Case
     what: str
     family: str
     verdict: Verdict
@@ -65,6 +67,15 @@ class Diagnosis:
     """What was listened to: language, who, phone error."""
     not_heard: str = ""
     """Why nothing was listened to, where it was asked for."""
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.tables or self.layers or self.case.run)
+
+    def judge_anew(self, *, kept: bool) -> None:
+        """The verdict with what ears have found of the old languages."""
+        self.case = replace(self.case, kept=kept)
+        self.verdict = verdict_of(self.findings, self.case, readable=self.readable)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -92,9 +103,21 @@ def look(settings: DiagnoseSettings) -> Diagnosis:
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
     base = base_folder(settings.base)
     with opened(_check_settings(settings, base)) as subject:
+        require_grounds(subject)
         _read_built_in_texts(subject)
-        case = Case(settings.checkpoint, settings.base, settings.tokenizer, language=settings.language)
+        kept = True if subject.checkpoint is not None and is_measured(subject.checkpoint.path) else None
+        case = Case(settings.checkpoint, settings.base, settings.tokenizer, language=settings.language, kept=kept)
         return examined(subject, case)
+
+
+def require_grounds(subject: Subject) -> None:
+    """Raise what is wrong with the base, or with a tokenizer that was named: without them there is no verdict."""
+    whole = subject.base is not None and subject.base_checkpoint is not None and subject.base_tokenizer is not None
+    if whole and (subject.grown is not None or subject.settings.tokenizer.file is None):
+        return
+    for item in subject.findings:
+        raise CheckpointError.of(item)
+    raise ConfigError("config-missing", "`base` is not given", expected="--base")
 
 
 def _check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
@@ -136,10 +159,10 @@ def _read_built_in_texts(subject: Subject) -> None:
         subject.texts = Texts(tuple(one.text for one in own.spread(_SENTENCES).sentences))
 
 
-def examined(subject: Subject, case: Case, more: Sequence[Finding] = (), *, heed_body: bool = True) -> Diagnosis:
+def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diagnosis:
     """Look at all topics, keep what was measured, and judge. `case` says what it is about; the rest is filled in here.
 
-    `more` are findings from elsewhere; without `heed_body` the verdict does not care how far the body moved.
+    `more` are findings from elsewhere.
     """
     outcome = look_at(subject, data=False, without=_MEASURED)
     measured = _Measured(subject, [*more, *(_without_tokenizer(subject, item) for item in outcome.findings)])
@@ -150,13 +173,14 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = (), *, heed
         case,
         family=NAMES.get(family.name, family.name) if family else "",
         base_tokenizer=subject.base.tokenizer if subject.base else None,
-        distance=body.distance if body and heed_body and not body.not_finite else None,
+        distance=body.distance if body and not body.not_finite else None,
         sounds=bool(family and family.shipped()),
         has_optimizer=measured.optimizer is not None,
         has_new_rows=any(len(table.kinds) > table.num_base + (subject.spare_rows or 0) for table in tables),
     )
     return Diagnosis(
         path=case.checkpoint,
+        case=case,
         what=_what(checkpoint, family),
         family=family.name if family else "",
         verdict=verdict_of(findings, case, readable=checkpoint is not None or case.run is not None),

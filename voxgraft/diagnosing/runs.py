@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from voxgraft.bases import base_folder
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.codes import CATALOGUE
 from voxgraft.config import read_settings, settings_from
-from voxgraft.diagnosing.looking import NAMES, Diagnosis, examined
+from voxgraft.diagnosing.looking import NAMES, Diagnosis, examined, require_grounds
+from voxgraft.diagnosing.merged_card import card_beside, is_measured
 from voxgraft.diagnosing.verdict import Case
 from voxgraft.errors import Finding, VoxgraftError, finding
-from voxgraft.files import is_file, read_json
+from voxgraft.files import is_file
 from voxgraft.findings import opened
 from voxgraft.history import Event, History
 from voxgraft.journal import Journal
@@ -28,8 +28,7 @@ from voxgraft.training.step_folders import StepFolder, damage_of, damaged_findin
 __all__ = ["is_run", "look_at_run"]
 
 _LEFT = ("merged", "as-in-the-seeds")
-"""Folders in which training leaves one ordinary checkpoint, and the card in them."""
-_LEFT_CARD = "merged.json"
+"""Folders in which training leaves one ordinary checkpoint."""
 _MOST_TOLD = 20
 
 
@@ -45,37 +44,28 @@ def look_at_run(settings: DiagnoseSettings) -> Diagnosis:
     base = settings.base or own.base
     if base is not None:
         own = own.model_copy(update={"base": base_folder(base)})
-    checkpoint, card = _left(run)
+    checkpoint = _left(run)
     values = {name: getattr(own, name) for name in RunSettings.model_fields}
     folders = step_folders(run)
     damaged = {folder: damage for folder in folders if (damage := damage_of(folder)) is not None}
     whole = tuple(folder.step for folder in folders if folder not in damaged)
     history, told = _history(run)
     with opened(CheckSettings(**values, run=run.path, checkpoint=checkpoint)) as subject:
-        case = Case(run.path, base, None, run=run.path, steps=whole if folders else None, language=own.language)
-        more = [*(damaged_finding(*item) for item in damaged.items()), *told]
-        found = examined(subject, case, more, heed_body=not _is_measured(card))
+        if subject.base_checkpoint is None:
+            require_grounds(subject)
+        steps, kept = whole if folders else None, is_measured(checkpoint) if checkpoint else None
+        case = Case(run.path, base, None, run=run.path, steps=steps, language=own.language, kept=kept or None)
+        found = examined(subject, case, [*(damaged_finding(*item) for item in damaged.items()), *told])
     return replace(found, what=_what(found, folders, whole, history))
 
 
-def _left(run: RunFolder) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint that training has left, if it leaves one, and its card."""
+def _left(run: RunFolder) -> Path | None:
+    """The checkpoint that training has left, if it leaves one."""
     for name in _LEFT:
-        path = run.path / name / _LEFT_CARD
-        if is_file(path):
-            card = read_json(path)
-            file = card.get("checkpoint") if isinstance(card, dict) else None
-            if isinstance(file, str) and "/" not in file and is_file(path.parent / file):
-                return path.parent / file, card
-    return None, {}
-
-
-def _is_measured(card: dict[str, Any]) -> bool:
-    """Whether held-out losses of old languages stand behind the body: then its distance says nothing more."""
-    points = card.get("points")
-    chosen = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
-    own = [one for one in chosen if one.get("share") == card.get("share")]
-    return any(one.get("speech_losses") and not one.get("past_bound") for one in own) and not card.get("label")
+        card = card_beside(run.path / name / "checkpoint")
+        if card is not None:
+            return run.path / name / str(card["checkpoint"])
+    return None
 
 
 def _history(run: RunFolder) -> tuple[History, list[Finding]]:

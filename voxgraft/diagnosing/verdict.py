@@ -18,9 +18,9 @@ __all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "verdict_of"]
 
 Word = Literal["RESUME", "REPAIR", "START FRESH"]
 Repair = Literal["rows", "spare", "head", "missing", "body", "resave"]
-MOVED, FAR = 0.1, 0.7
-"""Distances of a body: below the first old languages can still be heard, between the two a point on the way back may be
-good, from the second on most of what the base had is gone. Measured on the tiny base, see docs/diagnosing.md."""
+MOVED, FAR = 0.03, 0.3
+"""Distances of a body that was trained. On the tiny base, without replay, English began to go at the first
+(docs/diagnosing.md); from the second on, the way back to the first leaves less than a tenth of what was learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Case:
     """Of a run: its whole saved steps; None where none was ever saved."""
     distance: float | None = None
     """How far the body moved; None where that was not measured, or is no matter."""
+    kept: bool | None = None
+    """Whether old languages were measured, by ear or by held-out losses, and found to be as the base speaks them."""
     sounds: bool = False
     """Whether the base has a waveform end here, so that points can be chosen by ear."""
     has_optimizer: bool = False
@@ -178,10 +180,10 @@ def _unlearnt(told: dict[str, Finding], case: Case) -> Verdict | None:
 
 
 def _far(case: Case) -> Verdict | None:
-    if case.distance is None or case.distance < FAR:
+    if case.distance is None or case.distance < FAR or case.kept:
         return None
     sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
-    reason = f"from {FAR:.0%} on, most of what the base could say is gone, and so are the points between"
+    reason = "back where old languages can be heard, less than a tenth of what was learnt would be left"
     return Verdict("START FRESH", sentence, reason, _fresh(case))
 
 
@@ -192,8 +194,9 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
             faults[repair] = words
     if "tensor-not-finite" in told:
         faults.setdefault("rows", "text rows are not finite")
-    if case.distance is not None and case.distance >= MOVED:
-        faults["body"] = f"the body moved by {case.distance:.0%} of its length, far enough to have lost old languages"
+    if case.distance and (case.kept is False or (case.kept is None and case.distance >= MOVED)):
+        lost = "and old languages were heard to be lost" if case.kept is False else "far enough to lose old languages"
+        faults["body"] = f"the body moved by {case.distance:.1%} of its length, {lost}"
     if not faults:
         return None
     if set(faults) != {"resave"}:
@@ -210,9 +213,9 @@ def _resume(told: dict[str, Finding], case: Case) -> Verdict:
         return _resume_run(told, case)
     if case.distance:
         sentence = f"nothing is broken; the body moved by {case.distance:.1%} of its length"
-        reason = (
-            f"that is less than {MOVED:.0%}, up to which the old languages have stayed; listen to them all the same"
-        )
+        reason = f"that is less than {MOVED:.0%}, up to which old languages have stayed; listen to them all the same"
+        if case.kept:
+            reason = "old languages were measured, and they are as the base speaks them"
     else:
         sentence = "nothing is wrong with it"
         reason = "the base in it is the base's own" if "body-same" in told else "no fault that we know shows in it"
@@ -257,8 +260,14 @@ def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
     parts += [f"--tokenizer {_quoted(case.tokenizer)}"] if case.tokenizer else []
     if "body" in repairs:
         language = f" --language {case.language or 'CODE'}"
-        parts.append(f"--choose{language}" if case.sounds else "--body 0.5")
+        parts.append(f"--choose{language}" if case.sounds else f"--body {_point(case)}")
     return " ".join([*parts, f"--output {_repaired_name(case.checkpoint)}"])
+
+
+def _point(case: Case) -> str:
+    """A point at which the body is as far from the base as old languages have borne."""
+    share = MOVED / max(case.distance or MOVED, MOVED)
+    return f"{max(0.05, round(share, 2)):g}"
 
 
 def _fresh(case: Case) -> tuple[str, ...]:

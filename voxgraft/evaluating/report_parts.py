@@ -74,7 +74,8 @@ def bars(found: Evaluation) -> str:
     parts = []
     for language in found.languages:
         parts.append(f"<h3>{escape(language_name(language))}</h3>")
-        parts += [_bar(row, row.score(name), name, scale) for row in found.rows if row.language == language]
+        heard = [row for row in found.rows if row.language == language and row.score(name).value is not None]
+        parts += [_bar(row, row.score(name), name, scale) for row in heard]
     lead = (
         f"{title_of(name).capitalize()}: {_about_measure(name)} The thin line holds 95 of 100 draws of the sentences."
     )

@@ -13,9 +13,9 @@ from voxgraft.exporting.sources import Source
 from voxgraft.exporting.terms import Terms
 from voxgraft.exporting.weights import Written
 from voxgraft.families.stock import GROWN, MERGED, StockFolder
-from voxgraft.graft_folder import versions
+from voxgraft.graft_folder import ROWS_NAME, versions
 
-__all__ = ["Made", "card_of", "readme_of", "share_readme"]
+__all__ = ["Made", "adapter_page", "adapter_usage", "card_of", "graft_usage", "readme_of", "share_readme"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,37 @@ def share_readme(source: Source, terms: Terms, body: str, usage: Sequence[str]) 
     return "\n".join(lines) + "\n"
 
 
+def graft_usage(name: str) -> list[str]:
+    """How a graft is used by whoever gets it."""
+    return [f"    voxgraft speak TEXT --graft {name} --base BASE", "", "BASE is the folder of the base above."]
+
+
+def adapter_page(source: Source) -> str:
+    """What stands in the folder of an adapter."""
+    card = source.graft.card
+    return "\n".join(
+        [
+            f"# {source.language_name} for {source.family.name}: a PEFT adapter",
+            "",
+            f"Trained on {card.base['checkpoint']} (sha256 {card.base['checkpoint_sha256']}): {_trained(source)}.",
+            "",
+            "| file | what |",
+            "| --- | --- |",
+            "| adapter_config.json, adapter_model.safetensors | the adapter, as PEFT reads it |",
+            f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
+            f"| {ROWS_NAME} | the new rows of each text table, float32 |",
+        ]
+    )
+
+
+def adapter_usage(source: Source) -> list[str]:
+    """How an adapter is used by a program of one's own."""
+    return [
+        "`PeftModel.from_pretrained(MODEL, FOLDER)`, where MODEL has the base's own module names. The new text rows "
+        f"belong behind row {source.graft.card.base_pieces - 1:,} of each table."
+    ]
+
+
 def front_matter(source: Source, terms: Terms) -> list[str]:
     """What model hubs read: language, kind, licence."""
     return [
@@ -123,7 +154,7 @@ def _bits(one: Written) -> str:
 
 
 def _numbers(one: Written) -> str:
-    return f"{one.dtype}, {'exact' if one.exact else 'rounded from the base'}"
+    return f"{one.dtype}, {one.precision}"
 
 
 def _cost_lines(made: Made) -> list[str]:

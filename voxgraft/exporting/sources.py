@@ -13,6 +13,7 @@ from voxgraft.bases import base_family, base_folder
 from voxgraft.config import read_settings, settings_from
 from voxgraft.errors import ConfigError, GraftError, refuse
 from voxgraft.evaluating.subjects import left_by
+from voxgraft.exchange_settings import ExportSettings
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.stock import Facts
 from voxgraft.files import existing_folder, is_file, is_folder, sha256_of
@@ -22,7 +23,7 @@ from voxgraft.journal import Journal
 from voxgraft.merged_folder import MERGED_NAME, read_merged
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
-from voxgraft.settings import CheckSettings, ExportSettings
+from voxgraft.settings import CheckSettings
 from voxgraft.text.characters import exemplar
 from voxgraft.tokenizers.base import Tokenizer
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from voxgraft import asking
 from voxgraft.errors import Finding, GraftError, finding
+from voxgraft.exchange_settings import ExportSettings
 from voxgraft.files import existing_file, is_file, is_text, read_json
-from voxgraft.settings import ExportSettings
 
 __all__ = ["TERMS_NAME", "Terms", "asked_terms", "read_terms"]
 

@@ -56,8 +56,15 @@ class Written:
     exact: bool
     """Whether the values are in the base's own number format."""
 
+    @property
+    def precision(self) -> str:
+        """Exact is said only of what is the base's own, bit for bit, wherever it is the base at all."""
+        if not self.exact:
+            return "rounded from the base"
+        return "in the base's own format" if self.changed else "exact"
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "precision": self.precision}
 
 
 def write_grown(source: Source, path: Path, *, dtype: str) -> Written:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.importing.tape import FRAMES_A_SECOND, Levels
+from voxgraft.importing.tape import FRAMES_A_SECOND, Levels, Tape
 
-__all__ = ["Pause", "pauses_of", "runs", "speech_frames", "threshold_of"]
+__all__ = ["Pause", "active_frames", "pauses_of", "runs", "speech_frames", "threshold_of"]
 
 NOTHING_DB = -95.0
 """Zeros that a program has put there: they say nothing of the noise in the rest."""
@@ -59,6 +59,14 @@ def speech_frames(levels: Levels, threshold: float) -> NDArray[np.bool_]:
     active = levels > threshold
     active = _without_short(active, wanted=True, seconds=SHORTEST_SOUND_SECONDS)
     return _without_clicks(_without_short(active, wanted=False, seconds=SHORTEST_PAUSE_SECONDS))
+
+
+def active_frames(tape: Tape, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
+    """Whether each frame of a stretch is speech, judged by the stretch itself, and where the first of them begins."""
+    levels, begins = tape.levels(start, end)
+    active = speech_frames(levels, threshold_of(levels))
+    voiced = tape.voiced(begins, len(levels))
+    return (active if voiced is None else active & voiced), begins
 
 
 def pauses_of(active: NDArray[np.bool_], start: float) -> list[Pause]:

@@ -5,9 +5,7 @@ Killed at any instant it goes on where it was: what is noted is there, and is no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,6 +28,7 @@ from voxgraft.importing.sound_files import write_clip
 from voxgraft.importing.sources import Source
 from voxgraft.importing.subtitles import read_subtitles
 from voxgraft.importing.tape import Tape
+from voxgraft.importing.voice_model import VoiceModel
 from voxgraft.normalising import Normaliser, normaliser_of
 
 __all__ = ["Brought", "ImportOptions", "bring"]
@@ -48,6 +47,8 @@ class ImportOptions:
     speaker: str | None = None
     rolling: bool = True
     fold_homophones: bool = False
+    activity: str = "energy"
+    """What tells speech from pauses: `energy`, or `silero` beside it."""
     cut: CutOptions = field(default_factory=CutOptions)
 
     def to_json(self) -> dict[str, Any]:
@@ -66,10 +67,6 @@ class Brought:
     failed: bool = False
 
 
-class ParentGone(Exception):  # noqa: N818 (nobody is left to whom it could be an error)
-    """The process that this one works for was killed."""
-
-
 def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: ImportOptions) -> Brought:
     """Bring one source in, or what is missing of it. A source that fails is told as a problem."""
     with dataset.worked_on():
@@ -80,10 +77,8 @@ def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: 
         if not journal.is_done:
             problems: list[Problem] = []
             try:
-                with _parent_watched() as look:
-                    for clip, cut in _clips(dataset, source, recording, options, problems):
-                        look()
-                        _keep(dataset, journal, clip, cut, options)
+                for clip, cut in _clips(dataset, source, recording, options, problems):
+                    _keep(dataset, journal, clip, cut, options)
             except VoxgraftError as error:
                 problem = Problem.of(error, str(source.text))
                 return Brought(recording, len(journal.clips), 0.0, 0, (*problems, problem), failed=True)
@@ -91,18 +86,6 @@ def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: 
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
         return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(journal.problems))
-
-
-@contextmanager
-def _parent_watched() -> Iterator[Any]:
-    """A function that ends the work if the parent is gone: two would else write the same clips."""
-    parent = os.getppid()
-
-    def look() -> None:
-        if os.getppid() != parent:
-            raise ParentGone
-
-    yield look
 
 
 def _keep(dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions) -> None:
@@ -177,7 +160,8 @@ def _subtitle_cuts(
         cues, again = unrolled(cues, name)
         problems += again
     media = Media(source.media, options.rate)
-    for cut in cut_cues(Tape(media.blocks(), options.rate), cues, options.cut):
+    voice = VoiceModel(options.rate) if options.activity == "silero" else None
+    for cut in cut_cues(Tape(media.blocks(), options.rate, voice), cues, options.cut):
         label = cut.cues[0].speaker
         yield _Sounding(cut, f"{recording}:{label}" if label else recording, recording, options.language)
     problems += _damage(media, source.media.name)

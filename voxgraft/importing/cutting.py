@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from voxgraft.importing.activity import Pause, pauses_of, speech_frames, threshold_of
+from voxgraft.importing.activity import Pause, active_frames, pauses_of
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.edges import CutOptions, Placed, placed_cues
 from voxgraft.importing.media import Samples
@@ -156,8 +156,7 @@ def _parted(tape: Tape, group: list[Placed], options: CutOptions) -> list[Cut]:
 
 
 def _inner_pauses(tape: Tape, start: float, end: float) -> list[Pause]:
-    levels, begins = tape.levels(start, end)
-    found = pauses_of(speech_frames(levels, threshold_of(levels)), begins)
+    found = pauses_of(*active_frames(tape, start, end))
     return [pause for pause in found if pause.start > start + 0.3 and pause.end < end - 0.3 and pause.seconds >= 0.15]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from voxgraft.importing.activity import Pause, pauses_of, speech_frames, threshold_of
+from voxgraft.importing.activity import Pause, active_frames, pauses_of
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.tape import FRAMES_A_SECOND, Tape
 
@@ -114,9 +114,8 @@ def _plain_edge(one: Cue | None, two: Cue | None, options: CutOptions) -> _Edge:
 
 def _pauses(tape: Tape, first: float, last: float) -> list[Pause]:
     """Pauses that reach into a stretch, judged by its surroundings."""
-    around, begins = tape.levels(first - CONTEXT_SECONDS, last + CONTEXT_SECONDS / 2)
-    threshold = threshold_of(around)
-    found = pauses_of(speech_frames(around, threshold), begins)
+    around, begins = active_frames(tape, first - CONTEXT_SECONDS, last + CONTEXT_SECONDS / 2)
+    found = pauses_of(around, begins)
     if tape.is_over and tape.seconds <= last:  # after the end nobody speaks
         end = begins + len(around) / FRAMES_A_SECOND
         found = [pause for pause in found if pause.end < end] + [Pause(_last_speech(found, end), end + 1.0)]
@@ -166,7 +165,6 @@ def _softest(tape: Tape, one: Cue | None, two: Cue | None) -> float:
 
 
 def _speech_seconds(tape: Tape, start: float, end: float) -> float:
-    around, begins = tape.levels(start - CONTEXT_SECONDS, end + CONTEXT_SECONDS / 2)
-    active = speech_frames(around, threshold_of(around))
+    active, begins = active_frames(tape, start - CONTEXT_SECONDS, end + CONTEXT_SECONDS / 2)
     first, last = (max(0, round((at - begins) * FRAMES_A_SECOND)) for at in (start, end))
     return float(np.count_nonzero(active[first:last])) / FRAMES_A_SECOND

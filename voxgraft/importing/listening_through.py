@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from voxgraft.importing.fingerprints import Print, fingerprint_of
 from voxgraft.importing.manifest import ManifestClip
 from voxgraft.importing.measuring import MEASURE_NAMES, Measures, measure
 from voxgraft.importing.problems import Problem
+from voxgraft.importing.processes import worker_pool
 from voxgraft.importing.sound_files import read_clip
 
 __all__ = ["Heard", "listen_through"]
@@ -110,8 +109,7 @@ def _listened(dataset: Dataset, clips: Sequence[ManifestClip], workers: int) -> 
     if min(workers, len(batches)) <= 1:
         yield from map(work, batches)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(batches)), mp_context=context) as pool:
+    with worker_pool(min(workers, len(batches))) as pool:
         yield from pool.map(work, batches)
 
 

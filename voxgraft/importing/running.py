@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.importing.bringing import Brought, ImportOptions, bring
 from voxgraft.importing.dataset import Dataset, Journal
 from voxgraft.importing.problems import Problem
+from voxgraft.importing.processes import worker_pool
 from voxgraft.importing.sources import Source, fingerprint
 
 __all__ = ["Imported", "import_sources"]
@@ -101,9 +101,7 @@ def _run(dataset: Dataset, tasks: Sequence[_Task], options: ImportOptions, worke
     if min(workers, len(tasks)) <= 1:
         yield from map(work, tasks)
         return
-    # Started anew instead of forked: the faces have threads, and a fork would copy their locks.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context) as pool:
+    with worker_pool(min(workers, len(tasks))) as pool:
         futures = [pool.submit(work, task) for task in tasks]
         try:
             for future in as_completed(futures):

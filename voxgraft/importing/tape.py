@@ -12,11 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.importing.media import Samples
+from voxgraft.importing.voice_model import VoiceModel
 
 __all__ = ["FRAMES_A_SECOND", "Levels", "Tape", "levels_of"]
 
 FRAMES_A_SECOND = 100
 QUIETEST_DB = -100.0
+LIKELY = 0.3
+VOICE_REACH_FRAMES = 10
+"""The model hears a voice a little late and lets go a little early."""
 Levels = NDArray[np.float32]
 """Loudness of frames of 10 ms, in dB below full scale."""
 
@@ -24,8 +28,9 @@ Levels = NDArray[np.float32]
 class Tape:
     """A stream of mono blocks with random access to its newest part."""
 
-    def __init__(self, blocks: Iterator[Samples], rate: int) -> None:
+    def __init__(self, blocks: Iterator[Samples], rate: int, voice: VoiceModel | None = None) -> None:
         self._blocks = blocks
+        self._voice = voice
         self.rate = rate
         self._kept: deque[tuple[int, Samples]] = deque()
         self._end = 0
@@ -56,6 +61,8 @@ class Tape:
             self._kept.append((self._end, block))
             self._end += len(block)
             self._measure(block)
+            if self._voice is not None:
+                self._voice.hear(block)
             self._forget(min(keep_from, self.hold))
 
     def samples(self, start: float, end: float) -> Samples:
@@ -73,6 +80,16 @@ class Tape:
         first = max(0, int(start * FRAMES_A_SECOND))
         last = min(self._num_levels, int(np.ceil(end * FRAMES_A_SECOND)))
         return self._levels[first : max(first, last)], first / FRAMES_A_SECOND
+
+    def voiced(self, start: float, count: int) -> NDArray[np.bool_] | None:
+        """Whether a voice is near each of so many frames, where somebody was asked."""
+        if self._voice is None or not count:
+            return None
+        first, reach = round(start * FRAMES_A_SECOND), VOICE_REACH_FRAMES
+        chances = self._voice.chances(max(0, first - reach), first + count + reach)
+        likely = np.pad(chances > LIKELY, (reach - min(reach, first), 0))
+        near = np.lib.stride_tricks.sliding_window_view(likely, 2 * reach + 1)
+        return np.asarray(near.any(axis=1))
 
     def _measure(self, block: Samples) -> None:
         heard = np.concatenate([self._rest, block])
