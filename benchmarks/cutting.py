@@ -86,9 +86,9 @@ def measure(film: Film, cuts: list[Cut], into: Outcome) -> None:
         into.bled += any(min(cut.end, other.end) - max(cut.start, other.start) > CLIPPED_SECONDS for other in others)
     into.sentences += len(film.said)
     into.lost += sum(found[number] == 0 for number in range(len(film.said)))
-    texts = Counter(normalise(sentence.text).text for sentence in film.said)
-    shown = " | ".join(normalise(cut.text).text for cut in cuts)
-    into.said_twice += sum(max(0, shown.count(text) - times) for text, times in texts.items())
+    texts = [normalise(sentence.text).text for sentence in film.said]
+    said, shown = " | ".join(texts), " | ".join(normalise(cut.text).text for cut in cuts)
+    into.said_twice += sum(max(0, shown.count(text) - said.count(text)) for text in set(texts))
 
 
 def _lines(film: Film) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from statistics import mean
+from statistics import median
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def _draw(axes: Axes, one: Summary) -> Place:
     ys = [0.0 if one.equal else 100 * value for value in one.worst]
     if len(xs) > 1:
         axes.plot(xs, ys, "o", color=colour, markersize=3, alpha=0.6, linestyle="none", zorder=2)
-    place = (mean(xs), mean(ys))
+    place = (median(xs), median(ys))
     small = one.key.startswith("self-0")
     axes.plot(
         *[[value] for value in place], marker, color=colour, markersize=5 if small else 8, zorder=3, clip_on=False

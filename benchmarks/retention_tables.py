@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import mean, stdev
+from statistics import median, stdev
 from typing import Any
 
 from benchmarks.retention_methods import JOBS, METHODS, SHARES
@@ -32,7 +32,7 @@ class Summary:
     changes: dict[str, tuple[float, ...]]
     """Phone error of every old language after less before."""
     equal: bool
-    """Whether the old languages were said code for code as by the base."""
+    """Whether the speech logits of old languages were the base's own (`torch.equal`), and every code they said too."""
     trained: float
 
     @property
@@ -101,9 +101,15 @@ def _summary(
         tuple(error(one, "am") for one in found),
         tuple(one["scores"]["am"]["cer"]["value"] for one in found),
         {old: tuple(error(one, old) - before[old]["phone_error"]["value"] for one in found) for old in OLD},
-        all(one["scores"][old]["codes"] == before[old]["codes"] for one in found for old in OLD),
-        mean(one.get("train_seconds", 0.0) for one in found),
+        all(_is_equal(one, before) for one in found),
+        median(one.get("train_seconds", 0.0) for one in found),
     )
+
+
+def _is_equal(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Logits by `torch.equal`, and every code."""
+    logits = all(record.get("equal", {}).get(old) is True for old in OLD)
+    return logits and all(record["scores"][old]["codes"] == before[old]["codes"] for old in OLD)
 
 
 def error(record: Mapping[str, Any], language: str) -> float:
@@ -235,7 +241,7 @@ def _reached(record: Mapping[str, Any]) -> list[str]:
 
 def _worst(record: Mapping[str, Any], results: Results) -> str:
     before = results["base"]["scores"]
-    if all(record["scores"][old]["codes"] == before[old]["codes"] for old in OLD):
+    if _is_equal(record, before):
         return "equal"
     return _points([max(error(record, old) - before[old]["phone_error"]["value"] for old in OLD)])
 
@@ -250,13 +256,13 @@ def _interval(score: Mapping[str, Any]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The mean, and the ends where there are several."""
+    """The median, and the ends where there are several."""
     ends = f" ({_percent(min(values))} to {_percent(max(values))})" if len(values) > 1 else ""
-    return _percent(mean(values)) + ends
+    return _percent(median(values)) + ends
 
 
 def _points(values: Sequence[float]) -> str:
-    return f"{100 * mean(values):+.1f}" + (
+    return f"{100 * median(values):+.1f}" + (
         f" ({100 * min(values):+.1f} to {100 * max(values):+.1f})" if len(values) > 1 else ""
     )
 

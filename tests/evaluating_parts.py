@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,21 @@ def parrot(folder: Path, says: str) -> str:
     """The setting of a program that hears the same in everything."""
     script = folder / "parrot.py"
     script.write_text(f"print({says!r})\n", encoding="utf-8")
+    return f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"
+
+
+def in_order(folder: Path, answers: Sequence[str]) -> str:
+    """The setting of a program that hears one answer after the other, then x; it counts its calls in a file."""
+    script = folder / "in_order.py"
+    script.write_text(
+        "import json, pathlib\n"
+        f"answers = json.loads({json.dumps(json.dumps(list(answers)))})\n"
+        f"count = pathlib.Path({str(folder / 'count')!r})\n"
+        "calls = int(count.read_text()) if count.exists() else 0\n"
+        "count.write_text(str(calls + 1))\n"
+        "print(answers[calls] if calls < len(answers) else 'x')\n",
+        encoding="utf-8",
+    )
     return f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"
 
 

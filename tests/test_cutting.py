@@ -10,7 +10,7 @@ import pytest
 from benchmarks.cutting import Outcome, cuts_of, measure
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from tests.films import film
-from voxgraft.importing.activity import pauses_of, speech_frames, threshold_of
+from voxgraft.importing.activity import pauses_of, speech_frames, thresholds_of
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.cutting import NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cut_cues
 from voxgraft.importing.edges import CutOptions
@@ -48,14 +48,14 @@ def _cut(samples: Samples, cues: list[Cue], options: CutOptions | None = None) -
 
 def test_pauses_are_found_to_the_frame() -> None:
     levels = levels_of(_speech(0.5, 1.0, 0.4, 1.0, 0.5), RATE)
-    found = pauses_of(speech_frames(levels, threshold_of(levels)), 0.0)
+    found = pauses_of(speech_frames(levels, thresholds_of(levels)), 0.0)
     edges = [edge for pause in found for edge in (pause.start, pause.end)]
     assert edges == pytest.approx([0, 0.5, 1.5, 1.9, 2.9, 3.4], abs=0.011)
 
 
 def test_silence_alone_holds_no_speech() -> None:
     levels = levels_of(np.zeros(RATE, np.float32), RATE)
-    assert not speech_frames(levels, threshold_of(levels)).any()
+    assert not speech_frames(levels, thresholds_of(levels)).any()
 
 
 def test_edges_move_to_the_pause_and_keep_margins() -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import struct
+import sys
 import wave
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.evaluating_parts import RATE, Tones, codes_of, parrot, tone_listener, tones
+from voxgraft.audio.resample import resampled
+from voxgraft.audio.waves import Wave
+from voxgraft.demo.data import recordings_folder
 from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.hearing import Ear, errors_of, open_ear, sentence_error
-from voxgraft.evaluating.marks import read_recordings, recordings_mark
+from voxgraft.evaluating.hearing import NOTHING, Ear, errors_of, open_ear, sentence_error
+from voxgraft.evaluating.marks import Recording, read_recordings, recordings_mark
 from voxgraft.evaluating.scoring import Pace, likeness_of, pace_of_speech, stops_of
 from voxgraft.evaluating.sentences import Sentence
 from voxgraft.evaluating.sound import Sound, VoiceEar
 from voxgraft.evaluating.speaking import Said
 from voxgraft.evaluating.wav import read_wav, wav_bytes
-from voxgraft.families.encoding import Clip
+from voxgraft.families.encoding import Clip, ClipEncoder
 from voxgraft.listening import Heard
+from voxgraft.listening.command import Command
 from voxgraft.training.replay import Voice
 
 VOICE = Voice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))
@@ -67,6 +76,9 @@ def test_phone_error_needs_phones_on_both_sides_and_common_and_rare_words_are_to
     assert scores["cer_rare"].value == pytest.approx(1 / 2)
     deaf = errors_of(sentences, [Heard(one.text, None) for one in heard], seed=0)
     assert deaf["phone_error"].value is None
+    half_silent = errors_of(sentences, [Heard("ሰላም", None), NOTHING], seed=0)  # silence is no phones of anybody
+    assert half_silent["phone_error"].value is None
+    assert half_silent["cer_rare"].value == 1
 
 
 def test_word_error_is_not_measured_where_words_are_not_written_apart() -> None:
@@ -83,18 +95,62 @@ def test_who_does_not_understand_a_language_does_not_listen_to_it(tmp_path: Path
     assert nobody.deaf_to("am")
 
 
-class OnlyFrench:
-    name = "only French"
+class OnlyFrench(Command):
+    """A program that says of itself that it understands French."""
+
     languages = frozenset({"fr"})
 
-    def hear(self, waves: Sequence[object], rate: int, language: str) -> list[Heard]:
-        raise AssertionError("was asked to listen")
 
-
-def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know() -> None:
-    ear = Ear(OnlyFrench())
+def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know(tmp_path: Path) -> None:
+    script = tmp_path / "sign.py"
+    script.write_text(f"open({str(tmp_path / 'asked')!r}, 'w')\n")
+    ear = Ear(OnlyFrench(f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"))
     assert "only fr" in ear.deaf_to("am")
     assert ear.deaf_to("fr") == ""
+    recording = Recording(Sentence("am", "ሰላም"), tones([1, 2]), RATE)
+    assert recordings_mark([recording], ear, 0) is None
+    assert not (tmp_path / "asked").exists()
+    assert recordings_mark([replace(recording, sentence=Sentence("fr", "oui"))], ear, 0) is not None
+    assert (tmp_path / "asked").exists()
+
+
+class At16(Command):
+    """A program that takes nothing but 16 kHz."""
+
+    sample_rate = RATE
+
+
+class HigherTones(Tones):
+    """The same tones at 24 kHz, as S3Gen has it."""
+
+    sample_rate = 24_000
+
+    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+        return [resampled(wave, RATE, self.sample_rate) for wave in super().sound(codes, voices)]
+
+
+def test_sound_of_any_sample_rate_is_heard_at_the_one_that_the_listener_takes(tmp_path: Path) -> None:
+    sound, listener = Sound(HigherTones()), tone_listener(tmp_path).removeprefix("command:")
+    waves = sound.waves([said("hello world", "hello world"), said("a", "a"), said("a", "")], "tests")
+    heard = Ear(At16(listener)).hear(waves, sound.rate, "en", "tests")
+    assert [one.text for one in heard] == ["hello world", "a", ""]
+    assert Ear(Command(listener)).hear(waves, sound.rate, "en", "tests")[0].text != "hello world"  # takes any rate
+
+
+def test_recordings_at_44_khz_are_heard_by_the_built_in_listener_as_those_at_16_khz_are(tmp_path: Path) -> None:
+    for path in sorted(recordings_folder().glob("*.wav"))[:2]:
+        wave, rate = read_wav(path)
+        (tmp_path / path.name).write_bytes(wav_bytes(resampled(wave, rate, 44_100), 44_100))
+        shutil.copy(path.with_suffix(".txt"), tmp_path)
+    higher = read_recordings(tmp_path, "am")
+    assert {one.rate for one in higher} == {44_100}
+    texts = {one.sentence.text for one in higher}
+    usual = [one for one in read_recordings(recordings_folder(), "am") if one.sentence.text in texts]
+    marks = [recordings_mark(some, open_ear("built-in"), 0) for some in (higher, usual)]
+    first, second = (mark.score("cer").value if mark else None for mark in marks)
+    assert first is not None
+    assert second is not None
+    assert first == pytest.approx(second, abs=0.05)
 
 
 def test_a_listener_that_was_named_and_fails_is_an_error_and_one_that_nobody_named_is_a_reason(tmp_path: Path) -> None:
@@ -122,6 +178,7 @@ def test_runaways_and_cut_off_speech_are_counted_and_what_could_not_be_said_is_n
     assert scores["cut"].value == pytest.approx(1 / 3)
     assert scores["duration"].value == pytest.approx(1.0)
     assert scores["runaway"].count == 3
+    assert scores["unsaid"].value == pytest.approx(1 / 4)
 
 
 def test_lengths_are_held_against_the_base_where_it_said_the_same_sentence() -> None:
@@ -147,7 +204,26 @@ def test_voices_are_like_each_other_by_their_angle() -> None:
     assert likeness_of([one, two], [one * 3, one], 0).value == pytest.approx(0.5)
 
 
-def test_a_voice_encoder_is_asked_only_in_its_own_sample_rate(tmp_path: Path) -> None:
+class Pitch(ClipEncoder):
+    """Whose voice it is, by how high it is at 16 kHz: a direction from 0 to a right angle at 1,000 Hz."""
+
+    def encode(self, waves: Sequence[Wave]) -> list[Clip]:
+        found = []
+        for wave in waves:
+            hz = float(np.abs(np.fft.rfft(np.asarray(wave))).argmax()) * self.sample_rate / len(wave)
+            angle = np.pi / 2 * hz / 1_000
+            found.append(Clip(np.zeros(0, np.int64), {"speaker": np.array([np.cos(angle), np.sin(angle)], np.float32)}))
+        return found
+
+
+@pytest.mark.parametrize("rate", [16_000, 24_000, 44_100])
+def test_a_voice_encoder_is_asked_only_in_its_own_sample_rate(rate: int) -> None:
+    wave = np.sin(2 * np.pi * 500 * np.arange(rate) / rate).astype(np.float32)
+    clip = Clip(np.zeros(0, np.int64), {"speaker": np.array([1.0, 1.0], np.float32)})
+    utterances = [replace(said("a", "a"), voice=Voice("somebody", clip))] * 2
+    found = VoiceEar(Pitch()).likeness(utterances, [wave, wave[: rate // 4]], rate, 0)
+    assert found.value == pytest.approx(1.0, abs=1e-3)
+    assert found.count == 1  # what is too short has no voice
     nobody = VoiceEar(None, "no ear for voices").likeness([], [], RATE, 0)
     assert nobody.value is None
     assert nobody.why == "no ear for voices"

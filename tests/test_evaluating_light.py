@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.evaluating_parts import Tones, parrot
+from tests.evaluating_parts import Tones, in_order, parrot
 from tests.trainers import EVERY, Place, loop_of, resumed
 from tests.trainers import OPTIONS as USUAL
 from tests.whole_runs import WholeRun, make_run
+from voxgraft.corpus.sets import open_set
 from voxgraft.course import open_course
 from voxgraft.evaluating.hearing import Ear, open_ear
-from voxgraft.evaluating.light import Heard, LightEvaluation, light_evaluation
-from voxgraft.evaluating.sentences import Sentence
+from voxgraft.evaluating.light import Heard, LightEvaluation, _sentences, light_evaluation
+from voxgraft.evaluating.sentences import Sentence, built_in_set
 from voxgraft.evaluating.sound import Sound
 from voxgraft.evaluating.systems import System
 from voxgraft.families import family
+from voxgraft.families.encoding import Clip
 from voxgraft.history import History
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
@@ -43,30 +42,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def moody_listener(folder: Path, moods: Sequence[str]) -> str:
-    """A program that hears round after round what the moods say; it counts its calls in a file."""
-    answers = [answer for mood in moods for answer in MOODS[mood]]
-    script = folder / "moody.py"
-    script.write_text(
-        "import json, pathlib\n"
-        f"answers = json.loads({json.dumps(json.dumps(answers))})\n"
-        f"count = pathlib.Path({str(folder / 'count')!r})\n"
-        "calls = int(count.read_text()) if count.exists() else 0\n"
-        "count.write_text(str(calls + 1))\n"
-        "print(answers[calls])\n",
-        encoding="utf-8",
-    )
-    return f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"
+    """A program that hears round after round what the moods say."""
+    return in_order(folder, [answer for mood in moods for answer in MOODS[mood]])
 
 
 def judged(
-    place: Place, run: Path, ear: Ear, *, sound: Sound | None = None, steps: int = OPTIONS.steps
+    place: Place, run: Path, ear: Ear, *, sound: Sound | None = None, listen: int = 4
 ) -> tuple[Loop, LightEvaluation]:
-    loop = loop_of(place, run, OPTIONS, EVERY)
+    loop = loop_of(place, run, OPTIONS, replace(EVERY, listen=listen))
     kind, trained = family("tiny"), loop.stepper.trained
     spelling = Spelling.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
     system = System("graft", kind, trained.model, spelling, trained.gate, "gated")
     voices = [Voice(name, clip) for name, clip in kind.voices(place.files).items()]
-    light = LightEvaluation(loop, system, SENTENCES, voices, sound or Sound(Tones()), ear, every=4)
+    light = LightEvaluation(loop, system, SENTENCES, voices, sound or Sound(Tones()), ear)
     loop.judges.append(light)
     return loop, light
 
@@ -79,7 +67,7 @@ def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_
     place: Place, tmp_path: Path
 ) -> None:
     ear = open_ear(moody_listener(tmp_path, ["bad", "good", "perfect", "bad"]))
-    loop, _ = judged(place, tmp_path / "run", ear, steps=12)
+    loop, _ = judged(place, tmp_path / "run", ear)
     outcome = loop.go(0)
     lines = valid_lines(loop)
     assert [lines[step]["heard"]["cer"] for step in (0, 4, 8, 12)] == [1.0, 1 / 8, 0.0, 1.0]
@@ -149,13 +137,48 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     return make_run("tiny", tmp_path_factory.mktemp("whole"))
 
 
-def test_a_runs_own_judge_speaks_built_in_sentences_in_held_out_voices(run: WholeRun, tmp_path: Path) -> None:
-    settings = run.settings()
-    course = open_course(run.folder, settings, family("tiny"), run.files)
+def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun, tmp_path: Path) -> None:
+    course = open_course(run.folder, run.settings(train_listen_every=2), family("tiny"), run.files)
     loop = _loop(course, Processes())
-    light = light_evaluation(course, loop, parrot(tmp_path, "ሰላም"), every=2)
-    assert len(light.sentences) == 16
-    assert light.sentences[0].phones
+    light = light_evaluation(course, loop, parrot(tmp_path, "ሰላም"))
+    assert loop.every.listen == 2
+    held_out = {info.text.strip() for info in open_set(run.folder.data_set("valid")).infos}
+    assert light.sentences
+    assert {one.text for one in light.sentences} <= held_out
     assert all(voice.name.startswith("valid/") for voice in light.voices)
     assert light.sound.vocoder is not None
     assert light.ear.deaf_to("am") == ""
+
+
+def test_no_sentence_by_which_evaluate_judges_ever_chooses_the_best_step() -> None:
+    judged_by = built_in_set("am")
+    assert judged_by is not None
+    texts = [one.text for one in judged_by.sentences]
+    assert _sentences("am", [f"{text}።" for text in texts]) == []
+    assert [one.text for one in _sentences("am", [*texts, "ይህ ሌላ ነው", "..."])] == ["ይህ ሌላ ነው"]
+    assert len(_sentences("ti", [f"ቃል {at}" for at in range(40)])) == 16
+
+
+def test_there_is_a_round_wherever_one_is_due_and_at_the_last_step(place: Place, tmp_path: Path) -> None:
+    loop, _ = judged(place, tmp_path / "run", open_ear(parrot(tmp_path, "abcd")), listen=5)
+    loop.go(0)
+    lines = valid_lines(loop)
+    assert sorted(lines) == [0, 4, 5, 8, 10, 12]
+    assert [step for step, line in sorted(lines.items()) if line.get("heard")] == [0, 5, 10, 12]
+
+
+class Picky(Tones):
+    """Has no sound for any voice."""
+
+    def why_not(self, voice: Clip) -> str:
+        return "this voice has no recording"
+
+
+def test_a_voice_that_the_sound_cannot_have_is_the_reason_that_nothing_is_heard_and_no_error(
+    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = family("tiny")
+    monkeypatch.setattr(type(kind), "vocoder", lambda *_: Picky())
+    course = open_course(run.folder, run.settings(train_listen_every=2), kind, run.files)
+    light = light_evaluation(course, _loop(course, Processes()), parrot(tmp_path, "x"))
+    assert light._heard(2) == {"why": "this voice has no recording"}

@@ -36,7 +36,7 @@ def kept(language: str = "en", *, equal: bool | None = True) -> Kept:
 
 
 def found(*rows: Row, kept_languages: tuple[Kept, ...] = (kept(),), changed: int = 0) -> Evaluation:
-    return Evaluation("am", list(rows), list(kept_languages), Change(changed, 5000, ()))
+    return Evaluation("am", list(rows), list(kept_languages), Change(changed, 5000, (), "two files"))
 
 
 def answers(evaluation: Evaluation, mode: str = "gated") -> dict[str, str]:

@@ -263,6 +263,8 @@ def test_a_caption_that_holds_more_than_half_of_the_one_before_gives_only_what_i
 
 def test_what_is_really_said_twice_stays_twice() -> None:
     assert _rolled((0, 1, "አዎ"), (1.1, 2, "አዎ"), (5, 6, "ና ና"), (7, 8, "ና ና")) == ["አዎ", "አዎ", "ና ና", "ና ና"]
+    assert _rolled((0, 2.2, "ና ወደ እኔ"), (2.0, 4, "ና ወደ እኔ"), (9, 10, "x")) == ["ና ወደ እኔ", "ና ወደ እኔ", "x"]
+    assert _rolled((0, 2.2, "ና ወደ እኔ"), (0.1, 2.2, "ና ወደ እኔ"), (9, 10, "x")) == ["ና ወደ እኔ", "x"]
     rolling = [(0, 2, "a b"), (2, 4, "a b c d"), (4, 6, "c d c d"), (6, 8, "c d e f")]
     assert _rolled(*rolling) == ["a b", "c d", "c d", "e f"]
 

@@ -145,6 +145,7 @@ def test_clips_that_cannot_be_used_are_listed_with_their_reasons_and_the_rest_go
     lines = [json.loads(line) for line in (new.run.data / "prepared.jsonl").read_text().splitlines()[1:]]
     assert {line["id"] for line in lines if line["left_out"]} == set(result.left_out)
     assert all(item.cure for item in result.findings())
+    assert all(result.left_out[f"clip00{number}"].where.endswith(f"00{number}.flac") for number in (1, 2, 3, 5))
 
 
 def test_where_no_clip_of_a_set_can_be_used_the_first_reason_is_told(new: Preparing) -> None:

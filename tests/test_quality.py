@@ -18,7 +18,7 @@ from voxgraft.data_import import data_import
 from voxgraft.data_report import DataReport, data_report
 from voxgraft.data_settings import DataImportSettings, DataReportSettings, QualitySettings
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.activity import pauses_of, speech_frames, threshold_of
+from voxgraft.importing.activity import pauses_of, speech_frames, thresholds_of
 from voxgraft.importing.estimates import estimates
 from voxgraft.importing.fingerprints import alike, fingerprint_of
 from voxgraft.importing.manifest import ManifestClip, read_manifest
@@ -212,7 +212,7 @@ def test_speech_of_people_is_found_where_it_is(name: str) -> None:
     path = shared(f"real/amharic/{name}")
     samples = np.concatenate(list(Media(path, 24_000).blocks()))
     levels = levels_of(samples, 24_000)
-    active = speech_frames(levels, threshold_of(levels))
+    active = speech_frames(levels, thresholds_of(levels))
     start, end = HUMAN_SPEECH[name]
     middle = (start + end) / 2
     pauses = [pause for pause in pauses_of(active, 0.0) if pause.seconds >= 0.3]

@@ -100,7 +100,8 @@ def test_without_chance_the_seed_changes_nothing_and_every_cut_to_the_best_code_
 
 def test_a_penalty_for_repetition_makes_codes_differ_more(speakers: Speakers) -> None:
     def shares(flag: str) -> float:
-        codes = [code for piece in codes_with(speakers, "--temperature=0", flag) for code in piece]
+        said = codes_with(speakers, "--temperature=0", flag, text="no no no no no no no no")  # the same again and again
+        codes = [code for piece in said for code in piece]
         return len(set(codes)) / len(codes)
 
     assert shares("--repetition-penalty=3") > shares("--repetition-penalty=1")

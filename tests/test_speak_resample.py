@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from voxgraft.errors import AudioError
-from voxgraft.speaking.resample import resampled
+from voxgraft.audio.resample import resampled
 
 
 def tone(hz: float, rate: int, seconds: float = 0.5) -> np.ndarray:

@@ -654,7 +654,7 @@ CATALOGUE: dict[str, Code] = {
     "head-not-grown": Code(
         "rows",
         "The text tables have different row counts; usually the embedding was grown and the head was not.",
-        "start again from the base's own file with `voxgraft extend`, which grows all of them.",
+        "rebuild the others: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or start from the base with `voxgraft extend`, which grows all of them.",
     ),
     "tensor-not-finite": Code(
         "rows",
@@ -929,7 +929,7 @@ CATALOGUE: dict[str, Code] = {
     "pickle-code": Code(
         "check",
         "Loading this file with Python's own unpickler could run any program. voxgraft reads such files without running them.",
-        "do not open it with torch.load(weights_only=False); ask where it came from, or use a safetensors file.",
+        "do not open it with torch.load(weights_only=False); ask where it came from, or save it anew with `voxgraft repair CHECKPOINT --base BASE --output NEW.safetensors`.",
     ),
     "moments-on-base-rows": Code(
         "check",
@@ -978,12 +978,12 @@ CATALOGUE: dict[str, Code] = {
     "spare-counted-twice": Code(
         "check",
         "The number of rows, which has the spare in it already, was taken for the number of pieces, and a second spare was added. The row too many is never read, but the sizes no longer fit together.",
-        "state the number of pieces in the config, and grow the base again with `voxgraft extend`.",
+        "state the number of pieces in the config, and take the row out: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`.",
     ),
     "spare-row-copied": Code(
         "check",
         "The base's spare row was trained only as the answer that is never right. A prefix copy puts it on the first new piece, which starts out suppressed.",
-        "grow the base again with `voxgraft extend`, which keeps the spare last.",
+        "seat it again: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or grow the base with `voxgraft extend`, which keeps the spare last.",
     ),
     "base-rows-same": Code(
         "check", "Every text row of the base is in the checkpoint, bit for bit.", "none is needed.", "note"
@@ -997,12 +997,12 @@ CATALOGUE: dict[str, Code] = {
     "base-rows-changed": Code(
         "check",
         "Text rows of the base were changed, so the languages that the base spoke are read differently now.",
-        "grow the base again with `voxgraft extend`: new rows from this checkpoint can be kept, base rows come from the base.",
+        "put the base's rows back: `voxgraft repair CHECKPOINT --base BASE --output NEW`. New rows of this checkpoint stay.",
     ),
     "base-rows-shrunk": Code(
         "check",
         "All base rows shrank by one common factor: a gradient mask does not stop weight decay, which pulls masked rows towards zero at every step.",
-        "take the base rows from the base again with `voxgraft extend`. In voxgraft no optimizer ever holds a base row.",
+        "put the base's rows back: `voxgraft repair CHECKPOINT --base BASE --output NEW`. In voxgraft no optimizer ever holds a base row.",
     ),
     "new-rows-zero": Code(
         "check",
@@ -1054,7 +1054,7 @@ CATALOGUE: dict[str, Code] = {
     "body-missing": Code(
         "check",
         "The checkpoint lacks tensors that the base has. Stock loaders pass over that in silence and leave those parts random.",
-        "use a whole checkpoint.",
+        "use a whole checkpoint, or take what is missing from the base: `voxgraft repair CHECKPOINT --base BASE --output NEW`.",
     ),
     "special-ids-moved": Code(
         "check",
@@ -1353,7 +1353,7 @@ CATALOGUE: dict[str, Code] = {
     ),
     "listener-rate": Code(
         "evaluation",
-        "The listener takes speech at one sample rate only, and nothing is resampled unasked.",
+        "The listener itself takes speech at one sample rate only; `evaluate` gives it any other at that one.",
         "give the speech at the rate that is named.",
     ),
     "listener-failed": Code(

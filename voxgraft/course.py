@@ -244,6 +244,7 @@ def _every(train: TrainSettings) -> Every:
         validate=train.valid_every,
         save=train.save_every,
         sample=train.sample_every,
+        listen=train.listen_every,
         keep_last=train.keep_last,
         patience=train.patience,
         min_delta=train.min_delta,

@@ -18,7 +18,7 @@ from voxgraft.evaluating.marks import codec_mark, read_recordings, recordings_ma
 from voxgraft.evaluating.overlap import overlap_of
 from voxgraft.evaluating.report import report_html
 from voxgraft.evaluating.scores_file import SCORES_NAME, scores_json
-from voxgraft.evaluating.scoring import MEASURES
+from voxgraft.evaluating.scoring import shown_measures
 from voxgraft.evaluating.sentences import SentenceSet, sets_of
 from voxgraft.evaluating.sound import Sound, open_sound, open_voice_ear
 from voxgraft.evaluating.subjects import Subject, require_output, subject_of
@@ -57,11 +57,12 @@ class EvaluateResult:
 
     def lines(self) -> list[Line]:
         found = self.evaluation
+        shown = shown_measures(found.rows)
         rows = tuple(
-            (row.language, row.title, *(written(measure.name, row.score(measure.name)) for measure in _shown(found)))
+            (row.language, row.title, *(written(measure.name, row.score(measure.name)) for measure in shown))
             for row in found.rows
         )
-        columns = ("language", "who", *(measure.title for measure in _shown(found)))
+        columns = ("language", "who", *(measure.title for measure in shown))
         lines: list[Line] = [Table(columns, rows), *_listened(self.document)]
         lines.append(_kept_line(found))
         lines += [styled((SIGNS[point.answer]), f" {point.question} {point.found}") for point in self.points]
@@ -76,18 +77,19 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     base, after = base_system(subject.place), subject.open()
     sets = _sentence_sets(settings, subject, after)
     recordings = read_recordings(settings.recordings, _new_language(after)) if settings.recordings else []
+    mark = recordings_mark(recordings, ear, settings.seed)
     sound = open_sound(subject.place)
     held_out = subject.held_out
     clips = held_out.sets.get(after.spelling.language or "") or held_out.all_sets
     voices = voices_of(base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
     sound = sound.in_voices([voice.clip for voice in voices])
-    voice_ear = open_voice_ear(base, subject.place, voices[0].clip)
+    voice_ear = open_voice_ear(base, subject.place, voices)
     judge = Judge(base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players)
     found = judge.run()
     for language in found.languages:
         own = held_out.sets.get(language, ())
         found.add(codec_mark(own, language, sound, ear, sets, settings.seed))
-    found.add(recordings_mark(recordings, ear, settings.seed))
+    found.add(mark)
     points = checklist(found, after)
     about = _about(settings, subject, after, sets, (sound, ear), [voice.name for voice in voices])
     document = scores_json(about, found, points)
@@ -186,11 +188,6 @@ def _about_sentences(found: SentenceSet, subject: Subject) -> dict[str, Any]:
     if texts.texts is None:
         return {**about, "training": texts.why}
     return {**about, **overlap_of(found, texts.texts).to_json()}
-
-
-def _shown(found: Evaluation) -> list[Any]:
-    """Measures that any row has: a column of dashes says nothing."""
-    return [one for one in MEASURES if any(row.score(one.name).value is not None for row in found.rows)]
 
 
 def _listened(document: Mapping[str, Any]) -> list[Line]:

@@ -141,7 +141,7 @@ class TrainSettings(Settings):
     sample_texts: tuple[str, ...] = ()
     """Sentences that are spoken on the way, as LANGUAGE:TEXT; empty means one in the new language, two in old ones."""
     listen_every: int = Field(0, ge=0)
-    """Steps between two rounds of listening to 16 sentences, which then decide the best step; 0 is never."""
+    """Steps between two rounds of listening to 16 held-out texts, which then decide the best step; 0 is never."""
     listener: str | None = None
     """Who listens then, as in `evaluate`; empty means the built-in listener, for languages that it understands."""
     keep_last: int = Field(3, ge=1)

@@ -131,7 +131,7 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         loop = _loop(course, group)
         watch = _watch(course, loop, _sentences(course, settings))
         if settings.train.listen_every:
-            loop.judges.append(light_evaluation(course, loop, settings.train.listener, settings.train.listen_every))
+            loop.judges.append(light_evaluation(course, loop, settings.train.listener))
         if settings.train.tensorboard:
             loop.observers.append(EventFiles(run, loop.write).observe)
         changed: list[Change] = []

@@ -33,7 +33,6 @@ class Recipe:
     removed: tuple[str, ...] = ()
     """In site-packages, as patterns."""
     needs_checkout: bool = False
-    num_gigabytes: float = 2.0
 
 
 RECIPES = {
@@ -53,22 +52,10 @@ RECIPES = {
         # Its compiled part wants the CUDA libraries of another torch, and steps aside where it is not there.
         removed=("torchaudio/lib/*.so",),
     ),
-    "indextts2": Recipe(
-        "IndexTTS-2, from a checkout",
-        (
-            ("torch==2.13.0",),
-            ("--no-deps", "torchaudio==2.11.0", "openai-whisper==20250625", "tiktoken==0.14.0"),
-            tuple(
-                "transformers==4.52.1 tokenizers==0.21.0 numpy==2.2.6 sentencepiece==0.2.1 protobuf omegaconf==2.4.0 "
-                "einops==0.8.2 huggingface_hub==0.36.2 safetensors PyYAML numba==0.68.1 regex requests tqdm "
-                "librosa==0.11.0 munch json5 descript-audiotools modelscope".split()
-            ),
-        ),
-        removed=("torchaudio/lib/*.so",),
-        needs_checkout=True,
-    ),
+    # Its source states what it needs; which Python it takes stands there too (3.10 or 3.11 when this was written).
+    "indextts2": Recipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
 }
-"""Versions that ran together on a processor (those of IndexTTS-2: its language model alone)."""
+"""Versions of Chatterbox that ran together on a processor; IndexTTS-2 gets those that its source asks for."""
 
 
 def make_environment(
@@ -85,7 +72,8 @@ def make_environment(
     with progress.task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
         _call([interpreter, "-m", "venv", folder / "venv"], log)
         advance(1)
-        for packages in recipe.steps:
+        for step in recipe.steps:
+            packages = [word.format(checkout=checkout) for word in step]
             _call([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
             advance(1)
     for pattern in recipe.removed:

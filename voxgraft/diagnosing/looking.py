@@ -173,6 +173,7 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
         case,
         family=NAMES.get(family.name, family.name) if family else "",
         base_tokenizer=subject.base.tokenizer if subject.base else None,
+        base_suffix=subject.base.checkpoint.suffix if subject.base else case.base_suffix,
         distance=body.distance if body and not body.not_finite else None,
         sounds=bool(family and family.shipped()),
         has_optimizer=measured.optimizer is not None,

@@ -17,6 +17,7 @@ __all__ = ["report_html"]
 
 SIGNS = {"error": ("✗", "bad"), "warning": ("!", "bad"), "note": ("✓", "soft")}
 STYLE = """
+header.top .card { margin-top: .9rem; }
 .verdict { font-size: 1.5rem; font-weight: 700; }
 .strip { display: flex; height: 14px; border-radius: 4px; overflow: hidden; margin: .3rem 0; }
 .key { display: inline-block; width: .7rem; height: .7rem; border-radius: 2px; margin-right: .3rem; }

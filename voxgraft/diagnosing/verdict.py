@@ -33,6 +33,8 @@ class Case:
     family: str = ""
     """As people write it; empty where it is not known."""
     base_tokenizer: Path | None = None
+    base_suffix: str = ".safetensors"
+    """Of the base's own checkpoint: the format that stock software reads."""
     run: Path | None = None
     steps: tuple[int, ...] | None = None
     """Of a run: its whole saved steps; None where none was ever saved."""
@@ -261,7 +263,8 @@ def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
     if "body" in repairs:
         language = f" --language {case.language or 'CODE'}"
         parts.append(f"--choose{language}" if case.sounds else f"--body {_point(case)}")
-    return " ".join([*parts, f"--output {_repaired_name(case.checkpoint)}"])
+    suffix = ".safetensors" if set(repairs) == {"resave"} else case.base_suffix
+    return " ".join([*parts, f"--output {_repaired_name(case.checkpoint, suffix)}"])
 
 
 def _point(case: Case) -> str:
@@ -278,7 +281,7 @@ def _fresh(case: Case) -> tuple[str, ...]:
     return (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
 
 
-def _repaired_name(path: Path, suffix: str = ".safetensors") -> str:
+def _repaired_name(path: Path, suffix: str) -> str:
     return shlex.quote(f"{path.stem}.repaired{suffix}")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
+from voxgraft.audio.resample import resampled
 from voxgraft.errors import VoxgraftError
 from voxgraft.evaluating.forms import SPACELESS, letters, phones_form, words
 from voxgraft.evaluating.rates import Score, Tally, error_rate, tally, unmeasured
@@ -47,15 +48,16 @@ class Ear:
         return ""
 
     def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Heard]:
-        """Every wave, in its order."""
+        """Every wave, in its order, at a sample rate that the listener takes."""
         assert self.listener is not None
+        wanted = self.listener.sample_rate or rate
         heard = [NOTHING] * len(waves)
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
         with progress.task(f"listening to {who}", len(sounding)) as advance:
             for first in range(0, len(sounding), AT_ONCE):
                 some = sounding[first : first + AT_ONCE]
-                filled = [_filled(waves[at], rate) for at in some]
-                for at, found in zip(some, self.listener.hear(filled, rate, language), strict=True):
+                filled = [_filled(resampled(waves[at], rate, wanted), wanted) for at in some]
+                for at, found in zip(some, self.listener.hear(filled, wanted, language), strict=True):
                     heard[at] = found
                 advance(len(some))
         return heard
@@ -107,7 +109,7 @@ def sentence_error(meant: Sentence, heard: Heard) -> dict[str, float | None]:
 def _phone_error(pairs: Sequence[tuple[Sentence, Heard]], seed: int) -> Score:
     if not any(meant.phones for meant, _ in pairs):
         return unmeasured("the sentences have no phones to compare with")
-    if all(heard.phones is None for _, heard in pairs):
+    if any(heard.phones is None for _, heard in pairs):  # what was not heard at all has no phones with any listener
         return unmeasured("the listener writes letters, not phones")
     return error_rate([one for pair in pairs if (one := _phones(*pair)) is not None], seed)
 

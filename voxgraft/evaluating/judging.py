@@ -29,6 +29,7 @@ __all__ = ["Evaluation", "Judge", "Utterance"]
 
 Wave = NDArray[np.float32]
 BEFORE, AFTER, SHUFFLED = "before", "after", "shuffled"
+CONTROL = "control: held against other sentences"
 IS_BASE = "this is the base"
 SAME_BY_DESIGN = "the base is not changed by the new language: it is compared in its own languages"
 
@@ -105,7 +106,7 @@ class Judge:
     def run(self) -> Evaluation:
         """All languages, the new one first."""
         language = self.after.spelling.language
-        found = Evaluation(language, change=changed_values(self.base.model, self.after.model))
+        found = Evaluation(language, change=changed_values(self.base, self.after))
         order = sorted(self.sentences, key=lambda name: (name != language, list(self.sentences).index(name)))
         for name in order:
             self._language(found, name)
@@ -125,9 +126,7 @@ class Judge:
         scores["kl"] = kept.kl if kept else unmeasured(SAME_BY_DESIGN)
         found.rows.append(Row(language, AFTER, self.after.name, scores))
         if is_new and after.heard is not None:
-            others = _others(sentences, self.seed)
-            shuffled = errors_of(others, after.heard, self.seed)
-            found.rows.append(Row(language, SHUFFLED, "control: held against other sentences", shuffled))
+            found.rows.append(Row(language, SHUFFLED, CONTROL, self._control(sentences, after.heard)))
         found.utterances += [*self._utterances(before, BEFORE), *self._utterances(after, AFTER)]
 
     def _spoken(self, system: System, sentences: Sequence[Sentence], who: str, like: _Spoken | None = None) -> _Spoken:
@@ -159,12 +158,12 @@ class Judge:
     def _errors(self, spoken: _Spoken, language: str) -> dict[str, Score]:
         if spoken.heard is None:
             return nothing_heard(self.sound.why or self.ear.deaf_to(language))
-        pairs = [
-            (one.sentence, heard) for one, heard in zip(spoken.said, spoken.heard, strict=True) if one.codes is not None
-        ]
-        if not pairs:
-            return nothing_heard(f"nothing could be said: {spoken.said[0].why}")
-        return errors_of([one for one, _ in pairs], [heard for _, heard in pairs], self.seed)
+        return errors_of([one.sentence for one in spoken.said], spoken.heard, self.seed)
+
+    def _control(self, sentences: Sequence[Sentence], heard: Sequence[Heard]) -> dict[str, Score]:
+        if len(sentences) < 2:
+            return nothing_heard("there is no other sentence to hold it against")
+        return errors_of(_others(sentences, self.seed), heard, self.seed)
 
     def _pace(self, language: str, before: Sequence[Said], is_new: bool) -> Pace | None:
         recorded = pace_of(self.held_out, language)
@@ -179,7 +178,7 @@ class Judge:
         )
         made = []
         for at, one in enumerate(spoken.said):
-            heard = spoken.heard[at] if spoken.heard is not None and one.codes is not None else None
+            heard = spoken.heard[at] if spoken.heard is not None else None
             errors = sentence_error(one.sentence, heard) if heard is not None else {}
             wave = spoken.waves[at] if spoken.waves is not None and at in played else None
             wav = wav_bytes(wave, self.sound.rate) if wave is not None and len(wave) else None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from voxgraft.course import Course
+from voxgraft.evaluating.forms import letters
 from voxgraft.evaluating.hearing import Ear, errors_of, open_ear
 from voxgraft.evaluating.scoring import stops_of
 from voxgraft.evaluating.sentences import Sentence, built_in_set
@@ -54,7 +55,6 @@ class LightEvaluation:
     voices: Sequence[Voice]
     sound: Sound
     ear: Ear
-    every: int
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class LightEvaluation:
 
     def __call__(self, step: int, found: dict[str, Validity]) -> dict[str, Any]:
         """What the validation's line says of it; called by every process at every validation."""
-        told = self._agreed(self._heard(step), found) if step % self.every == 0 else {}
+        told = self._agreed(self._heard(step), found) if self.loop.is_due(step, self.loop.every.listen) else {}
         rounds = [one for one in self._known() if one.step < step]
         if now := _round(step, told):
             rounds.append(now)
@@ -86,7 +86,8 @@ class LightEvaluation:
         if not self.loop.first:
             return {}
         language = self.system.spelling.language or ""
-        if why := self.sound.why or self.ear.deaf_to(language):
+        nothing = "" if self.sentences else "no held-out text is there to be said"
+        if why := self.sound.why or self.ear.deaf_to(language) or nothing:
             return {"why": why}
         said = say(self.system, self.sentences, self.voices, self.seed, f"step {step:,}")
         heard = self.ear.hear(self.sound.waves(said, f"step {step:,}"), self.sound.rate, language, f"step {step:,}")
@@ -125,8 +126,8 @@ class LightEvaluation:
         return self._rounds
 
 
-def light_evaluation(course: Course, loop: Loop, listener: str | None, every: int) -> LightEvaluation:
-    """The judge of a run that is about to be trained; put it into `loop.judges`."""
+def light_evaluation(course: Course, loop: Loop, listener: str | None) -> LightEvaluation:
+    """The judge of a run that is about to be trained; put it into `loop.judges`. `loop.every.listen` says how often."""
     stepper, language = loop.stepper, course.graft.card.language
     place = Place(course.family, course.files, course.device, next(stepper.trained.model.parameters()).dtype)
     mode = course.options.mode
@@ -135,24 +136,16 @@ def light_evaluation(course: Course, loop: Loop, listener: str | None, every: in
     valid = course.valid[language]
     seed = course.options.seed
     voices = chosen_voices(valid, course.stream.options.min_prompt_seconds, 4 * MOST_VOICES, seed)[:MOST_VOICES]
-    return LightEvaluation(
-        loop,
-        system,
-        _sentences(language, held_out_texts(valid)),
-        voices,
-        open_sound(place),
-        open_ear(listener),
-        every,
-        seed,
-    )
+    sentences = _sentences(language, held_out_texts(valid))
+    sound = open_sound(place).in_voices([voice.clip for voice in voices])
+    return LightEvaluation(loop, system, sentences, voices, sound, open_ear(listener), seed)
 
 
 def _sentences(language: str, held_out: Sequence[str]) -> list[Sentence]:
-    """Ours, or held-out texts where we have none of the language."""
+    """Held-out texts of the run. Never a sentence by which `evaluate` judges: what chose a step cannot judge it too."""
     own = built_in_set(language)
-    if own is not None:
-        return list(own.spread(SENTENCES).sentences)
-    texts = list(dict.fromkeys(held_out))
+    judged = {letters(one.text, language) for one in own.sentences} if own else set()
+    texts = [text for text in dict.fromkeys(held_out) if letters(text, language) not in {"", *judged}]
     count = min(len(texts), SENTENCES)
     return [Sentence(language, texts[at * len(texts) // count]) for at in range(count)]
 

@@ -85,6 +85,8 @@ def codec_mark(
     sentences = [Sentence(language, text, phones=phones.get(text)) for text in texts]
     codes = [clips.codes(place).tolist() for clips, place in chosen]
     voices = [Clip(clips.codes(place), clips.voice(place)) for clips, place in chosen]
-    waves = sound.vocoder.sound(codes, voices)
+    if (vocoder := sound.in_voices(voices).vocoder) is None:
+        return None
+    waves = vocoder.sound(codes, voices)
     heard = ear.hear(waves, sound.rate, language, "held-out clips")
     return Row(language, CODEC, "mark: held-out clips through the codec", errors_of(sentences, heard, seed))

@@ -5,18 +5,21 @@ Both systems compute on the same machine, in the same shapes, one after the othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.evaluating.rates import Score, single, unmeasured
 from voxgraft.evaluating.speaking import Said
 from voxgraft.evaluating.systems import System
 from voxgraft.families.layout import lay_out
-from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states, pack
+from voxgraft.families.model import PackedBatch, hidden_states, pack
+from voxgraft.families.tensors import stored_tensor
 from voxgraft.training.nearness import kl_sum
 
 __all__ = ["Change", "Kept", "changed_values", "kept_of"]
@@ -52,21 +55,50 @@ class Change:
     total: int
     tensors: tuple[str, ...]
     """The tensors that have changed."""
+    compared: str
+    """What was held against what, in words."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"changed": self.changed, "total": self.total, "tensors": list(self.tensors)}
+        return {"changed": self.changed, "total": self.total, "tensors": list(self.tensors), "compared": self.compared}
 
 
-def changed_values(base: SpeechModel, other: SpeechModel) -> Change:
-    """Compare every tensor of the base with the same one now, bit for bit; new rows do not count."""
-    now = other.state_dict()
+def changed_values(base: System, after: System) -> Change:
+    """Compare every tensor of the base with the same one now, bit for bit; new rows do not count.
+
+    Two checkpoints are compared as they are stored: in memory both may be rounded, and small changes lost. What has no
+    checkpoint of its own is the base's, opened from the same file, and is compared where it computes.
+    """
+    spare, names = base.model.spare_rows, list(base.model.state_dict())
+    if base.checkpoint is None or after.checkpoint is None:
+        old, now = base.model.state_dict(), after.model.state_dict()
+        dtype = str(next(base.model.parameters()).dtype).removeprefix("torch.")
+        compared = f"the base as it computes alone and as it computes with {after.name}, in memory, in {dtype}"
+        return _change(names, old.__getitem__, now.get, spare, compared)
+    with open_checkpoint(base.checkpoint) as one, open_checkpoint(after.checkpoint) as two:
+        compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as they are stored"
+        return _change(names, partial(_stored, one), partial(_stored, two), spare, compared)
+
+
+def _change(
+    names: Sequence[str],
+    old: Callable[[str], Tensor | None],
+    new: Callable[[str], Tensor | None],
+    spare_rows: int,
+    compared: str,
+) -> Change:
     changed, total, tensors = 0, 0, []
-    for name, old in base.state_dict().items():
-        total += old.numel()
-        count = old.numel() if name not in now else _num_different(old, now[name], base.spare_rows)
+    for name in names:
+        was, now = old(name), new(name)
+        assert was is not None
+        total += was.numel()
+        count = was.numel() if now is None else _num_different(was, now, spare_rows)
         changed += count
         tensors += [name] if count else []
-    return Change(changed, total, tuple(tensors))
+    return Change(changed, total, tuple(tensors), compared)
+
+
+def _stored(checkpoint: Checkpoint, name: str) -> Tensor | None:
+    return stored_tensor(checkpoint, name) if name in checkpoint.tensors else None
 
 
 @torch.no_grad()
@@ -115,6 +147,8 @@ def _num_different(old: Tensor, new: Tensor, spare_rows: int) -> int:
 
 
 def _bits_differ(old: Tensor, new: Tensor) -> Iterator[int]:
+    """In the wider of the two types, if they are kept in two: what one of them cannot hold has changed."""
     if old.numel():
-        whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[old.element_size()]
-        yield int((old.contiguous().view(whole) != new.to(old.dtype).contiguous().view(whole)).sum())
+        wide = torch.promote_types(old.dtype, new.dtype)
+        whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[wide.itemsize]
+        yield int((old.to(wide).contiguous().view(whole) != new.to(wide).contiguous().view(whole)).sum())

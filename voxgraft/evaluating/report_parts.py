@@ -13,7 +13,7 @@ from typing import Any
 from voxgraft.evaluating.judging import AFTER, BEFORE, SHUFFLED, Evaluation, Utterance
 from voxgraft.evaluating.marks import CODEC, RECORDINGS
 from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.scoring import MEASURES, Row
+from voxgraft.evaluating.scoring import MEASURES, Row, shown_measures
 from voxgraft.evaluating.verdicts import Point, kept_word, main_error, title_of, written
 from voxgraft.text.characters import exemplar
 
@@ -84,7 +84,7 @@ def bars(found: Evaluation) -> str:
 
 def score_table(found: Evaluation) -> str:
     """Every score that anybody has."""
-    shown = [one for one in MEASURES if any(row.score(one.name).value is not None for row in found.rows)]
+    shown = shown_measures(found.rows)
     head = "".join(f'<th class="num" title="{escape(one.about)}">{escape(one.title)}</th>' for one in shown)
     body = []
     for language in found.languages:
@@ -119,7 +119,8 @@ def proofs(document: Mapping[str, Any], found: Evaluation) -> str:
     system = escape(str(document["subject"]["system"]))
     style = {"equal": "good", "not equal": "bad"}.get(word, "soft")
     lines = [
-        f"Of {change.total:,} values in the base's tensors, <b>{change.changed:,}</b> are others with {system}.",
+        f"Of {change.total:,} values in the base's tensors, <b>{change.changed:,}</b> are others with {system}. "
+        f"Bit for bit were compared: {escape(change.compared)}.",
         f"Base speech logits with and without {system}: <b class='{style}'>{word}</b>.",
     ]
     for kept in found.kept:

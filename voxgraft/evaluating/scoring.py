@@ -17,7 +17,7 @@ from voxgraft.evaluating.hearing import ERRORS
 from voxgraft.evaluating.rates import Score, mean_score, median_score, unmeasured
 from voxgraft.evaluating.speaking import Said
 
-__all__ = ["MEASURES", "Measure", "Pace", "Row", "likeness_of", "pace_of_speech", "stops_of"]
+__all__ = ["MEASURES", "Measure", "Pace", "Row", "likeness_of", "pace_of_speech", "shown_measures", "stops_of"]
 
 CUT_SHARE = 0.4
 """Speech of less than this share of its usual length has lost words."""
@@ -41,6 +41,7 @@ MEASURES = (
     Measure("phone_error", "phone error", "percent", "Sounds that were heard wrong, left out or put in."),
     Measure("cer", "letter error", "percent", "The same in letters (character error rate)."),
     Measure("wer", "word error", "percent", "The same in words (word error rate)."),
+    Measure("unsaid", "not said", "percent", "Sentences that could not be said at all; they count as heard empty."),
     Measure("runaway", "runaway", "percent", "Sentences that did not come to an end before their limit."),
     Measure("cut", "cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
     Measure("duration", "length", "ratio", "Length of the speech against its reference; 1 is the same."),
@@ -62,6 +63,12 @@ class Row:
 
     def score(self, name: str) -> Score:
         return self.scores.get(name) or unmeasured("not looked at")
+
+
+def shown_measures(rows: Sequence[Row]) -> list[Measure]:
+    """Measures that any row has: a column of dashes says nothing, nor does one that everything could be said."""
+    found = [one for one in MEASURES if any(row.score(one.name).value is not None for row in rows)]
+    return [one for one in found if one.name != "unsaid" or any(row.score("unsaid").value for row in rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +95,12 @@ def pace_of_speech(said: Sequence[Said]) -> Pace | None:
 def stops_of(said: Sequence[Said], pace: Pace | None, before: Sequence[Said] | None, seed: int) -> dict[str, Score]:
     """Stop failures and length. `before` is the same from the base, which lengths are held against if it is there."""
     spoken = [one for one in said if one.codes is not None]
+    unsaid = {"unsaid": mean_score([float(one.codes is None) for one in said], seed)}
     if not spoken:
         why = said[0].why if said else "there is no sentence"
-        return dict.fromkeys(("runaway", "cut", "duration"), unmeasured(f"nothing could be said: {why}"))
+        return unsaid | dict.fromkeys(("runaway", "cut", "duration"), unmeasured(f"nothing could be said: {why}"))
     return {
+        **unsaid,
         "runaway": mean_score([float(one.is_runaway) for one in spoken], seed),
         "cut": _cut(spoken, pace, seed),
         "duration": _duration(said, pace, before, seed),

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
+from voxgraft.audio.resample import resampled
 from voxgraft.errors import VoxgraftError
 from voxgraft.evaluating.rates import Score, unmeasured
 from voxgraft.evaluating.scoring import likeness_of
 from voxgraft.evaluating.speaking import Said
 from voxgraft.evaluating.systems import Place, System
-from voxgraft.families.encoding import Clip, ClipEncoder
+from voxgraft.families.encoding import REFERENCE, Clip, ClipEncoder
 from voxgraft.families.sounding import Vocoder
+from voxgraft.training.replay import Voice
 
 __all__ = ["Sound", "VoiceEar", "open_sound", "open_voice_ear"]
 
@@ -65,14 +67,11 @@ class VoiceEar:
         """How like the voices that were asked for the spoken ones are."""
         if self.encoder is None:
             return unmeasured(self.why)
-        if rate != self.encoder.sample_rate:
-            found = f"speech has {rate:,} samples a second, and the voice encoder takes {self.encoder.sample_rate:,}"
-            return unmeasured(found)
         long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SECONDS * rate]
         if not long:
             return unmeasured("no utterance is long enough to have a voice")
         try:
-            clips = self.encoder.encode([waves[at] for at in long])
+            clips = self.encoder.encode([resampled(waves[at], rate, self.encoder.sample_rate) for at in long])
         except VoxgraftError as error:
             return unmeasured(f"the voice encoder refused the speech: {error.finding.found}")
         wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
@@ -87,13 +86,18 @@ def open_sound(place: Place) -> Sound:
     return Sound(vocoder)
 
 
-def open_voice_ear(base: System, place: Place, voice: object) -> VoiceEar:
-    """The base's voice encoder, where a voice is a vector that it hears. `voice` is one of those that are spoken in."""
-    vector = getattr(voice, "voice", {}).get("speaker")
-    heard = isinstance(vector, np.ndarray) and vector.ndim == 1 and vector.dtype.kind == "f"
-    if not heard:
+def open_voice_ear(base: System, place: Place, voices: Sequence[Voice]) -> VoiceEar:
+    """The base's voice encoder, where a voice is a vector that it hears, and the sound has the voices it was asked for."""
+    vector = voices[0].clip.voice.get("speaker")
+    if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
         return VoiceEar(None, f"voices of {place.family.name} are not told by ear")
     try:
-        return VoiceEar(place.family.encoder(place.files, base.model))
+        encoder = place.family.encoder(place.files, base.model)
     except VoxgraftError as error:
         return VoiceEar(None, f"the base's voice encoder cannot be opened: {error.finding.found}")
+    own = place.family.voices(place.files)
+    sounding = all(voice.name in own or REFERENCE in voice.clip.voice for voice in voices)
+    if encoder.reference_rate is not None and not sounding:
+        why = "held-out clips lend their voice without its sound, and the base's own is heard instead (--voices FILE.wav)"
+        return VoiceEar(None, why)
+    return VoiceEar(encoder)

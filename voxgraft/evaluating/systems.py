@@ -67,6 +67,8 @@ class System:
     step: int | None = None
     label: str = ""
     """What has to be said of it wherever it is shown; empty where nothing has."""
+    checkpoint: Path | None = None
+    """The file that holds all its values; None where more than one file went into them."""
 
     @property
     def keeps_base(self) -> bool:
@@ -96,7 +98,7 @@ class System:
 
 def base_system(place: Place) -> System:
     """The base alone, as it was published."""
-    return System("base", place.family, place.model(), place.spelling())
+    return System("base", place.family, place.model(), place.spelling(), checkpoint=place.files.checkpoint)
 
 
 def grafted(place: Place, graft: Graft) -> System:
@@ -130,8 +132,9 @@ def merged(place: Place, folder: Path) -> System:
     mode = "merged" if card.get("keeps_base_rows") else "as-in-the-seeds"
     spelling = _spelling(place, folder / card["tokenizer"], str(card["language"]))
     label = str(card.get("label") or "")
-    model = _grown_checkpoint(place, folder / card["checkpoint"], int(card["num_rows"]))
-    return System(mode, place.family, model, spelling, None, mode, int(card["step"]), label)
+    path = folder / card["checkpoint"]
+    model = _grown_checkpoint(place, path, int(card["num_rows"]))
+    return System(mode, place.family, model, spelling, None, mode, int(card["step"]), label, path)
 
 
 def of_step(place: Place, run: RunFolder, step: int | None) -> System:
@@ -161,7 +164,8 @@ def other_checkpoint(place: Place, folder: Path, language: str | None) -> System
     spelling = Spelling.of(place.family, open_tokenizer(files.tokenizer), None, None)
     if grown:
         spelling = _spelling(place, files.tokenizer, str(language))
-    return System(folder.resolve().name, place.family, place.model(files), spelling, None, "checkpoint")
+    name, model = folder.resolve().name, place.model(files)
+    return System(name, place.family, model, spelling, None, "checkpoint", checkpoint=files.checkpoint)
 
 
 def _grown_checkpoint(place: Place, path: Path, num_rows: int) -> SpeechModel:

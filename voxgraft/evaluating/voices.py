@@ -13,6 +13,7 @@ from voxgraft.errors import FileError
 from voxgraft.evaluating.systems import System
 from voxgraft.evaluating.wav import read_wav
 from voxgraft.families.base import BaseFiles, voice_unknown
+from voxgraft.families.encoding import recording_clip
 from voxgraft.files import is_file
 from voxgraft.training.replay import Voice, chosen_voices
 
@@ -44,12 +45,8 @@ def _asked(base: System, files: BaseFiles, name: str) -> Voice:
     path = Path(name)
     if not is_file(path):
         raise voice_unknown(name, own, files.folder) if own else FileError("file-missing", f"{name} is not there")
-    encoder = base.family.encoder(files, base.model)
     wave, rate = read_wav(path)
-    if rate != encoder.sample_rate:
-        found = f"{path.name} has {rate:,} samples a second"
-        raise FileError("wav-form", found, expected=f"{encoder.sample_rate:,}", where=path)
-    return Voice(path.name, encoder.encode([wave])[0])
+    return Voice(path.name, recording_clip(base.family.encoder(files, base.model), wave, rate))
 
 
 def _of_different_speakers(found: Sequence[Voice]) -> list[Voice]:

@@ -1,21 +1,22 @@
 """From recordings to what is kept of them: speech codes, and what a voice is made of.
 
-What every family's encoder is. Takes 16 kHz mono; resampling is the caller's.
+What every family's encoder is. Encoders take 16 kHz mono; `recording_clip` brings a recording there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.resample import resampled
 from voxgraft.audio.waves import Wave
 
-__all__ = ["REFERENCE", "Clip", "ClipEncoder"]
+__all__ = ["REFERENCE", "Clip", "ClipEncoder", "recording_clip"]
 
 REFERENCE = "reference"
 """Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a waveform end."""
@@ -41,3 +42,12 @@ class ClipEncoder(ABC):
     @abstractmethod
     def encode(self, waves: Sequence[Wave]) -> list[Clip]:
         """Every recording as if it were alone; those of similar length go through together."""
+
+
+def recording_clip(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
+    """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
+    clip = encoder.encode([resampled(samples, rate, encoder.sample_rate)])[0]
+    if (wanted := encoder.reference_rate) is None:
+        return clip
+    longest = round(encoder.reference_seconds * wanted)
+    return replace(clip, voice={**clip.voice, REFERENCE: resampled(samples, rate, wanted)[:longest]})

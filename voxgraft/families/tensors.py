@@ -17,7 +17,7 @@ from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.errors import CheckpointError, FileError
 from voxgraft.files import existing_file, is_file, is_folder
 
-__all__ = ["Shape", "iter_tensors", "part_file", "read_tensors", "stored_shapes"]
+__all__ = ["Shape", "iter_tensors", "part_file", "read_tensors", "stored_shapes", "stored_tensor"]
 
 Shape = tuple[int, ...]
 FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
@@ -65,6 +65,11 @@ def stored_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
     with open_checkpoint(path) as checkpoint:
         matching = {name: info for name, info in checkpoint.tensors.items() if name.startswith(prefix)}
         return {name.removeprefix(prefix): info.shape for name, info in matching.items()}
+
+
+def stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
+    """One tensor of an opened checkpoint, in the type in which it is stored."""
+    return _tensor(checkpoint, checkpoint.tensors[name], None)
 
 
 def part_file(place: Path, names: tuple[str, ...]) -> Path:

@@ -162,8 +162,8 @@ def _mismatch_findings(subject: Subject, found: Optimizer) -> list[Finding]:
     moments = {one.first.shape for one in found.moments}
     findings: list[Finding] = []
     for point, info in text_tables(checkpoint, family).items():
-        new = info.shape[0] - (subject.base_pieces or 0)
-        alone = {(new, *info.shape[1:]), (new - family.spare_rows, *info.shape[1:])}  # new rows by themselves
+        new = info.shape[0] - subject.base_pieces if subject.base_pieces is not None else 0
+        alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows by themselves
         odd = sorted(shape for shape in moments - model_shapes - alone if shape[1:] == info.shape[1:])
         if point.role == "embedding" and odd and info.shape not in moments:
             text = f"the optimizer state has moments of {list(odd[0])}, {info.name} is {list(info.shape)}"

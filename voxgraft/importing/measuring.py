@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.importing.activity import runs, speech_frames, threshold_of
+from voxgraft.importing.activity import runs, speech_frames, thresholds_of
 from voxgraft.importing.media import Samples
 from voxgraft.importing.tape import FRAMES_A_SECOND, levels_of
 from voxgraft.text.characters import exemplar, is_letter, letters_by_script, scripts_of
@@ -59,7 +59,7 @@ MEASURE_NAMES = tuple(own.name for own in fields(Measures))
 def measure(samples: Samples, rate: int, text: str, language: str) -> Measures:
     """Measure one clip."""
     levels = levels_of(samples, rate)
-    active = speech_frames(levels, threshold_of(levels))
+    active = speech_frames(levels, thresholds_of(levels))
     seconds = len(samples) / rate
     power = _power(samples, rate)
     letters = sum(map(is_letter, text))

@@ -24,6 +24,7 @@ FLASH_SECONDS = 0.1
 ROLLING_SHARE = 0.25
 NUM_SHOWN = 2
 """Captions before one that it may show again: sloppy times can put them out of order."""
+TOGETHER_SHARE = 0.5
 MANY_WORDS = 3
 """So many words in the same order are no chance, where captions overlap in time."""
 _BARE = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
@@ -69,8 +70,9 @@ def _shared_words(shown: Cue, cue: Cue, *, rolling: bool) -> int:
     shared = _overlap(before, now)
     if rolling:
         return shared
-    overlapping = cue.start < shown.end - FLASH_SECONDS
-    return shared if overlapping and (shared >= MANY_WORDS or before == now) else 0
+    # Who says a thing twice says it afterwards; a caption that stands twice stands there at the same time.
+    together = min(shown.end, cue.end) - cue.start > TOGETHER_SHARE * min(shown.end - shown.start, cue.end - cue.start)
+    return shared if together and (shared >= MANY_WORDS or before == now) else 0
 
 
 def _holds(shown: Cue, cue: Cue) -> bool:

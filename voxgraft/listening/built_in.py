@@ -72,6 +72,8 @@ class Symbols:
 class BuiltIn:
     """The network with its symbols."""
 
+    sample_rate: int | None = RATE_HZ
+
     def __init__(self, network: Network, symbols: Symbols, name: str = "built-in") -> None:
         self.network, self.symbols = network.eval(), symbols
         self.name = name

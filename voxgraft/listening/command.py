@@ -30,6 +30,7 @@ class Command:
     """A command line in which `{wav}` stands for the file and, where it is wanted, `{language}` for the language."""
 
     languages: frozenset[str] | None = None
+    sample_rate: int | None = None
 
     def __init__(self, command: str) -> None:
         try:

@@ -32,5 +32,9 @@ class Listener(Protocol):
     def languages(self) -> frozenset[str] | None:
         """The languages it was taught; None where it takes any."""
 
+    @property
+    def sample_rate(self) -> int | None:
+        """Samples a second that it takes; None where it takes any."""
+
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
-        """Waves of one channel between -1 and 1, at `rate` samples a second, all in one language."""
+        """Waves of one channel between -1 and 1, at `rate` samples a second, which it takes; all in one language."""

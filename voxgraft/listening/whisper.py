@@ -25,6 +25,7 @@ class Whisper:
     """One model. Which languages it knows is its own affair; an unknown code is refused by the package."""
 
     languages: frozenset[str] | None = None
+    sample_rate: int | None = RATE_HZ
 
     def __init__(self, folder: Path) -> None:
         try:

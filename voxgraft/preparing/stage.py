@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,9 @@ class Stage:
                 EncodedClip(key, len(waves[key]) / encoder.sample_rate, clip.codes, dict(sorted(clip.voice.items())))
                 for key, clip in encoded.items()
             ]
-            write_batch(batch_path(Path(self.settings.folder), job.name), clips, {**failed, **refused})
+            paths = dict(job.clips)
+            failed |= {key: replace(item, where=paths[key]) for key, item in refused.items()}
+            write_batch(batch_path(Path(self.settings.folder), job.name), clips, failed)
         except torch.OutOfMemoryError:
             return Outcome(job.name, refused=_too_large(job, self.settings.device))
         except VoxgraftError as error:  # a file that the base lacks, a full disk: no other batch would fare better

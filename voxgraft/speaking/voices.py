@@ -5,7 +5,7 @@ Every recording is read and encoded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from voxgraft.corpus.npy import read_npy
 from voxgraft.errors import FileError
 from voxgraft.evaluating.wav import read_wav
 from voxgraft.families.base import Manner, voice_unknown
-from voxgraft.families.encoding import REFERENCE, Clip, ClipEncoder
+from voxgraft.families.encoding import Clip, ClipEncoder, recording_clip
 from voxgraft.files import is_file
 from voxgraft.settings import SpeakSettings
 from voxgraft.speaking.opening import Speakers
-from voxgraft.speaking.resample import resampled
 from voxgraft.training.replay import Voice, chosen_voices
 
 __all__ = ["Voices"]
@@ -91,8 +90,4 @@ class Voices:
             place = self.speakers.place
             # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.
             self._encoder = place.family.encoder(place.files, self.speakers.all[-1].model)
-        clip = self._encoder.encode([resampled(samples, rate, self._encoder.sample_rate)])[0]
-        if (wanted := self._encoder.reference_rate) is None:
-            return clip
-        longest = round(self._encoder.reference_seconds * wanted)
-        return replace(clip, voice={**clip.voice, REFERENCE: resampled(samples, rate, wanted)[:longest]})
+        return recording_clip(self._encoder, samples, rate)

@@ -42,6 +42,8 @@ class Every:
     validate: int = 250
     save: int = 500
     sample: int = 500
+    listen: int = 0
+    """Rounds of listening, each at a validation of its own if no other is due; 0 is never."""
     keep_last: int = 3
     patience: int = 0
     """Validations without improvement after which training stops; 0 is never."""
@@ -237,14 +239,14 @@ class Loop:
                 positions_per_second=round(report.num_positions / seconds, 1),
                 **memory_now(self.stepper.trained.model.device),
             )
-        if self._due(number, self.every.sample):
+        if self.is_due(number, self.every.sample):
             self._sample(number)
-        if self._due(number, self.every.validate) or self._due(number, self.every.save):
+        if any(self.is_due(number, every) for every in (self.every.validate, self.every.save, self.every.listen)):
             self._validate(number)
 
-    def _due(self, number: int, every: int) -> bool:
-        """At every so many steps, and at the last one."""
-        return number % every == 0 or number == self.stepper.options.steps
+    def is_due(self, number: int, every: int) -> bool:
+        """At every so many steps, and at the last one; every 0 steps is never."""
+        return every > 0 and (number % every == 0 or number == self.stepper.options.steps)
 
     def _validate(self, number: int) -> None:
         self._mention("doing", number, what="validating")

@@ -48,14 +48,20 @@ def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int
     longest, processes = stream.longest[0], stepper.group.world_size
     wanted = stepper.options.tokens_per_step
     most = wanted + longest if processes == 1 else max(longest, wanted // processes)
+    _require_runs(stepper, stream, longest)
+    room = None if known else find_room(stepper, stream)
+    size = max(longest, known or (room.pack_tokens(longest, most) if room else 0))
+    while size > longest and not _runs(stepper, stream, size):
+        size = max(longest, int(size * SMALLER) // ROUND * ROUND)
+    if size == longest:
+        _require_runs(stepper, stream, longest)
+    return size
+
+
+def _require_runs(stepper: Stepper, stream: Stream, longest: int) -> None:
     if not _runs(stepper, stream, longest):
         found = f"no room for one pass over the longest clip, of {longest:,} positions"
         raise ConfigError("memory-too-small", found, expected="room for it")
-    room = None if known else find_room(stepper, stream)
-    size = known or (room.pack_tokens(longest, most) if room else longest)
-    while not _runs(stepper, stream, size):
-        size = max(longest, int(size * SMALLER) // ROUND * ROUND)
-    return size
 
 
 def _runs(stepper: Stepper, stream: Stream, size: int) -> bool:
@@ -81,6 +87,8 @@ def find_room(stepper: Stepper, stream: Stream) -> Room | None:
     if stepper.group.any(not measured, device) if stepper.group.world_size > 1 else not measured:
         return None
     shorter, longer = measured
+    if shorter[0] == longer[0]:  # one clip fills both
+        return None
     per_position = (longer[1] - shorter[1]) / (longer[0] - shorter[0])
     held = torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()

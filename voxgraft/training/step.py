@@ -6,6 +6,7 @@ each over all its positions of the whole step, however it is cut into packs and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from voxgraft.training.processes import Processes
 __all__ = ["Learner", "NonFiniteError", "StepReport", "Stepper"]
 
 
+LEAST_SCALE = 1.0
 NUM_LOSSES = 3
 """Text, speech, and nearness to the base."""
 
@@ -240,10 +242,13 @@ class Stepper:
         self.trained.masters.spread()
 
     def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Item]) -> None:
-        """Under a loss scaler a gradient may overflow now and then; the scaler then leaves the step out by itself."""
-        wrong = not all(value == value and abs(value) != float("inf") for value in values)
-        if self.options.precision == "fp16" and all(value == value for value in values[:NUM_LOSSES]):
-            wrong = False
+        """Under a loss scaler a gradient may overflow now and then; the scaler then leaves the step out by itself.
+
+        A scale that fell to LEAST_SCALE says that it was not the scale.
+        """
+        wrong = not all(map(math.isfinite, values))
+        if wrong and self.options.precision == "fp16" and all(map(math.isfinite, values[:NUM_LOSSES])):
+            wrong = self.scaler.get_scale() <= LEAST_SCALE
         if not self.group.any(wrong, self.trained.model.device):
             return
         self.optimizer.zero_grad(set_to_none=True)

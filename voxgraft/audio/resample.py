@@ -1,4 +1,4 @@
-"""Another sample rate for a recording: a sinc under a Kaiser window, below the lower of the two Nyquist limits.
+"""Another sample rate for a waveform: a sinc under a Kaiser window, below the lower of the two Nyquist limits.
 
 Shapes: N samples in, U phases (the output rate over the rates' common divisor), K taps of a phase.
 """
