@@ -26,10 +26,15 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run as run_cli
 from voxgraft.companions.places import PLACES_VARIABLE, found_environment
 from voxgraft.companions.process import Companion
+from voxgraft.corpus.sets import open_set
+from voxgraft.evaluating.sound import open_voice_ear
+from voxgraft.evaluating.systems import Place, base_system
 from voxgraft.evaluating.wav import wav_bytes
 from voxgraft.families import family
 from voxgraft.families.chatterbox.conditions import read_built_in
 from voxgraft.families.chatterbox.vocoder import S3GenVocoder
+from voxgraft.families.encoding import Clip
+from voxgraft.training.replay import Voice
 
 WORKER = Path(__file__).parent / "fake_worker.py"
 PATIENCE_SECONDS = 20
@@ -241,7 +246,8 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     assert likeness is not None
     assert -1 <= likeness <= 1
     place = Place(family("chatterbox"), family("chatterbox").files(base), "cpu", torch.float32)
-    clip = read_clip(open_set(run.folder.data_set("valid")))
+    held_out = open_set(run.folder.data_set("valid"))
+    clip = Clip(held_out.codes(0), held_out.voice(0))
     nobody = open_voice_ear(base_system(place), place, [Voice("valid/1", clip)])
     assert nobody.encoder is None
     assert "without its sound" in nobody.why

@@ -14,14 +14,21 @@ from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS
 from voxgraft.compare import CompareResult, compare
 from voxgraft.evaluating.scores_file import FORMAT
-from voxgraft.results import Table
+from voxgraft.results import Table, plain
 from voxgraft.settings import CompareSettings
 
 PNG = b"\x89PNG\r\n"
 
 
-def scores_file(folder: Path, *, mode: str = "gated", equal: bool = True, **values: float | None) -> Path:
-    """A run with an evaluation; `values` are LANGUAGE_WHO_MEASURE."""
+def scores_file(
+    folder: Path,
+    *,
+    mode: str = "gated",
+    equal: bool = True,
+    other: dict[str, Any] | None = None,
+    **values: float | None,
+) -> Path:
+    """A run with an evaluation; `values` are LANGUAGE_WHO_MEASURE, `other` are keys of the document."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for name, value in values.items():
         language, who, measure = name.split("_", 2)
@@ -36,6 +43,11 @@ def scores_file(folder: Path, *, mode: str = "gated", equal: bool = True, **valu
         "language": "am",
         "rows": [{"language": one, "who": who, "scores": scores} for (one, who), scores in rows.items()],
         "retention": {"word": "?", "languages": {"en": {"equal": equal}, "fr": {"equal": equal}}},
+        "base": "/bases/tiny",
+        "base_sha256": "ab" * 32,
+        "listener": {"name": "built-in"},
+        "sentences": {"am": {"count": 100, "sha256": "cd" * 32}},
+        **(other or {}),
     }
     place = folder / "eval" / "default"
     place.mkdir(parents=True)
@@ -131,5 +143,65 @@ def test_pictures_that_are_there_are_replaced_only_if_asked(tmp_path: Path, runs
 def test_evaluations_can_be_named_by_folder_or_file_and_those_of_one_name_are_told_apart(tmp_path: Path) -> None:
     one = scores_file(tmp_path / "a" / "run", am_after_cer=0.2)
     two = scores_file(tmp_path / "b" / "run", am_after_cer=0.3)
-    result = compared(tmp_path / "picture", one, two, two / "eval" / "default" / "scores.json")
-    assert len({run.name for run in result.runs}) == len(result.runs) >= 2
+    result = compared(tmp_path / "picture", one, two / "eval" / "default")
+    assert {run.name: run.error.value for run in result.runs} == {"run": 0.2, "default": 0.3}
+    both = compared(tmp_path / "both", one, two)
+    assert {run.name: run.error.value for run in both.runs} == {str(one): 0.2, str(two): 0.3}
+
+
+def test_the_same_evaluation_given_twice_is_refused(tmp_path: Path) -> None:
+    run = scores_file(tmp_path / "run", am_after_cer=0.2)
+    for again in (run, run / "eval" / ".." / "eval" / "default", run / "eval" / "default" / "scores.json"):
+        error = error_of(lambda again=again: compared(tmp_path / "picture", run, again))
+        assert error.code == "config-value"
+        assert "more than once" in error.finding.found
+
+
+@pytest.mark.parametrize(
+    ("what", "other", "told"),
+    [
+        ("language", {"language": "ti"}, "ti"),
+        ("sentences", {"sentences": {"am": {"count": 20, "sha256": "cd" * 32}}}, "am 20 of cdcdcdcd"),
+        ("listener", {"listener": {"name": "whisper:large"}}, "whisper:large"),
+        ("base", {"base_sha256": "ef" * 32}, "tiny efefefef"),
+    ],
+)
+def test_runs_that_were_not_measured_alike_are_told_apart_run_by_run(
+    tmp_path: Path, what: str, other: dict[str, Any], told: str
+) -> None:
+    usual = scores_file(tmp_path / "usual", am_after_cer=0.2)
+    alike = scores_file(tmp_path / "alike", am_after_cer=0.3)
+    strange = scores_file(tmp_path / "strange", other=other, am_after_cer=0.3, ti_after_cer=0.3)
+    assert compared(tmp_path / "one", usual, alike).differing == []
+    result = compared(tmp_path / "two", usual, strange)
+    assert result.to_json()["differing"] == [what]
+    assert result.to_json()["runs"]["strange"]["how"][what] == told
+    lines = [plain(line) for line in result.lines() if not isinstance(line, Table)]
+    assert any(f"not the same {what}" in line and f"strange: {told}" in line for line in lines)
+    assert f"not the same in all runs: {what}" in result.files[1].read_text(encoding="utf-8")
+
+
+def test_an_old_language_that_nobody_listened_to_is_named_beside_the_worst(tmp_path: Path) -> None:
+    half = scores_file(
+        tmp_path / "half", equal=False, am_after_cer=0.2, en_before_cer=0.1, en_after_cer=0.2, fr_before_cer=0.1
+    )
+    result = compared(tmp_path / "picture", half)
+    assert result.to_json()["runs"]["half"]["not_measured"] == ["fr"]
+    assert table_of(result)["half"][4] == "en (not measured: fr)"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rows": [{"language": "am", "who": "after", "scores": [1]}]},
+        {"rows": [{"language": "am", "who": "after", "scores": {"cer": {"value": 0.1, "count": "many"}}}]},
+        {"rows": [3]},
+        {"subject": {"mode": ["gated"]}},
+        {"subject": 5},
+    ],
+)
+def test_a_file_of_scores_that_holds_something_else_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    run = scores_file(tmp_path / "run", other=other, am_after_cer=0.2)
+    error = error_of(lambda: compared(tmp_path / "picture", run))
+    assert error.code == "scores-format"
+    assert error.finding.where

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +18,14 @@ from voxgraft.config import merged_values
 from voxgraft.demo import DemoResult, demo
 from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips
 from voxgraft.demo.keyboard import Changes, Keyboard
-from voxgraft.demo.mistakes import MISTAKES, Told
-from voxgraft.errors import FileError
+from voxgraft.demo.mistakes import MISTAKES, Told, _try_to_train
+from voxgraft.demo.story import _make_anew
+from voxgraft.errors import FileError, VoxgraftError, finding
+from voxgraft.evaluate import EvaluateResult
 from voxgraft.evaluating.forms import words
+from voxgraft.evaluating.judging import Evaluation
+from voxgraft.evaluating.proofs import Kept
+from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.sentences import built_in_set
 from voxgraft.families import family
 from voxgraft.families.random_base import make_random_base
@@ -70,6 +80,75 @@ def test_a_folder_that_is_not_a_demo_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(FileError):
         demo(DemoSettings(folder=tmp_path))
     assert os.listdir(tmp_path) == ["precious.txt"]
+
+
+def test_a_demo_that_was_killed_while_it_was_replaced_is_replaced_by_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    _make_anew(folder)
+    (folder / "old").write_text("of the last time")
+    _make_anew(folder)
+    assert os.listdir(tmp_path) == ["demo"]
+    assert not (folder / "old").exists()
+    (aside,) = killed_while_removing(folder)
+    _make_anew(folder)
+    assert not aside.exists()
+    assert os.listdir(tmp_path) == ["demo"]
+
+
+def killed_while_removing(folder: Path) -> list[Path]:
+    """A real process that is killed at the first file that it removes."""
+    code = (
+        "import os, pathlib, shutil, signal\n"
+        "from voxgraft.demo.story import _make_anew\n"
+        "shutil.rmtree = lambda path: (next(pathlib.Path(path).iterdir()).unlink(), os.kill(os.getpid(), signal.SIGKILL))\n"
+        f"_make_anew(pathlib.Path({str(folder)!r}))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    return [path for path in folder.parent.iterdir() if path != folder]
+
+
+def test_a_link_is_not_taken_for_a_demo_and_what_cannot_be_moved_is_an_error_of_ours(tmp_path: Path) -> None:
+    _make_anew(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(FileError, match="is a link"):
+        demo(DemoSettings(folder=tmp_path / "link"))
+    (tmp_path / ".real.replaced-made-by-voxgraft-demo").write_text("in the way")
+    with pytest.raises(FileError) as error:
+        _make_anew(tmp_path / "real")
+    assert error.value.code == "file-unwritable"
+    assert (tmp_path / "real" / "made-by-voxgraft-demo").is_file()
+
+
+def test_evaluate_is_typed_with_every_flag_that_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Keyboard, "chapter", lambda _self, title, _lines=(): told.append(title))
+    for sentences, seed in ((100, 0), (7, 3)):
+        with pytest.raises(VoxgraftError):  # there is no run
+            Keyboard(tmp_path).evaluate(sentences, seed)
+    assert "--most" not in told[0]
+    assert "--seed" not in told[0]
+    assert told[1].endswith("--most 7 --seed 3")
+
+
+def test_a_demo_in_which_old_languages_were_not_measured_is_a_failure(tmp_path: Path) -> None:
+    kept = Kept("en", True, 0.0, 9, 1, 1, Score(0.0))
+    for found, code in (([kept], 0), ([], 1), ([replace(kept, equal=None)], 1), ([replace(kept, equal=False)], 1)):
+        evaluated = EvaluateResult(tmp_path, {}, Evaluation("am", kept=found), (), broken=False)
+        assert DemoResult(tmp_path, {}, {}, evaluated).exit_code == code
+
+
+def test_a_mistake_that_train_lets_through_is_a_failure_whatever_check_said(tmp_path: Path) -> None:
+    told = Told("padded-codes", "", ("clips-trailing-run",))
+    told.caught.append(("before training", finding("clips-trailing-run", "x")))
+    assert told.to_json()["caught"] is True
+
+    class Lenient(Keyboard):
+        def train(self, flags: str = "", **more: Any) -> Any:
+            return None
+
+    _try_to_train(Lenient(tmp_path), told)
+    assert told.to_json()["caught"] is False
+    assert [plain(line) for line in told.verdict() if not isinstance(line, Table)] == ["not refused: train"]
 
 
 def test_the_speech_that_ships_holds_no_sentence_and_no_rare_word_by_which_speech_is_judged() -> None:

@@ -23,6 +23,7 @@ from voxgraft.evaluating.proofs import changed_values, kept_of
 from voxgraft.evaluating.scores_file import FORMAT, read_scores
 from voxgraft.evaluating.sentences import Sentence
 from voxgraft.evaluating.speaking import say
+from voxgraft.evaluating.subjects import left_by
 from voxgraft.evaluating.systems import Place, System, base_system, grafted, merged, other_checkpoint
 from voxgraft.evaluating.verdicts import checklist, kept_word
 from voxgraft.families import family
@@ -290,6 +291,18 @@ def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: 
         assert error.finding.found
         assert error.finding.cure
     assert not run.folder.eval.exists()
+
+
+def test_a_training_that_was_interrupted_before_its_checkpoint_is_not_guessed_at(
+    seeds: WholeRun, tmp_path: Path
+) -> None:
+    run = seeds.copied(tmp_path / "run")
+    shutil.rmtree(run.path / "as-in-the-seeds")
+    error = error_of(lambda: evaluated(run.path, tmp_path))
+    assert error.code == "merged-missing"
+    assert "--which graft" in error.finding.expected
+    assert left_by(run.folder, []) == "graft"
+    assert evaluated(run.path, tmp_path, which="graft").document["subject"]["mode"] != "as-in-the-seeds"
 
 
 def test_sentences_that_training_has_had_are_named(tiny: WholeRun, tmp_path: Path) -> None:

@@ -209,8 +209,8 @@ class Pitch(ClipEncoder):
 
     def encode(self, waves: Sequence[Wave]) -> list[Clip]:
         found = []
-        for wave in waves:
-            hz = float(np.abs(np.fft.rfft(np.asarray(wave))).argmax()) * self.sample_rate / len(wave)
+        for one in waves:
+            hz = float(np.abs(np.fft.rfft(np.asarray(one))).argmax()) * self.sample_rate / len(one)
             angle = np.pi / 2 * hz / 1_000
             found.append(Clip(np.zeros(0, np.int64), {"speaker": np.array([np.cos(angle), np.sin(angle)], np.float32)}))
         return found
@@ -270,6 +270,20 @@ def test_what_is_no_wav_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VoxgraftError) as caught:
         read_wav(tmp_path / "x.wav")
     assert caught.value.code == "wav-form"
+
+
+@pytest.mark.parametrize(("bits", "rate"), [(40, 16_000), (48, 16_000), (56, 16_000), (64, 16_000), (16, 0)])
+def test_a_wav_file_of_an_impossible_form_is_refused_with_what_it_has(tmp_path: Path, bits: int, rate: int) -> None:
+    path, width = tmp_path / "x.wav", bits // 8
+    form = struct.pack("<HHIIHH", 1, 1, rate, rate * width, width, bits)
+    data = bytes(10 * width)
+    chunks = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
+    path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
+    with pytest.raises(VoxgraftError) as caught:
+        read_wav(path)
+    assert caught.value.code == "wav-form"
+    assert f"{bits} bits" in caught.value.finding.found
+    assert f"{rate:,} samples" in caught.value.finding.found
 
 
 def test_sound_that_was_written_is_the_sound_that_is_read(tmp_path: Path) -> None:

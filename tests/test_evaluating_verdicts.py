@@ -10,7 +10,7 @@ from voxgraft.evaluating.judging import Evaluation
 from voxgraft.evaluating.proofs import Change, Kept
 from voxgraft.evaluating.rates import Score, unmeasured
 from voxgraft.evaluating.scoring import Row
-from voxgraft.evaluating.verdicts import checklist, kept_word, main_error, worst_change, written
+from voxgraft.evaluating.verdicts import changes_of, checklist, kept_word, main_error, written
 
 
 class Graft:
@@ -109,12 +109,19 @@ def test_the_worst_change_is_the_highest_and_nothing_where_logits_are_equal() ->
         row("after", "fr", cer=0.15),
     )
     unequal = (kept("en", equal=False), kept("fr", equal=False))
-    worst = worst_change(found(*rows, kept_languages=unequal), "cer")
+    worst = changes_of(found(*rows, kept_languages=unequal), "cer").worst
     assert worst is not None
     assert worst[0] == "en"
     assert worst[1] == pytest.approx(0.1)
-    assert worst_change(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer") in (("en", 0.0), ("fr", 0.0))
-    assert worst_change(found(*rows, kept_languages=()), "cer") is None
+    assert changes_of(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer").rises == {"en": 0.0, "fr": 0.0}
+    assert changes_of(found(*rows, kept_languages=()), "cer").worst is None
+
+
+def test_a_base_language_that_has_changed_and_was_not_heard_is_named_and_leaves_the_point_open() -> None:
+    rows = (row("before", "fr", phone_error=0.06), row("after", "fr", phone_error=0.06), row("after", **GOOD))
+    deaf = found(*rows, kept_languages=(kept("fr", equal=False), kept("en", equal=False)))
+    assert changes_of(deaf, "phone_error").missing == ("en",)
+    assert answers(deaf, "merged")["old-languages"] == "unknown"
 
 
 def test_failures_to_stop_and_a_wrong_pace_are_crossed() -> None:

@@ -179,3 +179,45 @@ def test_whisper_without_its_package_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pip install faster-whisper") as caught:
         open_listener(f"whisper:{tmp_path}")
     assert caught.value.code == "package-missing"
+
+
+STAND_IN = """
+class WhisperModel:
+    def __init__(self, folder, compute_type):
+        if open(folder + "/model.bin").read() != "a model":
+            raise RuntimeError("Unsupported model binary version")
+    def transcribe(self, wave, language, condition_on_previous_text):
+        if language not in ("en", "am"):
+            raise ValueError(f"{language!r} is not a valid language code")
+        return [type("Piece", (), {"text": f" {len(wave)} {language} "})], None
+"""
+LANGUAGES = "    supported_languages = ['en', 'am']\n"
+
+
+@pytest.mark.parametrize("says_languages", [True, False])
+def test_whisper_without_a_model_or_the_language_is_refused_clearly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_languages: bool
+) -> None:
+    """A stand-in for the package that fails as it does."""
+    package, folder = tmp_path / "packages", tmp_path / "whisper"
+    for made in (package, folder):
+        made.mkdir()
+    (package / "faster_whisper.py").write_text(STAND_IN + (LANGUAGES if says_languages else ""))
+    monkeypatch.syspath_prepend(str(package))
+    monkeypatch.delitem(sys.modules, "faster_whisper", raising=False)
+    for content in (None, "something else"):
+        if content is not None:
+            (folder / "model.bin").write_text(content)
+        with pytest.raises(ConfigError) as caught:
+            open_listener(f"whisper:{folder}")
+        assert caught.value.code == "listener-model"
+        assert caught.value.finding.cure
+    (folder / "model.bin").write_text("a model")
+    whisper = open_listener(f"whisper:{folder}")
+    assert whisper.languages == (frozenset({"en", "am"}) if says_languages else None)
+    assert whisper.sample_rate == RATE_HZ
+    assert whisper.hear(noises(16_000), RATE_HZ, "am") == [Heard("16000 am", None)]
+    with pytest.raises(ConfigError, match="valid language code") as refused:
+        whisper.hear(noises(16_000), RATE_HZ, "ti")
+    assert refused.value.code == "listener-language"
+    sys.modules.pop("faster_whisper")

@@ -14,6 +14,8 @@ import torch
 import voxgraft
 from recipes.tiny_base.base_batches import joined, order, shelves
 from recipes.tiny_base.base_steps import BaseSettings, RowContext, Trainer, row_losses
+from recipes.tiny_base.corpus import MAKE_COMMAND
+from recipes.tiny_base.make import LISTENER_CARD
 from recipes.tiny_base.tokenizer import Speller
 from recipes.tiny_base.train_base import TOY, toy_examples, train_on, write_card
 from tests.contract.test_encoders import clip
@@ -30,6 +32,7 @@ from voxgraft.families.tiny.encoder import TinyEncoder, open_codec
 from voxgraft.families.tiny.model import TinyCondition, TinyT3
 from voxgraft.families.tiny.text import TinyFront
 from voxgraft.families.tiny.tokenizer_file import tokenizer_document
+from voxgraft.files import sha256_of
 from voxgraft.new import new
 from voxgraft.settings import NewSettings, ShowSettings
 from voxgraft.show import show
@@ -246,6 +249,23 @@ def test_training_leaves_neither_dropout_nor_another_name_in_the_model() -> None
     assert list(model.state_dict()) == names
     assert not torch.equal(model.speech_head.weight, before)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_what_ships_says_from_what_and_by_which_command_it_was_made(tmp_path: Path) -> None:
+    shipped = TINY.shipped()
+    assert shipped is not None
+    made = write_card(tmp_path / "base", {})
+    cards = {
+        folder: json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        for folder in (shipped, shipped.parent / "listener")
+    }
+    assert cards[shipped]["from"] == made["from"]
+    for folder, card in cards.items():
+        assert card["command"] == made["command"] == MAKE_COMMAND
+        assert card["from"]
+        for name, one in card["files"].items():
+            assert sha256_of(folder / name) == one["sha256"], name
+    assert LISTENER_CARD.items() <= cards[shipped.parent / "listener"].items()
 
 
 def test_a_trained_base_is_a_base_that_says_what_it_learnt(tmp_path: Path) -> None:

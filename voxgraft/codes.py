@@ -1330,6 +1330,11 @@ CATALOGUE: dict[str, Code] = {
         "The folder of the merged model lacks a file, or one that is there is not the one that was written.",
         "run `voxgraft train RUN` again: a training that is done writes it anew.",
     ),
+    "merged-missing": Code(
+        "runs",
+        "The last training of the run was to leave a checkpoint of its own, and did not get that far.",
+        "let it finish with `voxgraft train RUN`; or say what to take: --which graft, or a saved step with --step.",
+    ),
     # ---- the tiny codec and listening --------------------------------------------------------------------
     "codes-outside": Code(
         "audio",
@@ -1350,6 +1355,11 @@ CATALOGUE: dict[str, Code] = {
         "evaluation",
         "The listener was never taught that language, and would write it down as another.",
         "choose another listener: whisper:FOLDER, or command:PROGRAM {wav}.",
+    ),
+    "listener-model": Code(
+        "evaluation",
+        "The folder holds no model that the listener can be made of.",
+        "give the folder of a model that was converted for faster-whisper (with model.bin in it).",
     ),
     "listener-rate": Code(
         "evaluation",

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import ConfigError
 from voxgraft.evaluating.compared_picture import Dot, picture_of
-from voxgraft.evaluating.judging import AFTER, BEFORE
+from voxgraft.evaluating.judging import AFTER
 from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.scores_file import SCORES_NAME, ReadScores, read_scores
-from voxgraft.evaluating.verdicts import title_of, written
+from voxgraft.evaluating.verdicts import Changes, title_of, written
 from voxgraft.files import existing_folder, is_file, is_folder, replacing, require_free
 from voxgraft.pictures import Format
-from voxgraft.results import Line, Table
+from voxgraft.results import Line, Table, styled
 from voxgraft.run import RunFolder
 from voxgraft.settings import ComparedMeasure, CompareSettings
 
@@ -32,9 +32,14 @@ class Compared:
     name: str
     scores: ReadScores
     error: Score
-    worst: tuple[str, float] | None
-    """The base language that has lost most, and how much; None where that was not measured."""
+    changes: Changes
+    """What base languages have lost."""
     word: str
+
+    @property
+    def worst(self) -> tuple[str, float] | None:
+        """The base language that has lost most, and how much; None where that was not measured."""
+        return self.changes.worst
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,6 +50,8 @@ class Compared:
             "error": self.error.to_json(),
             "worst_language": self.worst[0] if self.worst else None,
             "worst_change": self.worst[1] if self.worst else None,
+            "not_measured": list(self.changes.missing),
+            "how": self.scores.how,
             "logits": self.word,
         }
 
@@ -58,14 +65,24 @@ class CompareResult:
     files: tuple[Path, ...]
     exit_code: int = 0
 
+    @property
+    def differing(self) -> list[str]:
+        """What is not the same in all runs, so that their errors were not measured alike."""
+        return _differing([run.scores for run in self.runs])
+
     def to_json(self) -> dict[str, Any]:
         runs = {run.name: run.to_json() for run in self.runs}
-        return {"measure": self.measure, "runs": runs, "files": [str(path) for path in self.files]}
+        files = [str(path) for path in self.files]
+        return {"measure": self.measure, "differing": self.differing, "runs": runs, "files": files}
 
     def lines(self) -> list[Line]:
         columns = ("run", "way", "step", f"{title_of(self.measure)}, new", "95 of 100", "worst old", "change", "logits")
         rows = tuple(_row(run, self.measure) for run in self.runs)
-        return [Table(columns, rows), *(f"picture: {path}" for path in self.files)]
+        lines: list[Line] = [Table(columns, rows), *(f"picture: {path}" for path in self.files)]
+        for what in self.differing:
+            by_run = "; ".join(f"{run.name}: {run.scores.how[what]}" for run in self.runs)
+            lines.append(styled((f"not the same {what} in all runs: ", "bold red"), by_run))
+        return lines
 
 
 def compare(settings: CompareSettings) -> CompareResult:
@@ -81,7 +98,7 @@ def compare(settings: CompareSettings) -> CompareResult:
         tried = ", ".join(f"{run.name}: {run.error.why}" for run in runs[:4])
         raise ConfigError("compare-nothing", f"nobody has {title_of(measure)} of a new language ({tried})")
     dots = [Dot(run.name, run.error, run.worst, run.scores.about.get("mode") or "?") for run in runs]
-    pictures = picture_of(dots, measure)
+    pictures = picture_of(dots, measure, _differing(list(found.values())))
     for path, form in zip(files, FORMATS, strict=True):
         with replacing(path, overwrite=settings.overwrite) as stream:
             stream.write(pictures[form])
@@ -98,6 +115,11 @@ def _named(settings: CompareSettings) -> dict[str, Path]:
             places.append((path.resolve().name, path, path / SCORES_NAME))
         else:
             places.append((path.resolve().name, path, _of_run(path, settings.name)))
+    given = [scores.resolve() for _, _, scores in places]
+    if twice := next(
+        (str(path) for path, scores in zip(settings.runs, given, strict=True) if given.count(scores) > 1), ""
+    ):
+        raise ConfigError("config-value", f"the evaluation of {twice} is given more than once", expected="each once")
     names = [name for name, _, _ in places]
     return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}
 
@@ -124,17 +146,14 @@ def _common_measure(found: Collection[ReadScores]) -> ComparedMeasure:
 
 def _compared(name: str, scores: ReadScores, measure: str) -> Compared:
     error = scores.score(scores.language or "", AFTER, measure)
-    changes = {}
-    for language, equal in scores.equal.items():
-        old, new = (scores.score(language, who, measure).value for who in (BEFORE, AFTER))
-        if equal:
-            changes[language] = 0.0  # proven: what differs is nothing
-        elif old is not None and new is not None:
-            changes[language] = new - old
-    worst = max(changes.items(), key=lambda item: item[1]) if changes else None
+    changes = Changes.of(scores.equal, lambda language, who: scores.score(language, who, measure).value)
     answers = list(scores.equal.values())
     word = "not measured" if not answers or None in answers else "equal" if all(answers) else "not equal"
-    return Compared(name, scores, error, worst, word)
+    return Compared(name, scores, error, changes, word)
+
+
+def _differing(found: Sequence[ReadScores]) -> list[str]:
+    return [what for what in found[0].how if len({one.how[what] for one in found}) > 1]
 
 
 def _row(run: Compared, measure: str) -> tuple[str, ...]:
@@ -142,6 +161,8 @@ def _row(run: Compared, measure: str) -> tuple[str, ...]:
     low, high = run.error.low, run.error.high
     interval = f"{written(measure, Score(low))} to {written(measure, Score(high))}" if low is not None else "–"
     language, change = run.worst or ("–", None)
+    if run.changes.missing:
+        language += f" (not measured: {', '.join(run.changes.missing)})"
     points = "–" if change is None else f"{100 * change:+.1f} points" if measure != "speech_loss" else f"{change:+.3f}"
     return (
         run.name,

@@ -25,7 +25,7 @@ from voxgraft.evaluating.subjects import Subject, require_output, subject_of
 from voxgraft.evaluating.systems import System, base_system
 from voxgraft.evaluating.verdicts import Point, checklist, kept_word, written
 from voxgraft.evaluating.voices import voices_of
-from voxgraft.files import replacing_folder, write_json, write_text
+from voxgraft.files import replacing_folder, sha256_of, write_json, write_text
 from voxgraft.results import Line, Styled, Table, styled
 from voxgraft.settings import EvaluateSettings
 from voxgraft.tokenizers import open_tokenizer
@@ -159,6 +159,7 @@ def _about(
             "keeps_base": after.keeps_base,
         },
         "base": str(place.files.folder.resolve()),
+        "base_sha256": sha256_of(place.files.checkpoint),
         "listener": {
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),

@@ -20,8 +20,13 @@ from numpy.typing import NDArray
 from recipes.tiny_base.speech import ESPEAK_SPEAKERS, FLITE_SPEAKERS, RATE_HZ, Voices
 from recipes.tiny_base.texts import LANGUAGES, Amounts, Line, Split, plan_lines
 
-__all__ = ["SIZES", "SPEAKERS", "CorpusSpec", "Utterance", "make_corpus"]
+__all__ = ["MAKE_COMMAND", "SIZES", "SPEAKERS", "CorpusSpec", "Utterance", "make_corpus"]
 
+MAKE_COMMAND = (
+    "python -m recipes.tiny_base.gather --out packages && "
+    "python -m recipes.tiny_base.make --out made --packages packages"
+)
+"""What makes all that ships, as the cards say it."""
 SPEAKERS = (*ESPEAK_SPEAKERS, *FLITE_SPEAKERS)
 ESPEAK_SHARES = [(speaker, 1.0) for speaker in ESPEAK_SPEAKERS]
 SHARES = {"en": [*ESPEAK_SHARES, ("slt", 0.7), ("rms", 0.5)], "fr": ESPEAK_SHARES, "am": ESPEAK_SHARES}

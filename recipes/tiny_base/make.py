@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recipes.tiny_base.corpus import CorpusSpec, Utterance, make_corpus
+from recipes.tiny_base.corpus import MAKE_COMMAND, CorpusSpec, Utterance, make_corpus
 from recipes.tiny_base.texts import Split
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ LISTENER_CARD = {
     "what": "a small CTC recogniser of synthetic English, French and Amharic; made by recipes/tiny_base",
     "licence": "Apache-2.0",
     "from": "speech of espeak-ng (phones from it too) and flite; sources of the texts: recipes/tiny_base/README.md",
+    "command": MAKE_COMMAND,
 }
 
 

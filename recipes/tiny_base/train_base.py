@@ -20,6 +20,7 @@ import torch
 from recipes.tiny_base.base_batches import Example, joined, shelves
 from recipes.tiny_base.base_speech import BaseSpeech
 from recipes.tiny_base.base_steps import BaseSettings, Trainer, Validation, told_at_once
+from recipes.tiny_base.corpus import MAKE_COMMAND
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.families.opening import save_model
 from voxgraft.families.tiny.family import CARD_NAME, CHECKPOINT_NAME, CODEC_NAME, TOKENIZER_NAME, Tiny
@@ -80,6 +81,9 @@ def write_card(out: Path, more: Mapping[str, Any]) -> dict[str, Any]:
         "what": "a small speech language model for English and French, with its codec; made by recipes/tiny_base",
         "languages": list(Tiny.languages),
         "licence": "Apache-2.0",
+        "from": "English and French speech of espeak-ng and flite as codes of its codec, which has heard Amharic too; "
+        "sources of the texts: recipes/tiny_base/README.md",
+        "command": MAKE_COMMAND,
         **more,
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in there},
     }

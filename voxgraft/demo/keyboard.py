@@ -134,9 +134,12 @@ class Keyboard:
 
     def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
         """What training has left, against the base; clips that ship as sound are people's recordings here."""
-        recordings = recordings_folder()
-        with self._typed("evaluate", f"--recordings {shlex.quote(str(recordings))}"):
-            return evaluate(EvaluateSettings(subject=self.run.path, recordings=recordings, most=sentences, seed=seed))
+        values = {"recordings": recordings_folder(), "most": sentences, "seed": seed}
+        usual = EvaluateSettings(subject=self.run.path)
+        other = {name: value for name, value in values.items() if value != getattr(usual, name)}
+        flags = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in other.items())
+        with self._typed("evaluate", flags):
+            return evaluate(EvaluateSettings(subject=self.run.path, **other))
 
     def export(self) -> Path:
         """The graft by itself, to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""

@@ -46,11 +46,13 @@ class Told:
     expected: tuple[str, ...]
     """Codes of findings that name it."""
     caught: list[tuple[str, Finding]] = field(default_factory=list)
+    went_through: str = ""
+    """A verb that was to refuse, and did not."""
     evaluated: EvaluateResult | None = None
 
     @property
     def is_caught(self) -> bool:
-        return set(self.expected) <= {item.code for _, item in self.caught}
+        return not self.went_through and set(self.expected) <= {item.code for _, item in self.caught}
 
     def add(self, when: str, findings: Sequence[Finding]) -> None:
         """Alarms; notes only where they name the mistake."""
@@ -62,6 +64,8 @@ class Told:
         missing = [code for code in self.expected if code not in {item.code for _, item in self.caught}]
         if missing:
             return [styled(("not told: ", "bold red"), ", ".join(missing))]
+        if self.went_through:
+            return [styled(("not refused: ", "bold red"), self.went_through)]
         first = next(when for when, item in self.caught if item.code in self.expected)
         return [styled(("caught", "bold green"), f" by {', '.join(self.expected)}: {first}")]
 
@@ -121,6 +125,7 @@ def _no_single_characters(keyboard: Keyboard, settings: DemoSettings, told: Told
     made = _words_only(keyboard.files.tokenizer, keyboard.folder / "words-only.json")
     keyboard.edit({"tokenizer": {"file": str(made.absolute())}})
     result = keyboard.graft()
+    told.went_through = "graft" if result.folder else ""
     told.add("graft refuses", result.proof.findings)
     told.add(BEFORE, keyboard.check().outcome.findings)
 
@@ -201,6 +206,8 @@ def _try_to_train(keyboard: Keyboard, told: Told) -> None:
     except VoxgraftError as error:
         keyboard.say([styled((line, "bold red")) for line in error.finding.lines()[:1]])
         told.caught.append((REFUSED, error.finding))
+    else:
+        told.went_through = "train"
 
 
 def _look_at_what_it_left(keyboard: Keyboard, told: Told, name: str) -> None:

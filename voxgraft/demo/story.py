@@ -5,6 +5,7 @@ The one verb that calls others: it stands in for the person at the keyboard.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from voxgraft.demo.plan import changes
 from voxgraft.demo.telling import caught_table, evaluated_lines, seconds_line, summary
 from voxgraft.errors import FileError
 from voxgraft.evaluate import EvaluateResult
-from voxgraft.files import is_file, is_there, write_text
+from voxgraft.evaluating.verdicts import kept_word
+from voxgraft.files import is_file, is_folder, is_there, write_error, write_text
 from voxgraft.results import Line, styled
 from voxgraft.settings import DemoSettings
 
@@ -28,7 +30,7 @@ _MARK = "made-by-voxgraft-demo"
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """How the story ended. It fails if a promise is not kept, or if a mistake was not told of."""
+    """How the story ended. It fails if a promise is not kept or was not measured, or if a mistake was not told of."""
 
     folder: Path
     seconds: Mapping[str, float]
@@ -42,7 +44,8 @@ class DemoResult:
     def exit_code(self) -> int:
         if self.told is not None:
             return 0 if self.told.is_caught else 1
-        return self.evaluated.exit_code if self.evaluated else 1
+        kept = self.evaluated is not None and kept_word(self.evaluated.evaluation) == "equal"
+        return 0 if kept else 1
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,10 +96,28 @@ def _adapter(keyboard: Keyboard) -> str:
 
 
 def _make_anew(folder: Path) -> None:
-    """An earlier demonstration is replaced; whatever else is there is not touched."""
-    if is_there(folder):
-        if not is_file(folder / _MARK):
-            found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
-            raise FileError("file-exists", found, where=folder, cure=cure)
-        shutil.rmtree(folder)
+    """An earlier demonstration is replaced; whatever else is there is not touched.
+
+    It is moved aside under a name of our own before it is removed: whoever is killed meanwhile leaves no half of one
+    under the old name, and the next call removes the rest.
+    """
+    if folder.is_symlink():
+        found, cure = f"{folder} is a link to {os.readlink(folder)}", "name the folder itself, or another one."
+        raise FileError("file-exists", found, where=folder, cure=cure)
+    aside = folder.absolute().with_name(f".{folder.absolute().name}.replaced-{_MARK}")
+    try:
+        if is_there(folder):
+            if not is_file(folder / _MARK):
+                found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
+                raise FileError("file-exists", found, where=folder, cure=cure)
+            _remove(aside)
+            folder.rename(aside)
+        _remove(aside)
+    except OSError as error:
+        raise write_error(error, folder) from None
     write_text(folder / _MARK, "Made by `voxgraft demo`, which replaces this folder.\n")
+
+
+def _remove(folder: Path) -> None:
+    if is_folder(folder):
+        shutil.rmtree(folder)

@@ -12,6 +12,7 @@ from voxgraft.evaluating.judging import AFTER, BEFORE, SHUFFLED, Evaluation
 from voxgraft.evaluating.marks import CODEC, RECORDINGS
 from voxgraft.evaluating.proofs import Kept
 from voxgraft.evaluating.rates import Score
+from voxgraft.evaluating.verdicts import title_of
 from voxgraft.results import Cell, Line, Table, styled
 
 __all__ = ["caught_table", "evaluated_lines", "seconds_line", "summary"]
@@ -99,9 +100,9 @@ def _parts_of_error(evaluation: Evaluation) -> list[tuple[Cell, ...]]:
             facts.append((f"phone error in {language}{told}", _with_interval(after.score(ERROR + kind))))
     for who, told in OTHERS.items():
         row = evaluation.row(language, who)
-        score = next((row.score(name) for name in (ERROR, "cer") if row and row.score(name).value is not None), None)
-        if score is not None:
-            facts.append((told, _with_interval(score)))
+        name = next((name for name in (ERROR, "cer") if row and row.score(name).value is not None), None)
+        if row is not None and name is not None:
+            facts.append((f"{told}, {title_of(name)}", _with_interval(row.score(name))))
     return facts
 
 

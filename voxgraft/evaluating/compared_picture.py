@@ -58,8 +58,11 @@ class _Box:
         return across and self.bottom < other.top and other.bottom < self.top
 
 
-def picture_of(dots: Sequence[Dot], measure: str) -> Mapping[Format, bytes]:
-    """The picture, in both formats: the same dots give the same bytes. Who lacks a number stands under it, in words."""
+def picture_of(dots: Sequence[Dot], measure: str, differing: Sequence[str] = ()) -> Mapping[Format, bytes]:
+    """The picture, in both formats: the same dots give the same bytes.
+
+    Under it stands in words who lacks a number, and what is not the same in all runs.
+    """
     about = next(one for one in MEASURES if one.name == measure)
     percent = about.form == "percent"
     shown = [dot for dot in dots if dot.error.value is not None and dot.worst is not None]
@@ -75,8 +78,10 @@ def picture_of(dots: Sequence[Dot], measure: str) -> Mapping[Format, bytes]:
         _frame(axes, about.title, percent, [y for _, y in places])
         _legend(axes, shown)
         _label(axes, [dot.name for dot in shown], places)
-        if left_out:
-            figure.text(0.01, 0.012, f"not measured: {', '.join(left_out)}", fontsize=8, color=PALE)
+        notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
+        notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
+        if notes:
+            figure.text(0.01, 0.012, "; ".join(notes), fontsize=8, color=PALE)
         return {"png": _saved(figure, "png"), "svg": _saved(figure, "svg")}
 
 

@@ -45,7 +45,8 @@ class Score:
         if not isinstance(value, dict) or not _is_number(value.get("value")):
             return cls(None, why=str(value.get("why", "")) if isinstance(value, dict) else "")
         low, high = (value.get(name) if _is_number(value.get(name)) else None for name in ("low", "high"))
-        return cls(float(value["value"]), low, high, int(value.get("count") or 0))
+        count: Any = value.get("count")
+        return cls(float(value["value"]), low, high, int(count) if _is_number(count) else 0)
 
 
 @dataclass(frozen=True, slots=True)

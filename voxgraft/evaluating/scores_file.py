@@ -34,6 +34,8 @@ class ReadScores:
     """By language and who."""
     equal: dict[str, bool | None]
     """By base language."""
+    how: dict[str, str]
+    """What must be the same for two evaluations to be measured alike: language, sentences, listener, base."""
 
     def score(self, language: str, who: str, name: str) -> Score:
         return self.scores.get((language, who), {}).get(name, Score(None, why="not in the file"))
@@ -76,13 +78,7 @@ def read_scores(path: Path) -> ReadScores:
     rows, retention = value.get("rows"), value.get("retention")
     if not isinstance(rows, list) or not isinstance(retention, dict):
         raise FileError("scores-format", f"{path.name} has no rows, or says nothing of retention", where=path)
-    scores = {
-        (str(row.get("language")), str(row.get("who"))): {
-            str(name): Score.from_json(score) for name, score in (row.get("scores") or {}).items()
-        }
-        for row in rows
-        if isinstance(row, dict)
-    }
+    scores = dict(_row(row, number, path) for number, row in enumerate(rows, 1))
     kept = retention.get("languages")
     equal = {
         str(name): one.get("equal") if isinstance(one, dict) else None
@@ -90,9 +86,39 @@ def read_scores(path: Path) -> ReadScores:
     }
     language = value.get("language")
     about = value.get("subject")
-    return ReadScores(
-        path, about if isinstance(about, dict) else {}, language if isinstance(language, str) else None, scores, equal
+    if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
+        raise FileError("scores-format", f"{path.name} does not say in words what was judged (subject)", where=path)
+    return ReadScores(path, about, language if isinstance(language, str) else None, scores, equal, _how(value))
+
+
+def _row(row: Any, number: int, path: Path) -> tuple[tuple[str, str], dict[str, Score]]:
+    """One row by language and who; an error where it is none, rather than scores that nobody gave."""
+    scores = row.get("scores") if isinstance(row, dict) else None
+    if not isinstance(scores, dict):
+        raise FileError("scores-format", f"row {number} of {path.name} has no scores by name", where=path)
+    for name, score in scores.items():
+        if not isinstance(score, dict) or not isinstance(score.get("count", 0), int):
+            found = f"row {number} of {path.name} has for {name!r:.60} {score!r:.80}"
+            raise FileError("scores-format", found, expected="a value with a count, or none and why", where=path)
+    return (str(row.get("language")), str(row.get("who"))), {
+        str(name): Score.from_json(score) for name, score in scores.items()
+    }
+
+
+def _how(value: dict[str, Any]) -> dict[str, str]:
+    listener, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
+    sets, digest = sentences if isinstance(sentences, dict) else {}, value.get("base_sha256")
+    told = (
+        f"{language} {one.get('count')} of {str(one.get('sha256'))[:8]}"
+        for language, one in sorted(sets.items())
+        if isinstance(one, dict)
     )
+    return {
+        "language": str(value.get("language")),
+        "sentences": ", ".join(told) or "?",
+        "listener": str(listener.get("name") or "nobody") if isinstance(listener, dict) else "?",
+        "base": f"{base.name} {digest[:8]}" if isinstance(digest, str) else str(base),
+    }
 
 
 def _not_measured(found: Evaluation) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def open_sound(place: Place) -> Sound:
 
 
 def open_voice_ear(base: System, place: Place, voices: Sequence[Voice]) -> VoiceEar:
-    """The base's voice encoder, where a voice is a vector that it hears, and the sound has the voices it was asked for."""
+    """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for."""
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
         return VoiceEar(None, f"voices of {place.family.name} are not told by ear")
@@ -98,6 +98,6 @@ def open_voice_ear(base: System, place: Place, voices: Sequence[Voice]) -> Voice
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE in voice.clip.voice for voice in voices)
     if encoder.reference_rate is not None and not sounding:
-        why = "held-out clips lend their voice without its sound, and the base's own is heard instead (--voices FILE.wav)"
+        why = "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
         return VoiceEar(None, why)
     return VoiceEar(encoder)

@@ -14,7 +14,7 @@ import torch
 from voxgraft.bases import base_family, base_folder
 from voxgraft.config import read_settings, settings_from
 from voxgraft.course import HALF, chosen_device
-from voxgraft.errors import ConfigError, FileError
+from voxgraft.errors import ConfigError, FileError, GraftError
 from voxgraft.evaluating.held_out import NO_RUN, HeldOut, open_held_out
 from voxgraft.evaluating.overlap import TrainingTexts, training_texts
 from voxgraft.evaluating.systems import Place, System, grafted, merged, of_step, other_checkpoint
@@ -89,13 +89,14 @@ def _of_run(run: RunFolder, settings: EvaluateSettings) -> Subject:
 
 
 def left_by(run: RunFolder, journal: list[dict[str, object]]) -> JudgedPart:
-    """What the last training of a run has left: its own mode says where."""
+    """What the last training of a run has left: its own mode says where. Nothing else stands in for it."""
     mode = next((entry.get("mode") for entry in reversed(journal) if entry["kind"] == "start"), None)
-    if mode == "merged" and is_folder(run.path / MERGED_NAME):
-        return "merged"
-    if mode == "as-in-the-seeds" and is_folder(run.path / SEEDS_NAME):
-        return "as-in-the-seeds"
-    return "graft"
+    which: JudgedPart = "merged" if mode == "merged" else "as-in-the-seeds" if mode == "as-in-the-seeds" else "graft"
+    name = {"merged": MERGED_NAME, "as-in-the-seeds": SEEDS_NAME}.get(which)
+    if name is not None and not is_folder(run.path / name):
+        found = f"the last training was {which}, and there is no {name}/ in the run"
+        raise GraftError("merged-missing", found, expected=f"{name}/, or --which graft", where=run.path)
+    return which
 
 
 def _place(base: Path | None, settings: EvaluateSettings, where: Path, name: str | None = None) -> Place:

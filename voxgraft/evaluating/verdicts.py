@@ -5,6 +5,7 @@ A point that was not measured is neither ticked nor crossed, and says why.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ from voxgraft.evaluating.scoring import MEASURES, Row
 from voxgraft.evaluating.systems import System
 from voxgraft.training.state_word import Thresholds
 
-__all__ = ["Point", "checklist", "kept_word", "main_error", "title_of", "worst_change", "written"]
+__all__ = ["Changes", "Point", "changes_of", "checklist", "kept_word", "main_error", "title_of", "written"]
 
 Answer = Literal["yes", "no", "unknown"]
 NEAR_MARK = 0.03
@@ -71,17 +72,40 @@ def kept_word(found: Evaluation) -> str:
     return "equal" if all(answers) else "not equal"
 
 
-def worst_change(found: Evaluation, name: str) -> tuple[str, float] | None:
-    """The base language whose score rose most, and by how much; one that is proven equal has not changed at all."""
-    changes = {}
-    for kept in found.kept:
-        before, after = found.row(kept.language, BEFORE), found.row(kept.language, AFTER)
-        old, new = (row.score(name).value if row else None for row in (before, after))
-        if kept.equal:
-            changes[kept.language] = 0.0
-        elif old is not None and new is not None:
-            changes[kept.language] = new - old
-    return max(changes.items(), key=lambda item: item[1]) if changes else None
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """By how much base languages' scores rose. One that is proven equal has not changed at all."""
+
+    rises: dict[str, float]
+    missing: tuple[str, ...]
+    """Languages that are not proven equal and have no score."""
+
+    @classmethod
+    def of(cls, equal: Mapping[str, bool | None], score: Callable[[str, str], float | None]) -> Changes:
+        """`equal` by language; `score` of a language, before or after."""
+        rises: dict[str, float] = {}
+        for language, same in equal.items():
+            old, new = score(language, BEFORE), score(language, AFTER)
+            if same:
+                rises[language] = 0.0
+            elif old is not None and new is not None:
+                rises[language] = new - old
+        return cls(rises, tuple(name for name in equal if name not in rises))
+
+    @property
+    def worst(self) -> tuple[str, float] | None:
+        """The language that has lost most of those that were measured, and how much."""
+        return max(self.rises.items(), key=lambda item: item[1]) if self.rises else None
+
+
+def changes_of(found: Evaluation, name: str) -> Changes:
+    """What base languages have lost by one score."""
+
+    def score(language: str, who: str) -> float | None:
+        row = found.row(language, who)
+        return row.score(name).value if row else None
+
+    return Changes.of({kept.language: kept.equal for kept in found.kept}, score)
 
 
 def checklist(found: Evaluation, after: System) -> list[Point]:
@@ -118,17 +142,20 @@ def _old_languages(found: Evaluation, after: System) -> Point:
     if word == "not measured":
         return Point("old-languages", question, "unknown", "no base language was spoken")
     name = main_error(found) or "speech_loss"
-    worst = worst_change(found, name)
+    changes = changes_of(found, name)
     if after.keeps_base:
         largest = max(kept.largest_difference or 0.0 for kept in found.kept)
         return Point("old-languages", question, "no", f"speech logits differ by up to {largest:.3g}")
-    if worst is None:
+    if changes.worst is None:
         return Point(
             "old-languages", question, "unknown", "logits differ, and by how much speech suffers was not heard"
         )
-    language, rise = worst
+    language, rise = changes.worst
     told = f"{title_of(name)} of {language} has changed by {_points(name, rise)}"
-    return Point("old-languages", question, "yes" if rise <= MOST_RISE else "no", told)
+    if changes.missing:
+        told += f"; not measured: {', '.join(changes.missing)}"
+    answer: Answer = "no" if rise > MOST_RISE else "unknown" if changes.missing else "yes"
+    return Point("old-languages", question, answer, told)
 
 
 def _speaks(found: Evaluation, now: Row) -> Point:

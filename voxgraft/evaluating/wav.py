@@ -17,6 +17,8 @@ __all__ = ["read_wav", "wav_bytes"]
 Samples = NDArray[np.float32]
 MAX_BYTES = 1 << 30
 PEAK = 32767
+WIDTHS = (1, 2, 3, 4)
+"""Bytes of a sample."""
 
 
 def wav_bytes(samples: Samples, rate: int) -> bytes:
@@ -44,6 +46,10 @@ def read_wav(path: Path) -> tuple[Samples, int]:
         raise FileError("wav-form", f"{path.name}: {error}", expected=expected, where=path) from None
     except OSError as error:
         raise FileError("file-unreadable", f"{path.name}: {error.strerror}", where=path) from None
+    if width not in WIDTHS or rate < 1 or channels < 1:
+        found = f"{path.name} has {8 * width} bits, {channels:,} channels and {rate:,} samples a second"
+        expected = f"{', '.join(str(8 * one) for one in WIDTHS)} bits, and at least one of the others"
+        raise FileError("wav-form", found, expected=expected, where=path)
     usable = len(data) - len(data) % (width * channels)
     samples = _floats(data[:usable], width).reshape(-1, channels).mean(1)
     return samples.astype(np.float32), rate
