@@ -22,6 +22,7 @@ from tests.evaluating_parts import evaluated
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
 from tests.whole_runs import error_of
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run as run_cli
 from voxgraft.companions.places import PLACES_VARIABLE, found_environment
@@ -29,7 +30,6 @@ from voxgraft.companions.process import Companion
 from voxgraft.corpus.sets import open_set
 from voxgraft.evaluating.sound import open_voice_ear
 from voxgraft.evaluating.systems import Place, base_system
-from voxgraft.evaluating.wav import wav_bytes
 from voxgraft.families import family
 from voxgraft.families.chatterbox.conditions import read_built_in
 from voxgraft.families.chatterbox.vocoder import S3GenVocoder

@@ -116,7 +116,7 @@ def test_without_a_base_it_says_what_it_needs(ground: Ground, tmp_path: Path) ->
         diagnose(DiagnoseSettings(checkpoint=ground.write(tmp_path, ground.grown()), report=False))
 
 
-def merged_run(run: Path, ground_base: BaseFiles, *, past_bound: dict[str, float]) -> Path:
+def merged_run(run: Path, ground_base: BaseFiles, *, english: float) -> Path:
     """A run with what merged training leaves: one checkpoint whose body moved, and a card with measured losses."""
     folder = run / "merged"
     folder.mkdir()
@@ -125,15 +125,16 @@ def merged_run(run: Path, ground_base: BaseFiles, *, past_bound: dict[str, float
     for name, rows in graft.rows.items():
         state[name] = torch.cat([state[name], torch.from_numpy(rows)])
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / ground_base.checkpoint.name)
-    point = {"share": 0.5, "speech_losses": {"am": 3.0, "en": 2.0}, "past_bound": past_bound}
-    card = {"checkpoint": ground_base.checkpoint.name, "share": 0.5, "points": [point], "label": ""}
+    point = {"share": 0.5, "speech_losses": {"am": 3.0, "en": english}, "past_bound": {}}
+    before = {"language": "am", "speech_losses_before": {"am": 6.0, "en": 2.0}}
+    card = {"checkpoint": ground_base.checkpoint.name, "share": 0.5, "points": [point], "label": "", **before}
     (folder / "merged.json").write_text(json.dumps(card), encoding="utf-8")
     return folder / ground_base.checkpoint.name
 
 
 def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_once: MadeOnce, tmp_path: Path) -> None:
     run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
-    checkpoint = merged_run(run.path, run.files, past_bound={})
+    checkpoint = merged_run(run.path, run.files, english=2.05)
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME", found.verdict
     assert found.distance == pytest.approx(0.08, rel=1e-2)
@@ -142,9 +143,11 @@ def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_onc
     assert "measured" in alone.verdict.reason
 
 
-def test_a_merged_run_past_its_bound_is_repaired(made_once: MadeOnce, tmp_path: Path) -> None:
+def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound_was(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
     run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
-    checkpoint = merged_run(run.path, run.files, past_bound={"en": 0.2})
+    checkpoint = merged_run(run.path, run.files, english=4.0)
     found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
     assert found.verdict.word == "REPAIR"
     assert "--body 0.37" in found.verdict.commands[0]

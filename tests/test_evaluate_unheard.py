@@ -14,8 +14,8 @@ from tests.evaluating_parts import evaluated, parrot, settings_of
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
 from voxgraft import progress
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.evaluate import EvaluateResult, evaluate
-from voxgraft.evaluating.wav import wav_bytes
 from voxgraft.results import Table
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tests.evaluating_parts import RATE, Tones, codes_of, parrot, tone_listener, tones
 from voxgraft.audio.resample import resampled
+from voxgraft.audio.wav import read_wav, wav_bytes
 from voxgraft.audio.waves import Wave
 from voxgraft.demo.data import recordings_folder
 from voxgraft.errors import VoxgraftError
@@ -26,7 +27,6 @@ from voxgraft.evaluating.scoring import Pace, likeness_of, pace_of_speech, stops
 from voxgraft.evaluating.sentences import Sentence
 from voxgraft.evaluating.sound import Sound, VoiceEar
 from voxgraft.evaluating.speaking import Said
-from voxgraft.evaluating.wav import read_wav, wav_bytes
 from voxgraft.families.encoding import Clip, ClipEncoder
 from voxgraft.listening import Heard
 from voxgraft.listening.command import Command

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
-from voxgraft.errors import VoxgraftError
+from voxgraft.audio.wav import read_wav
+from voxgraft.errors import CompanionError, VoxgraftError
 from voxgraft.families import family, family_names
+from voxgraft.families.encoding import Clip
+from voxgraft.families.sounding import Vocoder
 from voxgraft.journal import without_clock
 from voxgraft.sample_texts import sentences_of
 from voxgraft.spelling import Spelling
@@ -150,3 +156,41 @@ def test_a_sentence_that_cannot_be_used_is_refused(spelling: Spelling, asked: st
     with pytest.raises(VoxgraftError) as caught:
         sentences_of(spelling, (asked,), (), 0)
     assert caught.value.code == "sample-text"
+
+
+class Broken(Vocoder):
+    """A waveform end that fails when it is asked, as a companion that was killed does."""
+
+    sample_rate = 16_000
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+        self.asked += 1
+        raise CompanionError("companion-died", "it is gone")
+
+
+class Beeps(Vocoder):
+    sample_rate = 16_000
+
+    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+        assert len(voices) == len(codes)
+        return [np.full(640 * len(some), 0.25, dtype=np.float32) for some in codes]
+
+
+def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce, tmp_path: Path) -> None:
+    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
+    told = Sampler(loop, [OLD], Beeps())(0)
+    samples, rate = read_wav(loop.run_folder.path / told["folder"] / "en.wav")
+    assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
+    assert told["silent_because"] == ""
+
+
+def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(made_once: MadeOnce, tmp_path: Path) -> None:
+    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
+    broken = Broken()
+    sampler = Sampler(loop, [OLD], broken)
+    assert [sampler(step)["silent_because"] for step in (0, 8)] == ["it is gone", "it is gone"]
+    assert broken.asked == 1
+    assert not list(loop.run_folder.path.rglob("*.wav"))

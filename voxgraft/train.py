@@ -276,7 +276,9 @@ def _sentences(course: Course, settings: TrainVerbSettings) -> list[Sentence]:
 def _watch(course: Course, loop: Loop, sentences: Sequence[Sentence]) -> Watch:
     """What looks whether the model learns, and speaks some sentences on the way."""
     if sentences:
-        loop.samplers.append(Sampler(loop, sentences))
+        sounds = loop.first and course.settings.train.sample_sound
+        vocoder = course.family.vocoder(course.files, course.device) if sounds else None
+        loop.samplers.append(Sampler(loop, sentences, vocoder))
     pieces, stepper = course.graft.tokenizer.pieces, loop.stepper
     rows = RowWatch(stepper.trained, stepper.optimizer, course.stream, course.train, lambda at: str(pieces[at]))
     return Watch(loop, rows)

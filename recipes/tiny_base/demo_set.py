@@ -23,8 +23,8 @@ from safetensors.numpy import save
 from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS, MIN_SECONDS, SIZES
 from recipes.tiny_base.speech import ESPEAK_SPEAKERS, RATE_HZ, Voices
 from recipes.tiny_base.texts import FOLDED, LANGUAGES, Line, Split, plan_lines
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.demo.data import CODEC_NOTE, CODES_NAME, COLUMNS, RECORDINGS_NAME, SILENCE_NOTE, TABLE_NAME
-from voxgraft.evaluating.wav import wav_bytes
 from voxgraft.families.tiny.encoder import TinyEncoder
 
 DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "data"

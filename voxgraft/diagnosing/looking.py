@@ -15,7 +15,7 @@ from voxgraft.checkpoints.flat import flat_values
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.diagnosing.layers import Layer, layers_of
-from voxgraft.diagnosing.merged_card import is_measured
+from voxgraft.diagnosing.merged_card import keeps_old_languages
 from voxgraft.diagnosing.rows import RowTable, row_tables
 from voxgraft.diagnosing.verdict import Case, Verdict, verdict_of
 from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError, finding
@@ -105,7 +105,7 @@ def look(settings: DiagnoseSettings) -> Diagnosis:
     with opened(_check_settings(settings, base)) as subject:
         require_grounds(subject)
         _read_built_in_texts(subject)
-        kept = True if subject.checkpoint is not None and is_measured(subject.checkpoint.path) else None
+        kept = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
         case = Case(settings.checkpoint, settings.base, settings.tokenizer, language=settings.language, kept=kept)
         return examined(subject, case)
 

@@ -1,4 +1,4 @@
-"""The card that merged training leaves beside its checkpoint: were old languages measured, and within their bound?"""
+"""The card that merged training leaves beside its checkpoint: were old languages measured, and are they still there?"""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from voxgraft.errors import VoxgraftError
 from voxgraft.files import is_file, read_json
 
-__all__ = ["card_beside", "is_measured"]
+__all__ = ["card_beside", "keeps_old_languages"]
 
 CARD_NAME = "merged.json"
+MOST_RISE = 0.05
+"""Of a held-out speech loss; what merged training is held to by default."""
 
 
 def card_beside(checkpoint: Path) -> dict[str, Any] | None:
@@ -27,13 +29,21 @@ def card_beside(checkpoint: Path) -> dict[str, Any] | None:
     return card if named else None
 
 
-def is_measured(checkpoint: Path) -> bool:
-    """Whether held-out losses of old languages stand behind this very checkpoint, all of them within their bound."""
+def keeps_old_languages(checkpoint: Path) -> bool | None:
+    """What held-out losses say of old languages in this very checkpoint; None where none stand behind it.
+
+    Judged by the losses themselves: the bound of a run is its user's, and may be as loose as they like.
+    """
     card = card_beside(checkpoint)
     if card is None or card["checkpoint"] != checkpoint.name or card.get("label"):
-        return False
-    points = card.get("points")
+        return None
+    points, before = card.get("points"), card.get("speech_losses_before")
     listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
-    own = [one for one in listed if one.get("share") == card.get("share")]
-    measured = [one for one in own if isinstance(one.get("speech_losses"), dict) and len(one["speech_losses"]) > 1]
-    return bool(measured) and not any(one.get("past_bound") for one in measured)
+    own = next((one for one in listed if one.get("share") == card.get("share")), {})
+    now = own.get("speech_losses")
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return None
+    old = {name: (before[name], loss) for name, loss in now.items() if name in before and name != card.get("language")}
+    if not old or not all(isinstance(loss, int | float) for pair in old.values() for loss in pair):
+        return None
+    return all(loss <= first * (1 + MOST_RISE) for first, loss in old.values())

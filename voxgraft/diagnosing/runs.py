@@ -13,7 +13,7 @@ from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.codes import CATALOGUE
 from voxgraft.config import read_settings, settings_from
 from voxgraft.diagnosing.looking import NAMES, Diagnosis, examined, require_grounds
-from voxgraft.diagnosing.merged_card import card_beside, is_measured
+from voxgraft.diagnosing.merged_card import card_beside, keeps_old_languages
 from voxgraft.diagnosing.verdict import Case
 from voxgraft.errors import Finding, VoxgraftError, finding
 from voxgraft.files import is_file
@@ -53,8 +53,8 @@ def look_at_run(settings: DiagnoseSettings) -> Diagnosis:
     with opened(CheckSettings(**values, run=run.path, checkpoint=checkpoint)) as subject:
         if subject.base_checkpoint is None:
             require_grounds(subject)
-        steps, kept = whole if folders else None, is_measured(checkpoint) if checkpoint else None
-        case = Case(run.path, base, None, run=run.path, steps=steps, language=own.language, kept=kept or None)
+        steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
+        case = Case(run.path, base, None, run=run.path, steps=steps, language=own.language, kept=kept)
         found = examined(subject, case, [*(damaged_finding(*item) for item in damaged.items()), *told])
     return replace(found, what=_what(found, folders, whole, history))
 

@@ -197,7 +197,7 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     if "tensor-not-finite" in told:
         faults.setdefault("rows", "text rows are not finite")
     if case.distance and (case.kept is False or (case.kept is None and case.distance >= MOVED)):
-        lost = "and old languages were heard to be lost" if case.kept is False else "far enough to lose old languages"
+        lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
         faults["body"] = f"the body moved by {case.distance:.1%} of its length, {lost}"
     if not faults:
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.corpus import chance
 from voxgraft.evaluating.hearing import Ear, errors_of, sentence_error
 from voxgraft.evaluating.held_out import HeldOut, losses_of, pace_of
@@ -21,7 +22,6 @@ from voxgraft.evaluating.sentences import Sentence, SentenceSet
 from voxgraft.evaluating.sound import Sound, VoiceEar
 from voxgraft.evaluating.speaking import Said, say
 from voxgraft.evaluating.systems import System
-from voxgraft.evaluating.wav import wav_bytes
 from voxgraft.listening import Heard
 from voxgraft.training.replay import Voice
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.wav import read_wav
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.errors import FileError
 from voxgraft.evaluating.hearing import Ear, errors_of
 from voxgraft.evaluating.scoring import Row
 from voxgraft.evaluating.sentences import Sentence, SentenceSet
 from voxgraft.evaluating.sound import Sound
-from voxgraft.evaluating.wav import read_wav
 from voxgraft.families.encoding import Clip
 from voxgraft.files import existing_folder, is_file, read_text
 from voxgraft.listening import Heard

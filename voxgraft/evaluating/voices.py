@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from voxgraft.audio.wav import read_wav
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.errors import FileError
 from voxgraft.evaluating.systems import System
-from voxgraft.evaluating.wav import read_wav
 from voxgraft.families.base import BaseFiles, voice_unknown
 from voxgraft.families.encoding import recording_clip
 from voxgraft.files import is_file

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from voxgraft.audio.wav import read_wav
 from voxgraft.corpus.npy import read_npy
 from voxgraft.errors import FileError
-from voxgraft.evaluating.wav import read_wav
 from voxgraft.families.base import Manner, voice_unknown
 from voxgraft.families.encoding import Clip, ClipEncoder, recording_clip
 from voxgraft.files import is_file

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.errors import ConfigError
-from voxgraft.evaluating.wav import wav_bytes
 from voxgraft.families.base import Family
 from voxgraft.families.sounding import Vocoder
 from voxgraft.files import replacing, require_free, write_json

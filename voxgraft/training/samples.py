@@ -1,8 +1,8 @@
-"""Speech of a few fixed sentences on the way, as codes: how the new language comes on, and that old ones stay.
+"""Speech of a few fixed sentences on the way: how the new language comes on, and that old ones stay.
 
 One file a sentence and round, `samples/step-000500/am.json`, which holds all that a waveform end needs to make sound of
-it: the codes, their rate, and whose voice it is. This module makes no sound itself and draws nothing from torch's or
-NumPy's own generators, so that training goes on as if nobody had spoken.
+it: the codes, their rate, and whose voice it is; where there is such an end, `am.wav` beside it. Nothing is drawn from
+torch's or NumPy's own generators, so that training goes on as if nobody had spoken.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.corpus import chance
+from voxgraft.errors import VoxgraftError
 from voxgraft.families.encoding import Clip
 from voxgraft.families.generate import Prompt, Spoken, generate
-from voxgraft.files import is_file, read_json, write_text
+from voxgraft.families.sounding import Vocoder
+from voxgraft.files import is_file, read_json, replacing, write_text
 from voxgraft.run import RunFolder, step_name
 from voxgraft.training.loop import Loop
 from voxgraft.training.validation import Validation
@@ -48,17 +51,37 @@ class Sentence:
 class Sampler:
     """Speaks the sentences of a training; a `Loop` calls it. The voice is a held-out one, fixed by the seed."""
 
-    def __init__(self, loop: Loop, sentences: Sequence[Sentence]) -> None:
+    def __init__(self, loop: Loop, sentences: Sequence[Sentence], vocoder: Vocoder | None = None) -> None:
         self._run, self._sentences, self._stepper = loop.run_folder, tuple(sentences), loop.stepper
         held_out = next(iter(loop.validations.values()))
         self._voice_name, voice = _voice(held_out, loop.stepper.options.seed)
         self._condition = loop.stepper.examples.family.condition(voice)
+        self._voice, self._vocoder = voice, vocoder
+        self._silent_because = vocoder.why_not(voice) if vocoder else ""
 
     def __call__(self, step: int) -> dict[str, Any]:
         """Speak all, write their files, and give what the journal says of them."""
         folder = _folder(self._run, step)
-        spoken = [self._told(sentence, self._spoken(sentence), step) for sentence in self._sentences]
-        return {"folder": folder.relative_to(self._run.path).as_posix(), "spoken": spoken}
+        heard = [(sentence, self._spoken(sentence)) for sentence in self._sentences]
+        spoken = [self._told(sentence, said, step) for sentence, said in heard]
+        told = {"folder": folder.relative_to(self._run.path).as_posix(), "spoken": spoken}
+        if self._vocoder is not None:
+            self._sound(self._vocoder, folder, heard)
+            told["silent_because"] = self._silent_because
+        return told
+
+    def _sound(self, vocoder: Vocoder, folder: Path, heard: Sequence[tuple[Sentence, Spoken]]) -> None:
+        """Sound beside the codes. A waveform end that fails is told of and asked no more: training goes on."""
+        if self._silent_because:
+            return
+        try:
+            waves = vocoder.sound([said.codes for _, said in heard], [self._voice] * len(heard))
+        except VoxgraftError as error:
+            self._silent_because = error.finding.found
+            return
+        for (sentence, _), wave in zip(heard, waves, strict=True):
+            with replacing(folder / f"{sentence.name}.wav", overwrite=True) as stream:
+                stream.write(wav_bytes(wave, vocoder.sample_rate))
 
     def _spoken(self, sentence: Sentence) -> Spoken:
         model, family = self._stepper.trained.model, self._stepper.examples.family
