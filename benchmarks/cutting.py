@@ -3,7 +3,8 @@
     python -m benchmarks.cutting --films 4 --sentences 120
 
 For each edge of a clip: how far it is from the edge of the speech; how many sentences lost sound; how much of a
-neighbour is in a clip; which sentences are in two clips.
+neighbour is in a clip; which sentences are in two clips. Where captions do not go by sentences: whether the texts of
+clips are those of their sound.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.made_film import RATE_HZ, Film, make_film
+from benchmarks.made_talk import Pairing, make_talk, pairing
 from voxgraft.importing.cleaning import clean_cues
 from voxgraft.importing.cutting import Cut, cut_cues
 from voxgraft.importing.edges import CutOptions
@@ -120,6 +122,14 @@ def main() -> None:
         print(bare.row(f"{kind}, no margins"))
         print(plain.row(f"{kind}, cue times"))
         print(f"  rejected by import: {dict(ours.rejected)}")
+    for full_lines in (False, True):
+        found = Pairing()
+        for number in range(asked.films):
+            talk = make_talk(asked.sentences, asked.seed + number, full_lines=full_lines)
+            pairing(talk, cuts_of(talk, margins), found)
+        kind = "captions that end inside sentences" if full_lines else "captions of several sentences"
+        print(f"{kind}: {found.right} clips right, {found.wrong} with a wrong text, {found.num_rejected} rejected")
+        print(f"  rejected by import: {dict(found.rejected)}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from tests.damaged_checkpoints import (
     without_letters,
 )
 
+SPEECH_HEAD = {T3: "speech_head.weight", INDEX: "mel_head.weight"}
 Made = dict[str, Any]
 Maker = Callable[[Ground, Path], Made]
 """Gives the settings of `diagnose` beside the base: at least `checkpoint`."""
@@ -125,6 +126,60 @@ def _body_not_finite(ground: Ground, folder: Path) -> Made:
     return _with(ground, ground.write(folder, state))
 
 
+def _other_form(ground: Ground, folder: Path) -> Made:
+    """One matrix of the body for a model of another width, one of whole numbers."""
+    state = ground.grown()
+    first, second = [name for name in state if name not in ground.tables and state[name].dim() == 2][:2]
+    state[first] = torch.randn(3, 5)
+    state[second] = (state[second] * 1000).to(torch.int32)
+    return _with(ground, ground.write(folder, state))
+
+
+def _all_other_forms(ground: Ground, folder: Path) -> Made:
+    state = ground.grown()
+    for name in [name for name in state if name not in ground.tables and state[name].dim()]:
+        state[name] = torch.randn(*(size + 1 for size in state[name].shape))
+    return _with(ground, ground.write(folder, state))
+
+
+def _all_whole_numbers(ground: Ground, folder: Path) -> Made:
+    body = {name: tensor for name, tensor in ground.grown().items() if name not in ground.tables}
+    state = {**ground.grown(), **{name: tensor.to(torch.int32) for name, tensor in body.items()}}
+    return _with(ground, ground.write(folder, state))
+
+
+def _emptied(ground: Ground, folder: Path) -> Made:
+    state = ground.grown()
+    state[SPEECH_HEAD[ground.name]] *= 0
+    return _with(ground, ground.write(folder, state))
+
+
+def _no_head(ground: Ground, folder: Path) -> Made:
+    state = {name: tensor for name, tensor in ground.grown().items() if name not in ground.tables[1:]}
+    return _with(ground, ground.write(folder, state))
+
+
+def _new_row_not_finite(ground: Ground, folder: Path) -> Made:
+    state = ground.grown()
+    state[ground.tables[0]][ground.pieces + 3] = float("nan")
+    return _with(ground, ground.write(folder, state))
+
+
+def _new_rows_not_finite(ground: Ground, folder: Path) -> Made:
+    state = ground.grown()
+    state[ground.tables[0]][ground.pieces : ground.pieces + NEW_PIECES] = float("nan")
+    return _with(ground, ground.write(folder, state))
+
+
+def _new_rows_empty(count: int) -> Maker:
+    def make(ground: Ground, folder: Path) -> Made:
+        state = ground.grown()
+        state[ground.tables[0]][ground.pieces + 2 : ground.pieces + 2 + count] = 0
+        return _with(ground, ground.write(folder, state))
+
+    return make
+
+
 def _body_missing(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     for name in [name for name in state if name not in ground.tables][:3]:
@@ -198,6 +253,11 @@ def _other_moments(ground: Ground, folder: Path) -> Made:
     return _with(ground, ground.write(folder, state, optimizer=kept, step=2))
 
 
+def _prefixed(ground: Ground, folder: Path) -> Made:
+    prefix = "module." if ground.name == T3 else "module._orig_mod."
+    return _with(ground, ground.write(folder, {prefix + name: tensor for name, tensor in ground.grown().items()}))
+
+
 def _stand_in(ground: Ground, folder: Path) -> Made:
     return {"checkpoint": stand_in(state_of(ground.base), folder)}
 
@@ -241,6 +301,26 @@ DAMAGED = [
     Damage("another body", T3, _body(0.5), FRESH, ("body-changed",), "the body is another"),
     Damage("body not finite", INDEX, _body_not_finite, FRESH, ("body-not-finite",), "blew up"),
     Damage("body not whole", INDEX, _body_missing, "REPAIR", ("body-missing",), "not in the file"),
+    *(
+        case
+        for family in (T3, INDEX)
+        for case in (
+            Damage("tensors of another form", family, _other_form, "REPAIR", ("body-form",), "another form"),
+            Damage("body of another form", family, _all_other_forms, FRESH, ("body-form",), "the body is another"),
+            Damage("body of whole numbers", family, _all_whole_numbers, FRESH, ("body-form",), "the body is another"),
+            Damage("speech head emptied", family, _emptied, "REPAIR", ("body-lost",), "nothing left of the base's"),
+            Damage("head not there", family, _no_head, "REPAIR", ("head-missing",), "the head for text is not"),
+            Damage("a new row not finite", family, _new_row_not_finite, "REPAIR", ("tensor-not-finite",), "not finite"),
+            Damage("new rows not finite", family, _new_rows_not_finite, FRESH, ("tensor-not-finite",), "rows are lost"),
+            Damage("a new row still empty", family, _new_rows_empty(1), "RESUME", ("new-rows-zero",), "still empty"),
+            Damage(
+                "new rows still empty", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learnt"
+            ),
+            Damage(
+                "names behind a wrapper's", family, _prefixed, "RESUME", ("checkpoint-prefixed",), "a wrapper's name"
+            ),
+        )
+    ),
     Damage("flat map", T3, _flat_map, FRESH, ("tokenizer-flat-map",), "a flat map in place of a tokenizer"),
     Damage("tokenizer of its own", INDEX, _standalone, FRESH, ("special-ids-moved",), "numbers everything anew"),
     Damage("no single characters", INDEX, _no_letters, FRESH, ("proof-unknown-letters",), "have no piece"),

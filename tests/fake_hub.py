@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+IN_GIT = (".json", ".md", ".yaml")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -26,6 +27,8 @@ class FakeHub:
     """Bytes of the next large file after which the connection is cut, once."""
     broken: int = 0
     """How often it was."""
+    damaged: set[str] = field(default_factory=set)
+    """Files of which one bit is wrong when they are sent, and only then."""
 
     def info(self, repository: str) -> dict[str, Any]:
         files = self.repositories[repository]
@@ -33,8 +36,11 @@ class FakeHub:
             {
                 "rfilename": name,
                 "size": len(data),
-                "blobId": hashlib.sha1(data).hexdigest(),
-                "lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130},
+                "blobId": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+                # As hubs do it: texts lie in git itself, and only the others have a SHA-256.
+                "lfs": None
+                if name.endswith(IN_GIT)
+                else {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130},
             }
             for name, data in files.items()
         ]
@@ -73,7 +79,9 @@ def running(repositories: dict[str, dict[str, bytes]]) -> Iterator[FakeHub]:
                 return self.listing("/".join(words[2:4]), words[4:])
             name = "/".join(words[:2])
             if len(words) > 4 and words[2] == "resolve" and "/".join(words[4:]) in hub.repositories.get(name, {}):
-                return self.file(hub.repositories[name]["/".join(words[4:])], body=body)
+                file = "/".join(words[4:])
+                data = hub.repositories[name][file]
+                return self.file(bytes([data[0] ^ 1]) + data[1:] if file in hub.damaged else data, body=body)
             return self.nothing("EntryNotFound" if name in hub.repositories else "RepoNotFound")
 
         def listing(self, repository: str, rest: list[str]) -> None:

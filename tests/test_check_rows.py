@@ -123,3 +123,23 @@ def test_rows_that_are_not_finite_are_told(index: Grown, tmp_path: Path) -> None
     said = found(result, "tensor-not-finite")
     assert "rows of text_head.weight are not finite, the first is row 5" in said
     assert "rows of text_embedding.weight are not finite, the first is row 1,010" in said
+
+
+def test_a_wrapper_s_name_before_all_others_is_told_and_looked_past(index: Grown, tmp_path: Path) -> None:
+    wrapped = {f"module._orig_mod.{name}": tensor for name, tensor in state_of(index.base).items()}
+    result = checked(base=index.base.folder, checkpoint=saved(tmp_path / "wrapped.pth", wrapped))
+    assert "starts with 'module._orig_mod.'" in found(result, "checkpoint-prefixed")
+    assert "base-rows-same" in codes(result)
+    mixed = {**wrapped, "loss": torch.zeros(1)}
+    assert "checkpoint-prefixed" not in codes(
+        checked(base=index.base.folder, checkpoint=saved(tmp_path / "mixed.pth", mixed))
+    )
+
+
+def test_a_tensor_of_another_form_or_with_nothing_left_in_it_is_told(index: Grown, tmp_path: Path) -> None:
+    state = state_of(index.base)
+    state["mel_head.weight"] = torch.zeros_like(state["mel_head.weight"])
+    state["mel_head.bias"] = state["mel_head.bias"][:-1]
+    result = checked(base=index.base.folder, checkpoint=saved(tmp_path / "odd.pth", state))
+    assert "(mel_head.weight)" in found(result, "body-lost")
+    assert "(mel_head.bias)" in found(result, "body-form")

@@ -32,7 +32,8 @@ def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_p
         "Taken over",
         "as comments",
         "Gone, and why",
-        "does not do this yet",
+        "another command does this",
+        "voxgraft prepare",
         "Not known",
         "voxgraft graft runs/am",
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -322,6 +323,48 @@ def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
     assert "no such option" in told
     assert found_environment("chatterbox") is None
     assert (places / "chatterbox" / "install.log").is_file()
+
+
+@pytest.mark.parametrize("words", [[], ["--environment", sys.prefix], ["--anew"]])
+def test_a_place_where_nothing_can_be_made_is_a_clear_error(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(PLACES_VARIABLE, str(tmp_path / "file" / "x"))
+    assert run_cli(["companion", "chatterbox", *words]) == 2
+    assert "file-unwritable" in capsys.readouterr().err
+
+
+def test_a_broken_card_is_told_with_its_cure_and_the_cure_works(
+    places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (places / "chatterbox").mkdir(parents=True)
+    (places / "chatterbox" / "companion.json").write_text("[")
+    assert run_cli(["companion", "chatterbox"]) == 2
+    told = capsys.readouterr().err
+    assert "companion-broken" in told
+    assert "--anew" in told
+    assert run_cli(["companion", "chatterbox", "--anew", "--python", "/bin/false"]) == 2
+    assert "companion-install" in capsys.readouterr().err  # the card did not stand in the way
+    assert found_environment("chatterbox") is None
+
+
+def test_a_worker_answers_a_program_that_has_more_than_a_thousand_files_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1400:
+        pytest.skip(f"this system lets a program open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1400), hard))
+    held: list[int] = []
+    worker = companion()
+    try:
+        while not held or held[-1] < 1100:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        assert worker.ask("echo", text="ሰላም")["text"] == "ሰላም"
+    finally:
+        worker.close()
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_made_companion_is_shown_with_its_packages(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

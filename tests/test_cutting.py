@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.cutting import Outcome, cuts_of, measure
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
+from benchmarks.made_talk import make_talk, pairing
 from tests.films import film
 from voxgraft.importing.activity import pauses_of, speech_frames, thresholds_of
 from voxgraft.importing.cues import Cue
-from voxgraft.importing.cutting import NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cut_cues
+from voxgraft.importing.cutting import NO_PAUSE, NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cut_cues
 from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.media import Samples
 from voxgraft.importing.tape import Tape, levels_of
@@ -87,6 +88,46 @@ def test_a_long_subtitle_is_parted_where_sentences_and_pauses_agree() -> None:
     cuts = _cut(sound, [Cue(1, 13.8, text)], CutOptions(longest=9.0))
     assert [cut.text for cut in cuts] == ["One sentence here. Two sentence here.", "Six sentence here."]
     assert [len(cut.samples) / RATE for cut in cuts] == pytest.approx([8.65, 4.25], abs=0.1)
+
+
+@pytest.mark.parametrize("full_lines", [False, True], ids=["several sentences each", "ends of lines in sentences"])
+def test_no_text_gets_the_sound_of_another_where_captions_do_not_go_by_sentences(full_lines: bool) -> None:
+    pytest.importorskip("espeakng_loader", reason="NOT TESTED: espeak-ng is absent (pip install espeakng-loader)")
+    talk = make_talk(40, 1, full_lines=full_lines)
+    found = pairing(talk, cuts_of(talk, CutOptions()))
+    assert found.wrong == 0, [cut.text for cut in found.wrong_cuts]
+    assert found.right > sum(found.rejected.values()), found
+
+
+def test_a_pause_inside_a_sentence_is_not_taken_for_its_end() -> None:
+    """Three sentences of six seconds; the longest pause lies in the second, the true ones are short."""
+    sound = _speech(1.0, 6.0, 0.2, 1.5, 0.6, 4.5, 0.2, 6.0, 1.0)
+    cues = [Cue(1, 20, "Aaaa bbbb cccc dddd. Eeee ffff gggg hhhh. Iiii jjjj kkkk llll.")]
+    starts = [cut.start for cut in _cut(sound, cues, CutOptions(longest=9.0))]
+    assert starts == pytest.approx([0.9, 7.1, 13.9], abs=0.03)
+
+
+def test_a_long_subtitle_whose_pauses_leave_a_doubt_is_kept_whole() -> None:
+    """Two pauses near the end of the sentence, each of which could be it."""
+    sound = _speech(1.0, 5.8, 0.3, 0.6, 0.3, 5.8, 1.0)
+    (cut,) = _cut(sound, [Cue(1, 13.8, "One sentence is here. Two sentence is here.")], CutOptions(longest=9.0))
+    assert cut.reasons == (TOO_LONG,)
+
+
+def test_clips_that_begin_or_end_in_speech_are_marked() -> None:
+    cues = [Cue(1, 5, "first one.", speaker="A"), Cue(5, 9, "second one.", speaker="B")]
+    assert [cut.reasons for cut in _cut(_speech(1.0, 8.0, 1.0), cues)] == [(NO_PAUSE,), (NO_PAUSE,)]
+
+
+def test_of_a_parted_subtitle_only_the_parts_at_edges_in_speech_are_marked() -> None:
+    sound = _speech(1.0, 3.0, 0.4, 5.0, 0.4, 5.0, 0.4, 7.0, 1.0)
+    cues = [
+        Cue(1, 4.0, "Before it.", speaker="B"),
+        Cue(4.4, 18.2, "Aaa bbb ccc ddd. Eee fff ggg hhh. Iii jjj.", speaker="A"),
+        Cue(18.2, 22.0, "other words.", speaker="B"),
+    ]
+    before, one, two, after = _cut(sound, cues, CutOptions(longest=11.0))
+    assert (before.reasons, one.reasons, two.reasons, after.reasons) == ((), (), (NO_PAUSE,), (NO_PAUSE,))
 
 
 def test_a_long_subtitle_that_cannot_be_parted_is_kept_whole_and_rejected() -> None:

@@ -12,11 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.dtypes import FLOATS
+from voxgraft.checkpoints.prefixes import without_prefix
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
 from voxgraft.codes import CATALOGUE
 from voxgraft.diagnosing.looking import look
@@ -63,12 +67,14 @@ SAFETENSORS: tuple[Mutate, ...] = (
 
 
 def outcome(ground: Ground, path: Path, output: Path | None) -> str:
-    """The verdict; what is to be repaired is, where there is an output."""
+    """The verdict, which is RESUME for whole models alone; what is to be repaired is, where there is an output."""
     name: Any = ground.name
     found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, family=name, report=False))
     assert found.verdict.word in WORDS
     assert {item.code for item in found.findings} <= CATALOGUE.keys()
     report_html(found, None)
+    if found.verdict.word == "RESUME":
+        require_model(ground, path)
     if found.verdict.word == "REPAIR" and output is not None:
         settings = RepairSettings(checkpoint=path, base=ground.base.folder, output=output, body=0.5)
         try:
@@ -78,6 +84,18 @@ def outcome(ground: Ground, path: Path, output: Path | None) -> str:
         for left in output.parent.glob("new*"):
             left.unlink()
     return found.verdict.word
+
+
+def require_model(ground: Ground, path: Path) -> None:
+    """What is to be gone on with has every tensor of the base, in its form, and nothing in it that is no number."""
+    with open_checkpoint(ground.base.checkpoint) as base, open_checkpoint(path) as opened_file:
+        mutant = without_prefix(opened_file)
+        for name, old in base.tensors.items():
+            new = mutant.tensors[name]
+            assert new.dtype == old.dtype or {new.dtype, old.dtype} <= set(FLOATS), name
+            assert new.shape[1:] == old.shape[1:] if name in ground.tables else new.shape == old.shape, name
+            if new.dtype in FLOATS:
+                assert np.isfinite(mutant.read(name).astype(np.float32)).all(), name
 
 
 def outcomes(ground: Ground, original: Path, mutations: tuple[Mutate, ...], count: int, folder: Path) -> Counter[str]:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tests.check_files import state_of
 from tests.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
 from tests.made_once import MadeOnce
+from tests.whole_runs import WholeRun
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.cli import run as run_command
-from voxgraft.diagnose import JSON_NAME, PICTURE_NAME, REPORT_NAME, DiagnoseResult, diagnose
+from voxgraft.diagnose import JSON_NAME, PICTURE_NAME, REPORT_NAME, DiagnoseResult, diagnose, has_kept
+from voxgraft.diagnosing.looking import look
 from voxgraft.errors import VoxgraftError
 from voxgraft.families.base import BaseFiles
+from voxgraft.files import sha256_of
 from voxgraft.graft_folder import open_graft
+from voxgraft.journal import Journal
+from voxgraft.merged_folder import FORMAT
 
 pytestmark = pytest.mark.usefixtures("kept_proofs")
 
@@ -127,9 +133,16 @@ def merged_run(run: Path, ground_base: BaseFiles, *, english: float) -> Path:
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / ground_base.checkpoint.name)
     point = {"share": 0.5, "speech_losses": {"am": 3.0, "en": english}, "past_bound": {}}
     before = {"language": "am", "speech_losses_before": {"am": 6.0, "en": 2.0}}
-    card = {"checkpoint": ground_base.checkpoint.name, "share": 0.5, "points": [point], "label": "", **before}
+    written = folder / ground_base.checkpoint.name
+    card: dict[str, Any] = {
+        "format": FORMAT,
+        "checkpoint": written.name,
+        "checkpoint_sha256": sha256_of(written),
+        "label": "",
+    }
+    card |= {"share": 0.5, "points": [point], **before}
     (folder / "merged.json").write_text(json.dumps(card), encoding="utf-8")
-    return folder / ground_base.checkpoint.name
+    return written
 
 
 def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_once: MadeOnce, tmp_path: Path) -> None:
@@ -151,3 +164,75 @@ def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound
     found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
     assert found.verdict.word == "REPAIR"
     assert "--body 0.37" in found.verdict.commands[0]
+
+
+def test_losses_that_were_measured_on_another_file_count_for_nothing(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    checkpoint = merged_run(run.path, run.files, english=2.0)
+    state = load_file(checkpoint)
+    save_file({name: tensor * 1.001 for name, tensor in state.items()}, checkpoint)
+    found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
+    assert found.verdict.word == "REPAIR", found.verdict
+
+
+def test_a_run_with_a_broken_part_is_never_resumed(made_once: MadeOnce, tmp_path: Path) -> None:
+    def damage(run: WholeRun, part: str) -> None:
+        if part == "rows":
+            (run.folder.graft / "rows.safetensors").unlink()
+        elif part == "card":
+            run.folder.card.write_text("{", encoding="utf-8")
+        elif part == "journal":
+            run.folder.journal.write_text("not a line\n", encoding="utf-8")
+        elif part == "data":
+            shutil.rmtree(run.folder.data)
+        else:
+            with Journal(run.folder.journal) as journal:
+                journal.write("finding", 9, code="loss-not-finite", found="the loss is nan", level="error", where="x")
+
+    for part in ("rows", "card", "journal", "data", "loss"):
+        run = made_once.trained_run("chatterbox").copied(tmp_path / part)
+        damage(run, part)
+        found = of_run(run.path)
+        assert found.found.verdict.word != "RESUME", (part, found.found.verdict)
+        assert found.found.verdict.commands
+        assert found.exit_code == 1
+
+
+def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(made_once: MadeOnce, tmp_path: Path) -> None:
+    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    with Journal(run.folder.journal) as journal:
+        journal.write("finding", 1, code="loss-not-finite", found="the loss is nan", level="error", where="x")
+    verdict = of_run(run.path).found.verdict
+    assert verdict.word == "RESUME"
+    assert "nothing is wrong" not in verdict.sentence
+    assert "loss-not-finite" in verdict.reason
+
+
+def test_a_run_that_was_never_trained_and_has_no_data_is_told_what_comes_first(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.whole_run("chatterbox").copied(tmp_path / "run")
+    shutil.rmtree(run.folder.data)
+    verdict = of_run(run.path).found.verdict
+    assert verdict.word == "RESUME"
+    assert "its data is still to come" in verdict.sentence
+    assert "voxgraft prepare" in verdict.commands[0]
+
+
+def test_a_path_that_is_not_there_gets_no_verdict(
+    ground: Ground, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["diagnose", str(tmp_path / "nothere.pth"), "--base", str(ground.base.folder), "--no-report"]
+    assert run_command(words) == 2
+    assert "file-missing" in capsys.readouterr().err
+
+
+def test_where_no_base_was_heard_ears_say_nothing_of_old_languages(ground: Ground, tmp_path: Path) -> None:
+    path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.1))
+    found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, report=False))
+    found.heard = [{"language": "en", "who": "checkpoint", "sentences": 3, "phone_error": 0.0}]
+    assert has_kept(found) is None
+    found.heard.append({"language": "en", "who": "base", "sentences": 3, "phone_error": 0.1})
+    assert has_kept(found) is True
+    found.heard.append({"language": "fr", "who": "base", "sentences": 3, "phone_error": 0.1})
+    assert has_kept(found) is False

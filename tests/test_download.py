@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import pytest
 
 from tests.fake_hub import FakeHub, running
 from tests.made_once import MadeOnce
+from tests.whole_runs import error_of
+from voxgraft.downloading import fetching
 from voxgraft.downloading.catalogue import BASES
+from voxgraft.exporting import folder
 from voxgraft.families import family
 
 REPOSITORY = "ResembleAI/chatterbox"
@@ -80,6 +85,23 @@ def _check_nothing_is_fetched_twice_and_a_changed_file_is_noticed(hub: FakeHub, 
     assert not [one for one in hub.asked if "resolve" in one]
 
 
+@pytest.mark.parametrize("name", ["ve.pt", "grapheme_mtl_merged_expanded_v1.json"])
+def test_a_file_that_comes_damaged_never_gets_its_name_and_the_next_call_fetches_it_again(
+    files: dict[str, bytes], tmp_path: Path, name: str
+) -> None:
+    small = {**files, "s3gen.pt": b"small"}
+    with running({REPOSITORY: small}) as hub:
+        hub.damaged = {name}
+        done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, hub.address)
+        assert done.returncode == 2
+        assert "download-hash" in done.stderr
+        assert not (tmp_path / "base" / name).exists()
+        hub.damaged = set()
+        done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, hub.address)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "base" / name).read_bytes() == files[name]
+
+
 def test_a_repository_that_lacks_a_file_says_which(files: dict[str, bytes], tmp_path: Path) -> None:
     del files["s3gen.pt"]
     with running({REPOSITORY: files}) as hub:
@@ -114,6 +136,37 @@ def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:
     assert there["gpt.pth"] is False
     assert "qwen0.6bemo4-merge/" in there
     assert not (tmp_path / "models" / "indextts2" / ".download").exists()
+
+
+def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothing_was_compared(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "base").mkdir()
+    for file in BASES["chatterbox-multilingual"].files:
+        (tmp_path / "base" / file.place).write_bytes(b"by hand")
+    done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, "http://127.0.0.1:9")
+    assert done.returncode == 0, done.stdout
+    assert "held against no hash" in done.stdout
+    assert "by hand, under" not in done.stdout
+    (tmp_path / "base" / "ve.pt").unlink()
+    done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "Put this file into" in done.stdout
+
+
+@pytest.mark.parametrize("require", [fetching._require_room, folder.require_room])
+def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on(
+    require: Callable[[Path, int], None],
+) -> None:
+    place = Path("/dev/shm")
+    own, above = (shutil.disk_usage(path).free if path.is_dir() else 0 for path in (place, place.parent))
+    if abs(own - above) < 4 * fetching.SLACK_BYTES:
+        pytest.skip(f"{place} is no disk of its own here, or has the room of the one above it")
+    between = (own + above) // 2
+    if own < above:
+        assert error_of(lambda: require(place, between)).code == "disk-too-small"
+    else:
+        require(place, between)
 
 
 def test_every_published_base_names_the_files_that_its_family_looks_for() -> None:

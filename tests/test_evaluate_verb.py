@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -259,6 +260,8 @@ def test_two_checkpoints_of_a_family_are_judged_against_each_other(tiny: WholeRu
     result = evaluated_without_new(other, tiny.base, tmp_path)
     assert result.document["language"] is None
     assert result.document["subject"]["mode"] == "checkpoint"
+    judged = family("tiny").files(other).checkpoint
+    assert result.document["subject"]["checkpoint_sha256"] == hashlib.sha256(judged.read_bytes()).hexdigest()
     assert result.document["retention"]["word"] == "not equal"
     same = tmp_path / "same"
     shutil.copytree(tiny.base, same)

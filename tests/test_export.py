@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 
+from tests.checkpoint_files import saved
 from tests.made_once import MadeOnce
 from tests.speaking_models import prompts
 from tests.whole_runs import WholeRun, error_of
@@ -26,10 +27,13 @@ from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import ExportResult, export
+from voxgraft.exporting.sources import open_source
+from voxgraft.exporting.weights import _names_of, _require_names
 from voxgraft.families import family
 from voxgraft.families.layout import lay_out
 from voxgraft.families.model import hidden_states, pack
 from voxgraft.families.opening import open_model
+from voxgraft.families.stock import Facts
 from voxgraft.graft_folder import open_graft
 from voxgraft.nn.adapter import merged_weight
 from voxgraft.nn.peft_format import load_peft
@@ -194,8 +198,97 @@ def test_load_py_is_sound_python_that_names_the_new_size(made_once: MadeOnce, tm
     text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
     ast.parse(text)
     assert str(open_graft(run.folder.graft).tokenizer.size) in text
-    assert '"am"' in text
+    assert "LANGUAGE = 'am'" in text or "LANGUAGE, NAME, TEXT_ROWS = 'am'" in text
     assert len([line for line in text.splitlines() if len(line) > 120]) == 0
+
+
+@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+def test_no_word_of_a_graft_can_become_code_in_load_py(made_once: MadeOnce, name: str) -> None:
+    kind, files = family(name), made_once.base(name)
+    marks = ['x\n"""\nimport evil\n"""', '"; import evil; "', "'; import evil; '", "\\", "{tag}"]
+    for mark in marks:
+        text = kind.stock().loader(Facts(mark, mark, mark, 10, 5), files)
+        assert text is not None
+        tree = ast.parse(text)
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        assert "evil" not in names
+        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        assert mark in strings
+
+
+@pytest.mark.parametrize(("key", "value"), [("tag", '"""\nimport os\n"""'), ("tag", ""), ("language", 'am"; x; "')])
+def test_a_graft_whose_card_holds_more_than_a_tag_and_a_language_is_not_opened(
+    made_once: MadeOnce, tmp_path: Path, key: str, value: str
+) -> None:
+    shutil.copytree(made_once.whole_run("chatterbox").folder.graft, tmp_path / "graft")
+    path = tmp_path / "graft" / "graft.json"
+    card = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**card, key: value}), encoding="utf-8")
+    error = error_of(lambda: open_graft(tmp_path / "graft"))
+    assert error.code == "graft-broken"
+    assert key in error.finding.found
+
+
+STUB = """
+class T3Config:
+    def __init__(self, text_tokens_dict_size=2454):
+        self.text_tokens_dict_size = text_tokens_dict_size
+
+    @property
+    def is_multilingual(self):
+        return self.text_tokens_dict_size == 2454
+
+    @classmethod
+    def multilingual(cls):
+        return cls()
+"""
+STUB_TTS = """
+from types import SimpleNamespace
+from chatterbox.models.t3.modules.t3_config import T3Config
+
+SUPPORTED_LANGUAGES = {}
+
+
+class ChatterboxMultilingualTTS:
+    @classmethod
+    def from_local(cls, folder, device):
+        if not folder.is_dir():
+            raise FileNotFoundError(folder)
+        return SimpleNamespace(t3=SimpleNamespace(hp=T3Config.multilingual()))
+"""
+
+
+def test_load_py_leaves_the_package_as_it_was_for_other_models_of_the_process(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run = made_once.trained_run("chatterbox")
+    exported(run.path, "--to=chatterbox", "--parts=merged", f"--output={tmp_path / 'out'}")
+    modules = tmp_path / "stub" / "chatterbox" / "models" / "t3" / "modules"
+    modules.mkdir(parents=True)
+    (modules / "t3_config.py").write_text(STUB)
+    (tmp_path / "stub" / "chatterbox" / "mtl_tts.py").write_text(STUB_TTS)
+    code = """
+import json
+from load import load
+from chatterbox import mtl_tts
+size = lambda: mtl_tts.T3Config.multilingual().text_tokens_dict_size
+model = load("am")
+found = [model.t3.hp.text_tokens_dict_size, model.t3.hp.is_multilingual, size()]
+try:
+    load("en")
+except FileNotFoundError:
+    found.append(size())
+print(json.dumps(found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'out'}:{tmp_path / 'stub'}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    pieces = open_graft(run.folder.graft).tokenizer.size
+    assert json.loads(done.stdout) == [pieces, False, 2454, 2454]
 
 
 def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeOnce, tmp_path: Path) -> None:
@@ -212,7 +305,30 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeO
         name = "mel_head.weight"
         assert torch.equal(loaded[name], stored[name].to(torch.bfloat16))
         open_model(kind, kind.files(tmp_path / "out" / part))
-    assert "exact" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8").replace("rounded", "")
+    page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    told = page + str(result.lines())
+    assert "exact" not in told
+    assert "bit for bit" not in told
+    assert "rounded" in page
+
+
+def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_against_the_base(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    run, kind = made_once.trained_run("chatterbox"), family("chatterbox")
+    result = exported(run.path, "--to=chatterbox", "--parts=grown", f"--output={tmp_path / 'out'}")
+    one = result.card["checkpoints"]["grown"]
+    names = open_model(kind, kind.files(run.base)).state_dict().keys()
+    assert (one["names"], one["expected"]) == (len(names), len(names))
+    # A file that lost a name, against a base that lost the same one.
+    source = open_source(settings_of(run.path, "--to=chatterbox"))
+    tensors = bits(source.files.checkpoint)
+    del tensors["speech_head.weight"]
+    saved({name: torch.from_numpy(value) for name, value in tensors.items()}, tmp_path / "less.safetensors")
+    with open_checkpoint(tmp_path / "less.safetensors") as less:
+        error = error_of(lambda: _require_names(_names_of(source), less, source))
+    assert error.code == "export-differs"
+    assert "speech_head.weight" in error.finding.found
 
 
 def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: WholeRun, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.shared import shared
+from tests.speaking_grafts import give_adapter
 from tests.speaking_models import prompts
 from tests.test_export import bits, exported, settings_of
 from tests.whole_runs import error_of
@@ -59,7 +61,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(base: Path) -> Path:
-    return make_run(base, base.parent / "run", 40)
+    path = make_run(base, base.parent / "run", 40)
+    give_adapter(path / "graft", base, seed=1, strength=0.02)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,9 @@ def dropped(run: Path) -> Path:
     return result.folder
 
 
-def test_a_drop_in_has_the_names_shapes_and_rows_of_the_base_and_needs_no_loader(base: Path, dropped: Path) -> None:
+def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_and_needs_no_loader(
+    base: Path, run: Path, dropped: Path
+) -> None:
     kind = family("chatterbox")
     before, after = bits(kind.files(base).checkpoint), bits(kind.files(dropped).checkpoint)
     assert {name: value.shape for name, value in before.items()} == {name: value.shape for name, value in after.items()}
@@ -78,11 +84,18 @@ def test_a_drop_in_has_the_names_shapes_and_rows_of_the_base_and_needs_no_loader
     assert len(set(taken)) == len(taken) > 300
     kept = np.ones(2454, dtype=bool)
     kept[taken] = False
-    for name, value in before.items():
-        same = (
-            np.array_equal(value[kept], after[name][kept]) if name.startswith("text_") and len(value) == 2454 else True
-        )
-        assert same if name.startswith("text_") else np.array_equal(value, after[name])
+    tables = {point.tensor for point in kind.graft_points}
+    layers = {f"{name}.weight" for name in open_model(kind, kind.files(base)).adapter_layers()}
+    assert len(layers) > 4
+    for name in before.keys() - tables:
+        assert np.array_equal(before[name], after[name]) is (name not in layers), name
+    rows, pieces = open_graft(run / "graft").rows, len(kept)
+    places = {int(new): old for new, old in card["reused_ids"].items()}
+    for name in tables:
+        assert len(before[name]) == pieces
+        assert np.array_equal(before[name][kept], after[name][kept])
+        assert all(np.array_equal(after[name][old], rows[name][new - pieces]) for new, old in places.items())
+    assert card["checkpoints"]["drop-in"]["changed"] == len(layers)
     assert not (dropped / "load.py").exists()
     assert not set(taken) & {0, 1, 2, 255}
 
@@ -122,6 +135,20 @@ def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
     batch = pack(model, [lay_out(model.frame, ids, [5, 17, 900])], [prompt.condition])
     with torch.no_grad():
         return model.speech_logits(hidden_states(model, batch)[-4:])
+
+
+def test_an_id_that_only_the_last_of_thousands_of_sentences_needs_is_not_taken(run: Path, tmp_path: Path) -> None:
+    source = open_source(settings_of(run, "--to=chatterbox"))
+    many = [f"{one} {other}" for one in SENTENCES[:1] for other in TEXTS.read_text(encoding="utf-8").splitlines()[:700]]
+    many += [f"{one} {other}" for one in ("ቤት", "ውሃ") for other in many]
+    room = []
+    for name, more in {"without": [], "with": ["ሰላም αβγ"]}.items():
+        path = tmp_path / f"{name}.txt"
+        path.write_text("\n".join([*many, *more]) + "\n", encoding="utf-8")
+        made = make_drop_in(replace(source, texts=(path,)))
+        assert made.proven > 2000
+        room.append(made.room)
+    assert room[1] == room[0] - len("αβγ")
 
 
 def test_a_language_that_does_not_fit_is_refused_with_the_numbers(made_once: MadeOnce, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.merged_runs import copied, train_settings
 from tests.speaking_grafts import spoken
 from tests.test_export import bits, exported
 from tests.whole_runs import error_of
+from voxgraft.evaluating.scores_file import FORMAT as SCORES_FORMAT
 from voxgraft.merged_folder import read_merged
 from voxgraft.train import train
 
@@ -39,6 +40,23 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
     assert f"| en | speech loss | {before['en']:.4f} |" in page
     assert result.card["checkpoints"]["grown"]["changed"] == 0
     assert json.loads((result.folder / "export.json").read_text(encoding="utf-8"))["step"] == card["step"]
+
+
+def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(made_once: MadeOnce, tmp_path: Path) -> None:
+    world = made_once.stopping_world()
+    run = copied(world, tmp_path / "run")
+    train(train_settings(world, run, mode="merged", steps=1))
+    card = read_merged(run / "merged")
+    row = {"language": "en", "who": "after", "title": "", "scores": {"cer": {"value": 0.25, "count": 4}}}
+    document = {"format": SCORES_FORMAT, "rows": [row], "retention": {}, "language": "am"}
+    for name, digest in {"own": card["checkpoint_sha256"], "other": "0" * 64, "old": None}.items():
+        about = {"mode": "merged", "step": card["step"], "checkpoint_sha256": digest}
+        (run / "eval" / name).mkdir(parents=True)
+        text = json.dumps({**document, "subject": about})
+        (run / "eval" / name / "scores.json").write_text(text, encoding="utf-8")
+    result = exported(run, "--to=indextts2", f"--base={world.files.folder}", "--parts=merged")
+    told = [one["source"] for one in result.card["measured_cost"] if one["measure"] == "letter error"]
+    assert told == ["evaluation own"]
 
 
 def test_a_training_as_in_the_seeds_is_not_exported(made_once: MadeOnce, tmp_path: Path) -> None:

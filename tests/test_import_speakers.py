@@ -35,6 +35,11 @@ def test_voices_that_differ_are_told_apart_and_the_most_frequent_is_first(seed: 
     assert labels == [1] * 12 + [0] * 30 + [2] * 7
 
 
+def test_every_clip_of_a_very_long_recording_gets_its_voice() -> None:
+    labels = clusters_of(_vectors(3_000, 2_000, spread=0.35))
+    assert labels == [0] * 3_000 + [1] * 2_000
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
 def test_one_voice_stays_one_however_it_wavers(seed: int, spread: float) -> None:

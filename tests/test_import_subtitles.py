@@ -181,15 +181,23 @@ def test_every_line_with_text_is_in_a_cue_or_in_a_problem(lines: list[str], endi
 
 
 def _vtt_notes(lines: list[str]) -> set[int]:
-    """Lines of a VTT file's head and notes, which are not said."""
+    """Lines of a VTT file's head and notes, which are not said; a time ends them, with an empty line or without."""
     found, inside = set(), False
     for number, line in enumerate(lines, 1):
         fresh = number == 1 or not lines[number - 2].strip()
         starts = re.match(r"(NOTE|STYLE|REGION)(\s|$)", line) or (number == 1 and re.match(r"WEBVTT(\s|$)", line))
-        inside = bool(starts) if fresh else inside
+        inside = bool(starts) if fresh else inside and not re.search(r"\d\s*:\s*\d.*-\s*>|-\s*>.*\d\s*:\s*\d", line)
         if inside and line.strip():
             found.add(number)
     return found
+
+
+@pytest.mark.parametrize("head", ["NOTE a note", "STYLE", "WEBVTT"])
+def test_a_cue_after_a_note_without_an_empty_line_is_said(head: str) -> None:
+    text = f"{head}\nmore of it\n00:01.000 --> 00:02.000\nሰላም\n\nNOTE\n00:0x --> 00:03\nበቃ\n"
+    found = parse_subtitles(text, ".vtt", "a.vtt")
+    assert [(cue.start, cue.text) for cue in found.cues] == [(1.0, "ሰላም")]
+    assert [(problem.code, problem.line) for problem in found.problems] == [("subtitle-time", 7)]
 
 
 def test_nul_bytes_are_no_text() -> None:
@@ -272,6 +280,21 @@ def test_what_is_really_said_twice_stays_twice() -> None:
 def test_ordinary_subtitles_that_share_a_word_are_not_taken_for_rolling() -> None:
     shown = ["so I said", "said what", "and then", "we went", "home again", "to sleep", "at last", "go", "go", "on"]
     assert _rolled(*((at, at + 0.9, text) for at, text in enumerate(shown))) == shown
+
+
+def test_repetitions_in_a_short_file_are_not_taken_for_rolling() -> None:
+    shown = ["I went home", "home is good", "good people live there", "they are kind"]
+    assert _rolled(*((2.1 * at, 2.1 * at + 2, text) for at, text in enumerate(shown))) == shown
+    shown = ["No", "no way", "Stop", "stop it"]
+    assert _rolled(*((2.1 * at, 2.1 * at + 2, text) for at, text in enumerate(shown))) == shown
+
+
+def test_the_old_space_between_words_names_nobody() -> None:
+    texts = ["እና፡ወደ፡ቤት፡ሄደ።", "እና፡መጣ።", "እና፡በላ።", "እና ፡ ወደ ፡ ቤት ፡ መጣ።", "ሴት፡ልጅ፡መጣች።", "[ሳቅ]፡ሰላም"]
+    cleaned, _ = clean_cues([Cue(at, at + 1, text) for at, text in enumerate(texts)], "am", "x")
+    assert [(cue.text, cue.speaker) for cue in cleaned] == [*((text, "") for text in texts[:5]), ("፡ሰላም", "")]
+    cleaned, _ = clean_cues([Cue(0, 1, "ሴት፡ ና ወደ እኔ፡፡")], "am-ET", "x")
+    assert [(cue.text, cue.speaker) for cue in cleaned] == [("ና ወደ እኔ፡፡", "ሴት")]
 
 
 def test_a_file_without_subtitles_is_refused(tmp_path: Path) -> None:

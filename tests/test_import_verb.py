@@ -152,7 +152,7 @@ def test_a_half_written_line_of_a_journal_is_made_again(films: Path, whole: Path
     dataset = tmp_path / "set"
     _import(dataset, films)
     (dataset / "manifest.jsonl").unlink()
-    for journal in (dataset / "imports").iterdir():
+    for journal in (dataset / "imports").glob("*.jsonl"):
         lines = journal.read_bytes().splitlines(keepends=True)
         journal.write_bytes(b"".join(lines[:6]) + lines[6][:20])
     _import(dataset, films)

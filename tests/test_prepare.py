@@ -20,6 +20,7 @@ from voxgraft.errors import VoxgraftError
 from voxgraft.families import family
 from voxgraft.families.opening import open_model
 from voxgraft.graft_folder import open_graft
+from voxgraft.importing.estimates import estimates
 from voxgraft.preparing.choosing import voices_by_speaker
 from voxgraft.preparing.sound import read_sound
 from voxgraft.spelling import Spelling
@@ -60,6 +61,14 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
         assert len(alone) == clips.num_codes[place]
         assert np.mean(alone != clips.codes(place)) <= 0.05  # a number on a rounding edge
         assert np.array_equal(clips.voice(place)["speaker"], tiny.voice(files, names[clip.speaker]).voice["speaker"])
+
+
+def test_the_room_that_sets_take_is_about_what_the_report_said_before(done: Preparing) -> None:
+    used = [clip for clip in done.clips() if clip.split in ("train", "validation")]
+    expected = next(one for one in estimates(used) if one.family == "tiny")
+    folders = [done.run.data_set(name) for name in ("train", "valid")]
+    files = [path for folder in folders for path in folder.iterdir() if path.name != "set.json"]
+    assert sum(path.stat().st_size for path in files) == pytest.approx(expected.disk_bytes, rel=0.3)
 
 
 def test_prepared_sets_are_what_check_looks_for(done: Preparing, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +139,7 @@ def test_clips_that_cannot_be_used_are_listed_with_their_reasons_and_the_rest_go
     soundfile.write(broken, np.full(RATE, np.nan, np.float32), RATE, subtype="FLOAT")
     whole = new.sound(clips["clip005"]).read_bytes()
     new.sound(clips["clip005"]).write_bytes(whole[: len(whole) // 2])
+    new.sound(clips["clip009"]).write_bytes(b"")
     new.change(clip004={"audio": "sound/004.wav"}, clip006={"text": "ሰላም " * 2000}, clip007={"text": " "})
     result = new.prepare()
     assert {name: item.code for name, item in result.left_out.items()} == {
@@ -140,8 +150,10 @@ def test_clips_that_cannot_be_used_are_listed_with_their_reasons_and_the_rest_go
         "clip005": "sound-broken",
         "clip006": "clips-too-long",
         "clip007": "clips-no-content",
+        "clip009": "file-empty",
     }
-    assert ids_of(new, "train") == ["clip000", "clip008", "clip009", "clip010", "clip011"]
+    assert ids_of(new, "train") == ["clip000", "clip008", "clip010", "clip011"]
+    assert result.num_encoded == 4 + 4 + 2, "the train and valid set, and two whose text alone is at fault"
     lines = [json.loads(line) for line in (new.run.data / "prepared.jsonl").read_text().splitlines()[1:]]
     assert {line["id"] for line in lines if line["left_out"]} == set(result.left_out)
     assert all(item.cure for item in result.findings())
@@ -161,7 +173,9 @@ def test_a_clip_that_was_repaired_comes_in_and_no_other_is_encoded_again(new: Pr
     clip = new.clips()[1]
     whole = new.sound(clip).read_bytes()
     new.sound(clip).write_bytes(b"this is no sound")
-    assert set(new.prepare().left_out) == {"clip001"}
+    first = new.prepare()
+    assert set(first.left_out) == {"clip001"}
+    assert first.num_encoded == len(new.clips()) - 1, "what failed was not encoded"
     assert new.prepare().num_encoded == 0
     new.sound(clip).write_bytes(whole)
     again = new.prepare()
@@ -228,6 +242,14 @@ def test_what_is_missing_is_refused_before_anything_is_encoded(new: Preparing) -
     refused(new, "config-value", "--voices", "speaker0=nobody")
     with new.run.lock("train"):
         refused(new, "run-locked")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", "meta"])
+def test_a_device_that_is_none_is_told_by_its_name_and_not_as_a_setting_of_train(new: Preparing, device: str) -> None:
+    with pytest.raises(VoxgraftError, match=device) as caught:
+        new.prepare("--device", device)
+    assert caught.value.code == "device"
+    assert "train.device" not in caught.value.finding.found
 
 
 def test_a_front_end_that_lacks_a_file_is_refused_by_its_name(made_once: MadeOnce, tmp_path: Path) -> None:

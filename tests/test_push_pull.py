@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import shutil
 import stat
 import subprocess
@@ -19,11 +21,15 @@ from tests.speaking_grafts import codes_of, made_graft, spoken
 from tests.test_export import TERMS, exported
 from tests.whole_runs import error_of
 from voxgraft.cli.app import run
+from voxgraft.errors import VoxgraftError
 from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.families import family
 from voxgraft.graft_folder import open_graft
 from voxgraft.push_pull import pull, push
+from voxgraft.sharing import zips
+from voxgraft.sharing.contents import contents_of
 
+A_SHA256 = hashlib.sha256(b"a").hexdigest()
 SHORT = ("--max-seconds=1.2", "--pause=0")
 
 
@@ -158,15 +164,90 @@ def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_no
     exported(trained.path, "--to=indextts2", "--parts=merged", f"--output={tmp_path / 'out'}", *TERMS)
     push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
     assert pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back")).contents.kind == "export"
-    path = tmp_path / "back" / "merged" / "gpt.pth"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-    assert (
-        error_of(lambda: push(PushSettings(folder=tmp_path / "back", to=str(tmp_path / "x.zip")))).code
-        == "share-broken"
-    )
-    assert not (tmp_path / "x.zip").exists()
+    for name in ("merged/gpt.pth", "merged/config.yaml", "merged/bpe.model", "load.py", "terms.json"):
+        path = tmp_path / "back" / name
+        good = path.read_bytes()
+        data = bytearray(good)
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+        error = error_of(lambda: push(PushSettings(folder=tmp_path / "back", to=str(tmp_path / "x.zip"))))
+        assert error.code in ("share-broken", "terms-broken", "json-broken"), name
+        assert not (tmp_path / "x.zip").exists()
+        path.write_bytes(good)
+    for name, sound in {"README.md": True, ".gitattributes": True, "merged/torch.py": False}.items():
+        (tmp_path / "back" / name).write_text("by hand", encoding="utf-8")
+        if sound:
+            assert contents_of(tmp_path / "back").language == "am"
+    error = error_of(lambda: contents_of(tmp_path / "back"))
+    assert error.code == "share-broken"
+    assert "torch.py" in error.finding.found
+
+
+def test_a_pulled_export_says_that_its_loader_is_a_program(made_once: MadeOnce, tmp_path: Path) -> None:
+    trained = made_once.trained_run("indextts2")
+    exported(trained.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}", *TERMS)
+    push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
+    pulled = pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back"))
+    assert [item.code for item in pulled.findings] == ["share-program"]
+    assert "load.py" in pulled.findings[0].found
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        {},
+        {"checkpoints": {"grown": "x"}},
+        {"checkpoints": {"grown": {"file": "x"}}, "files": {}},
+        {"checkpoints": {"grown": {"file": "x"}}, "files": {"grown/x": 7}},
+        {"checkpoints": {"grown": {"file": "\0"}}, "files": {"grown/\0": "0" * 64}},
+        {"checkpoints": {"a" * 300: {"file": "x"}}, "files": {"a" * 300 + "/x": "0" * 64}},
+        {"checkpoints": {}, "files": {"a.txt": A_SHA256}},
+        {"checkpoints": {"grown": {"file": "x"}}, "files": {"a.txt": A_SHA256}},
+        {"checkpoints": {"grown": {"file": "../a.txt"}}, "files": {"a.txt": A_SHA256}},
+        {"language": 7, "checkpoints": {"x": {"file": "a.txt"}}, "drop_in": True, "files": {"a.txt": A_SHA256}},
+        {"family": None, "checkpoints": {"x": {"file": "a.txt"}}, "drop_in": True, "files": {"a.txt": A_SHA256}},
+    ],
+)
+def test_an_export_whose_card_is_not_sound_is_refused_whatever_stands_in_it(
+    card: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    whole = {"format": "voxgraft-export-1", "language": "am", "family": "tiny", **card}
+    (tmp_path / "export.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert error_of(lambda: contents_of(tmp_path)).code == "share-broken"
+    sound = {"checkpoints": {"x": {"file": "a.txt"}}, "drop_in": True, "files": {"a.txt": A_SHA256}}
+    whole = {"format": "voxgraft-export-1", "language": "am", "family": "tiny", **sound}
+    (tmp_path / "export.json").write_text(json.dumps(whole), encoding="utf-8")
+    assert contents_of(tmp_path).kind == "export"
+
+
+def test_every_damaged_zip_unpacks_or_is_an_error_of_ours(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "good.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("graft.json", '{"a": 1}' * 200)
+        archive.writestr("d/x.bin", bytes(range(256)) * 20)
+    good, refused = (tmp_path / "good.zip").read_bytes(), 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        data = bytearray(good)
+        for _ in range(draw.randint(1, 4)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        (tmp_path / "bad.zip").write_bytes(bytes(data))
+        try:
+            zips.unpack(tmp_path / "bad.zip", tmp_path / "out")
+        except VoxgraftError:
+            refused += 1
+            assert not (tmp_path / "out").exists()
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    assert refused > 300
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "good.zip"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
+        archive.writestr("a.txt", "hello " * 5000)
+    assert error_of(lambda: zips.unpack(tmp_path / "x.zip", tmp_path / "out")).code == "zip-broken"
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_published_without_its_terms(made_once: MadeOnce, tmp_path: Path) -> None:

@@ -19,11 +19,14 @@ from voxgraft.data_report import DataReport, data_report
 from voxgraft.data_settings import DataImportSettings, DataReportSettings, QualitySettings
 from voxgraft.errors import VoxgraftError
 from voxgraft.importing.activity import pauses_of, speech_frames, thresholds_of
-from voxgraft.importing.estimates import estimates
-from voxgraft.importing.fingerprints import alike, fingerprint_of
-from voxgraft.importing.manifest import ManifestClip, read_manifest
+from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT
+from voxgraft.importing.estimates import estimates, experience
+from voxgraft.importing.fingerprints import Print, alike, fingerprint_of
+from voxgraft.importing.judging import judge
+from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
 from voxgraft.importing.measuring import measure, script_share
 from voxgraft.importing.media import Media, Samples
+from voxgraft.importing.summary import Summary
 from voxgraft.importing.tape import levels_of
 
 VOICES = ("m1", "m3", "f2", "f4")
@@ -127,6 +130,38 @@ def test_thresholds_move_what_is_rejected(faulty: tuple[Path, Mapping[str, str]]
     assert usual.summary.reasons["noise"] == 1 - any(clip.taken_back and "noise" in clip.rejected for clip in clips)
 
 
+def _judged(prints: Mapping[str, Print], clips: list[ManifestClip]) -> list[tuple[str, ...]]:
+    own = measure(np.random.default_rng(1).normal(0, 0.1, 48_000).astype(np.float32), 24_000, "ሰላም ነው", "am")
+    lenient = QualitySettings(longest=600, silence=1, pause=99, snr=-99, slowest=0, bandwidth=0, same_text=1)
+    return [clip.rejected for clip in judge(clips, {clip.id: own for clip in clips}, prints, lenient)]
+
+
+def test_what_cutting_has_rejected_stays_rejected_whatever_the_thresholds_of_the_report_are() -> None:
+    clips = [_manifest_clip("a", rejected=(TOO_LONG,)), _manifest_clip("b", rejected=(TOO_SHORT,))]
+    assert _judged({}, clips) == [(TOO_LONG,), (TOO_SHORT,)]
+
+
+def test_of_the_same_sound_or_text_one_copy_that_is_used_stays() -> None:
+    prints = dict.fromkeys("abc", np.random.default_rng(0).integers(0, 1 << 24, 80).astype(np.uint32))
+    bad = [_manifest_clip("a", rejected=("by-hand",)), _manifest_clip("b"), _manifest_clip("c")]
+    assert _judged(prints, bad) == [("by-hand",), (), ("same-sound",)]
+    assert _judged({}, bad) == [("by-hand",), (), ("same-text",)]
+    taken_back = [replace(bad[0], taken_back=True), *bad[1:]]
+    assert _judged(prints, taken_back) == [("by-hand",), ("same-sound",), ("same-sound",)]
+
+
+def _manifest_clip(name: str, rejected: tuple[str, ...] = ()) -> ManifestClip:
+    return ManifestClip(name, f"{name}.wav", 2.0, "ሰላም ነው", "am", "s", "r", 24_000, rejected=rejected)
+
+
+def test_a_clip_at_a_rate_that_nobody_records_at_counts_as_broken(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(3_000, np.float32), 50)
+    write_manifest(tmp_path / "manifest.jsonl", [replace(_manifest_clip("a"), sample_rate=50)])
+    done, (clip,) = _report(tmp_path)
+    assert done.missing == ("a",)
+    assert clip.rejected == ("sound-missing",)
+
+
 def test_only_what_is_new_is_measured_again(faulty: tuple[Path, Mapping[str, str]]) -> None:
     dataset, _ = faulty
     _report(dataset)
@@ -135,6 +170,17 @@ def test_only_what_is_new_is_measured_again(faulty: tuple[Path, Mapping[str, str
     (dataset / "measures.jsonl").write_text('{"id": 1}\n', encoding="utf-8")
     damaged, _ = _report(dataset)
     assert damaged.read == NUM_CLIPS + 1
+
+
+def _spoken(minutes: float) -> str:
+    clip = replace(_manifest_clip("a"), seconds=60 * minutes)
+    return experience(Summary.of([clip]))[0]
+
+
+def test_the_report_says_what_so_much_data_gave_where_it_was_measured_and_that_more_was_not() -> None:
+    assert "less than anything that was measured: 10 minutes gave 38.4 %" in _spoken(5)
+    assert "10 minutes gave 38.4 % phone error, 30 minutes 12.0 %" in _spoken(21)
+    assert "60 minutes gave 4.8 % phone error; what more gives was not measured" in _spoken(300)
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_text_stays_text(faulty: tuple[Path, Mapping[str, str]]) -> None:

@@ -262,3 +262,100 @@ def test_the_command_line_writes_a_report_beside_the_file(
     assert document["after"]["verdict"]["word"] == "RESUME"
     assert document["sha256"]["output"] == sha256_of(new)
     assert np.isfinite(document["after"]["body_distance"])
+
+
+@BOTH
+def test_rows_are_never_cut_off_to_fit_a_smaller_tokenizer(
+    name: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[name]
+    state = ground.grown()
+    state[ground.tables[0]][: ground.pieces] *= 0.9
+    path = ground.write(tmp_path, state)
+    for only in (("rows",), ("rows", "spare")):
+        with pytest.raises(VoxgraftError, match="repair-misfit"):
+            repaired(ground, path, tmp_path / "new.safetensors", tokenizer=ground.base.tokenizer, only=only)
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+@BOTH
+def test_new_rows_that_are_not_finite_are_made_anew_and_their_neighbours_stay(
+    name: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[name]
+    state = ground.grown()
+    bad = [ground.pieces, ground.pieces + 3, ground.pieces + NEW_PIECES - 1]
+    for table in ground.tables:
+        state[table][bad] = float("nan")
+    result = repaired(ground, ground.write(tmp_path, state), tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
+    assert result.after.verdict.word == "RESUME", result.after.verdict
+    now = load_file(tmp_path / "new.safetensors")
+    others = [row for row in range(ground.pieces, ground.pieces + NEW_PIECES) if row not in bad]
+    for table in ground.tables:
+        assert now[table].isfinite().all()
+        assert now[table][bad[:2]].any()
+        assert len(now[table]) == len(state[table])
+        assert bits(now[table][others]) == bits(state[table][others])
+
+
+@BOTH
+def test_tensors_of_another_form_or_with_nothing_left_in_them_come_from_the_base(
+    name: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[name]
+    base, state = state_of(ground.base), ground.grown()
+    matrices = [one for one in base if one not in ground.tables and base[one].dim() == 2]
+    state[matrices[0]] = torch.randn(3, 5)
+    state[matrices[1]] = torch.zeros_like(base[matrices[1]])
+    path = ground.write(tmp_path, state)
+    result = repaired(ground, path, tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
+    assert result.after.verdict.word == "RESUME", result.after.verdict
+    moved = repaired(ground, path, tmp_path / "moved.safetensors", tokenizer=ground.tokenizer, only=("body",), body=0.0)
+    assert moved.after.verdict.word == "RESUME", moved.after.verdict
+    for file in ("new", "moved"):
+        now = load_file(tmp_path / f"{file}.safetensors")
+        assert all(bits(now[one]) == bits(base[one]) for one in base if one not in ground.tables)
+
+
+@BOTH
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+def test_a_head_that_is_not_there_is_made_from_the_base_s(
+    with_tokenizer: bool, name: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[name]
+    case = next(one for one in DAMAGED if one.name == "head not there" and one.family == name)
+    path, tuned = damaged(case, ground, tmp_path)
+    tokenizer = ground.tokenizer if with_tokenizer else None
+    result = repaired(ground, path, tmp_path / "new.safetensors", tokenizer=tokenizer)
+    assert result.after.verdict.word == "RESUME", result.after.verdict
+    base, now = state_of(ground.base), load_file(tmp_path / "new.safetensors")
+    embedding, *heads = ground.tables
+    assert bits(now[embedding]) == bits(tuned[embedding])
+    for head in heads:
+        assert len(now[head]) == len(now[embedding])
+        assert torch.equal(now[head][: ground.pieces], base[head][: ground.pieces])
+        assert now[head].isfinite().all()
+
+
+@BOTH
+def test_names_behind_a_wrapper_s_are_written_without_it(name: str, grounds: dict[str, Ground], tmp_path: Path) -> None:
+    ground = grounds[name]
+    case = next(one for one in DAMAGED if one.name == "names behind a wrapper's" and one.family == name)
+    path, _ = damaged(case, ground, tmp_path)
+    result = repaired(ground, path, tmp_path / f"new{path.suffix}", tokenizer=ground.tokenizer)
+    assert result.after.verdict.sentence == "nothing is wrong with it"
+    repaired(ground, path, tmp_path / "again.safetensors", tokenizer=ground.tokenizer)
+    now, wanted = load_file(tmp_path / "again.safetensors"), ground.grown()
+    assert now.keys() == wanted.keys()
+    assert all(torch.equal(now[one], wanted[one]) for one in wanted)
+
+
+def test_what_comes_from_the_base_is_written_in_the_base_s_order(grounds: dict[str, Ground], tmp_path: Path) -> None:
+    ground = grounds[INDEX]
+    base = state_of(ground.base)
+    body = [name for name in base if name not in ground.tables]
+    lacking = body[::2]
+    path = ground.write(tmp_path, {name: tensor for name, tensor in ground.grown().items() if name not in lacking})
+    result = repaired(ground, path, tmp_path / "new.pth", tokenizer=ground.tokenizer)
+    assert [one.tensor for one in result.done] == lacking
+    assert [name for name in torch.load(tmp_path / "new.pth", weights_only=True) if name in lacking] == lacking

@@ -128,6 +128,13 @@ def test_leaks_in_sound_and_text_are_found() -> None:
     assert leaks(unused, prints) == []
 
 
+def test_the_same_sentence_is_known_whatever_marks_its_script_has() -> None:
+    one, two = _clips(2, each=1)
+    texts = ("ሰላም ለዓለም ሁሉ።", "“ሰላም፣ ለዓለም—ሁሉ፧”")
+    made = [replace(one, split="train", text=texts[0]), replace(two, split="test", text=texts[1])]
+    assert [leak.kind for leak in leaks(made, NO_PRINTS)] == ["text"]
+
+
 def test_the_verb_writes_the_sides_and_tells_leaks(tmp_path: Path) -> None:
     clips = _clips(8, each=3)
     chance = np.random.default_rng(1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from voxgraft import __version__
 from voxgraft.checkup_settings import BundleSettings, DiagnoseSettings
@@ -22,6 +24,7 @@ from voxgraft.history import History
 from voxgraft.journal import Journal
 from voxgraft.results import Line, Table
 from voxgraft.run import RunFolder
+from voxgraft.run_settings import RunSettings
 from voxgraft.training.step_folders import step_folders
 from voxgraft.yaml_files import parse_yaml
 
@@ -42,8 +45,8 @@ SCORES_NAME = "scores.json"
 README = """A bundle of a voxgraft run, for asking others for help.
 
 It holds settings, cards, the journal, findings, versions, scores and curves. It holds no audio, no speech codes, no
-texts and no weights; whatever a message quoted is taken out, and home folders are masked as ~. Look through it before
-you send it: everything in it is JSON, text or a picture.
+texts and no weights. Of a message only its code and its numbers are kept, names that are not voxgraft's own are left
+out, and home folders are masked as ~. Look through it before you send it: everything in it is JSON, text or a picture.
 """
 DATE = (1980, 1, 1, 0, 0, 0)
 """The same run always gives the same zip."""
@@ -82,7 +85,7 @@ def bundle(settings: BundleSettings) -> BundleResult:
         try:
             made = make()
         except VoxgraftError as error:
-            missing[name] = str(scrubbed(error.finding.found, free_text=True))
+            missing[name] = error.code
             continue
         if made is None:
             missing[name] = "there is none"
@@ -99,7 +102,7 @@ Made = dict[str, bytes] | None
 
 def _makers(run: RunFolder) -> Iterator[tuple[str, Callable[[], Made]]]:
     """What is gathered, one thing after another: one that fails does not hold up the others."""
-    yield "run.json", lambda: _document("run.json", parse_yaml(read_text(run.settings), run.settings))
+    yield "run.json", lambda: _document("run.json", _settings(run))
     yield "card.json", lambda: _file(run.card, "card.json")
     yield "graft.json", lambda: _file(run.graft / CARD_NAME, "graft.json")
     yield "journal.jsonl", lambda: _journal(run)
@@ -107,12 +110,29 @@ def _makers(run: RunFolder) -> Iterator[tuple[str, Callable[[], Made]]]:
     yield "findings.json", lambda: _findings(run)
     yield "scores", lambda: _scores(run)
     yield "curves", lambda: _curves(run)
-    yield "versions.json", lambda: _document("versions.json", _versions())
+    yield "versions.json", lambda: _document("versions.json", {"versions": _versions()})
 
 
 def _document(name: str, value: Any) -> Made:
     text = json.dumps(scrubbed(value), ensure_ascii=False, indent=2, default=str) + "\n"
     return {name: text.encode("utf-8", "replace")}
+
+
+def _settings(run: RunFolder) -> Any:
+    """What run.yaml sets, as far as it is a setting of a run: whatever else stands in it is its user's own."""
+    return _known(parse_yaml(read_text(run.settings), run.settings), RunSettings)
+
+
+def _known(values: Any, kind: type[BaseModel]) -> Any:
+    if not isinstance(values, Mapping):
+        return None
+    found: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        if name in values:
+            inner = field.annotation if isinstance(field.annotation, type) else None
+            nested = inner is not None and issubclass(inner, BaseModel)
+            found[name] = _known(values[name], inner) if nested and inner else values[name]
+    return found
 
 
 def _file(path: Path, name: str) -> Made:
@@ -135,8 +155,7 @@ def _steps(run: RunFolder) -> Made:
 
 def _findings(run: RunFolder) -> Made:
     found = look_at_run(DiagnoseSettings(checkpoint=run.path, report=False)).to_json()
-    text = json.dumps(scrubbed(found, free_text=True), ensure_ascii=False, indent=2) + "\n"
-    return {"findings.json": text.encode("utf-8", "replace")}
+    return _document("findings.json", found)
 
 
 def _scores(run: RunFolder) -> Made:

@@ -294,7 +294,11 @@ CATALOGUE: dict[str, Code] = {
         "What was saved depends on these settings; going on with others would mean something else than it says.",
         "put the settings back (flags count for one time: give them again, or write them into run.yaml), or begin again with --fresh (saved steps are set aside, not removed).",
     ),
-    "device": Code("training", "The device is not there, or is none.", "leave train.device empty, or name another."),
+    "device": Code(
+        "training",
+        "The device is not there, or is none.",
+        "leave it empty (--device, or train.device for `train`), or name another.",
+    ),
     "step-parts": Code(
         "training",
         "The saved step holds other parts than the run now trains, so that it cannot be gone on from.",
@@ -1051,6 +1055,16 @@ CATALOGUE: dict[str, Code] = {
         "Tensors behind the text rows hold NaN or infinite values: whatever passes through them is lost.",
         "go back to an earlier checkpoint, or start from the base.",
     ),
+    "body-form": Code(
+        "check",
+        "Tensors behind the text rows have another shape or another kind of number than the base's: no program can load them as this model, and nothing can be said of what they learnt.",
+        "take them from the base: `voxgraft repair CHECKPOINT --base BASE --output NEW`. If most are so, this is another model.",
+    ),
+    "body-lost": Code(
+        "check",
+        "Tensors behind the text rows moved farther than any training moves them, or hold nothing but zeros: they were damaged, written anew or never loaded.",
+        "take them from the base: `voxgraft repair CHECKPOINT --base BASE --output NEW`.",
+    ),
     "body-missing": Code(
         "check",
         "The checkpoint lacks tensors that the base has. Stock loaders pass over that in silence and leave those parts random.",
@@ -1598,6 +1612,12 @@ CATALOGUE: dict[str, Code] = {
         "Files of the folder are not those that its card names: something was lost or changed on the way.",
         "fetch it again, or export it again.",
     ),
+    "share-program": Code(
+        "exporting",
+        "The export holds Python that runs with your rights when you use it. Hashes show that it came whole, not who wrote it.",
+        "read it before you run it, as any program of somebody else: it is a few lines.",
+        "warning",
+    ),
     "zip-broken": Code(
         "exporting",
         "The zip file is damaged, or holds what no zip file of ours holds. Nothing of it was kept.",
@@ -1633,6 +1653,11 @@ CATALOGUE: dict[str, Code] = {
         "repair",
         "Nothing can be listened to: the family has no waveform end here, or nobody who listens.",
         "choose a point yourself (`--body 0.5`), or listen to the file with the stock program.",
+    ),
+    "head-missing": Code(
+        "repair",
+        "The head that tells which text comes next, or its bias, is not in the file. What the embedding has learnt is not touched by that.",
+        "make it from the base's: `voxgraft repair CHECKPOINT --base BASE --output NEW`.",
     ),
     "repair-hopeless": Code(
         "repair",
@@ -1841,6 +1866,11 @@ CATALOGUE: dict[str, Code] = {
         "data",
         "A recording of that place was imported before, and its text or its sound has changed since.",
         "remove the old one with `voxgraft data remove DATASET --recording NAME`, then import again.",
+    ),
+    "source-own": Code(
+        "data",
+        "The list is the manifest of a dataset that was made by voxgraft: its clips are cut already.",
+        "use `voxgraft data merge DATASET SET`, which takes them as they are.",
         "warning",
     ),
     "source-failed": Code(

@@ -11,7 +11,7 @@ from voxgraft.companions.making import RECIPES, make_environment, write_card
 from voxgraft.companions.places import CARD_NAME, Environment, companion_folder, found_environment, worker_path
 from voxgraft.errors import ConfigError
 from voxgraft.exchange_settings import CompanionSettings
-from voxgraft.files import existing_file, existing_folder, is_file
+from voxgraft.files import existing_file, existing_folder, is_file, write_error
 from voxgraft.results import Line, Table
 
 __all__ = ["CompanionResult", "companion"]
@@ -51,8 +51,9 @@ def companion(settings: CompanionSettings) -> CompanionResult:
     name = settings.name
     _require_sense(settings)
     began = time.monotonic()
-    there = found_environment(name)
-    if there is not None and not settings.anew and settings.environment is None:
+    # One that is broken must not stand in the way of the next.
+    there = None if settings.anew or settings.environment is not None else found_environment(name)
+    if there is not None:
         return CompanionResult(there, _asked(there).get("versions", {}), False, time.monotonic() - began)
     folder = companion_folder(name)
     if settings.environment is not None:
@@ -66,7 +67,8 @@ def companion(settings: CompanionSettings) -> CompanionResult:
 
 def _require_sense(settings: CompanionSettings) -> None:
     needs = RECIPES[settings.name].needs_checkout
-    if needs and settings.checkout is None and (settings.anew or found_environment(settings.name) is None):
+    anew = settings.anew or settings.environment is not None
+    if needs and settings.checkout is None and (anew or found_environment(settings.name) is None):
         found = f"{settings.name} comes as source, and its checkout is not named"
         raise ConfigError("config-missing", found, expected="--checkout FOLDER")
     if not needs and settings.checkout is not None:
@@ -84,8 +86,11 @@ def _existing(settings: CompanionSettings, folder: Path) -> Environment:
     if not is_file(python):
         found = f"{settings.environment} has no bin/python"
         raise ConfigError("config-value", found, expected="the folder of a virtual environment")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CARD_NAME).unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CARD_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise write_error(error, folder) from None
     arguments = (str(settings.checkout.resolve()),) if settings.checkout else ()
     return Environment(settings.name, folder, python, worker_path(settings.name), arguments)
 

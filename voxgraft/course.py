@@ -152,12 +152,12 @@ def chosen_device(asked: str | None) -> str:
     try:
         device = torch.device(asked)
     except RuntimeError:
-        raise ConfigError("device", f"train.device is {asked!r}", expected="cpu, cuda or cuda:N") from None
+        raise ConfigError("device", f"the device {asked!r} is asked for", expected="cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"train.device is {asked!r}, and {torch.cuda.device_count()} CUDA devices are there"
+        found = f"the device {asked!r} is asked for, and {torch.cuda.device_count()} CUDA devices are there"
         raise ConfigError("device", found, expected="a device that is there")
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"train.device is {asked!r}", expected="cpu, cuda or cuda:N")
+        raise ConfigError("device", f"the device {asked!r} is asked for", expected="cpu, cuda or cuda:N")
     return asked
 
 

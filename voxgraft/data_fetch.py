@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft import progress
-from voxgraft.data_sets import Shown
 from voxgraft.data_settings import DataFetchSettings
 from voxgraft.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.files import is_file, read_lines, reason_of, replacing
 from voxgraft.importing.media import MEDIA_ENDINGS
 from voxgraft.importing.subtitles import SUBTITLE_ENDINGS
-from voxgraft.results import Line
+from voxgraft.results import Line, Shown
 
 __all__ = ["data_fetch", "fetch_options"]
 

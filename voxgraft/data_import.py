@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +9,20 @@ from typing import Any
 from voxgraft.data_settings import DataImportSettings
 from voxgraft.errors import ConfigError
 from voxgraft.families import family
-from voxgraft.files import replacing
 from voxgraft.importing.bringing import ImportOptions
 from voxgraft.importing.dataset import Dataset
 from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.running import Imported, import_sources
 from voxgraft.importing.sources import find_sources
+from voxgraft.importing.told import MOST_SHOWN, PROBLEMS, keep_found, problem_lines, write_problems
 from voxgraft.results import Line, Table
 
 __all__ = ["DataImportResult", "data_import", "longest_seconds"]
 
-PROBLEMS = "problems.jsonl"
 LONGEST_SECONDS = 15.0
 HEARD_SHARE = 0.8
 """Of what a family can hear at most: a clip's codes stand behind a prompt and a text."""
-MOST_SHOWN = 12
 NUM_PIECES = 1_000
 
 
@@ -84,30 +79,18 @@ def _state(failed: bool) -> str:
     return "failed" if failed else ""
 
 
-def problem_lines(problems: Sequence[Problem], file: Path) -> list[Line]:
-    """The worst problems in full, and how many there are of each kind."""
-    if not problems:
-        return ["every line of the sources was used"]
-    order = {"error": 0, "warning": 1, "note": 2}
-    findings = sorted((problem.finding() for problem in problems), key=lambda item: order[item.level])
-    shown = [item for item in findings if item.level != "note"][:MOST_SHOWN]
-    counts = Counter(problem.code for problem in problems)
-    told = ", ".join(f"{code} {count:,}" for code, count in counts.most_common())
-    lines: list[Line] = [line for item in shown for line in item.lines()[:2]]
-    return [*lines, f"not used as they stand: {told} (every line: {file})"]
-
-
 def data_import(settings: DataImportSettings) -> DataImportResult:
     """Find sources, cut them, and write the manifest."""
     if settings.media is not None and len(settings.sources) != 1:
         told = f"--media names one file for {len(settings.sources)} sources"
         raise ConfigError("config-value", told, expected="one subtitle file")
     dataset = Dataset(settings.dataset)
-    found = find_sources(settings.sources, settings.language, settings.media)
+    found = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
     done = import_sources(dataset, found.sources, _options(settings), settings.workers)
-    problems = (*found.problems, *done.problems)
-    _write_problems(dataset, found.problems, done.problems)
-    return DataImportResult(settings.dataset, done, problems)
+    problems = keep_found(dataset, settings.sources, (*found.problems, *done.problems))
+    write_problems(dataset)
+    brought = (problem for one in done.brought for problem in one.problems)
+    return DataImportResult(settings.dataset, done, (*problems, *brought))
 
 
 def longest_seconds(settings: DataImportSettings) -> float:
@@ -139,11 +122,3 @@ def _options(settings: DataImportSettings) -> ImportOptions:
         activity=settings.activity,
         cut=cut,
     )
-
-
-def _write_problems(dataset: Dataset, looking: Sequence[Problem], now: Sequence[Problem]) -> None:
-    """Everything that is known of all sources of the dataset, and of what was looked at just now."""
-    kept = [problem for journal in dataset.journals() for problem in journal.problems]
-    with replacing(dataset.folder / PROBLEMS, overwrite=True) as stream:
-        for problem in dict.fromkeys((*kept, *looking, *now)):
-            stream.write(json.dumps(problem.to_json(), ensure_ascii=False).encode() + b"\n")

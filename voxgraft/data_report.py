@@ -19,6 +19,7 @@ from voxgraft.importing.listening_through import Heard, listen_through
 from voxgraft.importing.manifest import ManifestClip, write_manifest
 from voxgraft.importing.report_page import Page, page_html
 from voxgraft.importing.summary import Summary, hours
+from voxgraft.importing.told import problems_of
 from voxgraft.results import Line, Table
 
 __all__ = ["DataReport", "data_report"]
@@ -70,12 +71,12 @@ class DataReport:
                 one.family,
                 f"{one.steps_a_pass:,}",
                 "" if one.gpu_hours is None else f"{one.gpu_hours:g}",
-                f"{one.disk_bytes / 1e6:,.0f}",
+                f"{one.disk_bytes / 1e6:,.0f} ({one.most_disk_bytes / 1e6:,.0f})",
                 f"{one.too_long:,}",
             )
             for one in self.estimates
         )
-        heads = ("family", "steps a pass", "H200 hours, 10,000 steps", "MB of shards", "too long")
+        heads = ("family", "steps a pass", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
         return [*lines, Table(heads, ahead), *experience(found), f"page with players: {self.page}"]
 
 
@@ -86,7 +87,8 @@ def data_report(settings: DataReportSettings) -> DataReport:
         clips = list(dataset.clips())
         _check_ids((*settings.take_back, *settings.reject), clips)
         heard = listen_through(dataset, clips, settings.workers)
-        judged = [_by_hand(clip, settings) for clip in judge(clips, heard.measures, heard.prints, settings.quality)]
+        decided = [_by_hand(clip, settings) for clip in clips]
+        judged = judge(decided, heard.measures, heard.prints, settings.quality)
         if judged != clips:
             write_manifest(dataset.manifest, judged)
         return _written(dataset, judged, heard, settings)
@@ -112,7 +114,7 @@ def _check_ids(ids: Sequence[str], clips: Sequence[ManifestClip]) -> None:
 
 def _written(dataset: Dataset, clips: list[ManifestClip], heard: Heard, settings: DataReportSettings) -> DataReport:
     found = estimates(clips)
-    problems = Counter(problem.code for journal in dataset.journals() for problem in journal.problems)
+    problems = Counter(problem.code for problem in problems_of(dataset))
     page = Page(dataset.name, dataset.folder, clips, heard.measures, found, problems)
     write_text(dataset.folder / "report.html", page_html(page), overwrite=True)
     rejected = tuple((clip.id, clip.rejected) for clip in clips if clip.rejected)

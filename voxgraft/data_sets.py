@@ -5,49 +5,29 @@ The manifest is written first and whole; files go after it, so that a clip that 
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
-from voxgraft import progress
 from voxgraft.asking import confirmed
-from voxgraft.data_import import problem_lines
 from voxgraft.data_settings import (
     DataInfoSettings,
     DataListSettings,
     DataMergeSettings,
     DataRemoveSettings,
 )
-from voxgraft.errors import ConfigError, FileError, nearest
-from voxgraft.files import existing_folder, is_file, write_error
+from voxgraft.errors import ConfigError, FileError
+from voxgraft.files import existing_folder
+from voxgraft.importing.choosing import Wanted, check_names
 from voxgraft.importing.dataset import Dataset, missing_audio, open_dataset
 from voxgraft.importing.manifest import ManifestClip, write_manifest
+from voxgraft.importing.merging import Merging
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.summary import Summary, hours
-from voxgraft.results import Line, Table
+from voxgraft.importing.told import PROBLEMS, problem_lines, problems_of, write_problems
+from voxgraft.results import Line, Shown, Table
 
-__all__ = ["Shown", "data_info", "data_list", "data_merge", "data_remove"]
+__all__ = ["data_info", "data_list", "data_merge", "data_remove"]
 
 MOST_SHOWN = 40
-MERGED_FROM = "merged_from"
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a verb has found or done, ready to be shown."""
-
-    values: dict[str, Any]
-    shown: tuple[Line, ...]
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return self.values
-
-    def lines(self) -> Sequence[Line]:
-        return self.shown
 
 
 def data_list(settings: DataListSettings) -> Shown:
@@ -81,7 +61,7 @@ def data_info(settings: DataInfoSettings) -> Shown:
     summary = Summary.of(clips)
     missing = [clip.id for clip in missing_audio(dataset)]
     unfinished = [journal.recording for journal in dataset.journals() if not journal.is_published]
-    problems = [problem for journal in dataset.journals() for problem in journal.problems]
+    problems = problems_of(dataset)
     values = {**summary.to_json(), "missing_audio": missing, "unfinished": unfinished, "problems": len(problems)}
     lines: list[Line] = [
         f"{summary.clips:,} clips, {summary.used:,} used: {hours(summary.seconds)}; "
@@ -103,7 +83,7 @@ def data_info(settings: DataInfoSettings) -> Shown:
         lines += _every(problems)
         values["every_problem"] = [problem.to_json() for problem in problems]
     elif problems:
-        lines += problem_lines(problems, dataset.folder / "problems.jsonl")[-1:]
+        lines += problem_lines(problems, dataset.folder / PROBLEMS)[-1:]
     if settings.clips:
         lines.append(_clip_table(clips))
     return Shown(values, tuple(lines), int(bool(missing)))
@@ -127,80 +107,17 @@ def _clip_table(clips: Sequence[ManifestClip]) -> Table:
 
 
 def data_merge(settings: DataMergeSettings) -> Shown:
-    """Put datasets into one. Ids that both have get the name of their dataset before them."""
+    """Put datasets into one. A recording whose name is taken, with its ids, gets that of its dataset before it."""
     target = Dataset(settings.dataset)
     sources = [open_dataset(folder) for folder in settings.sets]
-    added = known = renamed = 0
     with target.locked():
-        clips = list(target.clips())
-        rates = {clip.sample_rate for clip in clips}
-        ids = {clip.id for clip in clips}
-        origins = {clip.other.get(MERGED_FROM) for clip in clips}
+        merging = Merging.into(target)
         for source in sources:
-            for clip in source.clips():
-                origin = f"{source.folder.resolve()}#{clip.id}"
-                if settings.used_only and not clip.is_used:
-                    continue
-                if origin in origins:
-                    known += 1
-                    continue
-                made = _moved(clip, source, ids, origin)
-                rates.add(clip.sample_rate)
-                if len(rates) > 1:
-                    found = " and ".join(f"{rate:,} Hz" for rate in sorted(rates))
-                    raise FileError("dataset-differs", found, where=source.folder)
-                _copy(clip.audio_in(source.folder), made.audio_in(target.folder))
-                renamed += made.id != clip.id
-                added += 1
-                ids.add(made.id)
-                clips.append(made)
-        write_manifest(target.manifest, clips)
-    told = f"{added:,} clips added, {renamed:,} of them under a new id, {known:,} were there already"
-    return Shown({"added": added, "renamed": renamed, "known": known, "clips": len(clips)}, (told,))
-
-
-def _moved(clip: ManifestClip, source: Dataset, ids: set[str], origin: str) -> ManifestClip:
-    """The clip under an id, a recording and a speaker that no other dataset's clip has."""
-    number, new = 1, clip.id
-    while new in ids:
-        new = f"{source.name}.{clip.id}" if number == 1 else f"{source.name}.{number}.{clip.id}"
-        number += 1
-    prefix = f"{source.name}." if new != clip.id else ""
-    audio = f"clips/{prefix}{clip.recording}/{new}{Path(clip.audio).suffix}".replace("\\", "/")
-    return replace(
-        clip, id=new, audio=audio, recording=prefix + clip.recording, other={**clip.other, MERGED_FROM: origin}
-    )
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Link a file, or copy it where that cannot be; beside its place first, so that it is whole or absent."""
-    if not is_file(source):
-        raise FileError("clip-audio-missing", f"{source.name} is not there", where=source)
-    part = target.with_name(f".{target.name}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)
-        try:
-            os.link(source, part)
-        except OSError:
-            shutil.copyfile(source, part)
-        os.replace(part, target)
-    except OSError as error:
-        raise write_error(error, target) from None
-
-
-@dataclass(slots=True)
-class Wanted:
-    """Which clips go."""
-
-    recordings: set[str]
-    speakers: set[str]
-    ids: set[str]
-    missing: set[str] = field(default_factory=set)
-
-    def takes(self, clip: ManifestClip) -> bool:
-        named = clip.recording in self.recordings or clip.speaker in self.speakers or clip.id in self.ids
-        return named or clip.id in self.missing
+            merging.add(source, used_only=settings.used_only)
+        write_manifest(target.manifest, merging.clips)
+    done = {"added": merging.added, "renamed": merging.renamed, "known": merging.known}
+    told = "{added:,} clips added, {renamed:,} of them under a new id, {known:,} were there already".format(**done)
+    return Shown({**done, "clips": len(merging.clips)}, (told,))
 
 
 def data_remove(settings: DataRemoveSettings) -> Shown:
@@ -211,6 +128,7 @@ def data_remove(settings: DataRemoveSettings) -> Shown:
         cure = "name --recording, --speaker, --clip or --missing."
         raise ConfigError("config-missing", "nothing is named that shall go", cure=cure)
     with dataset.locked():
+        dataset.settle()
         clips = list(dataset.clips())
         check_names(wanted, clips, dataset)
         wanted.missing = {clip.id for clip in missing_audio(dataset)} if settings.missing else set()
@@ -221,31 +139,9 @@ def data_remove(settings: DataRemoveSettings) -> Shown:
         if not answer:
             nobody = "" if answer is not None else "nobody is there to be asked, so "
             return Shown({"removed": 0, "would": len(going)}, (f"{nobody}nothing was removed: {told} would be.",), 1)
-        write_manifest(dataset.manifest, (clip for clip in clips if not wanted.takes(clip)))
-        _remove_files(dataset, going, {clip.recording for clip in clips if not wanted.takes(clip)})
-    return Shown({"removed": len(going), "seconds": round(seconds, 3)}, (f"removed {told}",))
-
-
-def check_names(wanted: Wanted, clips: Sequence[ManifestClip], dataset: Dataset) -> None:
-    there = {
-        "recording": ({clip.recording for clip in clips}, wanted.recordings),
-        "speaker": ({clip.speaker for clip in clips}, wanted.speakers),
-        "clip": ({clip.id for clip in clips}, wanted.ids),
-    }
-    for kind, (known, named) in there.items():
-        for name in sorted(named - known):
-            hint = nearest(name, sorted(known))
-            cure = f"did you mean `{hint}`?" if hint else ""
-            raise ConfigError("clips-unknown", f"there is no {kind} {name!r}", where=dataset.folder, cure=cure)
-
-
-def _remove_files(dataset: Dataset, going: Sequence[ManifestClip], staying: set[str]) -> None:
-    """Files of clips that went, and journals of sources of which nothing stays: those can be brought in again."""
-    with progress.task("removing clips", len(going)) as advance:
-        for clip in going:
-            clip.audio_in(dataset.folder).unlink(missing_ok=True)
-            advance(1)
-    gone = {clip.recording for clip in going} - staying
-    for journal in dataset.journals():
-        if journal.clips and {clip.recording for clip in journal.clips} <= gone:
-            dataset.forget(journal.recording)
+        left = dataset.remove(going, [clip for clip in clips if not wanted.takes(clip)])
+        write_problems(dataset)
+    lines = [f"removed {told}"]
+    if left:
+        lines.append(f"{len(left):,} sounds lie outside of the dataset and stay where they are: {left[0]} ...")
+    return Shown({"removed": len(going), "seconds": round(seconds, 3), "left": left}, tuple(lines))

@@ -13,16 +13,16 @@ import soxr
 from numpy.typing import NDArray
 
 from voxgraft import progress
-from voxgraft.data_sets import Shown, Wanted, check_names
 from voxgraft.data_settings import DataSpeakersSettings
 from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.importing.choosing import Wanted, check_names
 from voxgraft.importing.dataset import Dataset, open_dataset
 from voxgraft.importing.manifest import ManifestClip, write_manifest
 from voxgraft.importing.media import Samples
 from voxgraft.importing.sound_files import read_clip
 from voxgraft.importing.summary import Summary, hours
 from voxgraft.importing.voice_clusters import clusters_of
-from voxgraft.results import Line, Table
+from voxgraft.results import Line, Shown, Table
 
 if TYPE_CHECKING:
     from voxgraft.families.chatterbox.voice_encoder import VoiceEncoder
@@ -32,8 +32,6 @@ __all__ = ["data_speakers"]
 ENCODER_HZ = 16_000
 SHORTEST_SECONDS = 1.0
 CLIPS_AT_ONCE = 32
-MOST_CLIPS = 2_000
-"""Of a recording; the comparison of every clip with every other grows with the square."""
 
 
 def data_speakers(settings: DataSpeakersSettings) -> Shown:
@@ -82,7 +80,7 @@ def _parted(dataset: Dataset, clips: list[ManifestClip], place: Path, parted: di
     speakers: dict[str, str] = {}
     with progress.task("listening to voices", sum(map(len, unnamed.values()))) as advance:
         for recording, own in unnamed.items():
-            heard = list(_vectors(dataset, own[:MOST_CLIPS], encoder))
+            heard = list(_vectors(dataset, own, encoder))
             advance(len(own))
             labels = clusters_of(np.array([vector for _, vector in heard])) if heard else []
             if len(set(labels)) > 1:

@@ -13,7 +13,7 @@ from voxgraft.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.files import is_file, is_there, replacing, replacing_folder, write_json, write_text
 from voxgraft.results import Line, Table, styled
 
-__all__ = ["JSON_NAME", "PICTURE_NAME", "REPORT_NAME", "DiagnoseResult", "diagnose"]
+__all__ = ["JSON_NAME", "PICTURE_NAME", "REPORT_NAME", "DiagnoseResult", "diagnose", "has_kept"]
 
 REPORT_NAME, PICTURE_NAME, JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 _STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
@@ -116,16 +116,17 @@ def _listen(found: Diagnosis, settings: DiagnoseSettings) -> None:
         files = family.files(base_folder(settings.base))
         asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
         found.heard = heard_lines(open_hearing(family, files, *asked), settings.checkpoint)
-        found.judge_anew(kept=_has_kept(found))
+        if (kept := has_kept(found)) is not None:
+            found.judge_anew(kept=kept)
     except VoxgraftError as error:
         found.not_heard = error.finding.found
 
 
-def _has_kept(found: Diagnosis) -> bool:
-    """Whether no language of the base is understood worse than from the base itself, by more than chance explains."""
+def has_kept(found: Diagnosis) -> bool | None:
+    """Whether every language of the base has at most WORSE more phone errors; None where none was heard from it."""
     errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
     old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
-    return all(now is not None and now <= error + WORSE for error, now in old)
+    return all(now is not None and now <= error + WORSE for error, now in old) if old else None
 
 
 def _report_folder(settings: DiagnoseSettings) -> Path | None:

@@ -35,7 +35,12 @@ class DownloadResult:
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.problem else 0
+        return 1 if self.problem and not self.complete else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file is there, come as it may."""
+        return all(one.there or one.place in self.hashes for one in self.wanted)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,10 +79,14 @@ class DownloadResult:
         lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
         free = f"; {_size(self.free_bytes)} are free" if self.free_bytes is not None else ""
         lines.append(f"{_size(sum(one.num_bytes for one in self.wanted))} in all{free}")
+        if self.problem is not None and self.complete:
+            lines += self.problem.lines()
+            return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
         if self.problem is not None:
             missing = [one for one in self.wanted if not one.there]
             lines += self.problem.lines()
-            lines.append(f"Put these {len(missing)} files into {self.folder} by hand, under the names above:")
+            these = "this file" if len(missing) == 1 else f"these {len(missing)} files"
+            lines.append(f"Put {these} into {self.folder} by hand, under the names above:")
             lines += [f"  https://huggingface.co/{one.file.repository}  {one.name}  ->  {one.place}" for one in missing]
             return lines
         done = "listed only" if self.listed else "all there, with the hashes in download.json"

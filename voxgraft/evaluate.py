@@ -157,6 +157,7 @@ def _about(
             "step": after.step,
             "label": after.label,
             "keeps_base": after.keeps_base,
+            "checkpoint_sha256": None if after.checkpoint is None else sha256_of(after.checkpoint),
         },
         "base": str(place.files.folder.resolve()),
         "base_sha256": sha256_of(place.files.checkpoint),

@@ -23,7 +23,7 @@ from voxgraft.exporting.card import (
 )
 from voxgraft.exporting.cost import measured_cost
 from voxgraft.exporting.drop_in import make_drop_in
-from voxgraft.exporting.folder import place_files, require_room
+from voxgraft.exporting.folder import hashes_of, place_files, require_room
 from voxgraft.exporting.names import CARD_NAME, LOADER_NAME, README_NAME
 from voxgraft.exporting.sources import Source, open_source
 from voxgraft.exporting.terms import TERMS_NAME, Terms, asked_terms
@@ -38,6 +38,7 @@ from voxgraft.results import Line, Table
 __all__ = ["ExportResult", "export"]
 
 SHARED = ("peft", "graft")
+DROPPED_IN = "drop-in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,15 @@ class ExportResult:
         rows = tuple(
             (
                 name,
-                f"{one['names']} of {one['names']}",
-                f"{one['same']} tensors, {one['base_rows']:,} rows",
+                f"{one['names']} of {one['expected']}",
+                one["kept"],
                 str(one["changed"]),
                 f"{one['dtype']}, {one['precision']}",
             )
             for name, one in self.card.get("checkpoints", {}).items()
         )
         if rows:
-            lines.append(Table(("checkpoint", "names and shapes", "the base's bits", "changed", "numbers"), rows))
+            lines.append(Table(("checkpoint", "names and shapes", "the same as the base", "changed", "numbers"), rows))
         for one in self.card.get("measured_cost", []):
             before = "" if one["before"] is None else f"{one['before']:.4f} before, "
             lines.append(f"{one['language']}: {one['measure']} {before}{one['after']:.4f} now ({one['source']})")
@@ -163,8 +164,10 @@ def _stock(source: Source, settings: ExportSettings, output: Path, terms: Terms)
         if loader is not None:
             write_text(new / LOADER_NAME, loader)
         write_text(new / README_NAME, readme_of(made))
-        write_json(new / CARD_NAME, card_of(made))
         write_json(new / TERMS_NAME, terms.to_json())
+        known = {_place(part, folder.checkpoint): made.checkpoints[part or DROPPED_IN].sha256 for part in parts}
+        made.hashes.update(hashes_of(new, known))
+        write_json(new / CARD_NAME, card_of(made))
     return made
 
 
@@ -178,14 +181,18 @@ def _write_part(made: Made, settings: ExportSettings, new: Path, part: str) -> N
         written = write_dropped_in(source, path, made.drop_in.places, dtype=settings.dtype)
     else:
         written = (write_grown if part == GROWN else write_merged)(source, path, dtype=settings.dtype)
-    made.checkpoints[part or "drop-in"] = written
+    made.checkpoints[part or DROPPED_IN] = written
     with replacing(place / folder.tokenizer) as stream:
         stream.write(made.drop_in.data if made.drop_in else source.graft.tokenizer.data)
     for name, text in folder.made.items():
         write_text(place / name, text)
     placed = place_files(folder.beside, place, copy=settings.copy_files)
-    made.files.update({f"{part}/{name}" if part else name: how for name, how in placed.items()})
+    made.files.update({_place(part, name): how for name, how in placed.items()})
     _require_opens(source, place, written.names)
+
+
+def _place(part: str, name: str) -> str:
+    return f"{part}/{name}" if part else name
 
 
 def _require_opens(source: Source, place: Path, names: int) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.families import family
 from voxgraft.files import existing_file, existing_folder, is_file, is_folder, read_json, sha256_of
 from voxgraft.rows import Array
-from voxgraft.run_settings import LearnSettings, RunSettings
+from voxgraft.run_settings import LANGUAGE_PATTERN, LearnSettings, RunSettings
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
@@ -27,6 +28,7 @@ ADAPTER_NAME = "adapter"
 RUN_CARD_NAME = "card.json"
 """In the run folder, beside the graft: what the run was made from."""
 _PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex")
+_TAG = re.compile(r"\[[a-z0-9-]+\]")
 _TEXT_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
 
 
@@ -86,7 +88,10 @@ def read_card(folder: Path) -> GraftCard:
         wrong.append("num_rows")
     if isinstance(fields["base"], dict) and type(fields["base"].get("pieces")) is not int:
         wrong.append("base.pieces")
-    if fields["tag"] is not None and not isinstance(fields["tag"], str):
+    # Both are written into programs and pages that others run and read.
+    if isinstance(fields["language"], str) and not re.fullmatch(LANGUAGE_PATTERN, fields["language"]):
+        wrong.append("language")
+    if fields["tag"] is not None and not (isinstance(fields["tag"], str) and _TAG.fullmatch(fields["tag"])):
         wrong.append("tag")
     if fields["adapter"] is not None and not _are_hashes(fields["adapter"]):
         wrong.append("adapter")

@@ -39,7 +39,7 @@ TABLE_TITLES: dict[Fate, str] = {
     "mapped": "Taken over into run.yaml",
     "suggested": "Written into run.yaml as comments, for you to decide",
     "gone": "Gone, and why",
-    "later": "Kept out, since voxgraft does not do this yet",
+    "later": "Kept out, since another command does this, or none yet",
     "unknown": "Not known",
 }
 _KEY_LINE = re.compile(r"^( *)([a-z_]+):")

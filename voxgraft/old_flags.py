@@ -33,8 +33,12 @@ _RENUMBERED = gone(
     "it numbered every piece anew, so that every base row lost its meaning; voxgraft only adds pieces to the base's"
 )
 _LEARN = "voxgraft tokenizer train, then voxgraft tokenizer merge"
-_NOT_YET_DATA = "not yet: voxgraft does not prepare audio"
-_NOT_YET_SPEECH = "not yet: voxgraft does not make speech"
+_PREPARE = "voxgraft prepare, after voxgraft data import and voxgraft graft"
+_IMPORT = "voxgraft data import, then voxgraft data report and voxgraft data split"
+_FETCH = "voxgraft data fetch, then voxgraft data import"
+_NO_PAIRS = "not needed: voxgraft prepare keeps a voice for every clip, and training chooses"
+_SPEAK = "voxgraft speak"
+_NO_MUSIC = "not here: separate the voice with a program for it and give voxgraft data import the result"
 _TRAIN = "voxgraft train; voxgraft new --from reads its settings"
 _COVERAGE = gone("every letter of a script that the base lacks gets a piece, so there is no share to choose")
 _CANDIDATE = gone("there is no candidate model: pieces are learnt by continuing from the base's own spelling")
@@ -159,7 +163,7 @@ INDEXTTS2_SCRIPTS = (
         Script(
             f"{name}.py",
             "indextts2",
-            _NOT_YET_DATA,
+            _PREPARE,
             flags_of(
                 "manifest dataset output-dir output-root tokenizer config gpt-checkpoint language device val-ratio "
                 "seed max-samples audio-sr skip-existing batch-size workers num-processes launch-delay extra-args "
@@ -179,7 +183,7 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "process_text_ids.py",
         "indextts2",
-        "not yet: voxgraft writes no training data; voxgraft check --prepared finds ids that do not fit",
+        "voxgraft graft, then voxgraft prepare: texts are spelled anew, and no sound is read",
         flags_of(
             "manifest tokenizer output-dir output-manifest romanize update-text skip-existing max-samples language"
         ),
@@ -189,14 +193,14 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "build_gpt_prompt_pairs.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _NO_PAIRS,
         flags_of("manifest output pairs-per-target max-pairs min-text-len min-code-len seed"),
         later(DATA),
     ),
     Script(
         "generate_gpt_pairs.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _NO_PAIRS,
         flags_of(
             "dataset train-manifest-name val-manifest-name train-output-name val-output-name pairs-per-target "
             "max-pairs min-text-len min-code-len seed force"
@@ -206,7 +210,7 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "create_amharic_dataset.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _IMPORT,
         flags_of(
             "input-dir output-dir manifest min-duration max-duration no-refine no-quality-check min-snr "
             "max-silence-ratio min-words quality-report single-speaker speaker-prefix start-margin end-margin use-vad "
@@ -217,7 +221,7 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "youtube_amharic_downloader.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _FETCH,
         flags_of(
             "url url-file output-dir no-subtitles subtitle-langs audio-format video no-check-subs no-cleanup "
             "no-cleanup-temp remove-noise noise-model mdx-batch-size no-autocast keep-source"
@@ -227,21 +231,21 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "universal_media_downloader.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _FETCH,
         flags_of("media-url srt-url media-local srt-local base-name manifest output-dir create-dataset dataset-output"),
         later(DATA),
     ),
     Script(
         "fix_vocal_subtitles.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _NO_MUSIC,
         flags_of("vocal-dir original-dir output-dir dry-run"),
         later(DATA),
     ),
     Script(
         "process_dataset_segments.py",
         "indextts2",
-        _NOT_YET_DATA,
+        _NO_MUSIC,
         flags_of(
             "audio-dir manifest model keep-backup no-resume batch-size chunk-size mdx-batch-size no-autocast "
             "normalization"
@@ -258,14 +262,14 @@ INDEXTTS2_SCRIPTS = (
     Script(
         "download_checkpoints.py",
         "indextts2",
-        "not yet: put the published files into one folder, and name it with --base",
+        "voxgraft download indextts2",
         flags_of("output-dir force repo-id"),
-        later("belongs to fetching a base, which voxgraft does not do yet"),
+        later("belongs to `voxgraft download`"),
     ),
     Script(
         "inference_script.py",
         "indextts2",
-        _NOT_YET_SPEECH,
+        _SPEAK,
         flags_of(
             "speaker text text-file output config model-dir device fp16 gpt-checkpoint tokenizer emo-audio emo-alpha "
             "emo-text use-emo-text max-text-tokens top-k top-p temperature num-beams interval-silence verbose"
@@ -361,17 +365,17 @@ CHATTERBOX_SCRIPTS = (
         gone("unknown letters are counted by `voxgraft tokenizer prove`; nothing is rewritten"),
     ),
     *(
-        Script(f"{name}.py", "chatterbox", _NOT_YET_DATA, flags_of(flags), later(DATA), words=True)
-        for name, flags in (
-            ("split_dataset", "dataset train val test seed backup"),
-            ("validate_dataset", "dataset fix"),
-            ("fix_metadata_prefixes", "dataset apply"),
-            ("srt_dataset_builder", "srt media name speaker no-validate datasets output include-invalid"),
-            ("preprocess_audio", "audio-dir transcript output sample-rate"),
+        Script(f"{name}.py", "chatterbox", now, flags_of(flags), later(DATA), words=True)
+        for name, now, flags in (
+            ("split_dataset", "voxgraft data split", "dataset train val test seed backup"),
+            ("validate_dataset", "voxgraft data info and voxgraft data report", "dataset fix"),
+            ("fix_metadata_prefixes", "not needed: voxgraft data import finds the files", "dataset apply"),
+            ("srt_dataset_builder", _IMPORT, "srt media name speaker no-validate datasets output include-invalid"),
+            ("preprocess_audio", _IMPORT, "audio-dir transcript output sample-rate"),
         )
     ),
     *(
-        Script(f"{name}.py", "chatterbox", _NOT_YET_SPEECH, flags_of(flags), later(SPEECH))
+        Script(f"{name}.py", "chatterbox", _SPEAK, flags_of(flags), later(SPEECH))
         for name, flags in (
             ("inference/inference", "checkpoint text output config use-phonemes speed pitch device"),
             ("test_synthesis_cli", "checkpoint tokenizer output-dir text-amharic text-english"),

@@ -51,7 +51,7 @@ def gone(why: str, reads: Reads = "nothing") -> Rule:
 
 
 def later(why: str, reads: Reads = "nothing") -> Rule:
-    """The old key belongs to work that voxgraft does not do yet."""
+    """The old key belongs to what another command does, or none yet."""
     return Rule("later", why, "", reads)
 
 
@@ -80,8 +80,8 @@ PRECISION = "chosen by the device: bf16, fp16 with a scaler, or float32; train.p
 SCHEDULE = "a straight warm-up, then train.schedule: cosine, linear or constant"
 EVERY_HELD_OUT = "every held-out clip counts, in packs as in training"
 EARLY_STOP = "early stopping is train.patience: 0 is never"
-DATA = "belongs to preparing audio, which voxgraft does not do yet"
-SPEECH = "belongs to making speech, which voxgraft does not do yet"
+DATA = "belongs to `voxgraft data import`, `data report` and `data split`, then `voxgraft prepare`: before training"
+SPEECH = "belongs to `voxgraft speak`"
 LOGS = "journal and TensorBoard files lie in the run folder; train.tensorboard turns the latter off"
 INERT = "was in the file, but no code there ever read it"
 RUN_FOLDER = "everything that a run makes lies in its run folder"

@@ -20,7 +20,7 @@ from voxgraft import progress
 from voxgraft.audio.waves import length_batches
 from voxgraft.corpus.clips import Array, ClipSet, named_clips
 from voxgraft.course import chosen_device
-from voxgraft.errors import ConfigError, Finding, GraftError, finding, refuse
+from voxgraft.errors import ConfigError, Finding, GraftError, VoxgraftError, finding, refuse
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.tensors import stored_shapes
 from voxgraft.findings import opened
@@ -167,6 +167,8 @@ class _Work:
     """Of sound files, by the id of the clip."""
     batches: BatchFiles
     voices: Mapping[str, tuple[str, Mapping[str, Array]]]
+    unread: Mapping[str, Finding]
+    """Clips whose sound file cannot even be hashed, by id."""
     gone: dict[str, Finding] = field(default_factory=dict)
     """Clips that no worker could bring to an end this time, by key."""
 
@@ -183,8 +185,9 @@ class _Work:
         speakers = [one.clip.speaker for one in chosen.clips]
         chosen_voices = voices_by_speaker(speakers, named, settings.voices) if named else {}
         voices = {speaker: (name, named[name]) for speaker, name in chosen_voices.items()}
-        marks, batches = _marks(chosen.clips, ledger), BatchFiles(run.data / BATCHES_NAME)
-        return cls(wanted, family, files, chosen, ledger, own, marks, batches, voices)
+        unread: dict[str, Finding] = {}
+        marks, batches = _marks(chosen.clips, ledger, unread), BatchFiles(run.data / BATCHES_NAME)
+        return cls(wanted, family, files, chosen, ledger, own, marks, batches, voices, unread)
 
     @property
     def data(self) -> Path:
@@ -199,7 +202,7 @@ class _Work:
         return encoded_so_far(self.wanted.run, self.batches, self.ledger, self.front_end)
 
     def encode(self, settings: PrepareSettings) -> int:
-        """Bring everything that is missing through the front end; how many clips that were."""
+        """Bring everything that is missing through the front end; how many clips have codes now that had none."""
         jobs = {job.name: job for job in self._jobs(settings.batch_seconds)}
         if not jobs:
             return 0
@@ -220,7 +223,7 @@ class _Work:
                 self.gone |= outcome.gone
                 before, seconds = seconds, seconds + jobs[outcome.name].seconds
                 advance(round(seconds) - round(before))
-        return sum(len(job.clips) for job in jobs.values()) - len(self.gone)
+        return sum(key in self.batches.places for job in jobs.values() for key, _ in job.clips)
 
     def _front_end_bytes(self) -> int:
         """The base itself is part of some front ends."""
@@ -253,9 +256,11 @@ class _Work:
         return tuple(made)
 
     def _without_gone(self, made: MadeSet) -> MadeSet:
-        """The same with the true reason for clips that no worker has brought to an end."""
+        """The same with the true reason for clips that have no hash or that no worker has brought to an end."""
         keys = {one.clip.id: self.key(one) for one in self.chosen.clips}
-        told = {name: self.gone.get(keys[name] or "", item) for name, item in made.left_out.items()}
+        told = {
+            name: self.unread.get(name) or self.gone.get(keys[name] or "", item) for name, item in made.left_out.items()
+        }
         return replace(made, left_out=told)
 
     def finish(self, made: Sequence[MadeSet]) -> None:
@@ -278,14 +283,18 @@ class _Work:
         shutil.rmtree(self.batches.folder, ignore_errors=True)
 
 
-def _marks(clips: Sequence[WantedClip], ledger: Ledger) -> dict[str, FileMark]:
-    """Hashes of all sound files. One that is gone is known by what the ledger says of it."""
+def _marks(clips: Sequence[WantedClip], ledger: Ledger, unread: dict[str, Finding]) -> dict[str, FileMark]:
+    """Hashes of all sound files. One that is gone is known by what the ledger says of it; faults go into `unread`."""
     marks: dict[str, FileMark] = {}
     with progress.task("looking at sound files", len(clips)) as advance:
         for one in clips:
             record = ledger.clips.get(one.clip.id)
             known = record.file if record is not None and record.audio == one.clip.audio else None
-            if (mark := file_mark(one.path, known) or known) is not None:
+            try:
+                mark = file_mark(one.path, known) or known
+            except VoxgraftError as error:
+                unread[one.clip.id], mark = error.finding, None
+            if mark is not None:
                 marks[one.clip.id] = mark
             advance(1)
     return marks

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.errors import ConfigError, Finding, GraftError
+from voxgraft.errors import ConfigError, Finding, GraftError, finding
 from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.exporting.terms import Terms
 from voxgraft.files import replacing_folder, require_free
@@ -101,4 +101,10 @@ def pull(settings: PullSettings) -> ShareResult:
         for path in list(inside.iterdir()):
             path.rename(new / path.name)
         inside.rmdir()
-    return ShareResult(found, str(folder), False, tuple(found.terms.findings) if found.terms else ())
+    findings = [*(found.terms.findings if found.terms else ()), *_programs(found, folder)]
+    return ShareResult(found, str(folder), False, tuple(findings))
+
+
+def _programs(found: Contents, folder: Path) -> list[Finding]:
+    """Hashes tell of damage on the way, and nothing of whoever wrote both the file and the card."""
+    return [finding("share-program", f"{name} is a program", where=folder / name) for name in found.programs]

@@ -12,6 +12,7 @@ from typing import Any
 from voxgraft.bases import base_family, base_folder
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.model import Extra
+from voxgraft.checkpoints.prefixes import common_prefix, without_prefix
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
 from voxgraft.diagnosing.looking import Diagnosis, look
 from voxgraft.diagnosing.verdict import Verdict
@@ -32,6 +33,13 @@ __all__ = ["RepairResult", "repair"]
 
 REPORT_SUFFIX = ".repair.json"
 _MOST_SHOWN = 12
+_MENDED = {
+    "rows": ("base-rows-changed", "base-rows-shrunk", "tensor-not-finite"),
+    "spare": ("spare-row-copied", "spare-counted-twice"),
+    "head": ("head-not-grown", "head-missing"),
+    "missing": ("body-missing", "body-form", "body-lost"),
+}
+"""By repair: findings of which the new file must have none."""
 _STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
 
 
@@ -160,13 +168,14 @@ def _repairs(settings: RepairSettings, found: Diagnosis) -> Repairs:
     if share is None and "body" in names and not settings.choose:
         found_body = "a body is to be repaired, and its point between base and tuned is not said"
         raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
-    return Repairs("rows" in names, "spare" in names, "head" in names, "missing" in names, share)
+    return Repairs("rows" in names, "spare" in names, "head" in names, "missing" in names, share, found.unusable)
 
 
 def _resaves(settings: RepairSettings) -> bool:
-    """Whether the output is another format than the input: then saving it again is the repair."""
+    """Whether the output is another format than the input, or has other names: then saving it again is the repair."""
     with open_checkpoint(settings.checkpoint) as checkpoint:
-        return (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
+        converts = (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
+        return converts or bool(common_prefix(checkpoint))
 
 
 @contextmanager
@@ -175,7 +184,7 @@ def _opened(settings: RepairSettings, family: Family, files: BaseFiles) -> Itera
     grown = open_tokenizer(settings.tokenizer) if settings.tokenizer else None
     with ExitStack() as stack:
         base = stack.enter_context(open_checkpoint(files.checkpoint))
-        tuned = stack.enter_context(open_checkpoint(settings.checkpoint))
+        tuned = without_prefix(stack.enter_context(open_checkpoint(settings.checkpoint)))
         pieces = grown.size if grown else _pieces(tuned, family, own)
 
         @cache
@@ -218,10 +227,11 @@ def _chosen(settings: RepairSettings, parts: Parts, files: BaseFiles, repairs: R
 
 
 def _read_back(settings: RepairSettings, repairs: Repairs) -> Diagnosis:
-    """A second look at what was written; a file in which base rows are not the base's is not left lying about."""
+    """A second look at what was written; a file that still has what was to be put right is not left lying about."""
     after = look(_look_settings(settings, settings.output))
-    wrong = [item for item in after.findings if item.code in ("base-rows-changed", "base-rows-shrunk")]
-    if repairs.rows and wrong:
+    codes = {code for name, mended in _MENDED.items() if getattr(repairs, name) for code in mended}
+    wrong = [item for item in after.findings if item.code in codes and item.level == "error"]
+    if wrong:
         settings.output.unlink(missing_ok=True)
         raise CheckpointError("repair-differs", wrong[0].found, where=settings.output)
     return after

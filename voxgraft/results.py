@@ -85,6 +85,21 @@ class Result(Protocol):
         """The same for people: texts, styled lines and tables, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A result that is ready to be shown, for verbs that need no form of their own."""
+
+    values: dict[str, Any]
+    shown: tuple[Line, ...]
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return self.values
+
+    def lines(self) -> Sequence[Line]:
+        return self.shown
+
+
 def plain(line: Cell) -> str:
     """The text of a line without its style."""
     return line.plain if isinstance(line, Styled) else line

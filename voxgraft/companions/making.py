@@ -16,7 +16,7 @@ from typing import Any
 from voxgraft import progress
 from voxgraft.companions.places import CARD_NAME, FORMAT, Environment, worker_path
 from voxgraft.errors import CompanionError, FileError
-from voxgraft.files import is_file, is_there, reason_of, write_json
+from voxgraft.files import is_file, is_there, reason_of, write_error, write_json
 
 __all__ = ["RECIPES", "Recipe", "make_environment", "write_card"]
 
@@ -62,6 +62,13 @@ def make_environment(
     name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
 ) -> Environment:
     """A new environment in a folder; an error with the installer's last words if a step fails."""
+    try:
+        return _made(name, folder, python, pip_flags, checkout)
+    except OSError as error:
+        raise write_error(error, folder) from None
+
+
+def _made(name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None) -> Environment:
     recipe = RECIPES[name]
     if is_there(folder):
         _clear(folder)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.companions.process import Companion
-from voxgraft.errors import CompanionError
+from voxgraft.errors import CompanionError, VoxgraftError
 from voxgraft.files import is_file, read_json
 
 __all__ = [
@@ -59,7 +59,10 @@ def found_environment(name: str) -> Environment | None:
     path = folder / CARD_NAME
     if not is_file(path):
         return None
-    card = read_json(path)
+    try:
+        card = read_json(path)
+    except VoxgraftError as error:
+        raise CompanionError("companion-broken", f"{CARD_NAME}: {error.finding.found}", where=path) from None
     if not isinstance(card, dict) or card.get("format") != FORMAT or not isinstance(card.get("python"), str):
         raise CompanionError("companion-broken", f"{CARD_NAME} has no format {FORMAT!r}", where=path)
     arguments = card.get("arguments")

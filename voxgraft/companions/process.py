@@ -156,9 +156,9 @@ class Companion:
 
     def _wait(self, descriptor: int, deadline: float, *, writing: bool) -> None:
         left = deadline - time.monotonic()
-        here, none = [descriptor], list[int]()
-        readable, writable, _ = select.select(none if writing else here, here if writing else none, none, max(left, 0))
-        if not (readable or writable):
+        waiting = select.poll()  # `select.select` takes no descriptor above 1023, and data sets open many files
+        waiting.register(descriptor, select.POLLOUT if writing else select.POLLIN)
+        if not waiting.poll(max(left, 0) * 1000):
             seconds = self.answer_seconds if self.about else self.start_seconds
             found = f"{self.name} has not answered for {seconds:g} seconds, and was ended"
             raise CompanionError("companion-hung", found, where=self._last_words())

@@ -14,14 +14,15 @@ from voxgraft.bases import base_folder
 from voxgraft.checkpoints.flat import flat_values
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.checkup_settings import DiagnoseSettings
+from voxgraft.codes import CATALOGUE
 from voxgraft.diagnosing.layers import Layer, layers_of
 from voxgraft.diagnosing.merged_card import keeps_old_languages
-from voxgraft.diagnosing.rows import RowTable, row_tables
-from voxgraft.diagnosing.verdict import Case, Verdict, verdict_of
-from voxgraft.errors import CheckpointError, ConfigError, Finding, VoxgraftError, finding
+from voxgraft.diagnosing.rows import BROKEN, ZERO, RowTable, row_tables
+from voxgraft.diagnosing.verdict import MOST, Case, Verdict, verdict_of
+from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.evaluating.sentences import built_in_set
 from voxgraft.families.base import Family
-from voxgraft.files import is_folder
+from voxgraft.files import is_folder, is_there
 from voxgraft.findings import Subject, look_at, opened
 from voxgraft.findings import base_rows as base_row_topic
 from voxgraft.findings import body as body_topic
@@ -60,6 +61,8 @@ class Diagnosis:
     layers: list[Layer] = field(default_factory=list)
     distance: float | None = None
     """How far the body moved, by its length."""
+    unusable: tuple[str, ...] = ()
+    """Tensors of the body that are of another form, or in which nothing of the base is left."""
     optimizer: Optimizer | None = None
     moments: list[RowMoments] = field(default_factory=list)
     sizes: Table | None = None
@@ -87,6 +90,7 @@ class Diagnosis:
             "rows": [table.to_json() for table in self.tables],
             "body_distance": self.distance,
             "layers": [layer.to_json() for layer in self.layers],
+            "unusable": list(self.unusable),
             "optimizer": self.optimizer.to_json() if self.optimizer else None,
             "findings": [item.to_json() for item in self.findings],
             "checked": self.checked,
@@ -101,6 +105,8 @@ def look(settings: DiagnoseSettings) -> Diagnosis:
     if settings.base is None:
         cure = "name the folder of the base that it was made from with --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
+    if not is_there(settings.checkpoint):
+        raise FileError("file-missing", f"{settings.checkpoint.name} is not there", where=settings.checkpoint)
     base = base_folder(settings.base)
     with opened(_check_settings(settings, base)) as subject:
         require_grounds(subject)
@@ -164,45 +170,73 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
 
     `more` are findings from elsewhere.
     """
-    outcome = look_at(subject, data=False, without=_MEASURED)
-    measured = _Measured(subject, [*more, *(_without_tokenizer(subject, item) for item in outcome.findings)])
+    outcome, family = look_at(subject, data=case.run is not None, without=_MEASURED), subject.family
+    measured = _Measured(subject, [*more, *(_levelled(subject, case, item) for item in outcome.findings)])
     tables, body = measured.rows(), measured.body()
-    checkpoint, family = subject.checkpoint, subject.family
     findings = list(dict.fromkeys(measured.findings))
     case = replace(
         case,
         family=NAMES.get(family.name, family.name) if family else "",
         base_tokenizer=subject.base.tokenizer if subject.base else None,
         base_suffix=subject.base.checkpoint.suffix if subject.base else case.base_suffix,
-        distance=body.distance if body and not body.not_finite else None,
+        distance=_judged_distance(body),
+        unusable=body.unusable_share if body else 0.0,
+        empty_rows=_most_of_new(tables, ZERO),
+        ruined_rows=_most_of_new(tables, BROKEN),
         sounds=bool(family and family.shipped()),
+        data_to_come=case.steps is None and any(_is_missing_data(item) for item in outcome.findings),
         has_optimizer=measured.optimizer is not None,
         has_new_rows=any(len(table.kinds) > table.num_base + (subject.spare_rows or 0) for table in tables),
     )
     return Diagnosis(
         path=case.checkpoint,
         case=case,
-        what=_what(checkpoint, family),
+        what=_what(subject.checkpoint, family),
         family=family.name if family else "",
-        verdict=verdict_of(findings, case, readable=checkpoint is not None or case.run is not None),
+        verdict=verdict_of(findings, case, readable=subject.checkpoint is not None or case.run is not None),
         findings=findings,
         checked=[*outcome.checked, *measured.checked],
         not_checked={**outcome.not_checked, **measured.not_checked},
         tables=tables,
         layers=layers_of(body, family) if body and family else [],
         distance=body.distance if body else None,
+        unusable=body.unusable if body else (),
         optimizer=measured.optimizer,
         moments=measured.moments,
         sizes=size_table(subject),
     )
 
 
-def _without_tokenizer(subject: Subject, item: Finding) -> Finding:
-    """More rows than the base's own tokenizer has pieces are no fault where the grown one was not named."""
+def _most_of_new(tables: list[RowTable], kind: str) -> float:
+    """The share of a kind among new rows, in the table that has most."""
+    return max((table.share_of_new(kind) for table in tables), default=0.0)
+
+
+def _judged_distance(body: Body | None) -> float | None:
+    """What the verdict goes by: a few lost tensors are a fault of their own, and say nothing of the others."""
+    if body is None or body.not_finite:
+        return None
+    return body.distance_of_usable if body.unusable_share < MOST else body.distance
+
+
+def _levelled(subject: Subject, case: Case, item: Finding) -> Finding:
+    """More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
+
+    Data that is not there is still to come in a run that was never trained, and gone in one that was. A wrapper's
+    name before all others only has to be known: the trainer that wrote it takes it away again.
+    """
+    if item.code == "checkpoint-prefixed":
+        return replace(item, level="note")
+    if case.steps is not None and _is_missing_data(item):
+        return replace(item, level="error")
     if item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
         cure = "name the tokenizer that it was trained with: --tokenizer FILE."
         return replace(item, level="note", cure=cure)
     return item
+
+
+def _is_missing_data(item: Finding) -> bool:
+    return item.level == "note" and CATALOGUE[item.code].area == "data" and CATALOGUE[item.code].level == "error"
 
 
 class _Measured:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import VoxgraftError
-from voxgraft.files import is_file, read_json
+from voxgraft.files import is_file, read_json, sha256_of
 
 __all__ = ["card_beside", "keeps_old_languages"]
 
 CARD_NAME = "merged.json"
+FORMAT = "voxgraft-merged-1"
 MOST_RISE = 0.05
 """Of a held-out speech loss; what merged training is held to by default."""
 
@@ -37,6 +38,8 @@ def keeps_old_languages(checkpoint: Path) -> bool | None:
     card = card_beside(checkpoint)
     if card is None or card["checkpoint"] != checkpoint.name or card.get("label"):
         return None
+    if card.get("format") != FORMAT or sha256_of(checkpoint) != card.get("checkpoint_sha256"):
+        return None  # what was measured is another file
     points, before = card.get("points"), card.get("speech_losses_before")
     listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
     own = next((one for one in listed if one.get("share") == card.get("share")), {})

@@ -56,6 +56,11 @@ class RowTable:
         found = np.bincount(self.kinds, minlength=len(KINDS))
         return {kind: int(count) for kind, count in zip(KINDS, found, strict=True) if count}
 
+    def share_of_new(self, kind: str) -> float:
+        """How many of the rows behind the base's pieces are of one kind."""
+        new = self.kinds[self.num_base :]
+        return float((new == KINDS.index(kind)).mean()) if len(new) else 0.0
+
     def to_json(self) -> dict[str, Any]:
         changed = self.moved[: self.num_base]
         changed = changed[np.isfinite(changed) & (changed > 0)]

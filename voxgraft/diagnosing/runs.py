@@ -49,12 +49,12 @@ def look_at_run(settings: DiagnoseSettings) -> Diagnosis:
     folders = step_folders(run)
     damaged = {folder: damage for folder in folders if (damage := damage_of(folder)) is not None}
     whole = tuple(folder.step for folder in folders if folder not in damaged)
-    history, told = _history(run)
+    history, told = _history(run, whole[-1] if whole else 0)
     with opened(CheckSettings(**values, run=run.path, checkpoint=checkpoint)) as subject:
         if subject.base_checkpoint is None:
             require_grounds(subject)
         steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
-        case = Case(run.path, base, None, run=run.path, steps=steps, language=own.language, kept=kept)
+        case = Case(run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept)
         found = examined(subject, case, [*(damaged_finding(*item) for item in damaged.items()), *told])
     return replace(found, what=_what(found, folders, whole, history))
 
@@ -68,7 +68,7 @@ def _left(run: RunFolder) -> Path | None:
     return None
 
 
-def _history(run: RunFolder) -> tuple[History, list[Finding]]:
+def _history(run: RunFolder, newest: int) -> tuple[History, list[Finding]]:
     """The journal, and what it warned of; a journal that cannot be read is a finding itself."""
     try:
         history = History.of(Journal(run.journal).read())
@@ -76,14 +76,15 @@ def _history(run: RunFolder) -> tuple[History, list[Finding]]:
         return History(), [error.finding]
     worries = [event for event in history.findings if event.values.get("level") in ("warning", "error")]
     latest: dict[str, Event] = {str(event.values.get("code")): event for event in worries}
-    told = [_of_journal(event, run) for code, event in list(latest.items())[-_MOST_TOLD:] if code in CATALOGUE]
+    told = [_of_journal(event, run, newest) for code, event in list(latest.items())[-_MOST_TOLD:] if code in CATALOGUE]
     return history, told
 
 
-def _of_journal(event: Event, run: RunFolder) -> Finding:
-    """What was a stop then is a thing to know now."""
+def _of_journal(event: Event, run: RunFolder, newest: int) -> Finding:
+    """What stopped the run is a thing to know once it has saved a step since then; until then it would do so again."""
     found = f"at step {event.step:,}: {event.values.get('found', '')}"
-    return finding(str(event.values["code"]), found, where=run.journal, level="warning")
+    stops = event.values.get("level") == "error" and event.step >= newest
+    return finding(str(event.values["code"]), found, where=run.journal, level="error" if stops else "warning")
 
 
 def _what(found: Diagnosis, folders: list[StepFolder], whole: tuple[int, ...], history: History) -> str:

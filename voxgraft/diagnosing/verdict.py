@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from voxgraft.codes import CATALOGUE
 from voxgraft.errors import Finding
 
 __all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "verdict_of"]
@@ -35,9 +36,13 @@ class Case:
     base_tokenizer: Path | None = None
     base_suffix: str = ".safetensors"
     """Of the base's own checkpoint: the format that stock software reads."""
+    file: Path | None = None
+    """The file that a repair would read, where `checkpoint` is a folder."""
     run: Path | None = None
     steps: tuple[int, ...] | None = None
     """Of a run: its whole saved steps; None where none was ever saved."""
+    data_to_come: bool = False
+    """Of a run without any saved step: whether there is nothing yet to learn from."""
     distance: float | None = None
     """How far the body moved; None where that was not measured, or is no matter."""
     kept: bool | None = None
@@ -48,6 +53,12 @@ class Case:
     language: str | None = None
     has_new_rows: bool = True
     """Whether its text tables have more rows than the base's."""
+    unusable: float = 0.0
+    """Share of the body that is of another form, or in which nothing of the base is left."""
+    empty_rows: float = 0.0
+    """Share of the new rows that are all zero, in the table with most of them."""
+    ruined_rows: float = 0.0
+    """Share of the new rows that are not finite, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +135,20 @@ _REPAIRS: dict[str, tuple[Repair, str]] = {
     "spare-counted-twice": ("spare", "it has a spare row too many"),
     "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
     "base-rows-changed": ("rows", "the base's text rows were changed"),
+    "head-missing": ("head", "the head for text is not in the file, or not whole"),
     "body-missing": ("missing", "tensors of the base are not in the file"),
+    "body-form": ("missing", "tensors of the body have another form than the base's"),
+    "body-lost": ("missing", "tensors of the body have nothing left of the base's"),
     "pickle-code": ("resave", "the file carries code that a loader could run"),
 }
 """By code of a finding: the repair that answers it, and the fault in words."""
-_UNLEARNT = ("new-rows-random", "new-rows-zero")
+_BY_OTHER_RULES = frozenset(
+    "ids-past-table rows-vs-tokenizer tensor-not-finite "  # of rows: `_unfit`, `_ruined`, `_repair`
+    "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # told with RESUME
+)
+"""Codes of errors that are neither in _LOST nor in _REPAIRS and still have their answer."""
+MOST = 0.5
+"""From this share on nothing of the whole is worth going on with."""
 
 
 def verdict_of(findings: Sequence[Finding], case: Case, *, readable: bool = True) -> Verdict:
@@ -142,7 +162,13 @@ def verdict_of(findings: Sequence[Finding], case: Case, *, readable: bool = True
             return _lost(fault, errors[code].found, case)
     told = {item.code: item for item in reversed(findings)}
     return (
-        _unfit(told, errors, case) or _unlearnt(told, case) or _far(case) or _repair(told, case) or _resume(told, case)
+        _unfit(told, errors, case)
+        or _unlearnt(told, case)
+        or _ruined(errors, case)
+        or _far(case)
+        or _repair(told, case)
+        or _unanswered(errors, case)
+        or _resume(told, case)
     )
 
 
@@ -172,13 +198,26 @@ def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> 
 
 
 def _unlearnt(told: dict[str, Finding], case: Case) -> Verdict | None:
-    item = next((told[code] for code in _UNLEARNT if code in told), None)
+    item = told.get("new-rows-random") or (told.get("new-rows-zero") if case.empty_rows >= MOST else None)
     if item is None:
         return None
     untouched = "body-same" in told and "base-rows-same" in told
     sentence = f"nothing was learnt of the new language: {item.found}"
     reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
     return Verdict("START FRESH", sentence, reason, _fresh(case))
+
+
+def _ruined(errors: dict[str, Finding], case: Case) -> Verdict | None:
+    """Damage that the base could mend, but to so much of the whole that only the base would be left."""
+    is_graft = case.run is not None and case.file is None
+    if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MOST):
+        sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
+        return Verdict("START FRESH", sentence, "what is not finite cannot be brought back", _fresh(case))
+    item = errors.get("body-form") or errors.get("body-lost")
+    if item is None or case.unusable < MOST or ("body-form" not in errors and case.kept):
+        return None
+    sentence = f"the body is another: {item.found}"
+    return Verdict("START FRESH", sentence, "put right, it would be the base's own and nothing more", _fresh(case))
 
 
 def _far(case: Case) -> Verdict | None:
@@ -192,7 +231,7 @@ def _far(case: Case) -> Verdict | None:
 def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     faults: dict[Repair, str] = {}
     for code, (repair, words) in _REPAIRS.items():
-        if code in told and repair not in faults:
+        if code in told and repair not in faults and not (code == "body-lost" and case.kept):
             faults[repair] = words
     if "tensor-not-finite" in told:
         faults.setdefault("rows", "text rows are not finite")
@@ -207,6 +246,20 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     if "body" in faults:
         reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
     return Verdict("REPAIR", "; ".join(faults.values()), reason, (_repair_command(case, tuple(faults)),), tuple(faults))
+
+
+def _unanswered(errors: dict[str, Finding], case: Case) -> Verdict | None:
+    """Errors that no other rule knows: whatever they are, something has to be put right before going on."""
+    answered = _BY_OTHER_RULES | _LOST.keys() | _REPAIRS.keys()
+    item = next((item for code, item in reversed(errors.items()) if code not in answered), None)
+    if item is None:
+        return None
+    cure = item.cure or CATALOGUE[item.code].cure
+    if case.run is None and CATALOGUE[item.code].area == "checkpoints":
+        return Verdict("START FRESH", f"it cannot be read whole: {item.found}", cure, _fresh(case))
+    again = f"voxgraft train {_quoted(case.run)}" if case.run else f"voxgraft diagnose {_quoted(case.checkpoint)}"
+    sentence = f"something has to be put right before it can go on: {item.found}"
+    return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
 
 
 def _resume(told: dict[str, Finding], case: Case) -> Verdict:
@@ -227,6 +280,12 @@ def _resume(told: dict[str, Finding], case: Case) -> Verdict:
     if "proof-changed" in told:
         sentence += ", but its tokenizer spells old languages otherwise"
         reason += "; give texts of old languages to the base's own tokenizer"
+    if "new-rows-zero" in told:
+        sentence += ", but some new rows are still empty"
+        reason += f"; {told['new-rows-zero'].found}: train on texts with their pieces"
+    if "checkpoint-prefixed" in told:
+        sentence += ", but a wrapper's name stands before all others"
+        reason += "; `voxgraft repair` writes the file without it"
     if afresh:
         sentence += ", but its optimizer state is not to be used"
         reason += "; take the weights and a fresh optimizer"
@@ -246,6 +305,12 @@ def _resume_run(told: dict[str, Finding], case: Case) -> Verdict:
         reason = f"step {case.steps[-1]:,} is whole, and training goes on from there"
     else:
         sentence, reason = "nothing is wrong with the run", f"it goes on from step {case.steps[-1]:,}"
+    if worries := [item for item in told.values() if item.level == "warning" and item.code != "step-damaged"]:
+        sentence = sentence.replace("nothing is wrong with", "nothing is broken in") + ", but it was warned"
+        reason += "; first read what was told: " + ", ".join(sorted({item.code for item in worries}))
+    if case.data_to_come:
+        sentence += ", and its data is still to come"
+        train = f"voxgraft prepare {_quoted(case.run)}, then {train}"
     return Verdict("RESUME", sentence, reason, (train,))
 
 
@@ -257,7 +322,7 @@ def _resume_command(case: Case, *, fresh_optimizer: bool) -> str:
 
 
 def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
-    parts = [f"voxgraft repair {_quoted(case.checkpoint)}"]
+    parts = [f"voxgraft repair {_quoted(case.file or case.checkpoint)}"]
     parts += [f"--base {_quoted(case.base)}"] if case.base else []
     parts += [f"--tokenizer {_quoted(case.tokenizer)}"] if case.tokenizer else []
     if "body" in repairs:

@@ -32,6 +32,8 @@ class Made:
     """By folder."""
     files: dict[str, str] = field(default_factory=dict)
     """Of the base: linked or copied."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of every file that was written, by its place."""
 
 
 def card_of(made: Made) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def card_of(made: Made) -> dict[str, Any]:
         "pieces": card.base_pieces if made.drop_in else source.graft.tokenizer.size,
         "step": source.trained_step,
         "checkpoints": {name: written.to_json() for name, written in made.checkpoints.items()},
+        "files": made.hashes,
         "files_of_the_base": made.files,
         "missing": list(made.folder.missing),
         "measured_cost": [cost.to_json() for cost in made.cost],
@@ -140,17 +143,16 @@ def _pair_lines(made: Made) -> list[str]:
         GROWN: "the base with more text rows: old languages are spoken by the base's own weights",
         MERGED: f"the same with {made.source.language_name} in its body: for the new language",
     }
-    lines = ["| folder | what | names and shapes | the base's own bits | numbers |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| folder | what | names and shapes | the same as the base | numbers |", "| --- | --- | --- | --- | --- |"]
     for name, one in made.checkpoints.items():
-        lines.append(f"| {name}/ | {about[name]} | {one.names} of {one.names} | {_bits(one)} | {_numbers(one)} |")
+        lines.append(f"| {name}/ | {about[name]} | {one.names} of {one.expected} | {_kept(one)} | {_numbers(one)} |")
     if MERGED in made.checkpoints:
         lines += ["", "## What the merged one costs the old languages", "", *_cost_lines(made)]
     return lines
 
 
-def _bits(one: Written) -> str:
-    changed = f", {one.changed} changed" if one.changed else ""
-    return f"{one.same} tensors and {one.base_rows:,} rows of each text table{changed}"
+def _kept(one: Written) -> str:
+    return f"{one.kept}; {one.changed} tensors changed" if one.changed else one.kept
 
 
 def _numbers(one: Written) -> str:
@@ -180,7 +182,7 @@ def _drop_in_lines(made: Made) -> list[str]:
         f"its pieces, so that {made.source.family.stock().title} loads it as it is. Languages whose ids were taken "
         "are gone here; speak them with the base itself.",
         "",
-        f"- {one.names} of {one.names} names and shapes; {_bits(one)}; {_numbers(one)}.",
+        f"- {one.names} of {one.expected} names and shapes; {_kept(one)}; {_numbers(one)}.",
         f"- {drop_in.proven:,} sentences of {name} are spelled as before, id for id.",
         "- The package's alignment analyzer stays on at this size. It watches heads that were found for the old "
         "languages; if speech ends too early or too late, take the export with load.py, where it is off.",

@@ -40,7 +40,7 @@ def measured_cost(source: Source) -> list[Cost]:
     """All that was measured of the merged checkpoint that is exported."""
     if source.merged is None or source.run is None:
         return []
-    return [*_of_training(source.merged), *_of_evaluations(source.run.eval, int(source.merged["step"]))]
+    return [*_of_training(source.merged), *_of_evaluations(source.run.eval, str(source.merged["checkpoint_sha256"]))]
 
 
 def _of_training(card: dict[str, Any]) -> Iterator[Cost]:
@@ -51,7 +51,7 @@ def _of_training(card: dict[str, Any]) -> Iterator[Cost]:
                 yield Cost(str(language), "speech loss", first.get(language), float(loss), "held out in training")
 
 
-def _of_evaluations(folder: Path, step: int) -> Iterator[Cost]:
+def _of_evaluations(folder: Path, sha256: str) -> Iterator[Cost]:
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not is_file(place / SCORES_NAME):
             continue
@@ -59,7 +59,8 @@ def _of_evaluations(folder: Path, step: int) -> Iterator[Cost]:
             scores = read_scores(place / SCORES_NAME)
         except VoxgraftError:  # of another version, or half of one: it says nothing then
             continue
-        if scores.about.get("mode") != "merged" or scores.about.get("step") != step:
+        # A step alone would not do: merging again with another share leaves another checkpoint of the same step.
+        if scores.about.get("mode") != "merged" or scores.about.get("checkpoint_sha256") != sha256:
             continue
         for language in dict.fromkeys(language for language, _ in scores.scores):
             yield from _scored(scores.scores, language, place.name)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxgraft import progress
 from voxgraft.errors import GraftError
 from voxgraft.exporting.sources import Source
 from voxgraft.families.base import Front
@@ -33,7 +34,6 @@ KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
 """Latin words stand in every language's texts."""
 SHARE = 0.02
 """A script with this share of a language's letters is one of its own."""
-MOST_PROVEN = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def make_drop_in(source: Source) -> DropIn:
         raise GraftError("drop-in-family", f"a tokenizer of the kind {base.kind}", expected="one of Chatterbox's")
     spelling = Spelling.of(source.family, base, grown, source.language)
     sentences = _sentences(source)
-    used = {one for text in sentences for one in spelling.encode(text, source.language)}
+    used = _used(spelling, sentences)
     free = [one for one in _reusable(base, source, sentences) if one not in used]
     new = range(base.size, grown.size)
     if len(free) < len(new):
@@ -77,11 +77,21 @@ def _sentences(source: Source) -> list[str]:
     entry = exemplar(source.language)
     letters = list(entry.letters) if entry else []
     if source.texts:
-        return [*letters, *read_texts(source.texts).sentences[:MOST_PROVEN]]
+        return [*letters, *read_texts(source.texts).sentences]
     tokenizer = source.graft.tokenizer
     whole = tokenizer.whole_ids
     pieces = [tokenizer.pieces[one] for one in range(source.graft.card.base_pieces, tokenizer.size) if one not in whole]
     return [*letters, *(piece for piece in pieces if piece)]
+
+
+def _used(spelling: Spelling, sentences: Sequence[str]) -> set[int]:
+    """Ids in any text of the run: one that is taken although a single sentence needs it would be lost."""
+    used: set[int] = set()
+    with progress.task("ids that the language uses", len(sentences)) as advance:
+        for text in sentences:
+            used.update(spelling.encode(text, spelling.language))
+            advance(1)
+    return used
 
 
 def _reusable(base: BpeJson, source: Source, sentences: Iterable[str]) -> Iterator[int]:
@@ -140,7 +150,7 @@ def _parts(merge: Any) -> tuple[str, ...]:
     return left, right, left + right
 
 
-def _prove(spelling: Spelling, tokenizer: Tokenizer, places: dict[int, int], sentences: Iterable[str]) -> int:
+def _prove(spelling: Spelling, tokenizer: Tokenizer, places: dict[int, int], sentences: Sequence[str]) -> int:
     """Every sentence as the stock program is given it, with the tag typed in front, against voxgraft's own spelling."""
     language, tag = spelling.language, spelling.tag or ""
     proven = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,13 @@ from pathlib import Path
 
 from voxgraft import progress
 from voxgraft.errors import FileError
-from voxgraft.exporting.weights import Written
-from voxgraft.files import is_folder, reason_of
+from voxgraft.exporting.names import UNHASHED
+from voxgraft.files import is_folder, reason_of, sha256_of
 
-__all__ = ["bytes_in", "place_files", "require_room"]
+__all__ = ["hashes_of", "place_files", "require_room"]
 
 SLACK_BYTES = 64 << 20
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
 
 def place_files(beside: Mapping[str, Path], folder: Path, *, copy: bool) -> dict[str, str]:
@@ -34,16 +36,27 @@ def place_files(beside: Mapping[str, Path], folder: Path, *, copy: bool) -> dict
 
 def require_room(folder: Path, num_bytes: int) -> None:
     """Refuse before hours of copying what will not fit."""
-    there = next((one for one in folder.absolute().parents if is_folder(one)), None)
+    # The folder itself may be a mount point, and then its disk counts.
+    there = next((one for one in (folder.absolute(), *folder.absolute().parents) if is_folder(one)), None)
     free = shutil.disk_usage(there).free if there else None
     if free is not None and free < num_bytes + SLACK_BYTES:
         found = f"the export needs {num_bytes:,} bytes, {free:,} are free"
         raise FileError("disk-too-small", found, where=folder)
 
 
-def bytes_in(written: Mapping[str, Written]) -> int:
-    """Of all checkpoints."""
-    return sum(one.num_bytes for one in written.values())
+def hashes_of(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
+    """SHA-256 of every file in an export by its place there; those that are known are not read again."""
+    found: dict[str, str] = {}
+    by_file: dict[tuple[int, int], str] = {}  # both parts link the same files of the base
+    for path, place in _files_of(folder):
+        if place in UNHASHED:
+            continue
+        status = path.stat()
+        key = (status.st_dev, status.st_ino)
+        if key not in by_file:
+            by_file[key] = known.get(place) or (sha256_of(path) if status.st_size else EMPTY_SHA256)
+        found[place] = by_file[key]
+    return found
 
 
 def _files_of(place: Path) -> Iterator[tuple[Path, str]]:
@@ -53,7 +66,7 @@ def _files_of(place: Path) -> Iterator[tuple[Path, str]]:
         return
     for path in sorted(place.rglob("*")):
         if path.is_file():
-            yield path, str(path.relative_to(place))
+            yield path, path.relative_to(place).as_posix()
 
 
 def _linked(source: Path, target: Path) -> bool:

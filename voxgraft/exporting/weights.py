@@ -44,7 +44,9 @@ class Written:
     sha256: str
     num_bytes: int
     names: int
-    """Names with the right shapes, which are all of them."""
+    """Names with the right shapes in the file."""
+    expected: int
+    """Names that the family's model has."""
     same: int
     """Tensors that are the base's, bit for bit; rounded where that was asked for."""
     changed: int
@@ -63,8 +65,14 @@ class Written:
             return "rounded from the base"
         return "in the base's own format" if self.changed else "exact"
 
+    @property
+    def kept(self) -> str:
+        """What is the base's, and whether to the bit."""
+        how = "bit for bit" if self.exact else "rounded"
+        return f"{self.same} tensors and {self.base_rows:,} rows of each text table, {how}"
+
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "precision": self.precision}
+        return {**asdict(self), "precision": self.precision, "kept": self.kept}
 
 
 def write_grown(source: Source, path: Path, *, dtype: str) -> Written:
@@ -189,8 +197,9 @@ def _read_again(
     tables = {point.tensor for point in source.family.graft_points}
     same = changed = 0
     with open_checkpoint(path) as written, progress.task(f"reading {path.name} again", len(written.tensors)) as advance:
-        names = [name for name in base.tensors if source.family.part_of(name) is not None]
-        _require_names(names, written, source)
+        expected = _names_of(source)
+        _require_names(expected, written, source)
+        names = [name for name in base.tensors if name in expected]
         for name in names:
             was, now = base.tensors[name], written.tensors[name]
             shape = (size + spare, *was.shape[1:]) if name in tables else was.shape
@@ -210,18 +219,34 @@ def _read_again(
     kept = pieces - len(reused or ())
     size_bytes = path.stat().st_size
     return Written(
-        path.name, sha256_of(path), size_bytes, len(names), same, changed, kept, new_rows, ", ".join(kinds), exact
+        path.name,
+        sha256_of(path),
+        size_bytes,
+        len(names),
+        len(expected),
+        same,
+        changed,
+        kept,
+        new_rows,
+        ", ".join(kinds),
+        exact,
     )
 
 
-def _require_names(names: list[str], written: Checkpoint, source: Source) -> None:
+def _names_of(source: Source) -> frozenset[str]:
+    """What the family's model is made of at the base's size, whatever the base's file holds."""
+    with torch.device("meta"):
+        return frozenset(source.family.empty_model(source.files).state_dict())
+
+
+def _require_names(names: frozenset[str], written: Checkpoint, source: Source) -> None:
     there = {name for name in written.tensors if source.family.part_of(name) is not None}
-    if there != set(names):
-        lacking, more = sorted(set(names) - there), sorted(there - set(names))
+    if there != names:
+        lacking, more = sorted(names - there), sorted(there - names)
         found = (
             f"{len(lacking)} names are missing ({', '.join(lacking[:3])}), {len(more)} too many ({', '.join(more[:3])})"
         )
-        raise _differs(written.path, found, f"the {len(names)} names of the base")
+        raise _differs(written.path, found, f"the {len(names)} names of {source.family.name}")
 
 
 def _require_form(now: TensorInfo, shape: tuple[int, ...], dtype: str, path: Path) -> None:

@@ -24,6 +24,10 @@ from voxgraft.findings.text_tables import is_stand_in
 __all__ = ["Body", "TensorChange", "body_findings", "measured_body", "other_tensors", "told"]
 
 _NAMED = 3
+_LOST = 0.5
+"""Of its own length: a matrix that moved so far was not trained, but written anew, emptied or damaged."""
+_LOST_STEP = 0.1
+"""Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
 How = Literal["same", "rounded", "changed", "form"]
 
 
@@ -33,9 +37,13 @@ class TensorChange:
 
     name: str
     how: How
-    """same bits; the base's, rounded to a shorter format; changed; another form (shape, or whole numbers)."""
+    """same bits; the base's, rounded to a shorter format; changed; another form (shape, or other whole numbers)."""
     moved: float = 0.0
     base: float = 0.0
+    lost: bool = False
+    """Nothing of the base's values is left in it."""
+    num_values: int = 0
+    """Of the base's tensor."""
 
     @property
     def is_finite(self) -> bool:
@@ -57,9 +65,30 @@ class Body:
         return [one.name for one in self.changes if not one.is_finite]
 
     @property
+    def lost(self) -> list[str]:
+        return [one.name for one in self.changes if one.lost]
+
+    @property
+    def unusable(self) -> tuple[str, ...]:
+        """Tensors in which nothing can have been learnt: those of another form, and those that are lost."""
+        return tuple(one.name for one in self.changes if one.lost or one.how == "form")
+
+    @property
+    def unusable_share(self) -> float:
+        """Of all tensors or of all their values, whichever is more: a model is mostly matrices."""
+        unusable = [one for one in self.changes if one.lost or one.how == "form"]
+        values = sum(one.num_values for one in unusable) / max(sum(one.num_values for one in self.changes), 1)
+        return max(len(unusable) / max(len(self.changes), 1), values)
+
+    @property
     def distance(self) -> float:
         """How far the whole body moved, by its length; tensors that are not finite are left out."""
         return distance_of([one for one in self.changes if one.is_finite])
+
+    @property
+    def distance_of_usable(self) -> float:
+        """The same without the lost ones, each of which would outweigh all others."""
+        return distance_of([one for one in self.changes if one.is_finite and not one.lost])
 
 
 def distance_of(changes: list[TensorChange]) -> float:
@@ -101,7 +130,14 @@ def told(subject: Subject, body: Body) -> list[Finding]:
     if bad := body.not_finite:
         found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_first(bad)}"
         findings.append(finding("body-not-finite", found, where=where))
-    if differing := [*body.named("changed"), *body.named("form")]:
+    if odd := body.named("form"):
+        found = f"{len(odd):,} of {len(body.changes):,} other tensors have another shape or kind of number{_first(odd)}"
+        findings.append(finding("body-form", found, expected="the base's shapes and numbers", where=where))
+    if lost := body.lost:
+        found = f"{len(lost):,} of {len(body.changes):,} other tensors have nothing left of the base's{_first(lost)}"
+        expected = f"tensors that moved by less than {_LOST:.0%} of their length"
+        findings.append(finding("body-lost", found, expected=expected, where=where))
+    if differing := body.named("changed"):
         found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_first(differing)}"
         if not body.not_finite:
             found += f"; together they moved by {body.distance:.2g} of their length"
@@ -129,13 +165,12 @@ def other_tensors(base: Checkpoint, family: Family) -> list[str]:
 
 def _change(base: Checkpoint, checkpoint: Checkpoint, name: str) -> TensorChange:
     old, new = base.tensors[name], checkpoint.tensors[name]
-    if old.shape != new.shape:
-        return TensorChange(name, "form")
+    other = TensorChange(name, "form", num_values=old.num_values)
     floats = old.dtype in FLOATS and new.dtype in FLOATS
-    if not floats and old.dtype != new.dtype:
-        return TensorChange(name, "form")
+    if old.shape != new.shape or (not floats and old.dtype != new.dtype):
+        return other
     exact = same = True
-    moved = length = 0.0
+    moved = length = left = 0.0
     for ours, theirs in side_by_side(flat_values(base, old), flat_values(checkpoint, new)):
         equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
         if not floats:
@@ -146,13 +181,24 @@ def _change(base: Checkpoint, checkpoint: Checkpoint, name: str) -> TensorChange
         if not equal:
             exact = False
             same = same and old.dtype != new.dtype and _is_rounded(before, theirs, new)
+            after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
             with np.errstate(over="ignore", invalid="ignore"):
-                moved += _squares(to_float32(theirs, new.dtype).astype(np.float32, copy=False) - before)
+                moved += _squares(after - before)
+        left += _squares(before if equal else after)
     if exact:
-        return TensorChange(name, "same", 0.0, length)
+        return TensorChange(name, "same", 0.0, length, num_values=old.num_values)
     if not floats:
-        return TensorChange(name, "form")
-    return TensorChange(name, "rounded" if same else "changed", moved, length)
+        return other
+    lost = not same and ((length > 0 and left == 0) or _is_lost(old, moved, length))
+    return TensorChange(name, "rounded" if same else "changed", moved, length, lost, old.num_values)
+
+
+def _is_lost(old: TensorInfo, moved: float, length: float) -> bool:
+    """Whether a finite change is farther than any training goes."""
+    if not math.isfinite(moved) or moved < _LOST**2 * length:
+        return False
+    is_matrix = len(old.shape) > 1 and length > 0
+    return is_matrix or math.sqrt(moved / max(old.num_values, 1)) >= _LOST_STEP
 
 
 def _is_rounded(before: NDArray[np.float32], theirs: Raw, new: TensorInfo) -> bool:

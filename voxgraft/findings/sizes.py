@@ -56,7 +56,13 @@ def row_size_findings(subject: Subject) -> list[Finding]:
         return _stand_in_findings(subject)
     first = next(iter(tables.values()), None)
     pieces = tokenizer.size if tokenizer else first.shape[0] - family.spare_rows if first else 0
-    findings = _row_findings(checkpoint, family, pieces)
+    heads = [f"{point.tensor} is not in the file" for point in family.graft_points if point.role != "embedding"]
+    findings = [
+        finding("head-missing", item.found, where=item.where)
+        if item.code == "tensor-missing" and item.found in heads
+        else item
+        for item in _row_findings(checkpoint, family, pieces)
+    ]
     if not findings and tokenizer is not None:
         findings += _spare_note(family, pieces, checkpoint)
     return findings

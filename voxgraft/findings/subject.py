@@ -15,6 +15,7 @@ from typing import TypeVar
 from voxgraft.bases import base_family, base_tokenizer
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.checkpoints.opening import open_checkpoint
+from voxgraft.checkpoints.prefixes import common_prefix, without_prefix
 from voxgraft.errors import Finding, VoxgraftError, finding
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles, Family
@@ -111,7 +112,7 @@ def opened(settings: CheckSettings) -> Iterator[Subject]:
         _open_base(subject, stack)
         _open_tokenizer(subject)
         if (path := settings.checkpoint) is not None:
-            subject.checkpoint = _open_checkpoint(subject, path, stack)
+            subject.checkpoint = _unwrapped(subject, _open_checkpoint(subject, path, stack))
         if (old := settings.base_config) is not None:
             subject.old = subject.attempt(lambda: read_old_numbers(old))
         if settings.texts:
@@ -140,6 +141,15 @@ def _open_base(subject: Subject, stack: contextlib.ExitStack) -> None:
 
 def _open_checkpoint(subject: Subject, path: Path, stack: contextlib.ExitStack) -> Checkpoint | None:
     return subject.attempt(lambda: stack.enter_context(open_checkpoint(path)))
+
+
+def _unwrapped(subject: Subject, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """A wrapper's name before all others is told, and then looked past."""
+    if checkpoint is None or not (prefix := common_prefix(checkpoint)):
+        return checkpoint
+    found = f"every name in {checkpoint.path.name} starts with {prefix!r}"
+    subject.findings.append(finding("checkpoint-prefixed", found, where=checkpoint.path))
+    return without_prefix(checkpoint)
 
 
 def _open_tokenizer(subject: Subject) -> None:

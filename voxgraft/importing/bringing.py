@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.importing.cleaning import clean_cues
 from voxgraft.importing.columns import read_columns
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT, Cut, cut_cues
-from voxgraft.importing.dataset import Dataset, Journal, read_journal
+from voxgraft.importing.dataset import Dataset, Journal, discard, read_journal
 from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.lists import is_sound, read_list, side_car_rows
+from voxgraft.importing.lists import read_list, side_car_rows
 from voxgraft.importing.manifest import ManifestClip
 from voxgraft.importing.media import Media
 from voxgraft.importing.problems import Problem
@@ -73,15 +73,18 @@ def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: 
         journal = read_journal(dataset.journal_path(recording))
         state = {**source.to_json(), "fingerprint": mark, "options": options.to_json()}
         if journal.source != state:
-            journal.begin(state)
+            before = journal.clips
+            journal.begin(state, (path.name for path in source.files))
+            for clip in before:
+                discard(dataset.folder / clip.audio)
         if not journal.is_done:
             problems: list[Problem] = []
             try:
                 for clip, cut in _clips(dataset, source, recording, options, problems):
                     _keep(dataset, journal, clip, cut, options)
             except VoxgraftError as error:
-                problem = Problem.of(error, str(source.text))
-                return Brought(recording, len(journal.clips), 0.0, 0, (*problems, problem), failed=True)
+                journal.fail((*problems, Problem.of(error, str(source.text))))
+                return Brought(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
             journal.finish(problems)
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
@@ -159,6 +162,8 @@ def _subtitle_cuts(
     if options.rolling:
         cues, again = unrolled(cues, name)
         problems += again
+    if not cues:
+        raise FileError("subtitle-none", f"nothing is said in {name}: {read.cues[0].text!r:.80}", where=source.text)
     media = Media(source.media, options.rate)
     voice = VoiceModel(options.rate) if options.activity == "silero" else None
     for cut in cut_cues(Tape(media.blocks(), options.rate, voice), cues, options.cut):
@@ -211,8 +216,7 @@ def _rows(source: Source, options: ImportOptions) -> Iterator[Row | Problem]:
     if source.kind == "columns":
         return read_columns(source.text)
     if source.kind == "folder":
-        sounds = [path for path in sorted(source.text.iterdir()) if is_sound(path)]
-        return side_car_rows(source.text, sounds, options.encoding)
+        return side_car_rows(source.text, source.files, options.encoding)
     return read_list(source.text, options.encoding)
 
 

@@ -34,7 +34,12 @@ _ROUND = re.compile(r"[(（][^()（）]*[)）]")
 _STARS = re.compile(r"\*[^*\n]{1,80}\*")
 _DASH = re.compile(r"^\s*(?:[-‐-―−]|>>+|»)\s*")
 _DIRECTIONS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-_LABEL = regex.compile(r"^\s*(?P<name>[\p{L}\p{M}][\p{L}\p{M}\p{N} .'’\-]{0,40}?)\s*[:፡፦：]\s*(?![:፡\d/])(?=\S|$)")
+_COLON = r"(?:[:፦：]|፡(?=\s|$))"
+_LABEL = regex.compile(
+    r"^\s*(?P<name>[\p{L}\p{M}][\p{L}\p{M}\p{N} .'’\-]{0,40}?)\s*" + _COLON + r"\s*(?![:፡\d/])(?=\S|$)"
+)
+_NAMED = regex.compile(r"^ *" + _COLON)
+_WORD_SPACE = re.compile("(?<!፡)፡(?!፡)")
 _CAPITALS = regex.compile(r"^[\p{Lu}][\p{Lu}\p{M}\p{N} .'’\-]+$")
 _SPACES = re.compile(r"\s+")
 _SAID = regex.compile(r"[\p{L}\p{N}]")
@@ -51,7 +56,8 @@ class Cleaner:
     @classmethod
     def of(cls, texts: Sequence[str], language: str) -> Cleaner:
         """The rules for a file with these texts."""
-        known = {name.lower() for words in (NARRATORS["en"], NARRATORS.get(language, ())) for name in words}
+        own = NARRATORS.get(language.lower().partition("-")[0], ())
+        known = {name.lower() for words in (NARRATORS["en"], own) for name in words}
         seen: Counter[str] = Counter()
         for text in texts:
             seen.update({label for line in _bare(text).split("\n") if (label := _label(_DASH.sub("", line)))})
@@ -95,8 +101,8 @@ class Cleaner:
     def _bracket(self, found: re.Match[str]) -> str:
         """Square brackets are never said; one that stands before a colon or alone may name who speaks."""
         inside = found.group()[1:-1].strip()
-        rest = found.string[found.end() :].lstrip(" ")
-        return f"{inside}" if rest.startswith((":", "፡", "፦")) and len(inside.split()) <= MAX_LABEL_WORDS else " "
+        named = _NAMED.match(found.string[found.end() :])
+        return inside if named and len(inside.split()) <= MAX_LABEL_WORDS else " "
 
     def _without_sounds(self, found: re.Match[str]) -> str:
         inside = found.group()[1:-1]
@@ -127,6 +133,7 @@ def _bare(text: str) -> str:
 
 
 def _label(line: str) -> str:
-    found = _LABEL.match(line)
+    """The name before a colon. A second ፡ in the line shows that it stands between words, as it did of old."""
+    found = _LABEL.match(line) if len(_WORD_SPACE.findall(line)) < 2 else None
     name = found["name"].strip() if found else ""
     return name if len(name.split()) <= MAX_LABEL_WORDS else ""

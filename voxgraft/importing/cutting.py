@@ -5,15 +5,15 @@ Takes sound from the tape as it goes by; writes no files.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from voxgraft.importing.activity import Pause, active_frames, pauses_of
+from voxgraft.importing.activity import active_frames, pauses_of
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.edges import CutOptions, Placed, placed_cues
 from voxgraft.importing.media import Samples
+from voxgraft.importing.parting import ENDS_SENTENCE, SENTENCE_END, Stretch, parted
 from voxgraft.importing.tape import Tape
 
 __all__ = ["NO_PAUSE", "NO_SPEECH", "OVERLAPPING", "TOO_LONG", "TOO_SHORT", "Cut", "cut_cues"]
@@ -22,18 +22,20 @@ NO_SPEECH, NO_PAUSE, OVERLAPPING, TOO_LONG, TOO_SHORT = (
     "no-speech",
     "cut-in-speech",
     "overlapping",
-    "too-long",
-    "too-short",
+    "over-longest",
+    "under-shortest",
 )
+"""The last two by the limits of the import, which a report does not know and therefore never takes back."""
 LEAST_SPEECH_SECONDS = 0.1
 PUNCTUATED_SHARE = 0.2
-"""Where fewer cues end a sentence by a mark, the lack of a mark says nothing."""
+"""Where fewer cues hold the mark that ends a sentence, the lack of a mark says nothing."""
 OVERLAP_SHARE = 0.5
+MOST_TIMES_LONGEST = 3
+"""So much longer than a clip may be is what is joined up to the end of a sentence, to be parted then."""
+NEAR_SECONDS = 0.25
+"""Where a cue ends inside a sentence, only a pause so near to its time is its own."""
 FAR_SECONDS = 6.0
 """Over such a gap nothing is joined."""
-_ENDS_SENTENCE = re.compile(r"(?:[.!?…።፧፨؟।。！？]|፡፡|::)[\"'”’»)\]]*$")
-_SENTENCE = re.compile(r".+?(?:(?:[.!?…።፧፨؟।。！？]|፡፡|::)+[\"'”’»)\]]*(?=\s|$)|$)", re.DOTALL)
-_PHRASE = re.compile(r".+?(?:[,;፣፤፥፦،:—]+(?=\s|$)|$)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,16 @@ class Cut:
 
 def cut_cues(tape: Tape, cues: list[Cue], options: CutOptions) -> Iterator[Cut]:
     """Every cue's clip, in order. Cues after the end of the recording give clips without samples."""
-    punctuated = sum(bool(_ENDS_SENTENCE.search(cue.text)) for cue in cues) >= PUNCTUATED_SHARE * len(cues)
+    if not cues:
+        return
+    punctuated = sum(bool(SENTENCE_END.search(cue.text)) for cue in cues) >= PUNCTUATED_SHARE * len(cues)
     cues = _with_overlaps(cues)
     group: list[Placed] = []
     for after, placed in zip((*cues[1:], None), placed_cues(tape, cues, options), strict=True):
         if group and not _joins(group, placed, options, punctuated=punctuated):
+            if punctuated and _in_doubt(group[-1], placed):
+                group[-1] = replace(group[-1], parted_after=False)
+                placed = replace(placed, parted_before=False)
             yield from _clips(tape, group, options)
             group = []
         group.append(placed)
@@ -74,11 +81,23 @@ def _joins(group: list[Placed], after: Placed, options: CutOptions, *, punctuate
     first, last = group[0], group[-1]
     if last.cue.speaker != after.cue.speaker or last.cue.marks != after.cue.marks or _overlap(last.cue, after.cue):
         return False
-    if after.end - first.start > options.longest or after.start - last.end > options.join_gap:
+    unfinished = punctuated and not ENDS_SENTENCE.search(last.cue.text)
+    longest = options.longest * (MOST_TIMES_LONGEST if unfinished and options.refine else 1)
+    if after.end - first.start > longest or after.start - last.end > options.join_gap:
         return False
-    unfinished = punctuated and not _ENDS_SENTENCE.search(last.cue.text)
     short = min(last.end - first.start, after.end - after.start) < options.shortest
     return unfinished or short or not last.parted_after
+
+
+def _in_doubt(one: Placed, two: Placed) -> bool:
+    """Whether the pause between two cues may be the end of a sentence that ends in the midst of one of them."""
+    if ENDS_SENTENCE.search(one.cue.text) or one.cue.speaker != two.cue.speaker:
+        return False
+    return (
+        one.cue.end < one.end - NEAR_SECONDS
+        or one.cue.end > two.start + NEAR_SECONDS
+        or not (one.end - NEAR_SECONDS <= two.cue.start <= two.start + NEAR_SECONDS)
+    )
 
 
 def _with_overlaps(cues: list[Cue]) -> list[Cue]:
@@ -95,13 +114,19 @@ def _overlap(one: Cue, two: Cue) -> bool:
 
 
 def _clips(tape: Tape, group: list[Placed], options: CutOptions) -> Iterator[Cut]:
-    start, end = group[0].start, group[-1].end
-    if end - start > options.longest and options.refine:
-        parts = _parted(tape, group, options)
-        if parts:
-            yield from parts
-            return
-    yield _cut(tape, group, options)
+    if group[-1].end - group[0].start <= options.longest or not options.refine:
+        yield _cut(tape, group, options)
+        return
+    if parts := _parted(tape, group, options):
+        yield from parts
+        return
+    run: list[Placed] = []
+    for placed in group:
+        if run and placed.end - run[0].start > options.longest and not _in_doubt(run[-1], placed):
+            yield _cut(tape, run, options)
+            run = []
+        run.append(placed)
+    yield _cut(tape, run, options)
 
 
 def _cut(tape: Tape, group: list[Placed], options: CutOptions) -> Cut:
@@ -113,76 +138,31 @@ def _cut(tape: Tape, group: list[Placed], options: CutOptions) -> Cut:
 
 def _reasons(group: list[Placed], options: CutOptions) -> tuple[str, ...]:
     found = [mark for placed in group for mark in placed.cue.marks]
-    seconds = group[-1].end - group[0].start
     if sum(placed.speech for placed in group) < LEAST_SPEECH_SECONDS:
         found.append(NO_SPEECH)
-    if not group[-1].parted_after:
+    if not (group[0].parted_before and group[-1].parted_after):
         found.append(NO_PAUSE)
-    if seconds > options.longest:
-        found.append(TOO_LONG)
-    if seconds < options.shortest:
-        found.append(TOO_SHORT)
+    found += _length_reasons(group[-1].end - group[0].start, options)
     return tuple(dict.fromkeys(found))
 
 
+def _length_reasons(seconds: float, options: CutOptions) -> list[str]:
+    return [TOO_LONG] if seconds > options.longest else [TOO_SHORT] if seconds < options.shortest else []
+
+
 def _parted(tape: Tape, group: list[Placed], options: CutOptions) -> list[Cut]:
-    """A clip that is too long as several, by sentences and pauses that agree; none if they do not."""
+    """A clip that is too long as several; none if it cannot be parted."""
     start, end = group[0].start, group[-1].end
-    text = " ".join(placed.cue.text for placed in group)
-    pauses = _inner_pauses(tape, start, end)
-    for pattern in (_SENTENCE, _PHRASE):
-        pieces = [piece.strip() for piece in pattern.findall(text) if piece.strip()]
-        places = _agreeing(pieces, pauses, start, end)
-        if places is None:
-            continue
-        starts = [start, *(max(pause.middle, pause.end - options.lead) for pause in places)]
-        ends = [*(min(pause.middle, pause.start + options.tail) for pause in places), end]
-        bounds = _packed(starts, ends, options.longest)
-        if bounds is not None:
-            cues = tuple(placed.cue for placed in group)
-            marks = tuple(dict.fromkeys(mark for cue in cues for mark in cue.marks))
-            return [
-                Cut(
-                    tape.samples(starts[first], ends[last]),
-                    starts[first],
-                    ends[last],
-                    " ".join(pieces[first : last + 1]),
-                    cues,
-                    marks,
-                )
-                for first, last in bounds
-            ]
-    return []
-
-
-def _inner_pauses(tape: Tape, start: float, end: float) -> list[Pause]:
-    found = pauses_of(*active_frames(tape, start, end))
-    return [pause for pause in found if pause.start > start + 0.3 and pause.end < end - 0.3 and pause.seconds >= 0.15]
-
-
-def _agreeing(pieces: list[str], pauses: list[Pause], start: float, end: float) -> list[Pause] | None:
-    """For each end of a piece the pause near its place by the number of letters; None if one has none."""
-    total, said, chosen = sum(map(len, pieces)), 0, []
-    slack = max(0.6, 0.12 * (end - start))
-    for piece in pieces[:-1]:
-        said += len(piece)
-        at = start + (end - start) * said / total
-        near = [pause for pause in pauses if abs(pause.middle - at) <= slack and pause not in chosen]
-        if not near:
-            return None
-        chosen.append(max(near, key=lambda pause: pause.seconds - abs(pause.middle - at) / slack * 0.3))
-    in_order = all(one.end < two.start for one, two in pairwise(chosen))
-    return chosen if chosen and in_order else None
-
-
-def _packed(starts: list[float], ends: list[float], longest: float) -> list[tuple[int, int]] | None:
-    """Pieces put together, as many as fit: the first and the last of each; None if one alone is too long."""
-    bounds: list[tuple[int, int]] = []
-    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        if end - start > longest:
-            return None
-        if bounds and end - starts[bounds[-1][0]] <= longest:
-            bounds[-1] = bounds[-1][0], place
-        else:
-            bounds.append((place, place))
-    return bounds
+    cues = tuple(placed.cue for placed in group)
+    pauses = pauses_of(*active_frames(tape, start, end))
+    cuts = []
+    for part in parted(cues, Stretch(start, end, tuple(pauses)), options):
+        found = [mark for cue in cues for mark in cue.marks]
+        # Between parts there is a pause; the edges of the whole may lie in speech.
+        begins_well = part.start > start or group[0].parted_before
+        if not (begins_well and (part.end < end or group[-1].parted_after)):
+            found.append(NO_PAUSE)
+        found += _length_reasons(part.end - part.start, options)
+        samples = tape.samples(part.start, part.end)
+        cuts.append(Cut(samples, part.start, part.end, part.text, cues, tuple(dict.fromkeys(found))))
+    return cuts

@@ -8,21 +8,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from voxgraft.errors import FileError
-from voxgraft.files import existing_folder, is_file, parse_json, read_lines, write_error
+from voxgraft.files import existing_folder, is_file, parse_json, read_json, read_lines, write_error, write_json
 from voxgraft.importing.manifest import NAME, ManifestClip, parse_clip, read_manifest, write_manifest
 from voxgraft.importing.problems import Problem
 
-__all__ = ["Dataset", "Journal", "missing_audio", "open_dataset", "read_journal"]
+__all__ = ["Dataset", "Journal", "discard", "missing_audio", "open_dataset", "read_journal"]
 
-CLIPS, IMPORTS = "clips", "imports"
+CLIPS, IMPORTS, REMOVING = "clips", "imports", ".removing"
+_SAME = ("audio", "recording", "text_as_found", "start", "end", "source")
+"""What no other verb changes of a clip: those who differ in it are two clips."""
+MOST_NOTE_BYTES = 1 << 30
 WORKERS_SECONDS = 30.0
 """How long processes of an import that was killed may take to notice."""
 
@@ -38,19 +40,26 @@ class Journal:
     is_done: bool = False
     is_published: bool = False
     ids: set[str] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+    """Names of the files, where the source is some of a folder's."""
 
     @property
     def recording(self) -> str:
         return self.path.stem
 
-    def begin(self, source: Mapping[str, Any]) -> None:
+    def begin(self, source: Mapping[str, Any], files: Iterable[str] = ()) -> None:
         """Start anew."""
-        self.source = dict(source)
+        self.source, self.files = dict(source), set(files)
         self.clips, self.problems, self.ids = [], [], set()
         self.is_done = self.is_published = False
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("wb") as stream:
-            _append(stream, {"source": self.source})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.path.with_name(f".{self.path.name}.part")
+            with part.open("wb") as stream:
+                _append(stream, {"source": self.source}, *({"file": name} for name in sorted(self.files)))
+            os.replace(part, self.path)
+        except OSError as error:
+            raise write_error(error, self.path) from None
 
     def add(self, clip: ManifestClip) -> None:
         """Write down a clip whose file is there."""
@@ -63,6 +72,11 @@ class Journal:
         self.problems = list(problems)
         self.is_done = True
         self._append(*({"problem": problem.to_json()} for problem in self.problems), {"done": len(self.clips)})
+
+    def fail(self, problems: Iterable[Problem]) -> None:
+        """Write down why the source could not be brought in this time."""
+        self.problems = list(problems)
+        self._append({"failed": len(self.problems)}, *({"failure": problem.to_json()} for problem in self.problems))
 
     def publish(self) -> None:
         """Write down that the manifest has the clips."""
@@ -86,34 +100,45 @@ def _append(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
 def read_journal(path: Path) -> Journal:
     """A journal; a last line that was not finished when its process was killed is taken off."""
     journal = Journal(path)
-    if not is_file(path) or path.stat().st_size == 0:
+    if not is_file(path) or not _mended(path):
         return journal
-    _mend(path)
-    if path.stat().st_size == 0:
-        return journal
+    found: list[Problem] = []
+    failures: list[Problem] = []
     for number, line in read_lines(path):
         entry = parse_json(line, path)
         if not isinstance(entry, dict) or len(entry) != 1:
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
         ((kind, value),) = entry.items()
-        if kind == "source":
+        if kind == "source" and isinstance(value, dict):
             journal.source = value
+        elif kind == "file" and isinstance(value, str):
+            journal.files.add(value)
         elif kind == "clip":
             journal.clips.append(parse_clip(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
-        elif kind == "problem":
-            journal.problems.append(Problem.from_json(value))
+        elif kind in ("problem", "failure"):
+            (found if kind == "problem" else failures).append(Problem.from_json(value))
+        elif kind == "failed":
+            failures = []
+        elif kind not in ("done", "published"):
+            raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
         journal.is_done |= kind == "done"
         journal.is_published |= kind == "published"
+    journal.problems = list(dict.fromkeys(found if journal.is_done else failures))
     return journal
 
 
-def _mend(path: Path) -> None:
-    with path.open("r+b") as stream:
-        data = stream.read()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            stream.truncate(whole)
+def _mended(path: Path) -> int:
+    """Take off a last line that has no end; gives the bytes that are left."""
+    try:
+        with path.open("r+b") as stream:
+            data = stream.read()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                stream.truncate(whole)
+    except OSError as error:
+        raise write_error(error, path) from None
+    return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +174,97 @@ class Dataset:
         """Where a clip's sound lies, from the folder."""
         return f"{CLIPS}/{recording}/{clip_id}.{ending}"
 
+    def taken_names(self, clips: Iterable[ManifestClip]) -> set[str]:
+        """Names that a new source may not have: its clips would get ids or files of others."""
+        names = {path.stem for path in (self.folder / IMPORTS).glob("*.jsonl")}
+        names |= {path.name for path in (self.folder / CLIPS).glob("*")}
+        for clip in clips:
+            names |= {clip.recording, clip.speaker.partition(":")[0], clip.id.rpartition("-")[0]}
+        return names - {""}
+
+    def settle(self) -> None:
+        """Note as published what the manifest has already: the process was killed just before it could."""
+        waiting = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
+        there = {clip.id: clip for clip in self.clips()} if waiting else {}
+        for journal in waiting:
+            if journal.clips and all(_is_same(there.get(clip.id), clip) for clip in journal.clips):
+                journal.publish()
+
     def publish(self) -> int:
         """Put the clips of every finished source that are not there yet into the manifest; gives their number."""
+        self.settle()
         fresh = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
         if not fresh and self.has_manifest:
             return 0
         there = list(self.clips())
-        ids = {clip.id for clip in there}
-        new = [clip for journal in fresh for clip in journal.clips if clip.id not in ids]
+        known = {clip.id: clip for clip in there}
+        new = [clip for journal in fresh for clip in journal.clips]
+        for clip in new:
+            if clip.id in known:
+                found = (
+                    f"{clip.id} of {clip.source} has the id of another clip, which comes from {known[clip.id].source}"
+                )
+                cure = f"rename the file, remove {clip.recording} from {self.folder / IMPORTS}, and import again."
+                raise FileError("manifest-double-id", found, where=self.manifest, cure=cure)
         write_manifest(self.manifest, [*there, *new])
         for journal in fresh:
             journal.publish()
         return len(new)
 
-    def forget(self, recording: str) -> None:
-        """Remove a source's journal and its clips' files; the manifest is the caller's."""
-        self.journal_path(recording).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / CLIPS / recording, ignore_errors=True)
+    def remove(self, going: Sequence[ManifestClip], staying: Sequence[ManifestClip]) -> list[str]:
+        """Take clips out, and sources of which nothing stays, which can be brought in again. Gives the files left.
+
+        Only files among our own clips go. Killed at any instant it is done before the next change, or was never begun.
+        """
+        gone, kept = {clip.id for clip in going}, {clip.id for clip in staying}
+        sources = [journal.recording for journal in self.journals() if journal.ids & gone and not journal.ids & kept]
+        note = {"clips": {clip.id: clip.audio for clip in going}, "sources": sources}
+        write_json(self.folder / REMOVING, note, overwrite=True)
+        write_manifest(self.manifest, staying)
+        return self._finish_removing()
+
+    def _finish_removing(self) -> list[str]:
+        note = read_json(self.folder / REMOVING, MOST_NOTE_BYTES)
+        if not isinstance(note, dict) or not {"clips", "sources"} <= note.keys():
+            found = f"{REMOVING} does not say which clips were being removed"
+            raise FileError("manifest-line", found, where=self.folder / REMOVING)
+        left: list[str] = []
+        if not any(clip.id in note["clips"] for clip in self.clips()):
+            for audio in note["clips"].values():
+                if self._is_own(audio):
+                    discard(self.folder / audio)
+                else:
+                    left.append(audio)
+            for name in note["sources"]:
+                self._forget(name)
+        discard(self.folder / REMOVING)
+        return left
+
+    def _is_own(self, audio: str) -> bool:
+        """Whether a sound lies among our clips; one that a manifest has from elsewhere is not ours to delete."""
+        return (self.folder / CLIPS).resolve() in (self.folder / audio).parent.resolve().parents
+
+    def _forget(self, recording: str) -> None:
+        """Remove a source's journal, and its folder if nothing of others lies there."""
+        path = self.folder / CLIPS / recording
+        for part in path.glob(".*.part"):
+            discard(part)
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        discard(self.journal_path(recording))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else changes the dataset inside the block; an error if somebody does already."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(error, self.folder) from None
         with _lock(self.folder / ".lock", shared=False, seconds=0.0):
             with _lock(self.folder / ".workers", shared=False, seconds=WORKERS_SECONDS):
                 pass
+            if is_file(self.folder / REMOVING):
+                self._finish_removing()
             yield
 
     @contextlib.contextmanager
@@ -181,6 +272,18 @@ class Dataset:
         """What every process holds that writes clips, so that one that has lost its parent is seen."""
         with _lock(self.folder / ".workers", shared=True, seconds=WORKERS_SECONDS):
             yield
+
+
+def _is_same(one: ManifestClip | None, other: ManifestClip) -> bool:
+    return one is not None and all(getattr(one, name) == getattr(other, name) for name in _SAME)
+
+
+def discard(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_error(error, path) from None
 
 
 def open_dataset(folder: Path) -> Dataset:

@@ -49,6 +49,7 @@ class Placed:
     end: float
     parted_after: bool = True
     """Whether a pause was found between it and the next."""
+    parted_before: bool = True
     speech: float = 0.0
     """Seconds of speech between its edges."""
 
@@ -65,16 +66,18 @@ class _Edge:
 def placed_cues(tape: Tape, cues: list[Cue], options: CutOptions) -> Iterator[Placed]:
     """Cues with their edges, in order, as far as the recording goes."""
     start = end = 0.0
+    parted = True
     for place, cue in enumerate(cues):
         before = cues[place - 1] if place else None
         after = cues[place + 1] if place + 1 < len(cues) else None
         tape.hear_until(cue.end + REACH_SECONDS + CONTEXT_SECONDS / 2, keep_from=cue.start - 2 * REACH_SECONDS)
         if not _near(before, cue):
-            start = max(end, _edge(tape, None, cue, options).start)
+            opening = _edge(tape, None, cue, options)
+            start, parted = max(end, opening.start), opening.parted
         edge = _edge(tape, cue, after if _near(cue, after) else None, options)
         end = min(max(start, edge.end), tape.seconds)
-        yield Placed(cue, start, end, edge.parted, _speech_seconds(tape, start, end))
-        start = edge.start
+        yield Placed(cue, start, end, edge.parted, parted, _speech_seconds(tape, start, end))
+        start, parted = edge.start, edge.parted
 
 
 def _near(one: Cue | None, two: Cue | None) -> bool:

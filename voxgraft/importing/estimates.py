@@ -18,9 +18,14 @@ POSITIONS_A_SECOND = {"chatterbox": 147_857, "indextts2": 166_057}
 """Measured on one NVIDIA H200, gated, rank 32, 16k positions at once; docs/log.md has the run."""
 IDS_A_LETTER = 0.7
 CONDITIONING = 34
-VOICE_BYTES = {"chatterbox": 1_500, "indextts2": 170_000, "tiny": 0}
+VOICE_BYTES = {"chatterbox": (256 + 150) * 4, "indextts2": (32 + 1) * 1280 * 4, "tiny": 4}
 """What is kept of a voice beside its codes, for each clip."""
-CODE_BYTES = 2
+NUMBER_BYTES = 4
+"""Of a code and of an id."""
+LINE_BYTES = 120
+"""What a set says of a clip beside its text."""
+MEASURED = ((10, 38.4), (30, 12.0), (60, 4.8))
+"""Minutes of Amharic and phone error in %: tiny base, gated, rank 32, 800 steps; docs/log.md, 2026-11-15."""
 _NUM_PIECES = 1_000
 
 
@@ -36,6 +41,9 @@ class Estimate:
     gpu_hours: float | None
     """Of an H200, for the usual number of steps; None where it was not measured."""
     disk_bytes: int
+    """Of the sets."""
+    most_disk_bytes: int
+    """While sets are written: what is encoded lies in the batches too."""
     too_long: int
     """Clips that the family cannot hear whole."""
 
@@ -54,7 +62,10 @@ def _estimate(name: str, clips: Sequence[ManifestClip]) -> Estimate:
     longest = kind.frame(_NUM_PIECES).max_codes / kind.code_hz
     codes = sum(clip.seconds for clip in clips) * kind.code_hz
     letters = sum(len(clip.text) for clip in clips)
-    positions = round(codes + letters * IDS_A_LETTER + CONDITIONING * len(clips))
+    ids = letters * IDS_A_LETTER
+    positions = round(codes + ids + CONDITIONING * len(clips))
+    encoded = codes * NUMBER_BYTES + len(clips) * VOICE_BYTES.get(name, 0)
+    lines = sum(len(clip.text.encode()) + LINE_BYTES for clip in clips)
     steps = max(1, -(-positions // POSITIONS_A_STEP))
     speed = POSITIONS_A_SECOND.get(name)
     return Estimate(
@@ -63,18 +74,31 @@ def _estimate(name: str, clips: Sequence[ManifestClip]) -> Estimate:
         steps_a_pass=steps,
         passes=round(USUAL_STEPS / steps, 1),
         gpu_hours=round(USUAL_STEPS * POSITIONS_A_STEP / speed / 3600, 2) if speed else None,
-        disk_bytes=round(codes * CODE_BYTES + len(clips) * VOICE_BYTES.get(name, 0)),
+        disk_bytes=round(encoded + ids * NUMBER_BYTES + lines),
+        most_disk_bytes=round(2 * encoded + ids * NUMBER_BYTES + lines),
         too_long=sum(clip.seconds > longest for clip in clips),
     )
 
 
 def experience(summary: Summary) -> list[str]:
     """What this much data has given, as far as anybody knows."""
-    length = hours(summary.seconds)
-    compared = "more" if summary.seconds > 3600 else "less"
+    table = ", ".join(f"{minutes} min {error} %" for minutes, error in MEASURED)
     return [
-        f"You have {length} in {len(summary.speakers):,} voices. Measured: `voxgraft demo` teaches the tiny base "
-        f"Amharic from 60 minutes in four synthetic voices, and its report says how well; yours is {compared}.",
+        f"You have {hours(summary.seconds)} in {len(summary.speakers):,} voices. {_near(summary.seconds / 60)}",
+        f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
+        "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
         "Not measured: how much human speech Chatterbox or IndexTTS-2 need. What others report for theirs reaches "
         "from 8 hours (one user, a language near to a known one) over 26 (with an adapter) to 100 and 1,000 hours.",
     ]
+
+
+def _near(minutes: float) -> str:
+    """The measurements on both sides of so many minutes."""
+    below = [pair for pair in MEASURED if pair[0] <= minutes]
+    above = [pair for pair in MEASURED if pair[0] > minutes]
+    if not below:
+        return f"That is less than anything that was measured: {above[0][0]} minutes gave {above[0][1]} % phone error."
+    if not above:
+        return f"{below[-1][0]} minutes gave {below[-1][1]} % phone error; what more gives was not measured."
+    (less, worse), (more, better) = below[-1], above[0]
+    return f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."

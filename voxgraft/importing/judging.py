@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from voxgraft.data_settings import QualitySettings
-from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT
 from voxgraft.importing.fingerprints import Print, alike
 from voxgraft.importing.manifest import ManifestClip
 from voxgraft.importing.measuring import Measures
@@ -23,7 +22,7 @@ SYLLABIC = ("am", "ti", "gez", "gu", "hi", "km", "my", "ja", "zh", "ko", "ta", "
 """Languages whose letters are mostly syllables, or whose marks count for little."""
 JUDGED = frozenset(
     (
-        *(TOO_SHORT, TOO_LONG, "too-slow", "too-fast", "silence", "long-pause", "noise", "clipping", "narrow-band"),
+        *("too-short", "too-long", "too-slow", "too-fast", "silence", "long-pause", "noise", "clipping", "narrow-band"),
         *("other-script", "pace-outlier", "same-sound", "same-text", "sound-missing"),
     )
 )
@@ -44,9 +43,11 @@ def judge(
         reasons[clip.id] += _reasons(own, clip.language, settings) if own else ["sound-missing"]
     for name in _outliers(clips, measures, settings):
         reasons[name].append("pace-outlier")
-    for _, later in alike(prints):
-        reasons[later].append("same-sound")
-    for name in _repeated(clips, settings):
+    taken_back = {clip.id for clip in clips if clip.taken_back}
+    for earlier, later in alike(prints):
+        if earlier in taken_back or not reasons[earlier]:  # else the later one is the only copy that is used
+            reasons[later].append("same-sound")
+    for name in _repeated([clip for clip in clips if clip.id in taken_back or not reasons[clip.id]], settings):
         reasons[name].append("same-text")
     return [replace(clip, rejected=tuple(dict.fromkeys(reasons[clip.id]))) for clip in clips]
 
@@ -56,8 +57,8 @@ def _reasons(own: Measures, language: str, settings: QualitySettings) -> list[st
     fastest = min(settings.fastest, settings.fastest_syllables) if syllabic else settings.fastest
     slowest = settings.slowest / 2 if syllabic else settings.slowest
     checks = {
-        TOO_SHORT: own.seconds < settings.shortest,
-        TOO_LONG: own.seconds > settings.longest,
+        "too-short": own.seconds < settings.shortest,
+        "too-long": own.seconds > settings.longest,
         "too-slow": own.letters_per_second < slowest,
         "too-fast": own.letters_per_second > fastest,
         "silence": own.silence > settings.silence,

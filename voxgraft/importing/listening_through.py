@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from voxgraft import progress
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import is_file, parse_json, read_lines, replacing
 from voxgraft.importing.dataset import Dataset
 from voxgraft.importing.fingerprints import Print, fingerprint_of
@@ -61,6 +62,7 @@ def listen_through(dataset: Dataset, clips: Sequence[ManifestClip], workers: int
     known = {entry.id: entry for entry in _kept(dataset.folder / FILE)}
     keys = {clip.id: _key(dataset, clip) for clip in clips}
     fresh = [clip for clip in clips if clip.id not in known or known[clip.id].key != keys[clip.id]]
+    is_fresh = {clip.id for clip in fresh}
     heard, made = Heard(read=len(fresh)), dict[str, _Entry]()
     with progress.task("measuring clips", len(fresh)) as advance:
         for batch in _listened(dataset, fresh, workers or os.cpu_count() or 1):
@@ -70,7 +72,7 @@ def listen_through(dataset: Dataset, clips: Sequence[ManifestClip], workers: int
                 else:
                     made[item.id] = item
             advance(len(batch))
-    entries = [made.get(clip.id) or known.get(clip.id) for clip in clips if clip.id in made or clip not in fresh]
+    entries = [made.get(clip.id) or known.get(clip.id) for clip in clips if clip.id in made or clip.id not in is_fresh]
     whole = [entry for entry in entries if entry is not None]
     if made or len(whole) != len(known):
         with replacing(dataset.folder / FILE, overwrite=True) as stream:
@@ -109,8 +111,13 @@ def _listened(dataset: Dataset, clips: Sequence[ManifestClip], workers: int) -> 
     if min(workers, len(batches)) <= 1:
         yield from map(work, batches)
         return
-    with worker_pool(min(workers, len(batches))) as pool:
-        yield from pool.map(work, batches)
+    try:
+        with worker_pool(min(workers, len(batches))) as pool:
+            yield from pool.map(work, batches)
+    except BrokenProcessPool:
+        found = "a process that measured clips was ended from outside (often for memory)"
+        cure = "run the same command again, with fewer --workers."
+        raise FileError("source-failed", found, where=dataset.folder, cure=cure) from None
 
 
 def _listen(dataset: Dataset, clips: Sequence[ManifestClip]) -> list[_Entry | Problem]:

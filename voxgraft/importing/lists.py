@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import parse_json
+from voxgraft.files import is_file, parse_json
 from voxgraft.importing.encodings import read_any_text
 from voxgraft.importing.media import AUDIO_ENDINGS
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.rows import COLUMNS, Row, row_of
 
-__all__ = ["LIST_ENDINGS", "SIDE_CARS", "parse_json_lines", "parse_table", "read_list", "side_car_rows"]
+__all__ = ["LIST_ENDINGS", "SIDE_CARS", "parse_json_lines", "parse_table", "read_list", "side_car", "side_car_rows"]
 
 LIST_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".psv")
 SIDE_CARS = (".normalized.txt", ".txt", ".lab")
@@ -143,7 +143,7 @@ def _are_speakers(third: Sequence[str]) -> bool:
 def side_car_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> Found:
     """A row for each sound that has a text of the same name beside it."""
     for number, sound in enumerate(sounds, 1):
-        text = next((path for ending in SIDE_CARS if (path := sound.with_suffix(ending)).is_file()), None)
+        text = side_car(sound)
         name = str(sound.relative_to(folder))
         if text is None:
             yield Problem("text-missing", f"no text beside {name}", name)
@@ -157,6 +157,11 @@ def side_car_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = N
             yield Problem("text-missing", f"the text beside {name} is empty", name)
             continue
         yield Row(number, name, said, said)
+
+
+def side_car(sound: Path) -> Path | None:
+    """The text of the same name beside a sound."""
+    return next((path for ending in SIDE_CARS if is_file(path := sound.with_suffix(ending))), None)
 
 
 def is_sound(path: Path) -> bool:

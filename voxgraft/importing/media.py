@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from voxgraft.errors import AudioError
 from voxgraft.files import existing_file, reason_of
 
-__all__ = ["MEDIA_ENDINGS", "Media", "Samples"]
+__all__ = ["LOWEST_HZ", "MEDIA_ENDINGS", "Media", "Samples"]
 
 Samples = NDArray[np.float32]
 AUDIO_ENDINGS = (

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from voxgraft.errors import Finding, VoxgraftError, finding
+from voxgraft.codes import CATALOGUE
+from voxgraft.errors import FileError, Finding, VoxgraftError, finding
 
 __all__ = ["Problem"]
 
@@ -28,6 +29,8 @@ class Problem:
 
     def finding(self) -> Finding:
         where = f"{self.file}, line {self.line}" if self.line else self.file
+        if self.code not in CATALOGUE:  # of another version of voxgraft
+            return finding("source-failed", f"{self.code}: {self.found}", where=where)
         return finding(self.code, self.found, where=where)
 
     @classmethod
@@ -41,5 +44,11 @@ class Problem:
         return {"code": self.code, "found": self.found, "file": self.file, "line": self.line, "last": self.last_line}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Problem:
-        return cls(values["code"], values["found"], values["file"], values["line"], values["last"])
+    def from_json(cls, values: object) -> Problem:
+        """As `to_json` wrote it; an error where something else stands there."""
+        kinds = {"code": str, "found": str, "file": str, "line": int, "last": int}
+        if not isinstance(values, Mapping) or not all(
+            isinstance(values.get(name), kind) for name, kind in kinds.items()
+        ):
+            raise FileError("manifest-line", f"{values!r:.80} is no problem that was written down")
+        return cls(*(values[name] for name in kinds))

@@ -214,7 +214,7 @@ def _ahead(page: Page, summary: Summary) -> str:
             f"{one.steps_a_pass:,}",
             f"{one.passes:,g}",
             "not measured" if one.gpu_hours is None else f"{one.gpu_hours:g}",
-            f"{one.disk_bytes / 1e6:,.0f} MB",
+            f"{one.disk_bytes / 1e6:,.0f} MB ({one.most_disk_bytes / 1e6:,.0f})",
             f"{one.too_long:,}",
         )
         for one in page.estimates
@@ -225,7 +225,7 @@ def _ahead(page: Page, summary: Summary) -> str:
         "steps a pass",
         "passes in 10,000 steps",
         "H200 hours",
-        "disk for shards",
+        "disk for sets (while they are written)",
         "too long",
     )
     lead = "".join(f'<p class="lead">{escape(line)}</p>' for line in experience(summary))

@@ -21,7 +21,9 @@ CLOSE_SECONDS = 0.35
 """Captions that roll follow each other at once."""
 FLASH_SECONDS = 0.1
 """Shorter than anything is said in: a state between two captions."""
-ROLLING_SHARE = 0.25
+ROLLING_SHARE, LEAST_ROLLING = 0.25, 3
+"""Of the captions that follow at once, and so many at least: people repeat themselves too."""
+SHOWN_AGAIN_SHARE = 0.4
 NUM_SHOWN = 2
 """Captions before one that it may show again: sloppy times can put them out of order."""
 TOGETHER_SHARE = 0.5
@@ -56,10 +58,18 @@ def unrolled(cues: Sequence[Cue], name: str) -> tuple[list[Cue], list[Problem]]:
 
 
 def is_rolling(cues: Sequence[Cue]) -> bool:
-    """Whether a good share of the captions begin with the end of the one before."""
+    """Whether a good share of the captions begin with much of the end of the one before."""
     pairs = [(one, two) for one, two in pairwise(cues) if _follows(one, two)]
-    again = sum(_overlap(_words(one.text), _words(two.text)) > 0 and not _same(one, two) for one, two in pairs)
-    return bool(pairs) and again >= max(2, ROLLING_SHARE * len(pairs))
+    again = sum(_shows_again(_words(one.text), _words(two.text)) for one, two in pairs)
+    return again >= max(LEAST_ROLLING, ROLLING_SHARE * len(pairs))
+
+
+def _shows_again(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether one caption begins with all of another, or with a good part of its end, and goes on."""
+    shared = _overlap(before, now)
+    if not shared or list(before) == list(now):
+        return False
+    return shared == len(before) or (shared > 1 and shared >= SHOWN_AGAIN_SHARE * len(before))
 
 
 def _shared_words(shown: Cue, cue: Cue, *, rolling: bool) -> int:
@@ -84,10 +94,6 @@ def _holds(shown: Cue, cue: Cue) -> bool:
 
 def _follows(one: Cue, two: Cue) -> bool:
     return two.start - one.end <= CLOSE_SECONDS
-
-
-def _same(one: Cue, two: Cue) -> bool:
-    return _words(one.text) == _words(two.text)
 
 
 def _words(text: str) -> list[str]:

@@ -36,7 +36,8 @@ def row_cuts(
         if row.data is None and find_audio(folder, row.audio) is None:
             problems.append(Problem("media-missing", f"{row.audio} is not there", name, row.line))
         elif row.is_part:
-            parts.setdefault(row.audio, []).append(row)
+            own = "" if row.data is None else f"\0{row.line}"  # sounds inside a list may all have one name
+            parts.setdefault(row.audio + own, []).append(row)
         else:
             try:
                 media = _media(row, folder, options.rate)
@@ -66,7 +67,11 @@ def _whole(media: Media) -> Samples:
 def _parts(
     rows: list[Row], folder: Path, options: HasRate, problems: list[Problem], name: str
 ) -> Iterator[tuple[Row, Samples, Media]]:
-    media = _media(rows[0], folder, options.rate)
+    try:
+        media = _media(rows[0], folder, options.rate)
+    except VoxgraftError as error:
+        problems += [Problem.of(error, name, row.line) for row in rows]
+        return
     tape = Tape(media.blocks(), options.rate)
     for place, row in enumerate(rows):
         assert row.end is not None

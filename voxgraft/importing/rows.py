@@ -77,6 +77,8 @@ def row_of(values: Mapping[str, Any], line: int) -> Row | str:
     data: bytes | None = None
     if isinstance(audio, Mapping):  # as the datasets library keeps sound
         data = audio.get("bytes")
+        if data is not None and not isinstance(data, bytes):
+            return f"the bytes of its sound are {data!r:.40}, which are none"
         audio = audio.get("path") or f"row-{line}.wav"
     audio = audio or found["id"]
     if not is_text(audio) or not is_text(found["text"]):

@@ -28,6 +28,7 @@ class Imported:
     known: list[str] = field(default_factory=list)
     """Recordings that were there already, unchanged."""
     problems: list[Problem] = field(default_factory=list)
+    """Of sources that were not begun; the others have theirs."""
     new_clips: int = 0
 
 
@@ -42,11 +43,11 @@ def import_sources(dataset: Dataset, sources: Sequence[Source], options: ImportO
     """Bring sources in and write the manifest anew. What an import that was killed has left is used."""
     done = Imported()
     with dataset.locked():
+        dataset.settle()
         tasks = _tasks(dataset, sources, done)
         with progress.task("importing recordings", len(tasks)) as advance:
             for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
                 done.brought.append(brought)
-                done.problems += brought.problems
                 advance(1)
         done.brought.sort(key=lambda brought: brought.recording)
         done.new_clips = dataset.publish()
@@ -55,36 +56,44 @@ def import_sources(dataset: Dataset, sources: Sequence[Source], options: ImportO
 
 def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[_Task]:
     """Sources that are to be brought in, each under a name of its own."""
-    journals = {journal.recording: journal for journal in dataset.journals() if journal.source}
-    marks = {str(journal.source["fingerprint"]): journal for journal in journals.values()}
-    taken, tasks = set(journals), []
+    journals = [journal for journal in dataset.journals() if journal.source]
+    marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
+    taken = dataset.taken_names(dataset.clips())
+    tasks: dict[str, _Task] = {}
     for source in sources:
         try:
             mark = fingerprint(source)
         except VoxgraftError as error:
             done.problems.append(Problem.of(error, str(source.text)))
             continue
-        journal = marks.get(mark)
-        if journal is None:
-            changed = _changed(source, journals.values())
-            if changed is not None:
-                found = f"{source.text.name} was imported as {changed.recording}, and is another now"
-                done.problems.append(Problem("source-changed", found, str(source.text)))
-                continue
+        journal = marks.get(mark) or _same_place(source, journals)
+        if mark in tasks:
+            done.known.append(tasks[mark].recording)
+        elif journal is None:
             name = _free(source.name, taken)
             taken.add(name)
-            tasks.append(_Task(source, name, mark))
-        elif journal.is_published:
+            tasks[mark] = _Task(source, name, mark)
+        elif not journal.is_published:
+            journals.remove(journal)  # no other source may take it as well
+            marks.pop(str(journal.source.get("fingerprint")), None)
+            tasks[mark] = _Task(source, journal.recording, mark)
+        elif mark in marks:
             done.known.append(journal.recording)
         else:
-            tasks.append(_Task(source, journal.recording, mark))
-    return tasks
+            found = f"{source.text.name} was imported as {journal.recording}, and is another now"
+            done.problems.append(Problem("source-changed", found, str(source.text)))
+    done.known = list(dict.fromkeys(done.known))
+    return list(tasks.values())
 
 
-def _changed(source: Source, journals: Iterable[Journal]) -> Journal | None:
+def _same_place(source: Source, journals: Iterable[Journal]) -> Journal | None:
     """The source that lay in the same place and was another."""
-    place = {"kind": source.kind, "text": str(source.text)}
-    return next((journal for journal in journals if place.items() <= journal.source.items()), None)
+    place, files = source.to_json(), {path.name for path in source.files}
+    for journal in journals:
+        same = all(journal.source.get(key) == place[key] for key in ("kind", "text"))
+        if same and (not files or files & journal.files):
+            return journal
+    return None
 
 
 def _free(name: str, taken: set[str]) -> str:

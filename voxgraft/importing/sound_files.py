@@ -10,7 +10,7 @@ import soundfile
 
 from voxgraft.errors import AudioError
 from voxgraft.files import existing_file, reason_of, write_error
-from voxgraft.importing.media import Samples
+from voxgraft.importing.media import LOWEST_HZ, Samples
 
 __all__ = ["read_clip", "write_clip"]
 
@@ -40,5 +40,8 @@ def read_clip(path: Path) -> tuple[Samples, int]:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
         raise AudioError("media-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+    if rate < LOWEST_HZ:
+        found = f"{path.name} has {rate:,} samples a second"
+        raise AudioError("media-rate", found, expected=f"at least {LOWEST_HZ:,}", where=path)
     mono: Samples = samples.mean(axis=1, dtype=np.float32)
     return mono, int(rate)

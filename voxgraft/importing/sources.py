@@ -1,6 +1,6 @@
 """What there is to import: goes through files and folders and finds recordings with their texts.
 
-A source is one recording with its subtitles, or one list. Reads no text and no sound.
+A source is one recording with its subtitles, or one list. Reads lists only to see which sounds they name.
 """
 
 from __future__ import annotations
@@ -8,28 +8,40 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from voxgraft.errors import FileError
-from voxgraft.files import existing_file, is_file, is_folder, is_there
+from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.files import existing_file, is_file, is_folder, is_there, reason_of
 from voxgraft.importing.columns import COLUMN_ENDINGS
-from voxgraft.importing.lists import SIDE_CARS, is_sound
+from voxgraft.importing.language_codes import language_of_code
+from voxgraft.importing.lists import SIDE_CARS, is_sound, read_list, side_car
+from voxgraft.importing.manifest import HEADER_KEY, NAME
 from voxgraft.importing.media import MEDIA_ENDINGS
 from voxgraft.importing.problems import Problem
+from voxgraft.importing.rows import AUDIO_FOLDERS, Row, find_audio
 from voxgraft.importing.subtitles import SUBTITLE_ENDINGS
 
-__all__ = ["Found", "Source", "find_sources", "fingerprint"]
+__all__ = ["Found", "Source", "find_sources", "fingerprint", "safe_name"]
 
 Kind = Literal["subtitles", "list", "columns", "folder"]
 TABLE_ENDINGS = (".csv", ".tsv", ".psv", ".jsonl")
 EDGE_BYTES = 1 << 20
 MAX_WHOLE_BYTES = 16 << 20
-_LANGUAGE = re.compile(r"^(?P<stem>.+)[._-](?P<language>[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?)$")
+SOUND_EDGE_BYTES = 16 << 10
+"""Of each sound of a folder: there may be a hundred thousand."""
+# The longer form first: `film.pt-BR` is Portuguese, and not a film `film.pt` in Breton.
+_LANGUAGES = (
+    re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
+    re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
+)
 _UNSAFE = re.compile(r"[^\w.\-]+")
-OWN_FILES = ("manifest.jsonl", "problems.jsonl", "measures.jsonl")
+OWN_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
+OWN_FOLDERS = ("imports", "clips")
+FORM_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
+"""What the datasets library writes beside its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,8 @@ class Source:
     text: Path
     """The subtitles, the list, or the folder whose sounds have texts beside them."""
     media: Path | None = None
+    files: tuple[Path, ...] = ()
+    """Of a folder: the sounds that are meant, each with a text beside it."""
 
     @property
     def name(self) -> str:
@@ -48,10 +62,16 @@ class Source:
         plain = path.name if self.kind == "folder" else path.stem
         if self.kind == "list" and plain.lower() in ("metadata", "manifest", "train", "validated"):
             plain = f"{path.resolve().parent.name}-{plain}"
-        return _UNSAFE.sub("_", plain).strip("._-")[:80] or "recording"
+        return safe_name(plain)
 
     def to_json(self) -> dict[str, Any]:
-        return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        media = None if self.media is None else str(self.media.resolve())
+        return {"kind": self.kind, "text": str(self.text.resolve()), "media": media}
+
+
+def safe_name(name: str) -> str:
+    """A name that can be that of a folder, and leads to no other."""
+    return _UNSAFE.sub("_", name).strip("._-")[:80] or "recording"
 
 
 @dataclass(slots=True)
@@ -62,18 +82,23 @@ class Found:
     problems: list[Problem] = field(default_factory=list)
 
 
-def find_sources(places: Sequence[Path], language: str, media: Path | None = None) -> Found:
+def find_sources(
+    places: Sequence[Path], language: str, media: Path | None = None, encoding: str | None = None
+) -> Found:
     """Sources in files and folders, folders with all that lies below them; an error if there is none."""
-    found = Found()
+    finder = _Finder(language, encoding)
+    found = finder.found
     files: list[Path] = []
     for place in places:
         if not is_there(place):
             raise FileError("file-missing", f"{place.name} is not there", where=place)
         if is_folder(place):
-            _look_through(place, language, found)
+            finder.look_through(place)
         else:
             files.append(place)
-    _sort_files(files, language, found, media)
+    finder.sort(files, media)
+    found.sources = list(dict.fromkeys(found.sources))
+    found.problems = list(dict.fromkeys(found.problems))
     if not found.sources:
         seen = "; ".join(problem.found for problem in found.problems[:3])
         where = ", ".join(map(str, places))
@@ -83,116 +108,173 @@ def find_sources(places: Sequence[Path], language: str, media: Path | None = Non
 
 
 def fingerprint(source: Source) -> str:
-    """A hash by which a source is known again wherever it lies: its text, and size and ends of its sound."""
+    """A hash by which a source is known again wherever it lies: its texts, and size and ends of its sounds."""
     digest = hashlib.sha256(source.kind.encode())
-    if source.kind == "folder":
-        for path in sorted(source.text.rglob("*")):
-            if path.is_file():
-                digest.update(
-                    f"{path.relative_to(source.text)}:{path.stat().st_size}".encode("utf-8", "surrogateescape")
-                )
-        return digest.hexdigest()
-    digest.update(_ends(source.text))
-    if source.media is not None:
-        digest.update(_ends(source.media))
+    try:
+        for sound in source.files:
+            digest.update(sound.name.encode("utf-8", "surrogateescape") + b"\0" + _edges(sound, SOUND_EDGE_BYTES, 0))
+            if (text := side_car(sound)) is not None:
+                digest.update(hashlib.sha256(text.read_bytes()).digest())
+        for path in (source.text, source.media):
+            if path is not None and source.kind != "folder":
+                digest.update(_edges(existing_file(path), EDGE_BYTES, MAX_WHOLE_BYTES))
+    except OSError as error:
+        raise FileError("file-unreadable", f"{source.text.name}: {reason_of(error)}", where=source.text) from None
     return digest.hexdigest()
 
 
-def _ends(path: Path) -> bytes:
+def _edges(path: Path, edge: int, whole: int) -> bytes:
     """A small file whole, of a large one both ends, and its size."""
-    size = existing_file(path).stat().st_size
+    size = path.stat().st_size
     with path.open("rb") as stream:
-        data = stream.read(EDGE_BYTES)
-        if size > MAX_WHOLE_BYTES:
-            stream.seek(-EDGE_BYTES, os.SEEK_END)
+        data = stream.read(edge)
+        if size > max(whole, 2 * edge):
+            stream.seek(-edge, os.SEEK_END)
         return data + stream.read() + str(size).encode()
 
 
-def _look_through(folder: Path, language: str, found: Found) -> None:
-    for root, folders, names in os.walk(folder):
-        folders.sort()
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        here = Path(root)
-        if "manifest.jsonl" in names and "imports" in folders:
-            folders[:] = [name for name in folders if name not in ("imports", "clips")]
-        paths = [here / name for name in sorted(names) if not name.startswith(".") and name not in OWN_FILES[1:]]
-        before = len(found.sources)
-        _sort_files(paths, language, found)
-        if any(source.kind == "list" for source in found.sources[before:]):
-            folders[:] = [name for name in folders if name not in ("wavs", "wav", "audio", "clips", "audios")]
+@dataclass(slots=True)
+class _Finder:
+    """Goes from folder to folder and knows which sounds the lists have named so far."""
+
+    language: str
+    encoding: str | None
+    found: Found = field(default_factory=Found)
+    named: set[str] = field(default_factory=set)
+
+    def look_through(self, folder: Path) -> None:
+        """A folder with all that lies below it."""
+        for root, folders, names in os.walk(folder, onerror=self._unreadable):
+            here = Path(root)
+            left_out = (*OWN_FILES, *OWN_FOLDERS) if NAME in names and _is_own(here / NAME) else ()
+            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in left_out)
+            for name in (name for name in folders if os.path.islink(here / name)):
+                self._tell("source-unknown", f"{name} is a link to a folder; name the folder itself", here / name)
+            paths = [here / name for name in sorted(names) if not name.startswith(".") and name not in left_out]
+            if not self.sort(paths):
+                folders[:] = [name for name in folders if name not in AUDIO_FOLDERS]
+
+    def _unreadable(self, error: OSError) -> None:
+        self._tell("file-unreadable", reason_of(error), error.filename)
+
+    def _tell(self, code: str, told: str, path: Path | str) -> None:
+        self.found.problems.append(Problem(code, told, str(path)))
+
+    def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
+        """Sources among files that lie together; False if a list cannot be read, so that nobody knows its sounds."""
+        subtitles, lists, columns, films, others = _kinds(paths)
+        own = [path for path in lists if _is_own(path)]
+        for path in own:
+            self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
+        lists = [path for path in lists if path not in own]
+        used = self._pair(subtitles, films, media)
+        self.found.sources += [Source("list", path) for path in lists]
+        self.found.sources += [Source("columns", path) for path in columns]
+        unread = [path for path in lists if not self._read_names(path)]
+        listed = {film for film in films if os.path.abspath(film) in self.named}
+        left = [film for film in films if film not in used and film not in listed]
+        with_text = {film for film in left if is_sound(film) and side_car(film)}
+        for folder in sorted({film.parent for film in with_text}):
+            files = tuple(sorted(film for film in with_text if film.parent == folder))
+            self.found.sources.append(Source("folder", folder, files=files))
+        for film in left:
+            if film not in with_text and not unread:
+                self._tell("text-missing", f"no text for {film.name}", film)
+        texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDE_CARS}
+        for path in others:
+            if path.name not in FORM_FILES and path not in texts:
+                self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)
+        return not unread
+
+    def _read_names(self, path: Path) -> bool:
+        """Note the sounds that a list names; one that cannot be read is told when it is imported."""
+        try:
+            for row in read_list(path, self.encoding):
+                if isinstance(row, Row) and (sound := find_audio(path.parent, row.audio)):
+                    self.named.add(os.path.abspath(sound))
+        except VoxgraftError:
+            return False
+        return True
+
+    def _pair(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> set[Path]:
+        """Every subtitle file with the media file of its name; gives the media that were used."""
+        used: set[Path] = set()
+        for path in self._of_language(subtitles, films, media):
+            film = media or _film_of(path, films, subtitles, self.language)
+            if film is None:
+                self._tell("media-missing", f"no recording for {path.name}", path)
+            elif film in used:
+                self._tell("source-unknown", f"{film.name} has another text already", path)
+            else:
+                used.add(film)
+                self.found.sources.append(Source("subtitles", path, film))
+        return used
+
+    def _of_language(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> Iterator[Path]:
+        """Subtitle files of the language first, then those that name none. With the media given, any."""
+        own = language_of_code(self.language) or self.language
+        spoken = {path: _named_language(path, films, subtitles, self.language) for path in subtitles}
+        for path in sorted(spoken, key=lambda path: (spoken[path] is None, str(path))):
+            named = spoken[path]
+            if media is None and named is not None and named[1] != own:
+                self._tell("source-unknown", f"{path.name} is of another language ({named[1]}, not {own})", path)
+            else:
+                yield path
 
 
-def _sort_files(paths: Sequence[Path], language: str, found: Found, media: Path | None = None) -> None:
-    """Sources among files that lie together."""
-    subtitles = [path for path in paths if path.suffix.lower() in SUBTITLE_ENDINGS]
-    lists = [path for path in paths if path.suffix.lower() in TABLE_ENDINGS or path.name.lower() == "metadata.txt"]
-    columns = [path for path in paths if path.suffix.lower() in COLUMN_ENDINGS]
-    films = [path for path in paths if path.suffix.lower() in MEDIA_ENDINGS]
-    used = _pair(subtitles, films, media, language, found)
-    found.sources += [Source("list", path) for path in lists]
-    found.sources += [Source("columns", path) for path in columns]
-    left = [film for film in films if film not in used]
-    with_text = [film for film in left if is_sound(film) and _side_car(film)]
-    for folder in dict.fromkeys(film.parent for film in with_text):
-        found.sources.append(Source("folder", folder))
-    beside_list = bool(lists)
-    for film in left:
-        if film not in with_text and not beside_list:
-            found.problems.append(Problem("text-missing", f"no text for {film.name}", str(film)))
-    known = {*subtitles, *lists, *columns, *films}
-    for path in paths:
-        if path not in known and not _is_side_car(path):
-            found.problems.append(Problem("source-unknown", f"{path.name} was not looked at", str(path)))
+def _kinds(paths: Iterable[Path]) -> tuple[list[Path], ...]:
+    """Subtitles, lists, columns, media, and all others."""
+    kinds: tuple[list[Path], ...] = ([], [], [], [], [])
+    for path in dict.fromkeys(paths):
+        ending = path.suffix.lower()
+        is_list = ending in TABLE_ENDINGS or path.name.lower() == "metadata.txt"
+        is_kind = (ending in SUBTITLE_ENDINGS, is_list, ending in COLUMN_ENDINGS, ending in MEDIA_ENDINGS, True)
+        kinds[is_kind.index(True)].append(path)
+    return kinds
 
 
-def _pair(
-    subtitles: Sequence[Path], films: Sequence[Path], media: Path | None, language: str, found: Found
-) -> set[Path]:
-    """Every subtitle file with the media file of its name; gives the media that were used."""
-    used: set[Path] = set()
-    for path in _of_language(subtitles, language, found):
-        film = media or _film_of(path, films)
-        if film is None:
-            found.problems.append(Problem("media-missing", f"no recording for {path.name}", str(path)))
-        elif film in used:
-            found.problems.append(Problem("source-unknown", f"{film.name} has another text already", str(path)))
-        else:
-            used.add(film)
-            found.sources.append(Source("subtitles", path, film))
-    return used
+def _is_own(path: Path) -> bool:
+    """Whether a file begins as a manifest of ours: its clips were cut once, and `data merge` takes them as they are."""
+    try:
+        with path.open("rb") as stream:
+            return f'"{HEADER_KEY}"'.encode() in stream.readline(200)
+    except OSError:
+        return False
 
 
-def _of_language(subtitles: Sequence[Path], language: str, found: Found) -> Iterable[Path]:
-    """Of several subtitle files of one film those of the language; one that names no language is taken for it."""
-    own = language.lower().partition("-")[0]
-    stems = {path.stem for path in subtitles}
-    for path in sorted(subtitles, key=lambda path: (not _LANGUAGE.match(path.stem), str(path))):
-        named = _LANGUAGE.match(path.stem)
-        other = named is not None and named["language"].lower().partition("-")[0][:2] != own[:2]
-        siblings = {stem for stem in stems if named and stem != path.stem and stem.startswith(named["stem"])}
-        if other and siblings:
-            found.problems.append(Problem("source-unknown", f"{path.name} is of another language", str(path)))
-        else:
-            yield path
+def _why(path: Path) -> str:
+    return f": no recording named {path.stem}" if path.suffix.lower() in (".txt", ".lab") else ""
 
 
-def _film_of(subtitles: Path, films: Sequence[Path]) -> Path | None:
-    """The media file with the same name, with or without the language; it may lie beside files named alone."""
-    named = _LANGUAGE.match(subtitles.stem)
-    stems = [subtitles.stem, *([named["stem"]] if named else [])]
-    for stem in stems:
-        for film in films:
-            if film.stem == stem and film.parent == subtitles.parent:
-                return film
-        for ending in MEDIA_ENDINGS:
-            if is_file(beside := subtitles.with_name(stem + ending)):
-                return beside
+def _named_language(
+    subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
+) -> tuple[str, str] | None:
+    """The film's name and the language in `film.am.srt`. What is no known code, or names no film, is only a name."""
+    if _beside(subtitles, subtitles.stem, films):
+        return None
+    for form in _LANGUAGES:
+        match = form.match(subtitles.stem)
+        if match is None:
+            continue
+        word, stem = match["language"], match["stem"]
+        is_own = word.lower() == language.lower().partition("-")[0]
+        code = language_of_code(word) or (word.lower() if is_own else None)
+        siblings = [path for path in others if path.stem == stem and path.parent == subtitles.parent]
+        if code is not None and (siblings or _beside(subtitles, stem, films)):
+            return stem, code
     return None
 
 
-def _side_car(sound: Path) -> bool:
-    return any(is_file(sound.with_suffix(ending)) for ending in SIDE_CARS)
+def _beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Path | None:
+    """The media file of a name, among those that were found, or beside the subtitles where they were named alone."""
+    for film in films:
+        if film.stem == stem and film.parent == subtitles.parent:
+            return film
+    beside = (subtitles.with_name(stem + ending) for ending in MEDIA_ENDINGS)
+    return next((path for path in beside if is_file(path)), None)
 
 
-def _is_side_car(path: Path) -> bool:
-    return path.suffix.lower() in (".txt", ".lab") or path.name in OWN_FILES or path.suffix.lower() == ".json"
+def _film_of(subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str) -> Path | None:
+    """The media file with the same name, with or without the language."""
+    named = _named_language(subtitles, films, others, language)
+    return _beside(subtitles, subtitles.stem if named is None else named[0], films)

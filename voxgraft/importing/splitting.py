@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import regex
+
 from voxgraft.errors import ConfigError
 from voxgraft.importing.fingerprints import Print, alike
 from voxgraft.importing.manifest import SPLITS, ManifestClip, Split
@@ -17,6 +19,7 @@ from voxgraft.importing.manifest import SPLITS, ManifestClip, Split
 __all__ = ["Leak", "groups_of", "leaks", "split_clips"]
 
 STRETCH_SECONDS = 120.0
+_NO_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 LEAST_WORDS = 3
 """Shorter sentences are said everywhere."""
 
@@ -122,7 +125,7 @@ def leaks(clips: Sequence[ManifestClip], prints: Mapping[str, Print]) -> list[Le
     found = [Leak("audio", one, two) for one, two in alike(own) if side[one] != side[two]]
     first: dict[str, dict[str, str]] = defaultdict(dict)
     for clip in clips:
-        text = " ".join(word.strip(".,?!;:\"'()-") for word in clip.text.lower().split())
+        text = " ".join(_NO_LETTERS.sub(" ", clip.text.lower()).split())
         if clip.id not in side or len(text.split()) < LEAST_WORDS:
             continue
         found += [Leak("text", other, clip.id) for at, other in first[text].items() if at != clip.split]

@@ -75,8 +75,9 @@ def _blocks(text: str) -> Iterator[Lines]:
 def _read_block(block: Lines, found: CueFile, name: str, *, is_vtt: bool) -> None:
     """One run of lines: usually one cue, several where an empty line was forgotten."""
     if is_vtt and (_VTT_BLOCKS.match(block[0][1]) or (block[0][0] == 1 and _VTT_HEAD.match(block[0][1]))):
-        times = [place for place, (_, line) in enumerate(block) if _TIMES.match(line)]
-        if not times or _VTT_BLOCKS.match(block[0][1]):
+        # Notes hold no times: where one follows, the empty line between was forgotten.
+        times = [place for place, (_, line) in enumerate(block) if _is_head(line)]
+        if not times:
             return
         block = block[times[0] :]
     heads = [place for place, (_, line) in enumerate(block) if _is_head(line)]

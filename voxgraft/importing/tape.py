@@ -110,7 +110,7 @@ class Tape:
 
 def levels_of(samples: Samples, rate: int) -> Levels:
     """Loudness of every whole frame. Low hum counts for little: differences of neighbours are measured."""
-    size = rate // FRAMES_A_SECOND
+    size = max(1, rate // FRAMES_A_SECOND)
     count = len(samples) // size
     if not count:
         return np.zeros(0, np.float32)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from voxgraft.errors import GraftError
+from voxgraft.exporting.folder import EMPTY_SHA256
 from voxgraft.exporting.names import CARD_NAME as EXPORT_CARD
 from voxgraft.exporting.names import FORMAT as EXPORT_FORMAT
+from voxgraft.exporting.names import UNHASHED
 from voxgraft.exporting.terms import Terms, read_terms
+from voxgraft.families import family_names
 from voxgraft.files import existing_folder, is_file, read_json, sha256_of
 from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
 from voxgraft.graft_folder import open_graft
+from voxgraft.run_settings import LANGUAGE_PATTERN
 
 __all__ = ["Contents", "contents_of"]
 
@@ -30,6 +36,8 @@ class Contents:
     num_bytes: int
     base: str = ""
     """What it has to be used with, in words."""
+    programs: tuple[str, ...] = ()
+    """Files that run when somebody uses it."""
 
 
 def contents_of(folder: Path) -> Contents:
@@ -43,7 +51,8 @@ def contents_of(folder: Path) -> Contents:
         return Contents("graft", card.language, card.family, terms, size, base)
     if is_file(folder / EXPORT_CARD):
         language, family = _whole_export(folder)
-        return Contents("export", language, family, terms, size)
+        programs = tuple(path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py")))
+        return Contents("export", language, family, terms, size, programs=programs)
     if is_file(folder / ADAPTER_CARD):
         from voxgraft.peft_folder import read_peft_folder  # needs torch, which takes seconds
 
@@ -54,17 +63,39 @@ def contents_of(folder: Path) -> Contents:
 
 
 def _whole_export(folder: Path) -> tuple[str, str]:
-    """Language and family of an export whose checkpoints are the ones that its card names."""
+    """Language and family of an export whose files are exactly those that its card names, byte for byte."""
     card = read_json(folder / EXPORT_CARD)
     if not isinstance(card, dict) or card.get("format") != EXPORT_FORMAT:
         raise GraftError("share-broken", f"{EXPORT_CARD} has no format {EXPORT_FORMAT!r}", where=folder)
+    files, language, family = card.get("files"), card.get("language"), card.get("family")
+    if not isinstance(language, str) or not re.fullmatch(LANGUAGE_PATTERN, language) or family not in family_names():
+        found = f"{EXPORT_CARD} names the language {language!r:.40} and the family {family!r:.40}"
+        raise GraftError("share-broken", found, where=folder)
+    if not isinstance(files, dict) or not files or not all(isinstance(digest, str) for digest in files.values()):
+        raise GraftError("share-broken", f"{EXPORT_CARD} has no hashes of the files", where=folder)
+    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    for name in sorted({*files, *there}.difference(UNHASHED)):
+        _require_same(name, files.get(name), there.get(name), folder)
+    if not _checkpoints_of(card) <= files.keys():
+        raise GraftError("share-broken", f"{EXPORT_CARD} names no checkpoint with a hash", where=folder)
+    return language, str(family)
+
+
+def _require_same(name: str, digest: str | None, path: Path | None, folder: Path) -> None:
+    if path is None:
+        raise GraftError("share-broken", f"{name!r:.80} is not there", where=folder)
+    if digest is None:
+        raise GraftError("share-broken", f"{name!r:.80} is there, and {EXPORT_CARD} does not name it", where=folder)
+    actual = sha256_of(path) if path.stat().st_size else EMPTY_SHA256
+    if actual != digest:
+        expected = f"{digest[:12]}, as {EXPORT_CARD} says"
+        raise GraftError("share-broken", f"{name!r:.80} has sha256 {actual[:12]}", expected=expected, where=folder)
+
+
+def _checkpoints_of(card: dict[str, Any]) -> set[str]:
+    """Places of the checkpoints that a card names; a place that no file has where it names none."""
     parts = card.get("checkpoints")
-    for part, written in (parts if isinstance(parts, dict) else {}).items():
-        place = folder if card.get("drop_in") else folder / str(part)
-        path = place / str(written.get("file"))
-        if not path.resolve().is_relative_to(folder.resolve()) or not is_file(path):
-            raise GraftError("share-broken", f"{part}/{written.get('file')} is not there", where=folder)
-        if (actual := sha256_of(path)) != written.get("sha256"):
-            expected = f"{str(written.get('sha256'))[:12]}, as {EXPORT_CARD} says"
-            raise GraftError("share-broken", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=folder)
-    return str(card.get("language")), str(card.get("family"))
+    if not isinstance(parts, dict) or not parts:
+        return {""}
+    names = {part: one.get("file") if isinstance(one, dict) else None for part, one in parts.items()}
+    return {str(name) if card.get("drop_in") else f"{part}/{name}" for part, name in names.items()}

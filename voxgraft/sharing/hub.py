@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,17 @@ __all__ = ["HubFile", "fetch_file", "hub_files", "is_repository", "receive", "se
 
 PREFIX = "hub:"
 _REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
-HubFile = tuple[str, int, str | None]
-"""Name, bytes, SHA-256 where the hub keeps one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file as a hub lists it."""
+
+    name: str
+    num_bytes: int
+    sha256: str | None
+    """Of large files; small ones have a git id only."""
+    git_id: str | None
 
 
 def is_repository(text: str) -> bool:
@@ -60,7 +70,10 @@ def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
     """What a repository holds."""
     with _hub("look at", repository) as hub:
         info = hub.HfApi().model_info(name_of(repository), revision=revision, files_metadata=True)
-    return [(one.rfilename, int(one.size or 0), getattr(one.lfs, "sha256", None)) for one in info.siblings or []]
+    return [
+        HubFile(one.rfilename, int(one.size or 0), getattr(one.lfs, "sha256", None), None if one.lfs else one.blob_id)
+        for one in info.siblings or []
+    ]
 
 
 def fetch_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -21,7 +23,21 @@ MAX_BYTES = 64 << 30
 MAX_FILES = 20_000
 MAX_SHRINKING = 200
 """A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth."""
-UNIX = 3
+UNIX, ENCRYPTED = 3, 1
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""What `pack` writes: no other way of packing is read."""
+DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OverflowError,
+    ValueError,
+    OSError,
+)
+"""What the standard library says to a damaged file. Errors of our own disk have become ours before."""
 
 
 def pack(folder: Path, path: Path, *, overwrite: bool = False) -> int:
@@ -55,7 +71,7 @@ def unpack(path: Path, folder: Path) -> None:
                 for info in members:
                     _write(archive, info, new / info.filename, path)
                     advance(info.file_size)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except DAMAGES as error:
         raise _broken(path, reason_of(error)) from None
 
 
@@ -69,6 +85,10 @@ def _members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
         parts = PurePosixPath(info.filename)
         if parts.is_absolute() or ".." in parts.parts or "\\" in info.filename or not parts.name:
             raise _broken(path, f"the name {info.filename!r:.80} leads out of the folder")
+        if not info.filename.isprintable() or info.filename != str(parts):
+            raise _broken(path, f"the name {info.filename!r:.80} is none that we write")
+        if info.compress_type not in METHODS or info.flag_bits & ENCRYPTED:
+            raise _broken(path, f"{info.filename!r:.80} is packed in a way that we do not write")
         if stat.S_ISLNK(info.external_attr >> 16):
             raise _broken(path, f"{info.filename!r:.80} is a link")
         if info.filename in seen:

@@ -27,6 +27,7 @@ _TARGETS = {
     "recording-list": "importing:ListTarget",
     "media": "importing:MediaTarget",
     "manifest": "importing:ManifestTarget",
+    "bring": "bringing:BringTarget",
     "verbs": "verbs:VerbTarget",
     "command-line": "verbs:CommandLineTarget",
     "bombs": "bombs:BombTarget",

@@ -122,6 +122,10 @@ def _in_note(lines: list[str], number: int) -> bool:
     while first > 1 and lines[first - 2].strip():
         first -= 1
     head = lines[first - 1]
+    if any(
+        re.search(r"\d\s{0,4}:\s{0,4}\d", line) and re.search(r"-\s{0,4}>", line) for line in lines[first - 1 : number]
+    ):
+        return False  # notes hold no times
     return bool(
         re.match(r"(NOTE|STYLE|REGION)(?:[ \t]|$)", head) or (first == 1 and re.match(r"WEBVTT(?:[ \t]|$)", head))
     )

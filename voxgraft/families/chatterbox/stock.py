@@ -22,12 +22,12 @@ OPTIONAL = {"conds.pt": WHAT_CONDITIONS, CANGJIE_NAME: WHAT_CANGJIE}
 
 _LOAD_MULTILINGUAL = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
-    from load import load
-    model = load("{language}")
-    wav = model.generate("...", language_id="{language}", audio_prompt_path="voice.wav")
+    from load import LANGUAGE, load
+    model = load(LANGUAGE)
+    wav = model.generate("...", language_id=LANGUAGE, audio_prompt_path="voice.wav")
 
-The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always.
-{name} is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages.
+The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always. The new
+one is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ from chatterbox.models.t3.modules.t3_config import T3Config
 from chatterbox.mtl_tts import ChatterboxMultilingualTTS
 
 FOLDER = Path(__file__).resolve().parent
-LANGUAGE, NAME, TEXT_ROWS = "{language}", "{name}", {pieces}
+LANGUAGE, NAME, TEXT_ROWS = {language!r}, {name!r}, {pieces:d}
 
 
 class GrownConfig(T3Config):
@@ -51,21 +51,24 @@ class GrownConfig(T3Config):
 
 def load(language, device="cpu"):
     """The model that speaks a language; one for each of the two folders may be loaded side by side."""
-    mtl_tts.T3Config = GrownConfig
     mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE, NAME)
     is_new = language == LANGUAGE
-    model = ChatterboxMultilingualTTS.from_local(FOLDER / ("{merged}" if is_new else "{grown}"), device)
+    mtl_tts.T3Config = GrownConfig
+    try:
+        model = ChatterboxMultilingualTTS.from_local(FOLDER / ("{merged}" if is_new else "{grown}"), device)
+    finally:
+        mtl_tts.T3Config = T3Config  # other models of this process have their own size
     model.t3.hp.analyzer = not is_new
     return model
 '''
 
 _LOAD_ENGLISH = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
-    from load import load
-    model = load("{language}")
-    wav = model.generate("{tag}" + "...", audio_prompt_path="voice.wav")
+    from load import LANGUAGE, TAG, load
+    model = load(LANGUAGE)
+    wav = model.generate(TAG + "...", audio_prompt_path="voice.wav")
 
-English is spoken by {grown}/, the base's own weights; {name} by {merged}/.
+English is spoken by {grown}/, the base's own weights; the new language by {merged}/.
 """
 
 from pathlib import Path
@@ -75,7 +78,7 @@ from chatterbox.models.t3.modules.t3_config import T3Config
 from chatterbox.tts import ChatterboxTTS
 
 FOLDER = Path(__file__).resolve().parent
-LANGUAGE, TEXT_ROWS = "{language}", {pieces}
+LANGUAGE, TAG, TEXT_ROWS = {language!r}, {tag!r}, {pieces:d}
 
 
 class GrownConfig(T3Config):
@@ -87,7 +90,10 @@ class GrownConfig(T3Config):
 def load(language, device="cpu"):
     """The model that speaks a language."""
     t3.T3Config = GrownConfig
-    return ChatterboxTTS.from_local(FOLDER / ("{merged}" if language == LANGUAGE else "{grown}"), device)
+    try:
+        return ChatterboxTTS.from_local(FOLDER / ("{merged}" if language == LANGUAGE else "{grown}"), device)
+    finally:
+        t3.T3Config = T3Config  # other models of this process have their own size
 '''
 
 
@@ -122,12 +128,12 @@ class ChatterboxProgram(StockProgram):
     def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:
         english = is_english(files)
         if not drop_in:
-            language = "" if english else f', language_id="{facts.language}"'
-            before = f'"{facts.tag}" + ' if english else ""
+            language = "" if english else f", language_id={facts.language!r}"
+            before = f"{facts.tag!r} + " if english else ""
             return [
                 "from load import load  # in this folder",
                 "",
-                f'model = load("{facts.language}")',
+                f"model = load({facts.language!r})",
                 f'wav = model.generate({before}"..."{language}, audio_prompt_path="voice.wav")',
             ]
         module, kind = ("tts", "ChatterboxTTS") if english else ("mtl_tts", "ChatterboxMultilingualTTS")
@@ -136,7 +142,7 @@ class ChatterboxProgram(StockProgram):
             f"from chatterbox.{module} import {kind}",
             "",
             f'model = {kind}.from_local("THIS FOLDER", "cpu")',
-            f'wav = model.generate("{facts.tag}" + "..."{language}, audio_prompt_path="voice.wav")',
+            f'wav = model.generate({facts.tag!r} + "..."{language}, audio_prompt_path="voice.wav")',
         ]
 
 

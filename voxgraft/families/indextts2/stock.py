@@ -30,12 +30,12 @@ _SECTION = re.compile(r"^gpt\s*:[ \t]*$", re.MULTILINE)
 
 _LOAD = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` can be imported.
 
-    from load import load, prepared
-    tts = load("{language}")
+    from load import LANGUAGE, load, prepared
+    tts = load(LANGUAGE)
     tts.infer(spk_audio_prompt="voice.wav", text=prepared("..."), output_path="out.wav")
 
-The old languages are spoken by {grown}/, the base's own weights; {name} by {merged}/. Both hold config.yaml with
-gpt.number_text_tokens = {pieces}: the number of pieces; the tables have one row more, which no text uses.
+The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/. Both hold config.yaml with
+gpt.number_text_tokens = {pieces:d}: the number of pieces; the tables have one row more, which no text uses.
 """
 
 import re
@@ -45,7 +45,7 @@ from pathlib import Path
 from indextts.infer_v2 import IndexTTS2
 
 FOLDER = Path(__file__).resolve().parent
-LANGUAGE = "{language}"
+LANGUAGE = {language!r}
 MARKS = {marks}
 INSIDE_WORDS = {inside}
 
@@ -57,7 +57,7 @@ def load(language, **options):
 
 
 def prepared(text):
-    """Text of {name} as the program can read it: numbers in words, and marks that its tokenizer has."""
+    """Text of the new language as the program can read it: numbers in words, and marks that its tokenizer has."""
     text = in_words(unicodedata.normalize("NFC", text))
     text = re.sub(r"(?<=[\\u1200-\\u135f\\u1380-\\u139f\\u2d80-\\u2ddf\\uab00-\\uab2f])::", ".", text)
     for mark, written in INSIDE_WORDS.items():
@@ -107,7 +107,6 @@ class IndexProgram(StockProgram):
     def loader(self, facts: Facts, files: BaseFiles) -> str:  # noqa: ARG002 (one for all)
         return _LOAD.format(
             language=facts.language,
-            name=facts.language_name,
             pieces=facts.pieces,
             grown=GROWN,
             merged=MERGED,
@@ -119,7 +118,7 @@ class IndexProgram(StockProgram):
         return [
             "from load import load, prepared  # in this folder, with indextts importable",
             "",
-            f'tts = load("{facts.language}")',
+            f"tts = load({facts.language!r})",
             'tts.infer(spk_audio_prompt="voice.wav", text=prepared("..."), output_path="out.wav")',
         ]
 

@@ -1,0 +1,172 @@
+"""What is found in folders: every file is a source, part of one, or told; and each source is known by what it holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from voxgraft.data_import import DataImportResult, data_import
+from voxgraft.data_settings import DataImportSettings
+from voxgraft.errors import VoxgraftError
+from voxgraft.importing.language_codes import language_of_code
+from voxgraft.importing.manifest import ManifestClip, read_manifest
+from voxgraft.importing.sources import Found, find_sources, fingerprint
+
+RATE = 16_000
+CUE = "1\n00:00:00,000 --> 00:00:01,500\nሰላም\n"
+
+
+def _files(folder: Path, *names: str) -> Path:
+    """Files with a sound, a subtitle or a text in them, by their endings."""
+    for at, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix in (".wav", ".mp4"):
+            noise = np.random.default_rng(at).normal(0, 0.1, 2 * RATE)
+            soundfile.write(path, noise.astype(np.float32), RATE, format="WAV")
+        else:
+            path.write_text(CUE if path.suffix == ".srt" else "ሰላም ነው", encoding="utf-8")
+    return folder
+
+
+def _import(tmp_path: Path, *sources: Path, **more: Any) -> tuple[DataImportResult, list[ManifestClip]]:
+    options = {"language": "am", "rate": RATE, "workers": 1, "cut": "times", **more}
+    done = data_import(DataImportSettings(dataset=tmp_path / "set", sources=sources, **options))
+    return done, list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
+
+
+def _told(found: Found) -> list[tuple[str, str]]:
+    return sorted((problem.code, Path(problem.file).name) for problem in found.problems)
+
+
+def test_a_manifest_of_ours_is_not_cut_a_second_time(tmp_path: Path) -> None:
+    """Its times are places in the recording, not in the clip."""
+    lines = [{"audio": "long.wav", "text": f"ሰላም {name}", "start": at, "end": at + 0.9} for at, name in enumerate("ሀለ")]
+    _files(tmp_path / "in", "long.wav")
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    _import(tmp_path, tmp_path / "in")
+    with pytest.raises(VoxgraftError, match="dataset of ours") as caught:
+        find_sources([tmp_path / "set" / "manifest.jsonl"], "am")
+    assert caught.value.code == "source-none"
+    found = find_sources([tmp_path], "am")
+    assert [source.text.name for source in found.sources] == ["a.jsonl"]
+    assert _told(found) == [("source-own", "manifest.jsonl")]
+
+
+def test_texts_without_a_sound_are_told(tmp_path: Path) -> None:
+    _files(tmp_path, "a.wav", "a.txt", "alone.txt", "alone.lab", "list.json", "film.srt", "film.mp4", "film.txt")
+    _files(tmp_path, "b.wav", "b.normalized.txt", "b.txt")
+    found = find_sources([tmp_path], "am")
+    assert _told(found) == [("source-unknown", name) for name in ("alone.lab", "alone.txt", "film.txt", "list.json")]
+
+
+def test_a_link_to_a_folder_is_told(tmp_path: Path) -> None:
+    _files(tmp_path / "in", "a.wav", "a.txt")
+    _files(tmp_path / "elsewhere", "b.wav", "b.txt")
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "elsewhere")
+    assert _told(find_sources([tmp_path / "in"], "am")) == [("source-unknown", "more")]
+
+
+def test_sounds_that_a_list_does_not_name_are_told(tmp_path: Path) -> None:
+    _files(tmp_path, "beside.wav", "wavs/a.wav", "wavs/b.wav", "wavs/deep/c.wav", "speaker/d.wav", "speaker/e.wav")
+    _files(tmp_path, "wavs/own.wav", "wavs/own.txt", "wavs/a.txt")
+    (tmp_path / "train.csv").write_text("a|ሰላም\nspeaker/d.wav|ሰላም ነው\n", encoding="utf-8")
+    (tmp_path / "test.csv").write_text("beside|ሰላም\nmissing|ሰላም\n", encoding="utf-8")
+    found = find_sources([tmp_path], "am")
+    assert _told(found) == [("text-missing", name) for name in ("b.wav", "c.wav", "e.wav")]
+    assert [(source.kind, [path.name for path in source.files]) for source in found.sources] == [
+        ("list", []),
+        ("list", []),
+        ("folder", ["own.wav"]),
+    ]
+
+
+def test_a_list_in_an_encoding_that_was_named_is_looked_into(tmp_path: Path) -> None:
+    _files(tmp_path, "wavs/a.wav", "wavs/b.wav")
+    (tmp_path / "metadata.csv").write_bytes("a|café\n".encode("cp1252"))
+    assert _told(find_sources([tmp_path], "fr", encoding="cp1252")) == [("text-missing", "b.wav")]
+    assert _told(find_sources([tmp_path], "fr")) == [], "the import tells that the list cannot be read"
+
+
+def test_a_folder_of_sounds_is_known_by_its_own_pairs(tmp_path: Path) -> None:
+    _files(tmp_path, "a.wav", "a.txt", "b.wav", "b.txt")
+
+    def mark() -> str:
+        (source,) = [one for one in find_sources([tmp_path], "am").sources if one.text == tmp_path]
+        return fingerprint(source)
+
+    first = mark()
+    _files(tmp_path, "below/c.wav", "below/c.txt", "notes.pdf")
+    assert mark() == first, "what lies below is a source of its own"
+    (tmp_path / "a.txt").write_text("ሰላም ነሽ", encoding="utf-8")
+    second = mark()
+    assert second != first, "a text was corrected at the same length"
+    data = bytearray((tmp_path / "b.wav").read_bytes())
+    data[-2] ^= 0x55
+    (tmp_path / "b.wav").write_bytes(data)
+    assert mark() != second, "a sound is another of the same length"
+
+
+def test_only_the_sounds_that_were_named_are_imported(tmp_path: Path) -> None:
+    _files(tmp_path / "o", "a.wav", "a.txt", "b.wav", "b.txt")
+    _, clips = _import(tmp_path, tmp_path / "o" / "a.wav")
+    assert [clip.recording for clip in clips] == ["a"]
+    done, clips = _import(tmp_path, tmp_path / "o" / "b.wav")
+    assert done.exit_code == 0
+    assert [clip.recording for clip in clips] == ["a", "b"]
+    done, again = _import(tmp_path, tmp_path / "o" / "b.wav")
+    assert again == clips
+    (tmp_path / "o" / "b.txt").write_text("በቃ በል", encoding="utf-8")
+    done, again = _import(tmp_path, tmp_path / "o" / "b.wav")
+    assert [problem.code for problem in done.problems] == ["source-changed"]
+
+
+def test_an_empty_sound_does_not_stop_the_other_sounds_of_its_folder(tmp_path: Path) -> None:
+    _files(tmp_path / "o", "a.wav", "a.txt", "b.txt")
+    (tmp_path / "o" / "b.wav").write_bytes(b"")
+    done, clips = _import(tmp_path, tmp_path / "o")
+    assert [clip.recording for clip in clips] == ["a"]
+    assert len(done.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (("part_one.srt", "part_one.mp4", "part.srt", "part.mp4"), {"part_one.srt", "part.srt"}),
+        (("news-jan.srt", "news-jan.mp4", "news-may.srt", "news-may.mp4"), {"news-jan.srt", "news-may.srt"}),
+        (("news.srt", "news.mp4", "news-en.srt", "news-en.mp4"), {"news.srt", "news-en.srt"}),
+        (("film.mp4", "film.am.srt", "film.en.srt", "film.pt-BR.srt", "film.zho.srt"), {"film.am.srt"}),
+        (("film.mp4", "film.amh.srt", "film.srt"), {"film.amh.srt"}),
+        (("film.mp4", "film.am-orig.srt"), {"film.am-orig.srt"}),
+        (("film.mp4", "film.srt", "film.en.srt"), {"film.srt"}),
+        (("film.mp4", "film.en.srt", "other.mp4", "other.srt"), {"other.srt"}),
+    ],
+)
+def test_subtitles_of_another_language_are_those_that_name_a_film_and_a_language(
+    tmp_path: Path, names: tuple[str, ...], taken: set[str]
+) -> None:
+    found = find_sources([_files(tmp_path, *names)], "am")
+    assert {source.text.name for source in found.sources} == taken
+    assert all(source.media is not None for source in found.sources)
+    told = {name for _, name in _told(found)}
+    assert {name for name in names if name.endswith(".srt")} - taken <= told
+
+
+def test_a_lone_file_of_another_language_is_told_unless_its_media_are_named(tmp_path: Path) -> None:
+    _files(tmp_path, "film.mp4", "film.en.srt")
+    with pytest.raises(VoxgraftError, match="another language") as caught:
+        find_sources([tmp_path / "film.en.srt"], "am")
+    assert caught.value.code == "source-none"
+    (source,) = find_sources([tmp_path / "film.en.srt"], "am", media=tmp_path / "film.mp4").sources
+    assert source.media == tmp_path / "film.mp4"
+    assert len(find_sources([tmp_path / "film.en.srt"], "eng").sources) == 1
+
+
+def test_codes_of_one_language_are_one() -> None:
+    assert {language_of_code(code) for code in ("de", "deu", "GER", "de-AT", "de_CH")} == {"de"}
+    assert [language_of_code(code) for code in ("one", "jan", "orig", "")] == [None] * 4

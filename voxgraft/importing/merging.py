@@ -1,0 +1,149 @@
+"""Puts clips of other datasets into one: whole recordings under names that no other has, each sound a file of its own.
+
+Links files where it can. Does not write the manifest, and holds no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from voxgraft.errors import FileError
+from voxgraft.files import is_file, write_error
+from voxgraft.importing.dataset import CLIPS, Dataset
+from voxgraft.importing.manifest import ManifestClip
+from voxgraft.importing.sources import safe_name
+
+__all__ = ["MERGED_FROM", "Merging"]
+
+MERGED_FROM = "merged_from"
+
+
+@dataclass(slots=True)
+class Merging:
+    """A dataset that others are put into: its clips so far, and the names that are taken."""
+
+    target: Dataset
+    clips: list[ManifestClip]
+    sources: set[str]
+    """Names of sources that were imported, finished or not: they may still get clips."""
+    ids: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    """Recordings and speakers."""
+    files: set[str] = field(default_factory=set)
+    added: int = 0
+    renamed: int = 0
+    known: int = 0
+
+    @classmethod
+    def into(cls, target: Dataset) -> Merging:
+        target.settle()
+        journals = target.journals()
+        made = cls(target, [], {journal.recording for journal in journals})
+        for clip in (clip for journal in journals for clip in journal.clips):
+            made._note(clip)
+        for clip in target.clips():
+            made.clips.append(clip)
+            made._note(clip)
+        return made
+
+    def _note(self, clip: ManifestClip) -> None:
+        self.ids.add(clip.id)
+        self.names |= {clip.recording, clip.speaker, clip.speaker.partition(":")[0]}
+        self.files.add(clip.audio.lower())
+
+    def add(self, source: Dataset, *, used_only: bool) -> None:
+        """Put the clips of a dataset in that are not there yet."""
+        origins = {str(clip.other.get(MERGED_FROM)): clip.id for clip in self.clips}
+        recordings: dict[str, list[ManifestClip]] = defaultdict(list)
+        coming = list(source.clips())
+        for clip in coming:
+            recordings[clip.recording].append(clip)
+        place = str(source.folder.resolve())
+        prefixes: dict[str, str] = {}
+        for name, clips in recordings.items():
+            prefixes[name] = prefix = self._prefix(source, clips, origins)
+            self.names.add(prefix + name)
+            self.ids |= {prefix + clip.id for clip in clips}
+        for clip in coming:
+            origin = f"{place}#{clip.id}"
+            if used_only and not clip.is_used:
+                continue
+            if origin in origins:
+                self.known += 1
+                continue
+            self._check_rate(clip, source)
+            made = self._moved(clip, prefixes, origin)
+            _link(clip.audio_in(source.folder), made.audio_in(self.target.folder))
+            self.clips.append(made)
+            self._note(made)
+            self.added += 1
+            self.renamed += made.id != clip.id
+
+    def _prefix(self, source: Dataset, clips: Sequence[ManifestClip], origins: Mapping[str, str]) -> str:
+        """What comes before all names of one recording; as the last time, if some of it is there already."""
+        for clip in clips:
+            before = origins.get(f"{source.folder.resolve()}#{clip.id}")
+            if before is not None:
+                return before.removesuffix(clip.id)
+        number, prefix = 1, ""
+        while self._is_taken(prefix, clips):
+            prefix = f"{source.name}." if number == 1 else f"{source.name}.{number}."
+            number += 1
+        return prefix
+
+    def _is_taken(self, prefix: str, clips: Sequence[ManifestClip]) -> bool:
+        recording = prefix + clips[0].recording
+        if recording in self.names or recording in self.sources:
+            return True
+        ids = [prefix + clip.id for clip in clips]
+        return any(name in self.ids or name.rpartition("-")[0] in self.sources for name in ids)
+
+    def _moved(self, clip: ManifestClip, prefixes: Mapping[str, str], origin: str) -> ManifestClip:
+        prefix = prefixes[clip.recording]
+        # A speaker that is named after a recording goes with it; others are the same person in every dataset.
+        named_after = clip.speaker if clip.speaker in prefixes else clip.speaker.partition(":")[0]
+        if clip.speaker.startswith(f"{clip.recording}:"):
+            named_after = clip.recording
+        return replace(
+            clip,
+            id=prefix + clip.id,
+            audio=self._free_file(prefix + clip.recording, prefix + clip.id, Path(clip.audio).suffix),
+            recording=prefix + clip.recording,
+            speaker=prefixes.get(named_after, "") + clip.speaker,
+            other={**clip.other, MERGED_FROM: origin},
+        )
+
+    def _free_file(self, recording: str, clip_id: str, ending: str) -> str:
+        """A file among our clips: names that a manifest has from elsewhere may lead out of the folder."""
+        stem = f"{CLIPS}/{safe_name(recording)}/{safe_name(clip_id)}"
+        number, free = 2, stem + ending
+        while free.lower() in self.files:
+            free, number = f"{stem}-{number}{ending}", number + 1
+        return free
+
+    def _check_rate(self, clip: ManifestClip, source: Dataset) -> None:
+        if self.clips and clip.sample_rate != self.clips[0].sample_rate:
+            found = f"{self.clips[0].sample_rate:,} Hz and {clip.sample_rate:,} Hz"
+            raise FileError("dataset-differs", found, where=source.folder)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Link a file, or copy it where that cannot be; beside its place first, so that it is whole or absent."""
+    if not is_file(source):
+        raise FileError("clip-audio-missing", f"{source.name} is not there", where=source)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
+        os.replace(part, target)
+    except OSError as error:
+        raise write_error(error, target) from None

@@ -1,0 +1,75 @@
+"""Every problem that is known of a dataset: those of its sources, and of files that no source was made of.
+
+What was found while looking for sources is kept by place, so that an import replaces only what it looked at again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from voxgraft.files import is_file, parse_json, read_lines, replacing
+from voxgraft.importing.dataset import IMPORTS, Dataset
+from voxgraft.importing.problems import Problem
+from voxgraft.results import Line
+
+__all__ = ["PROBLEMS", "keep_found", "problem_lines", "problems_of", "write_problems"]
+
+PROBLEMS = "problems.jsonl"
+FOUND = ".found"
+"""In the folder of the journals, and none of them."""
+MOST_SHOWN = 12
+
+
+def problems_of(dataset: Dataset) -> list[Problem]:
+    """Everything that is known, of every import so far."""
+    kept = [problem for journal in dataset.journals() for problem in journal.problems]
+    return list(dict.fromkeys((*kept, *_found_before(dataset))))
+
+
+def keep_found(dataset: Dataset, places: Sequence[Path], problems: Iterable[Problem]) -> list[Problem]:
+    """Note what was found in places while looking for sources, instead of what was found in them before."""
+    looked = [os.path.abspath(place) for place in places]
+    now = [replace(problem, file=os.path.abspath(problem.file)) for problem in problems]
+    before = [problem for problem in _found_before(dataset) if not any(_is_in(problem.file, one) for one in looked)]
+    _write(dataset.folder / IMPORTS / FOUND, dict.fromkeys((*before, *now)))
+    return now
+
+
+def write_problems(dataset: Dataset) -> None:
+    """Write `problems.jsonl` anew."""
+    _write(dataset.folder / PROBLEMS, problems_of(dataset))
+
+
+def problem_lines(problems: Sequence[Problem], file: Path) -> list[Line]:
+    """The worst problems in full, and how many there are of each kind."""
+    if not problems:
+        return ["every line of the sources was used"]
+    order = {"error": 0, "warning": 1, "note": 2}
+    findings = sorted((problem.finding() for problem in problems), key=lambda item: order[item.level])
+    shown = [item for item in findings if item.level != "note"][:MOST_SHOWN]
+    counts = Counter(problem.code for problem in problems)
+    told = ", ".join(f"{code} {count:,}" for code, count in counts.most_common())
+    lines: list[Line] = [line for item in shown for line in item.lines()[:2]]
+    return [*lines, f"not used as they stand: {told} (every line: {file})"]
+
+
+def _found_before(dataset: Dataset) -> list[Problem]:
+    path = dataset.folder / IMPORTS / FOUND
+    if not is_file(path) or path.stat().st_size == 0:
+        return []
+    return [Problem.from_json(parse_json(line, path)) for _, line in read_lines(path)]
+
+
+def _is_in(file: str, place: str) -> bool:
+    return file == place or file.startswith(place.rstrip(os.sep) + os.sep)
+
+
+def _write(path: Path, problems: Iterable[Problem]) -> None:
+    with replacing(path, overwrite=True) as stream:
+        for problem in problems:
+            stream.write(json.dumps(problem.to_json(), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
