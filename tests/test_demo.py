@@ -212,3 +212,14 @@ def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:
     result = DemoResult(tmp_path, {}, {}, None, silence)
     assert result.exit_code == 1
     assert "not told: clips-trailing-run" in [plain(line) for line in result.lines() if not isinstance(line, Table)]
+
+
+def test_a_demonstration_that_trains_at_this_moment_is_not_replaced(tmp_path: Path) -> None:
+    _make_anew(tmp_path / "demo")
+    run = RunFolder(tmp_path / "demo" / LANGUAGE)
+    run.path.mkdir()
+    with run.lock(), pytest.raises(VoxgraftError, match=r"run-locked|in use|locked"):
+        _make_anew(tmp_path / "demo")
+    assert run.path.is_dir()
+    _make_anew(tmp_path / "demo")
+    assert not run.path.exists()

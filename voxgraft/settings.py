@@ -349,10 +349,10 @@ class RandomBaseSettings(Settings):
 class DemoSettings(Settings):
     """How long the demonstration takes, whether it goes wrong, and where it leaves its files."""
 
-    folder: Path = Path("demo")
-    """Folder for the run, the report and the graft; made anew each time."""
+    folder: Path | None = None
+    """Folder for the run, the report and the graft, made anew each time; empty means demo, or demo-MISTAKE."""
     minutes: float | None = Field(None, gt=0, le=600)
-    """Minutes of training: as many steps as fit, by what a few take here. Empty: 360 steps, 3 minutes on two cores."""
+    """Minutes of training: as many steps as fit, by what a few take here. Empty: 560 steps, 4 minutes on two cores."""
     steps: int | None = Field(None, ge=1)
     """Steps of training, instead of minutes."""
     sentences: int = Field(100, ge=2)

@@ -130,6 +130,9 @@ class Keyboard:
         with self._typed("train", flags):
             result = train(settings_of(TrainVerbSettings, self.run, **more))
         self.say(result.lines())
+        if result.was_interrupted:
+            self.say([f"`voxgraft train {shlex.quote(str(self.run.path))}` goes on; the demonstration begins anew"])
+            raise KeyboardInterrupt
         return result
 
     def evaluate(self, sentences: int, seed: int) -> EvaluateResult:

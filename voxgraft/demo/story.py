@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,12 @@ class DemoResult:
 
 def demo(settings: DemoSettings) -> DemoResult:
     """Tell the whole story, or that of a mistake."""
-    _make_anew(settings.folder)
-    keyboard = Keyboard(settings.folder)
+    folder = settings.folder or Path(f"demo-{settings.mistake}" if settings.mistake else "demo")
+    _make_anew(folder)
+    keyboard = Keyboard(folder)
     if settings.mistake is not None:
         told = MISTAKES[settings.mistake].commit(keyboard, settings)
-        return DemoResult(settings.folder, keyboard.seconds, {}, told.evaluated, told)
+        return DemoResult(folder, keyboard.seconds, {}, told.evaluated, told)
     keyboard.new(changes(settings))
     grafted = keyboard.graft()
     keyboard.prepare()
@@ -84,7 +86,7 @@ def demo(settings: DemoSettings) -> DemoResult:
     found = keyboard.evaluate(settings.sentences, settings.seed)
     keyboard.export()
     added = {"new rows": f"{grafted.counts.new_pieces:,}", "adapter": _adapter(keyboard)}
-    return DemoResult(settings.folder, keyboard.seconds, added, found)
+    return DemoResult(folder, keyboard.seconds, added, found)
 
 
 def _adapter(keyboard: Keyboard) -> str:
@@ -110,8 +112,10 @@ def _make_anew(folder: Path) -> None:
             if not is_file(folder / _MARK):
                 found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
                 raise FileError("file-exists", found, where=folder, cure=cure)
-            _remove(aside)
-            folder.rename(aside)
+            run = Keyboard(folder).run
+            with run.lock("demo") if is_folder(run.path) else nullcontext():  # else it trains at this moment
+                _remove(aside)
+                folder.rename(aside)
         _remove(aside)
     except OSError as error:
         raise write_error(error, folder) from None

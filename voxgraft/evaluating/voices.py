@@ -35,7 +35,7 @@ def voices_of(
     if own:
         return [Voice(name, clip) for name, clip in list(own.items())[:MOST_VOICES]]
     found_nothing = f"nothing to take a voice from: no held-out clips, and {base.family.name} has no voices of its own"
-    raise FileError("evaluate-voice", found_nothing, expected="--voice FILE.wav", where=files.folder)
+    raise FileError("evaluate-voice", found_nothing, expected="--voices FILE.wav", where=files.folder)
 
 
 def _asked(base: System, files: BaseFiles, name: str) -> Voice:

@@ -114,7 +114,9 @@ def _listened(dataset: Dataset, clips: Sequence[ManifestClip], workers: int) -> 
     try:
         with worker_pool(min(workers, len(batches))) as pool:
             yield from pool.map(work, batches)
-    except BrokenProcessPool:
+    except (BrokenProcessPool, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # else the pool broke while it was still starting its processes, and says "handle is closed"
         found = "a process that measured clips was ended from outside (often for memory)"
         cure = "run the same command again, with fewer --workers."
         raise FileError("source-failed", found, where=dataset.folder, cure=cure) from None
