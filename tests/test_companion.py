@@ -22,7 +22,7 @@ from tests.checkpoint_files import saved
 from tests.evaluating_parts import evaluated
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
-from tests.whole_runs import error_of
+from tests.whole_runs import WholeRun, error_of
 from voxgraft.audio.wav import wav_bytes
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run as run_cli
@@ -196,14 +196,20 @@ def make_fake(places: Path) -> None:
     (places / "chatterbox" / "companion.json").write_text(json.dumps(card))
 
 
-def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_is_asked_for(
-    made_once: MadeOnce, places: Path, tmp_path: Path
-) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
-    base = tmp_path / "base"
+def run_with_a_base_of_its_own(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:
+    """A run, and its base in a folder whose files a test may add to."""
+    run = made_once.trained_run("chatterbox").copied(folder / "run")
+    base = folder / "base"
     base.mkdir()
     for path in run.base.iterdir():
         (base / path.name).hardlink_to(path)
+    return run, base
+
+
+def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_is_asked_for(
+    made_once: MadeOnce, places: Path, tmp_path: Path
+) -> None:
+    run, base = run_with_a_base_of_its_own(made_once, tmp_path)
     words = ("ሰላም", f"--run={run.path}", f"--base={base}", "--max-seconds=0.4", "--pause=0")
     assert error_of(lambda: spoken(*words, f"--output={tmp_path / 'x.wav'}")).code == "no-waveform-end"
     make_fake(places)
@@ -229,11 +235,7 @@ def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_i
 def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
     made_once: MadeOnce, places: Path, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
-    base = tmp_path / "base"
-    base.mkdir()
-    for path in run.base.iterdir():
-        (base / path.name).hardlink_to(path)
+    run, base = run_with_a_base_of_its_own(made_once, tmp_path)
     make_fake(places)
     _complete(base / "s3gen.pt")
     recording = tmp_path / "me.wav"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from voxgraft.downloading.fetching import Wanted, fetch, planned, published
 from voxgraft.errors import FileError, Finding
 from voxgraft.exchange_settings import DownloadSettings
 from voxgraft.families import family
-from voxgraft.files import is_folder, write_json
+from voxgraft.files import free_bytes, write_json
 from voxgraft.results import Line, Table, styled
 
 __all__ = ["DownloadResult", "download"]
@@ -97,7 +96,7 @@ def download(settings: DownloadSettings) -> DownloadResult:
     """Fetch a base, or say what it is made of."""
     base = BASES[settings.name]
     folder = settings.folder or Path("models") / settings.name
-    free = _free(folder)
+    free = free_bytes(folder)
     if settings.list_only:
         wanted = planned(base, folder, optional=settings.optional)
         return DownloadResult(base, folder, tuple(wanted), {}, free, listed=True)
@@ -113,11 +112,6 @@ def download(settings: DownloadSettings) -> DownloadResult:
     card = {"format": FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
     write_json(folder / CARD_NAME, card, overwrite=True)
     return DownloadResult(base, folder, tuple(wanted), hashes, free)
-
-
-def _free(folder: Path) -> int | None:
-    there = next((one for one in (folder, *folder.absolute().parents) if is_folder(one)), None)
-    return shutil.disk_usage(there).free if there else None
 
 
 def _size(num_bytes: int) -> str:

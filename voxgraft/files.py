@@ -199,6 +199,13 @@ def _deeper_than(value: Any, levels: int) -> bool:
     return bool(layer)
 
 
+def free_bytes(path: Path) -> int | None:
+    """Room on the disk of a path that need not be there yet; it may itself be a mount point. None if nobody knows."""
+    whole = path.absolute()
+    there = next((one for one in (whole, *whole.parents) if is_folder(one)), None)
+    return shutil.disk_usage(there).free if there else None
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file of any size, in hex."""
     digest = hashlib.sha256()

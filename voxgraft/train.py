@@ -173,7 +173,8 @@ def _seen(course: Course) -> dict[str, str]:
 
 def _fit_packs(course: Course, loop: Loop, start: int) -> None:
     """On a CUDA device packs are as large as there is room for, unless the run says how large."""
-    if course.settings.train.pack_tokens is not None or not course.device.startswith("cuda"):
+    over = loop.begun and loop.over_at(start)
+    if over or course.settings.train.pack_tokens is not None or not course.device.startswith("cuda"):
         return
     before = loop.pack_tokens
     found = loop.pack_tokens = fit_packs(loop.stepper, course.stream, before)

@@ -9,7 +9,6 @@ are among them. Also a little held-out speech in all three languages, and a few 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from recipes.tiny_base.texts import FOLDED, LANGUAGES, Line, Split, plan_lines
 from voxgraft.audio.wav import wav_bytes
 from voxgraft.demo.data import CODEC_NOTE, CODES_NAME, COLUMNS, RECORDINGS_NAME, SILENCE_NOTE, TABLE_NAME
 from voxgraft.families.tiny.encoder import TinyEncoder
+from voxgraft.files import sha256_of
 
 DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "data"
 NEW_LANGUAGE = "am"
@@ -153,7 +153,7 @@ def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Sp
             rows.append("\t".join([role, line.language, line.speaker, str(len(clip.codes)), line.text]))
     folder.mkdir(parents=True, exist_ok=True)
     silence = encoder.encode([np.zeros(RATE_HZ, dtype=np.float32)])[0].codes
-    codec = hashlib.sha256((base / "codec.safetensors").read_bytes()).hexdigest()
+    codec = sha256_of(base / "codec.safetensors")
     notes = {CODEC_NOTE: codec, SILENCE_NOTE: str(np.bincount(silence).argmax())}
     (folder / CODES_NAME).write_bytes(save({"codes": np.concatenate(codes)}, metadata=notes))
     (folder / TABLE_NAME).write_text("\n".join(rows) + "\n", encoding="utf-8")

@@ -9,7 +9,6 @@ on. Imports torch only in the stages, because every process that speaks reads th
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import time
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from recipes.tiny_base.corpus import MAKE_COMMAND, CorpusSpec, Utterance, make_corpus
 from recipes.tiny_base.texts import Split
+from voxgraft.files import sha256_of
 
 if TYPE_CHECKING:
     import torch
@@ -233,10 +233,7 @@ def write_scores(making: Making, more: dict[str, Any]) -> None:
 def hashes(folder: Path) -> dict[str, dict[str, object]]:
     """Sizes and hashes of a folder's files, without its card."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != "card.json")
-    return {
-        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path in files
-    }
+    return {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
 
 
 def write_json(path: Path, content: object) -> None:

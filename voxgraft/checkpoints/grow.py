@@ -6,7 +6,6 @@ is somebody else's business.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from voxgraft.checkpoints.torch_file import TorchCheckpoint
 from voxgraft.checkpoints.torch_tensors import TorchTensor
 from voxgraft.checkpoints.write import StorageBytes, TensorBytes, write_safetensors, write_torch_tree
 from voxgraft.errors import CheckpointError, FileError
-from voxgraft.files import is_folder, is_there, replacing
+from voxgraft.files import free_bytes, is_there, replacing
 
 SLACK_BYTES = 64 << 20
 """Room beyond the values themselves for headers and for the file system."""
@@ -95,8 +94,7 @@ def check_output(checkpoint: Checkpoint, output: Path, size: int) -> None:
     """Refuse the input itself as a place to write to, and a disk that is too small."""
     if is_there(output) and output.samefile(checkpoint.path):
         raise CheckpointError("growth-onto-input", f"{output.name} is the input itself", where=output)
-    folder = next((folder for folder in output.absolute().parents if is_folder(folder)), None)
-    free = shutil.disk_usage(folder).free if folder else None
+    free = free_bytes(output.absolute().parent)
     if free is not None and free < size + SLACK_BYTES:
         found = f"{output.name} needs {size:,} bytes, {free:,} are free"
         raise FileError("disk-too-small", found, where=output)

@@ -12,7 +12,7 @@ from pathlib import Path
 from voxgraft import progress
 from voxgraft.downloading.catalogue import PublishedBase, PublishedFile
 from voxgraft.errors import FileError
-from voxgraft.files import is_file, is_folder, read_bytes, sha256_of, write_error
+from voxgraft.files import free_bytes, is_file, is_folder, read_bytes, sha256_of, write_error
 from voxgraft.sharing.hub import HubFile, fetch_file, hub_files
 
 __all__ = ["Wanted", "fetch", "planned", "published"]
@@ -123,9 +123,7 @@ def _git_id(path: Path) -> str:
 
 
 def _require_room(folder: Path, num_bytes: int) -> None:
-    # The folder itself may be a mount point, and then its disk counts.
-    there = next((one for one in (folder.absolute(), *folder.absolute().parents) if is_folder(one)), None)
-    free = shutil.disk_usage(there).free if there else None
+    free = free_bytes(folder)
     if free is not None and free < num_bytes + SLACK_BYTES:
         raise FileError("disk-too-small", f"{num_bytes:,} bytes are to come, {free:,} are free", where=folder)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from voxgraft import progress
 from voxgraft.errors import FileError
 from voxgraft.exporting.names import UNHASHED
-from voxgraft.files import is_folder, reason_of, sha256_of
+from voxgraft.files import free_bytes, is_folder, reason_of, sha256_of
 
 __all__ = ["hashes_of", "place_files", "require_room"]
 
@@ -36,9 +36,7 @@ def place_files(beside: Mapping[str, Path], folder: Path, *, copy: bool) -> dict
 
 def require_room(folder: Path, num_bytes: int) -> None:
     """Refuse before hours of copying what will not fit."""
-    # The folder itself may be a mount point, and then its disk counts.
-    there = next((one for one in (folder.absolute(), *folder.absolute().parents) if is_folder(one)), None)
-    free = shutil.disk_usage(there).free if there else None
+    free = free_bytes(folder)
     if free is not None and free < num_bytes + SLACK_BYTES:
         found = f"the export needs {num_bytes:,} bytes, {free:,} are free"
         raise FileError("disk-too-small", found, where=folder)

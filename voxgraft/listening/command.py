@@ -8,13 +8,13 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
-import wave as wav_files
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.wav import wav_bytes
 from voxgraft.audio.waves import Limits, mono_wave
 from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.listening.interface import Heard
@@ -66,12 +66,7 @@ class Command:
 
 def write_wav(path: Path, wave: NDArray[np.float32], rate: int) -> None:
     """One channel of 16-bit samples; what lies beyond -1 and 1 is cut."""
-    samples = mono_wave(wave, Limits(rate, min_samples=1)).clamp(-1, 1).mul(32767).round().short().numpy()
-    with wav_files.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(samples.astype("<i2").tobytes())
+    path.write_bytes(wav_bytes(mono_wave(wave, Limits(rate, min_samples=1)).numpy(), rate))
 
 
 def _failed(name: str, found: str) -> VoxgraftError:
