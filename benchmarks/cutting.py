@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -109,13 +109,13 @@ def main() -> None:
     asked = parser.parse_args()
     columns = "   median    95 %     max  clipped    bled  said twice   lost"
     print(f"{'edges in ms':<28} {'sentences':>9} {'clips':>6}{columns}")
-    margins = CutOptions()
+    margins = CutOptions(language="am")
     for rolling in (False, True):
         ours, plain, bare = Outcome(), Outcome(), Outcome()
         for number in range(asked.films):
             film = make_film(asked.sentences, asked.seed + number, rolling=rolling)
             measure(film, list(cuts_of(film, margins)), ours)
-            measure(film, list(cuts_of(film, CutOptions(lead=0.0, tail=0.0))), bare)
+            measure(film, list(cuts_of(film, replace(margins, lead=0.0, tail=0.0))), bare)
             measure(film, list(cuts_of(film, margins, by_cues_alone=True)), plain)
         kind = "rolling captions" if rolling else "timed captions"
         print(ours.row(f"{kind}, import"))

@@ -122,10 +122,10 @@ def pairing(film: Film, cuts: Iterable[Cut], into: Pairing | None = None) -> Pai
     """Count clips by whether their sound holds just the sentences, and shares of sentences, that their text does."""
     found = into or Pairing()
     normalise = normaliser_of("am").normalise
-    letters = [normalise(sentence.text).text.replace(" ", "") for sentence in film.said]
+    letters = [_letters(normalise(sentence.text).text) for sentence in film.said]
     whole, last = "".join(letters), 0
     for cut in cuts:
-        own = normalise(cut.text).text.replace(" ", "")
+        own = _letters(normalise(cut.text).text)
         first = whole.find(own, last)
         last = first + len(own) if first >= 0 else last
         if cut.reasons:
@@ -136,6 +136,11 @@ def pairing(film: Film, cuts: Iterable[Cut], into: Pairing | None = None) -> Pai
         else:
             found.wrong_cuts.append(cut)
     return found
+
+
+def _letters(text: str) -> str:
+    """Without marks: a dash at the head of a caption is taken for a turn, and nobody says it."""
+    return "".join(filter(str.isalnum, text))
 
 
 def _is_right(film: Film, letters: list[str], cut: Cut, place: tuple[int, int]) -> bool:

@@ -2,8 +2,10 @@
 
     python benchmarks/repair_curve.py                          as in docs/log.md
     python benchmarks/repair_curve.py --steps 20 --sentences 4  a minute, for trying the script
+    python benchmarks/repair_curve.py --run demo/am            a trained adapter, folded in without its gate
 
 The whole body is trained on Amharic alone at a high rate, with no replay and no bound: the mistake that loses English.
+With --run nothing is trained: the adapter of a gated run is made a part of the body, for which it was not trained.
 What training leaves is diagnosed, then repaired with `--choose` over many points. Everything runs through the verbs.
 Prints JSON; with --picture it also draws the curve.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -20,9 +23,12 @@ from typing import Any
 
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
 from voxgraft.config import merged_values
-from voxgraft.demo.keyboard import Keyboard
+from voxgraft.demo.keyboard import BASE, Keyboard
 from voxgraft.demo.plan import changes, steps_changes
 from voxgraft.diagnosing.looking import look
+from voxgraft.exchange_settings import ExportSettings
+from voxgraft.exporting.sources import open_source
+from voxgraft.exporting.weights import BASE_TYPE, write_merged
 from voxgraft.merged_folder import MERGED_NAME
 from voxgraft.repair import RepairResult, repair
 from voxgraft.settings import DemoSettings
@@ -34,11 +40,12 @@ def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="repair-curve-") as folder:
         began = time.monotonic()
-        keyboard = _trained(Path(folder), options.steps, options.rate)
+        left = Path(folder) / "folded" if options.run else _trained(Path(folder), options)
         trained_seconds = time.monotonic() - began
-        left = keyboard.run.path / MERGED_NAME
-        tuned, tokenizer = left / keyboard.files.checkpoint.name, left / keyboard.files.tokenizer.name
-        base = keyboard.files.folder
+        files = Keyboard(Path(folder)).files
+        tuned, tokenizer, base = left / files.checkpoint.name, left / files.tokenizer.name, files.folder
+        if options.run:
+            _fold(options.run, tuned, tokenizer)
         found = look(DiagnoseSettings(checkpoint=tuned, base=base, tokenizer=tokenizer, report=False))
         began = time.monotonic()
         result = repair(
@@ -57,8 +64,10 @@ def main() -> None:
         heard_seconds = time.monotonic() - began
         document = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "run": str(options.run) if options.run else None,
             "steps": options.steps,
             "body_rate": options.rate,
+            "seed": options.seed,
             "sentences": options.sentences,
             "body_distance": found.distance,
             "verdict": found.verdict.to_json(),
@@ -72,23 +81,31 @@ def main() -> None:
     print(json.dumps(document, indent=2))
 
 
-def _trained(folder: Path, steps: int, rate: float) -> Keyboard:
-    """The whole body at a high rate, and nothing of the old languages beside the new one."""
+def _fold(run: Path, tuned: Path, tokenizer: Path) -> None:
+    """The adapter and the rows of a gated run as one ordinary checkpoint, and its tokenizer beside it."""
+    source = open_source(ExportSettings(subject=run, base=Path(BASE), to="graft", accept_terms=True))
+    tuned.parent.mkdir()
+    write_merged(source, tuned, dtype=BASE_TYPE)
+    shutil.copyfile(source.graft.tokenizer.path, tokenizer)
+
+
+def _trained(folder: Path, options: argparse.Namespace) -> Path:
+    """The whole body at a high rate, and nothing of the old languages beside the new one. Gives what is left."""
     keyboard = Keyboard(folder)
     train: dict[str, Any] = {
         "mode": "merged",
         "full_body": True,
-        "body_rate": rate,
+        "body_rate": options.rate,
         "kl_weight": 0.0,
         "interpolate": [1.0],
         "retention_bound": 100.0,
     }
-    usual = merged_values(changes(DemoSettings(folder=folder)), steps_changes(steps))
+    usual = merged_values(changes(DemoSettings(folder=folder, seed=options.seed)), steps_changes(options.steps))
     keyboard.new(merged_values(usual, {"data": {"self_replay": 0}, "train": train}))
     keyboard.graft()
     keyboard.prepare()
     keyboard.train()
-    return keyboard
+    return keyboard.run.path / MERGED_NAME
 
 
 def _picture(result: RepairResult, distance: float) -> bytes:
@@ -125,6 +142,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--run", type=Path, help="a gated run on the tiny base, instead of training")
+    parser.add_argument("--seed", type=int, default=0, help="of the training; the sentences that are heard stay")
     parser.add_argument("--points", type=int, default=10, help="steps from the base to the tuned body")
     parser.add_argument("--sentences", type=int, default=24, help="of each language, at each point")
     parser.add_argument("--folder", type=Path, help="where temporary files go")

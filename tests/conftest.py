@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce
 
 # The workers share the cores: a thread pool of torch in each of them only makes them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long one example takes says something about the machine and nothing about the code.
+settings.register_profile("voxgraft", deadline=None)
+settings.load_profile("voxgraft")
 
 FUZZ_SHARE = 0.2
 """Of a whole campaign, which takes minutes, in an ordinary run of the suite."""

@@ -1,4 +1,4 @@
-"""The table of checkpoints that were damaged on purpose, and of sound ones that look odd: what must be said of each."""
+"""The table of checkpoints that were damaged on purpose: what must be said of each."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from tests.damaged_checkpoints import (
     EMBEDDING,
     INDEX,
     NEW_PIECES,
+    SIZES,
     T3,
     Evil,
     Ground,
     adam,
     moved_body,
+    not_merged,
     padded_data,
     stand_in,
     standalone_sentencepiece,
     without_letters,
 )
+from voxgraft.families.random_base import make_random_base
 
 SPEECH_HEAD = {T3: "speech_head.weight", INDEX: "mel_head.weight"}
 Made = dict[str, Any]
@@ -48,48 +51,48 @@ def _masked(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     kept = adam(state, ground.tables, masked=60, free=0, pieces=ground.pieces)
     beside = {"optimizer": kept, "step": 60} if ground.name == "indextts2" else {}
-    return _with(ground, ground.write(folder, state, **beside))
+    return with_tokenizer(ground, ground.write(folder, state, **beside))
 
 
 def _stale(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     kept = adam(state, ground.tables, masked=80, free=10, pieces=ground.pieces)
-    return _with(ground, ground.write(folder, state, optimizer=kept, step=90))
+    return with_tokenizer(ground, ground.write(folder, state, optimizer=kept, step=90))
 
 
 def _unfrozen(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     kept = adam(state, ground.tables, masked=0, free=20, pieces=ground.pieces)
     beside = {"optimizer": kept, "step": 20} if ground.name == "indextts2" else {}
-    return _with(ground, ground.write(folder, state, **beside))
+    return with_tokenizer(ground, ground.write(folder, state, **beside))
 
 
 def _overwritten(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     table = state[EMBEDDING[ground.name]]
     table[: ground.pieces] = table[: ground.pieces].flip(0)
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _spare_copied(ground: Ground, folder: Path) -> Made:
     state, base = ground.grown(), state_of(ground.base)
     for name in ground.tables:
         state[name][ground.pieces] = base[name][ground.pieces]
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _spare_twice(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     for name in ground.tables:
         state[name] = torch.cat([state[name], state[name][-1:] * 0.5])
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _head_left(ground: Ground, folder: Path) -> Made:
     state, base = ground.grown(), state_of(ground.base)
     for name in ground.tables[1:]:
         state[name] = base[name]
-    return _with(ground, ground.write(folder, state, epoch=3))
+    return with_tokenizer(ground, ground.write(folder, state, epoch=3))
 
 
 def _noise(ground: Ground, folder: Path) -> Made:
@@ -99,22 +102,22 @@ def _noise(ground: Ground, folder: Path) -> Made:
     for name in ground.tables:
         rows = state[name][ground.pieces : end]
         rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(1)) * 0.02)
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _three_numbers(ground: Ground, folder: Path) -> Made:
     """Fewer rows than the tokenizer has pieces, and more than the base."""
     state = {name: tensor[:-40] if name in ground.tables else tensor for name, tensor in ground.grown().items()}
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _not_grown(ground: Ground, folder: Path) -> Made:
-    return _with(ground, ground.write(folder, state_of(ground.base)))
+    return with_tokenizer(ground, ground.write(folder, state_of(ground.base)))
 
 
-def _body(share: float) -> Maker:
+def body_at(share: float) -> Maker:
     def make(ground: Ground, folder: Path) -> Made:
-        return _with(ground, ground.write(folder, moved_body(ground.grown(), ground.tables, share)))
+        return with_tokenizer(ground, ground.write(folder, moved_body(ground.grown(), ground.tables, share)))
 
     return make
 
@@ -123,7 +126,7 @@ def _body_not_finite(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     name = next(name for name in state if name not in ground.tables and state[name].dim() == 2)
     state[name][0, 0] = float("nan")
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _other_form(ground: Ground, folder: Path) -> Made:
@@ -132,50 +135,50 @@ def _other_form(ground: Ground, folder: Path) -> Made:
     first, second = [name for name in state if name not in ground.tables and state[name].dim() == 2][:2]
     state[first] = torch.randn(3, 5)
     state[second] = (state[second] * 1000).to(torch.int32)
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _all_other_forms(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     for name in [name for name in state if name not in ground.tables and state[name].dim()]:
         state[name] = torch.randn(*(size + 1 for size in state[name].shape))
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _all_whole_numbers(ground: Ground, folder: Path) -> Made:
     body = {name: tensor for name, tensor in ground.grown().items() if name not in ground.tables}
     state = {**ground.grown(), **{name: tensor.to(torch.int32) for name, tensor in body.items()}}
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _emptied(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     state[SPEECH_HEAD[ground.name]] *= 0
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _no_head(ground: Ground, folder: Path) -> Made:
     state = {name: tensor for name, tensor in ground.grown().items() if name not in ground.tables[1:]}
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _new_row_not_finite(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     state[ground.tables[0]][ground.pieces + 3] = float("nan")
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _new_rows_not_finite(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     state[ground.tables[0]][ground.pieces : ground.pieces + NEW_PIECES] = float("nan")
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _new_rows_empty(count: int) -> Maker:
     def make(ground: Ground, folder: Path) -> Made:
         state = ground.grown()
         state[ground.tables[0]][ground.pieces + 2 : ground.pieces + 2 + count] = 0
-        return _with(ground, ground.write(folder, state))
+        return with_tokenizer(ground, ground.write(folder, state))
 
     return make
 
@@ -184,7 +187,7 @@ def _body_missing(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     for name in [name for name in state if name not in ground.tables][:3]:
         del state[name]
-    return _with(ground, ground.write(folder, state))
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _flat_map(ground: Ground, folder: Path) -> Made:
@@ -205,22 +208,25 @@ def _no_letters(ground: Ground, folder: Path) -> Made:
 
 
 def _padded(ground: Ground, folder: Path) -> Made:
-    return {**_with(ground, ground.write(folder, ground.grown())), "prepared": padded_data(folder / "prepared")}
+    return {
+        **with_tokenizer(ground, ground.write(folder, ground.grown())),
+        "prepared": padded_data(folder / "prepared"),
+    }
 
 
 def _start_stop(ground: Ground, folder: Path) -> Made:
     gpt = {"number_text_tokens": ground.pieces + NEW_PIECES, "start_text_token": 2, "stop_text_token": 3}
     old = old_yaml(folder / "config.yaml", gpt=gpt)
-    return {**_with(ground, ground.write(folder, ground.grown())), "base_config": old}
+    return {**with_tokenizer(ground, ground.write(folder, ground.grown())), "base_config": old}
 
 
 def _other_config(ground: Ground, folder: Path) -> Made:
     old = old_yaml(folder / "config.yaml", gpt={"number_text_tokens": ground.pieces})
-    return {**_with(ground, ground.write(folder, ground.grown())), "base_config": old}
+    return {**with_tokenizer(ground, ground.write(folder, ground.grown())), "base_config": old}
 
 
 def _code(ground: Ground, folder: Path) -> Made:
-    return _with(ground, ground.write(folder, ground.grown(), epoch=3, extra=Evil()))
+    return with_tokenizer(ground, ground.write(folder, ground.grown(), epoch=3, extra=Evil()))
 
 
 def _bit_flipped(ground: Ground, folder: Path) -> Made:
@@ -229,13 +235,13 @@ def _bit_flipped(ground: Ground, folder: Path) -> Made:
     at = data.find(ground.grown()["text_head.weight"].numpy().tobytes()[:64])
     data[at + 5] ^= 0x10
     path.write_bytes(data)
-    return _with(ground, path)
+    return with_tokenizer(ground, path)
 
 
 def _cut_off(ground: Ground, folder: Path) -> Made:
     path = ground.write(folder, ground.grown())
     path.write_bytes(path.read_bytes()[:-1000])
-    return _with(ground, path)
+    return with_tokenizer(ground, path)
 
 
 def _restarted(ground: Ground, folder: Path) -> Made:
@@ -243,26 +249,60 @@ def _restarted(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     rows = {name: state[name][ground.pieces :].clone() for name in ground.tables}
     kept = adam(rows, ground.tables, masked=0, free=5, pieces=0)
-    return _with(ground, ground.write(folder, state, optimizer=kept, step=38_000))
+    return with_tokenizer(ground, ground.write(folder, state, optimizer=kept, step=38_000))
 
 
 def _other_moments(ground: Ground, folder: Path) -> Made:
     state = ground.grown()
     smaller = {name: tensor[:-40].clone() for name, tensor in state.items() if name in ground.tables}
     kept = adam(smaller, ground.tables, masked=0, free=2, pieces=0)
-    return _with(ground, ground.write(folder, state, optimizer=kept, step=2))
+    return with_tokenizer(ground, ground.write(folder, state, optimizer=kept, step=2))
 
 
 def _prefixed(ground: Ground, folder: Path) -> Made:
     prefix = "module." if ground.name == T3 else "module._orig_mod."
-    return _with(ground, ground.write(folder, {prefix + name: tensor for name, tensor in ground.grown().items()}))
+    return with_tokenizer(
+        ground, ground.write(folder, {prefix + name: tensor for name, tensor in ground.grown().items()})
+    )
+
+
+def _in_a_class(ground: Ground, folder: Path) -> Made:
+    prefix = "t3." if ground.name == T3 else "gpt."
+    return with_tokenizer(
+        ground, ground.write(folder, {prefix + name: tensor for name, tensor in ground.grown().items()})
+    )
+
+
+def _not_merged(ground: Ground, folder: Path) -> Made:
+    return with_tokenizer(ground, ground.write(folder, not_merged(ground.grown(), whole=True)))
+
+
+def _adapter_alone(ground: Ground, folder: Path) -> Made:
+    return with_tokenizer(ground, ground.write(folder, not_merged(ground.grown(), whole=False)))
+
+
+def _whole_object(ground: Ground, folder: Path) -> Made:
+    path = folder / "model.pth"
+    torch.save(torch.nn.Linear(2, 2), path)
+    return with_tokenizer(ground, path)
+
+
+def _other_base(ground: Ground, folder: Path) -> Made:
+    return {"checkpoint": make_random_base(ground.name, folder / "other", size=SIZES[ground.name], seed=9).checkpoint}
+
+
+def _equal_rows(ground: Ground, folder: Path) -> Made:
+    state = ground.grown()
+    for name in ground.tables[:2]:
+        state[name][ground.pieces : ground.pieces + NEW_PIECES] = state[name][ground.pieces]
+    return with_tokenizer(ground, ground.write(folder, state))
 
 
 def _stand_in(ground: Ground, folder: Path) -> Made:
     return {"checkpoint": stand_in(state_of(ground.base), folder)}
 
 
-def _with(ground: Ground, path: Path) -> Made:
+def with_tokenizer(ground: Ground, path: Path) -> Made:
     return {"checkpoint": path, "tokenizer": ground.tokenizer}
 
 
@@ -296,9 +336,9 @@ DAMAGED = [
     ),
     Damage("three sizes", T3, _three_numbers, FRESH, ("ids-past-table",), "do not belong together"),
     Damage("no new rows", T3, _not_grown, "REPAIR", ("ids-past-table",), "no rows for the new pieces"),
-    Damage("body moved", T3, _body(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
-    Damage("body moved", INDEX, _body(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
-    Damage("another body", T3, _body(0.5), FRESH, ("body-changed",), "the body is another"),
+    Damage("body moved", T3, body_at(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
+    Damage("body moved", INDEX, body_at(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
+    Damage("another body", T3, body_at(0.5), FRESH, ("body-changed",), "the body is another"),
     Damage("body not finite", INDEX, _body_not_finite, FRESH, ("body-not-finite",), "blew up"),
     Damage("body not whole", INDEX, _body_missing, "REPAIR", ("body-missing",), "not in the file"),
     *(
@@ -316,6 +356,13 @@ DAMAGED = [
             Damage(
                 "new rows still empty", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learnt"
             ),
+            Damage("new rows equal", family, _equal_rows, "RESUME", ("new-rows-equal",), "copies of one another"),
+            Damage("of another base", family, _other_base, FRESH, ("body-lost",), "the body is another"),
+            Damage("adapter not merged", family, _not_merged, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
+            Damage("adapter alone", family, _adapter_alone, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
+            Damage(
+                "names behind a trainer's", family, _in_a_class, "RESUME", ("checkpoint-prefixed",), "a wrapper's name"
+            ),
             Damage(
                 "names behind a wrapper's", family, _prefixed, "RESUME", ("checkpoint-prefixed",), "a wrapper's name"
             ),
@@ -327,58 +374,11 @@ DAMAGED = [
     Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "it learnt padding"),
     Damage("wrong start and stop", INDEX, _start_stop, FRESH, ("config-start-stop",), "the wrong ids"),
     Damage("config unlike rows", INDEX, _other_config, "RESUME", ("config-vs-rows",), "its config is not its own"),
+    Damage("a whole model object", INDEX, _whole_object, "REPAIR", ("torch-contents",), "saved otherwise"),
     Damage("code in the pickle", INDEX, _code, "REPAIR", ("pickle-code",), "carries code"),
     Damage("a bit flipped", INDEX, _bit_flipped, FRESH, ("torch-checksum",), "damaged after it was written"),
     Damage("cut off", T3, _cut_off, FRESH, ("checkpoint-truncated",), "cannot be read"),
     Damage("cut off", INDEX, _cut_off, FRESH, (), "cannot be read"),
     Damage("optimizer thrown away", INDEX, _restarted, "RESUME", ("optimizer-restarted",), "nothing is wrong"),
     Damage("optimizer of another table", INDEX, _other_moments, "RESUME", ("moments-mismatch",), "not to be used"),
-]
-
-
-def _base_itself(ground: Ground, folder: Path) -> Made:
-    return {"checkpoint": ground.write(folder, state_of(ground.base))}
-
-
-def _fresh(ground: Ground, folder: Path) -> Made:
-    return _with(ground, ground.write(folder, ground.grown()))
-
-
-def _nameless(ground: Ground, folder: Path) -> Made:
-    return {"checkpoint": ground.write(folder, ground.grown())}
-
-
-def _rows_trained(ground: Ground, folder: Path) -> Made:
-    """New rows alone in the optimizer, as it should be."""
-    state = ground.grown()
-    rows = {name: state[name][ground.pieces : ground.pieces + NEW_PIECES].clone() for name in ground.tables}
-    kept = adam(rows, ground.tables, masked=0, free=10, pieces=0)
-    for name in ground.tables:
-        state[name][ground.pieces : ground.pieces + NEW_PIECES] = rows[name]
-    return _with(ground, ground.write(folder, state, optimizer=kept, step=10, epoch=1))
-
-
-def _rounded(dtype: torch.dtype) -> Maker:
-    def make(ground: Ground, folder: Path) -> Made:
-        state = {name: tensor.to(dtype) for name, tensor in ground.grown().items()}
-        return _with(ground, ground.write(folder, state))
-
-    return make
-
-
-def _wrapped(ground: Ground, folder: Path) -> Made:
-    beside = {"epoch": 3, "scheduler": {"last_epoch": 10}, "rng": torch.get_rng_state(), "name": "x"}
-    return _with(ground, ground.write(folder, ground.grown(), **beside))
-
-
-HEALTHY = [
-    *((f"the base itself ({family})", family, _base_itself) for family in (T3, INDEX)),
-    *((f"grown and not trained yet ({family})", family, _fresh) for family in (T3, INDEX)),
-    *((f"new rows trained, optimizer inside ({family})", family, _rows_trained) for family in (T3, INDEX)),
-    *((f"exported as bf16 ({family})", family, _rounded(torch.bfloat16)) for family in (T3, INDEX)),
-    ("exported as fp16", T3, _rounded(torch.float16)),
-    ("merged, with a body that moved a little", T3, _body(0.02)),
-    ("merged, with a body that moved a little (indextts2)", INDEX, _body(0.02)),
-    ("other things beside the model", INDEX, _wrapped),
-    *((f"grown, the tokenizer not named ({family})", family, _nameless) for family in (T3, INDEX)),
 ]

@@ -123,6 +123,21 @@ def moved_body(state: State, tables: list[str], share: float) -> State:
     return moved
 
 
+def not_merged(state: State, *, whole: bool) -> State:
+    """As PEFT keeps a model in training: factors beside each matrix of the body; or the factors alone."""
+    kept: State = {}
+    for name, tensor in state.items():
+        is_adapted = tensor.dim() == 2 and "text" not in name and name.endswith(".weight")
+        if is_adapted:
+            layer = name.removesuffix(".weight")
+            kept[f"base_model.model.{layer}.lora_A.default.weight"] = torch.randn(2, tensor.shape[1])
+            kept[f"base_model.model.{layer}.lora_B.default.weight"] = torch.randn(tensor.shape[0], 2)
+        if whole:
+            own = name.replace(".weight", ".base_layer.weight") if is_adapted else name
+            kept[f"base_model.model.{own}"] = tensor
+    return kept
+
+
 def stand_in(base: State, folder: Path) -> Path:
     """What one trainer builds in place of Chatterbox: an encoder with a spectrogram decoder, and the text table."""
     state = {

@@ -398,7 +398,7 @@ NUMBERS = ["i1", "u1", "<i2", ">i4", "<u4", "<i8", "<f2", "<f4", ">f8"]
     st.lists(st.integers(0, 5), min_size=1, max_size=3),
     st.sampled_from([(1, 0), (2, 0), (3, 0)]),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_arrays_are_read_as_numpy_wrote_them(
     tmp_path_factory: pytest.TempPathFactory, dtype: str, shape: list[int], version: tuple[int, int]
 ) -> None:
@@ -415,7 +415,7 @@ def test_arrays_are_read_as_numpy_wrote_them(
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_damaged_array_is_an_error_of_ours_or_numbers(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -309,7 +309,7 @@ def test_a_file_that_was_cut_off_is_refused(name: str, share: float, folder: Pat
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_one_flipped_bit_anywhere_is_found_by_its_hash(data: st.DataObject, folder: Path) -> None:
     name = data.draw(st.sampled_from([SHARD, LINES]))
     path = folder / name
@@ -386,7 +386,7 @@ def test_a_shard_whose_structure_lies_is_refused_by_its_name(lie: str, folder: P
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_that_no_hash_shows_is_an_error_of_ours_or_stays_within_the_file(
     data: st.DataObject, folder: Path
 ) -> None:
@@ -417,7 +417,7 @@ JSON = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_in_set_json_is_an_error_of_ours_or_harmless(data: st.DataObject, folder: Path) -> None:
     whole = (folder / "set.json").read_text()
     document = json.loads(whole)

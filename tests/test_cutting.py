@@ -16,6 +16,7 @@ from voxgraft.importing.cues import Cue
 from voxgraft.importing.cutting import NO_PAUSE, NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cut_cues
 from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.media import Samples
+from voxgraft.importing.parting import _num_letters
 from voxgraft.importing.tape import Tape, levels_of
 from voxgraft.importing.voice_model import VoiceModel
 
@@ -94,7 +95,7 @@ def test_a_long_subtitle_is_parted_where_sentences_and_pauses_agree() -> None:
 def test_no_text_gets_the_sound_of_another_where_captions_do_not_go_by_sentences(full_lines: bool) -> None:
     pytest.importorskip("espeakng_loader", reason="NOT TESTED: espeak-ng is absent (pip install espeakng-loader)")
     talk = make_talk(40, 1, full_lines=full_lines)
-    found = pairing(talk, cuts_of(talk, CutOptions()))
+    found = pairing(talk, cuts_of(talk, CutOptions(language="am")))
     assert found.wrong == 0, [cut.text for cut in found.wrong_cuts]
     assert found.right > sum(found.rejected.values()), found
 
@@ -117,6 +118,31 @@ def test_a_long_subtitle_whose_pauses_leave_a_doubt_is_kept_whole() -> None:
 def test_clips_that_begin_or_end_in_speech_are_marked() -> None:
     cues = [Cue(1, 5, "first one.", speaker="A"), Cue(5, 9, "second one.", speaker="B")]
     assert [cut.reasons for cut in _cut(_speech(1.0, 8.0, 1.0), cues)] == [(NO_PAUSE,), (NO_PAUSE,)]
+
+
+def test_a_clip_in_which_the_recording_breaks_off_is_marked() -> None:
+    cues = [Cue(1, 3, "first one."), Cue(3.4, 6.9, "words that were not recorded to their end.")]
+    assert [cut.reasons for cut in _cut(_speech(1.0, 2.0, 0.4, 2.0), cues)] == [(), (NO_PAUSE,)]
+    ended = _cut(_speech(1.0, 2.0, 0.4, 2.0, 0.2), [Cue(1, 3, "first one."), Cue(3.4, 6.9, "words.")])
+    assert [cut.reasons for cut in ended] == [(), ()], "a subtitle that only stands on after the voice"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("በ1987 ወደ አዲስ አበባ መጣ።", "ከዚያ በኋላ በአንድ ትልቅ ትምህርት ቤት ውስጥ ለብዙ ጊዜ አስተማረ።"),
+        ("ይህን የምትከፍተው በChromium Browser ነው።", "ከዚያ በኋላ ገጹን ታነባለህ።"),
+    ],
+    ids=["a number", "a Latin name"],
+)
+def test_how_long_a_text_takes_is_told_by_its_words_and_not_by_its_characters(first: str, second: str) -> None:
+    """Sound as long as the texts are said: by their characters alone their paces would not agree."""
+    letters = [_num_letters(text, "am") for text in (first, second)]
+    sound = _speech(1.0, letters[0] / 3.5, 0.4, letters[1] / 3.5, 1.0)
+    end = 1.4 + sum(letters) / 3.5
+    one, two = _cut(sound, [Cue(1, end, f"{first} {second}")], CutOptions(longest=end - 2, language="am"))
+    assert (one.text, two.text) == (first, second)
+    assert two.start == pytest.approx(1.3 + letters[0] / 3.5, abs=0.05)
 
 
 def test_of_a_parted_subtitle_only_the_parts_at_edges_in_speech_are_marked() -> None:

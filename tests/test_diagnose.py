@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.check_files import extended_sentencepiece, saved, state_of
-from tests.damaged_cases import DAMAGED, HEALTHY, Damage, Maker
+from tests.damaged_cases import DAMAGED, Damage, Maker
 from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
+from tests.healthy_cases import HEALTHY
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.diagnosing.looking import Diagnosis, look
 from voxgraft.errors import VoxgraftError
@@ -91,4 +92,9 @@ def test_without_a_whole_base_or_a_readable_tokenizer_there_is_no_verdict(
     torn = tmp_path / "base" / ground.base.checkpoint.name
     torn.write_bytes(torn.read_bytes()[:-50])
     with pytest.raises(VoxgraftError, match="checkpoint-truncated"):
+        look(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))
+    state = state_of(ground.base)
+    state["speech_head.weight"][0, 0] = float("nan")
+    saved(torn, state)
+    with pytest.raises(VoxgraftError, match="base-not-finite"):
         look(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))

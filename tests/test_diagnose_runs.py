@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from safetensors.torch import load_file, save_file
 from tests.check_files import state_of
 from tests.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
 from tests.made_once import MadeOnce
-from tests.whole_runs import WholeRun
+from tests.speaking_grafts import spoken
+from tests.whole_runs import WholeRun, error_of
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.cli import run as run_command
 from voxgraft.diagnose import JSON_NAME, PICTURE_NAME, REPORT_NAME, DiagnoseResult, diagnose, has_kept
 from voxgraft.diagnosing.looking import look
 from voxgraft.errors import VoxgraftError
+from voxgraft.exchange_settings import ExportSettings
+from voxgraft.export import export
 from voxgraft.families.base import BaseFiles
 from voxgraft.files import sha256_of
 from voxgraft.graft_folder import open_graft
@@ -156,6 +160,46 @@ def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_onc
     assert "measured" in alone.verdict.reason
 
 
+@pytest.fixture(scope="module")
+def really_merged(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """A run after two dozen steps of merged training, with English beside the new language."""
+    run = made_once.whole_run("indextts2").copied(tmp_path_factory.mktemp("merged") / "run")
+    world = run.world
+    english = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
+    english.write("english", english.clips(24, 11, "en"), "replay", "en")
+    english.write("english-valid", english.clips(6, 12, "en"), "valid", "en")
+    changed = {"train_steps": 24, "train_save_every": 12, "train_valid_every": 12, "train_adapter_rate": 4e-3}
+    old = {"data_replay": run.path / "data/english", "data_replay_valid": run.path / "data/english-valid"}
+    assert run.train("--train.mode=merged", data_self_replay=0, **changed, **old).merged is not None
+    return run
+
+
+def test_a_merged_run_that_was_really_trained_raises_no_alarm(really_merged: WholeRun) -> None:
+    run, merged = really_merged, really_merged.path / "merged"
+    for place in (run.path, merged, merged / run.files.checkpoint.name):
+        found = diagnose(DiagnoseSettings(checkpoint=place, base=run.base, report=False)).found
+        assert found.verdict.word == "RESUME", found.verdict
+        assert not [item for item in found.findings if item.level == "error"]
+        assert found.distance
+        assert found.distance > 0.002
+    assert "old languages were measured" in found.verdict.reason
+
+
+def test_a_merged_checkpoint_of_an_earlier_training_stands_for_the_last_one_nowhere(
+    really_merged: WholeRun, tmp_path: Path
+) -> None:
+    run = really_merged.copied(tmp_path / "run")
+    lines = run.folder.journal.read_text(encoding="utf-8").splitlines(keepends=True)
+    begun = "".join(line for line in lines if json.loads(line)["kind"] == "start")
+    run.folder.journal.write_text(begun, encoding="utf-8")  # as a training leaves it that began anew and was stopped
+    assert of_run(run.path).found.distance is None
+    words = ("ሰ", f"--run={run.path}", f"--codes={tmp_path / 'a.json'}", "--max-seconds=0.2")
+    assert error_of(lambda: spoken(*words)).code == "merged-stale"
+    wanted = ExportSettings(subject=run.path, to="indextts2", output=tmp_path / "out")
+    assert error_of(lambda: export(wanted)).code == "merged-stale"
+    spoken(*words, "--which=merged")
+
+
 def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound_was(
     made_once: MadeOnce, tmp_path: Path
 ) -> None:
@@ -163,7 +207,7 @@ def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound
     checkpoint = merged_run(run.path, run.files, english=4.0)
     found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
     assert found.verdict.word == "REPAIR"
-    assert "--body 0.37" in found.verdict.commands[0]
+    assert "--body 0.19" in found.verdict.commands[0]
 
 
 def test_losses_that_were_measured_on_another_file_count_for_nothing(made_once: MadeOnce, tmp_path: Path) -> None:
@@ -225,6 +269,14 @@ def test_a_path_that_is_not_there_gets_no_verdict(
     words = ["diagnose", str(tmp_path / "nothere.pth"), "--base", str(ground.base.folder), "--no-report"]
     assert run_command(words) == 2
     assert "file-missing" in capsys.readouterr().err
+
+
+def test_a_part_of_a_run_gets_no_verdict_but_the_name_of_its_run(made_once: MadeOnce) -> None:
+    run = made_once.trained_run("chatterbox")
+    step = run.folder.step(run.steps[-1])
+    for part in (run.folder.graft, run.folder.graft / "rows.safetensors", step, step / "rows.safetensors"):
+        with pytest.raises(VoxgraftError, match="checkpoint-part"):
+            diagnose(DiagnoseSettings(checkpoint=part, base=run.base, report=False))
 
 
 def test_where_no_base_was_heard_ears_say_nothing_of_old_languages(ground: Ground, tmp_path: Path) -> None:

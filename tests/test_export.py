@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -364,6 +365,8 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
     silent = exported(run.path, "--to=graft", f"--output={tmp_path / 'open'}")
     assert [item.code for item in silent.findings] == ["terms-not-stated"]
     assert "not stated" in (tmp_path / "open" / "README.md").read_text(encoding="utf-8")
+    again = shlex.split(silent.findings[0].cure.partition("once more: ")[2])
+    assert not exported(*again[2:]).findings, "the cure can be pasted"
     asked: list[str] = []
 
     def tell(lines: object, question: str) -> str:
@@ -376,6 +379,19 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
     assert len(asked) == 2
     terms = json.loads((tmp_path / "told" / "terms.json").read_text(encoding="utf-8"))
     assert (terms["data_licence"], terms["consent"], terms["accepted"]) == ("CC0", "they are my own words", True)
+
+
+def test_only_an_export_of_ours_is_replaced(made_once: MadeOnce, tmp_path: Path) -> None:
+    words = (made_once.trained_run("chatterbox").path, "--to=graft", f"--output={tmp_path / 'out'}", *TERMS)
+    exported(*words)
+    assert error_of(lambda: exported(*words)).code == "file-exists"
+    exported(*words, "--overwrite")
+    assert (tmp_path / "out.previous" / "graft.json").is_file()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("keep")
+    error = error_of(lambda: exported(*words[:2], f"--output={tmp_path / 'mine'}", "--overwrite"))
+    assert error.code == "file-exists"
+    assert os.listdir(tmp_path / "mine") == ["precious.txt"]
 
 
 def test_what_does_not_pass_check_is_not_exported_and_nothing_is_left_behind(

@@ -111,6 +111,54 @@ def test_what_is_merged_later_of_a_recording_joins_the_rest_of_it(tmp_path: Path
     assert len({clip.audio for clip in clips}) == 4
 
 
+def test_a_dataset_is_not_put_into_itself_nor_a_clip_in_twice_by_a_way_round(tmp_path: Path) -> None:
+    _import(tmp_path / "one", _film(tmp_path / "a", "film", "አንድ", "ሁለት"))
+    with pytest.raises(VoxgraftError, match="into itself") as caught:
+        _merge(tmp_path / "one", tmp_path / "a" / ".." / "one")
+    assert caught.value.code == "config-value"
+    for name in ("two", "three"):
+        _merge(tmp_path / name, tmp_path / "one")
+    before = _clips(tmp_path / "one")
+    assert _merge(tmp_path / "one", tmp_path / "two") == before, "the clips came from there"
+    _import(tmp_path / "three", _film(tmp_path / "b", "more", "ሦስት", seed=1))
+    clips = _merge(tmp_path / "four", tmp_path / "two", tmp_path / "three")
+    assert [clip.text for clip in clips] == ["አንድ", "ሁለት", "ሦስት"]
+    assert [clip.text for clip in _merge(tmp_path / "one", tmp_path / "four")] == ["አንድ", "ሁለት", "ሦስት"]
+
+
+def test_sounds_that_come_after_their_list_make_it_another_source_which_goes_by_its_name(tmp_path: Path) -> None:
+    _sound(tmp_path / "a" / "r0.wav", 2.0)
+    (tmp_path / "a" / "list.csv").write_text("r0|አንድ\nr1|ሁለት\n", encoding="utf-8")
+    done, _ = _import(tmp_path / "set", tmp_path / "a")
+    assert [problem.code for problem in done.problems] == ["media-missing"]
+    _sound(tmp_path / "a" / "r1.wav", 2.0, 1)
+    done, clips = _import(tmp_path / "set", tmp_path / "a")
+    assert [problem.code for problem in done.problems] == ["source-changed"]
+    assert len(clips) == 1
+    assert _remove(tmp_path / "set", recording=("list",))["removed"] == 1
+    _, clips = _import(tmp_path / "set", tmp_path / "a")
+    assert [clip.text for clip in clips] == ["አንድ", "ሁለት"]
+
+
+def test_a_list_without_any_sound_is_imported_once_the_sounds_are_there(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "list.csv").write_text("r0|አንድ\nr1|ሁለት\n", encoding="utf-8")
+    assert _import(tmp_path / "set", tmp_path / "a")[1] == []
+    _sound(tmp_path / "a" / "r0.wav", 2.0)
+    assert [clip.text for clip in _import(tmp_path / "set", tmp_path / "a")[1]] == ["አንድ"]
+
+
+def test_who_only_looks_at_a_dataset_leaves_a_journal_as_it_is_while_it_is_written(tmp_path: Path) -> None:
+    _import(tmp_path / "set", _film(tmp_path / "a", "film", "አንድ", "ሁለት"))
+    journal = tmp_path / "set" / "imports" / "film.jsonl"
+    half = journal.read_bytes().removesuffix(b'{"published": true}\n') + b'{"publ'
+    journal.write_bytes(half)
+    data_info(DataInfoSettings(dataset=tmp_path / "set", problems=True))
+    assert journal.read_bytes() == half
+    _import(tmp_path / "set", tmp_path / "a")
+    assert journal.read_bytes() == half.removesuffix(b'{"publ') + b'{"published": true}\n'
+
+
 def test_names_that_lead_out_of_the_folder_do_not(tmp_path: Path) -> None:
     _import(tmp_path / "deep" / "one", _film(tmp_path / "a", "film", "አንድ", "ሁለት"))
     first, second = _clips(tmp_path / "deep" / "one")

@@ -56,6 +56,35 @@ def test_what_cannot_be_fetched_is_told_and_leaves_no_file(site: str, tmp_path: 
     assert any("no.mp3" in str(line) for line in done.lines())
 
 
+def test_files_of_one_name_from_two_places_are_both_kept_and_come_once(site: str, tmp_path: Path) -> None:
+    for name, seconds in (("a", 1), ("b", 2)):
+        (tmp_path / "site" / name).mkdir()
+        soundfile.write(tmp_path / "site" / name / "part.wav", np.zeros(8_000 * seconds), 8_000)
+    lines = f"{site}/a/part.wav {site}/b/part.wav\n{site}/b/part.wav {site}/captions.srt\n"
+    (tmp_path / "list.txt").write_text(lines, encoding="utf-8")
+    for _ in range(2):
+        done = data_fetch(DataFetchSettings(folder=tmp_path / "got", list=tmp_path / "list.txt", language="am"))
+        assert done.to_json()["files"] == ["part-2.srt", "part-2.wav", "part.wav"]
+    assert [soundfile.info(tmp_path / "got" / f"{name}.wav").duration for name in ("part", "part-2")] == [1.0, 2.0]
+
+
+def test_a_connection_that_ends_early_leaves_no_file(tmp_path: Path) -> None:
+    class Short(_Handler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"x" * 10)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Short) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/talk.mp3"
+        done = data_fetch(DataFetchSettings(folder=tmp_path / "got", addresses=(address,), language="am"))
+        server.shutdown()
+    assert done.exit_code == 1
+    assert done.to_json()["files"] == []
+
+
 def test_captions_of_machines_are_only_taken_if_asked_for(tmp_path: Path) -> None:
     settings = DataFetchSettings(folder=tmp_path, addresses=("https://example.org/watch",), language="am")
     assert fetch_options(settings)["writeautomaticsub"] is False

@@ -130,6 +130,24 @@ def test_parts_of_a_long_file_are_cut_where_the_list_says(tmp_path: Path) -> Non
     assert [(problem.code, problem.line) for problem in done.problems] == [("media-short", 3)]
 
 
+def test_a_part_that_the_file_does_not_hold_to_its_end_is_rejected(tmp_path: Path) -> None:
+    _sound(tmp_path / "long.wav", 6.0)
+    rows = [
+        {"audio": "long.wav", "text": "ሰላም ነው", "start": 0.0, "end": 2.0},
+        {"audio": "long.wav", "text": "በቃ በል", "start": 4.0, "end": 6.1},
+        {"audio": "long.wav", "text": "ደህና ነኝ ወንድሜ", "start": 4.5, "end": 8.0},
+    ]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    _, clips = _import(tmp_path, tmp_path / "list.jsonl")
+    assert [clip.rejected for clip in clips] == [(), (), ("cut-in-speech",)]
+
+
+def test_speakers_and_recordings_that_are_numbers_keep_their_names() -> None:
+    lines = [{"audio": f"{at}.wav", "text": "ሰላም", "speaker_id": at, "recording": at} for at in (0, 1)]
+    found = [row for row in parse_json_lines("\n".join(map(json.dumps, lines)), "x") if isinstance(row, Row)]
+    assert [(row.speaker, row.recording) for row in found] == [("0", "0"), ("1", "1")]
+
+
 def test_sounds_with_texts_beside_them(tmp_path: Path) -> None:
     for at in range(3):
         _sound(tmp_path / "in" / f"c{at}.wav", seed=at)
@@ -138,6 +156,7 @@ def test_sounds_with_texts_beside_them(tmp_path: Path) -> None:
     done, clips = _import(tmp_path, tmp_path / "in")
     assert [clip.text for clip in clips] == ["ሰላም ነው", "በቃ"]
     assert [problem.code for problem in done.problems if "c2.wav" in problem.found] == ["text-missing"]
+    assert [clip.source for clip in clips] == ["c0.wav:1", "c1.wav:1"]
 
 
 def test_a_dataset_in_parquet_with_its_sounds_inside(tmp_path: Path) -> None:

@@ -86,6 +86,31 @@ def test_sounds_that_a_list_does_not_name_are_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_sounds_beside_a_dataset_in_columns_are_told_only_if_it_does_not_name_them(ending: str, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="NOT TESTED: pyarrow is absent")
+    arrow = pytest.importorskip("pyarrow")
+    _files(tmp_path, "a.wav", "audio/b.wav", "c.wav")
+    names = ["a.wav", "b.wav", "inside.wav"]
+    forms: dict[str, list[Any]] = {
+        "audio": [{"bytes": b"x" if name == "inside.wav" else None, "path": name} for name in names],
+        "path": list(names),
+    }
+    for column, values in forms.items():
+        table = arrow.table({column: values, "sentence": ["ሰላም"] * 3})
+        if ending == "parquet":
+            parquet.write_table(table, tmp_path / "train.parquet")
+        else:
+            with (
+                arrow.OSFile(str(tmp_path / "data.arrow"), "wb") as file,
+                arrow.ipc.new_stream(file, table.schema) as out,
+            ):
+                out.write_table(table)
+        found = find_sources([tmp_path], "am")
+        assert _told(found) == [("text-missing", "c.wav")], column
+        assert [source.kind for source in found.sources] == ["columns"]
+
+
 def test_a_list_in_an_encoding_that_was_named_is_looked_into(tmp_path: Path) -> None:
     _files(tmp_path, "wavs/a.wav", "wavs/b.wav")
     (tmp_path / "metadata.csv").write_bytes("a|café\n".encode("cp1252"))

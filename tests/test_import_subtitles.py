@@ -168,7 +168,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(lines=st.lists(LINES, max_size=24), ending=st.sampled_from([".srt", ".vtt"]))
 def test_every_line_with_text_is_in_a_cue_or_in_a_problem(lines: list[str], ending: str) -> None:
     found = parse_subtitles("\n".join(lines), ending, "x")

@@ -170,7 +170,7 @@ def test_a_new_adapter_changes_nothing_even_with_the_gate_open(base: Speaker) ->
 
 
 @given(st.sampled_from([nn.Linear, TransposedLinear]), st.booleans(), st.integers(1, 9), st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_an_open_gate_adds_the_low_rank_product(kind: type[Linear], bias: bool, rank: int, positions: int) -> None:
     layer = a_layer(kind, torch.float64, bias or kind is TransposedLinear)
     model = nn.ModuleDict({"it": copy.deepcopy(layer)})

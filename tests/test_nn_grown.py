@@ -209,7 +209,7 @@ def test_the_grafts_rows_alone_keep_every_bit_of_their_masters() -> None:
 
 
 @given(st.integers(1, 9), st.integers(0, 6), st.integers(0, 2), st.integers(1, 5), st.sampled_from(range(3)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_ids_and_state_dicts_agree_with_the_plain_table(
     pieces: int, num_new: int, spare: int, width: int, kind: int
 ) -> None:

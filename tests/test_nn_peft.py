@@ -335,7 +335,7 @@ KEYS = st.sampled_from(["peft_type", "r", "lora_alpha", "bias", "init_lora_weigh
 
 
 @given(st.dictionaries(KEYS, JSON, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_a_config_says_it_is_read_as_written_or_refused_with_our_error(change: dict[str, Any]) -> None:
     config: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", "use_dora": False} | change
     tensors = {

@@ -100,7 +100,7 @@ def test_a_text_is_written_as_it_is_said(row: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_any_text_is_taken_settles_and_its_changes_make_the_result(name: str, text: str) -> None:
     normaliser = NORMALISERS[name]
@@ -109,7 +109,7 @@ def test_any_text_is_taken_settles_and_its_changes_make_the_result(name: str, te
     assert normaliser.normalise(done.text).text == done.text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_no_digit_is_left_in_amharic_that_is_not_noted(text: str) -> None:
     done = NORMALISERS["am"].normalise(text)
@@ -117,7 +117,7 @@ def test_no_digit_is_left_in_amharic_that_is_not_noted(text: str) -> None:
     assert not any(character in "0123456789፩፪፲፻፼" for character in done.text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_no_letter_is_lost_in_silence(text: str) -> None:
     """What is gone from the letters of a text stands in `before` of a change: nothing vanishes between changes."""
@@ -129,7 +129,7 @@ def test_no_letter_is_lost_in_silence(text: str) -> None:
     assert not gone
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(number=st.integers(0, 10**15 - 1))
 def test_two_numbers_are_never_said_alike(number: int) -> None:
     for words in (Amharic(), Tigrinya()):
@@ -137,7 +137,7 @@ def test_two_numbers_are_never_said_alike(number: int) -> None:
         assert not any(character.isdigit() for character in words.cardinal(number))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(number=st.integers(1, 10**12))
 def test_ethiopic_numerals_are_read_as_the_number_that_they_were_written_for(number: int) -> None:
     assert numeral_value(ethiopic_numeral(number)) == number
@@ -228,13 +228,8 @@ def test_tigrinya_numbers_agree_with_the_package_of_the_paper() -> None:
 
 
 def test_the_page_shows_what_the_verb_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "text.md").read_text(encoding="utf-8").splitlines()
-    shown = [
-        line.removeprefix("    ")
-        for line in page[page.index("## What a normaliser promises") :: -1]
-        if line[:4] == "    "
-    ]
-    command, *printed = reversed(shown)
+    page = (Path(__file__).parent.parent / "docs" / "text.md").read_text(encoding="utf-8")
+    command, *printed = page.partition("```console\n$ ")[2].partition("\n```")[0].splitlines()
     assert run(shlex.split(command)[1:]) == 0
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == printed
 

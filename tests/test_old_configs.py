@@ -190,7 +190,7 @@ def test_nothing_in_an_old_value_can_become_a_key_of_run_yaml(tmp_path: Path, te
     assert settings_of(tmp_path / "run") == RunSettings(family="chatterbox")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from([*CHATTERBOX_KEYS, "model.nonsense", "other.key", "paths"]),
@@ -253,7 +253,7 @@ def test_a_variable_that_doubles_itself_fills_no_memory(tmp_path: Path) -> None:
     assert len(rows_by_name(made_from(tmp_path, doubling, "old.sh"))) == 1
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_mutated_old_file_is_read_or_refused_but_never_breaks_anything(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -1,9 +1,8 @@
-"""The whole way by the README's commands alone: a folder of talks with subtitles becomes a voice that says a sentence."""
+"""The whole way by the commands of docs/preparing.md alone: a folder of talks with subtitles becomes a voice."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.docs_pages import blocks, commands
 from tests.preparing_runs import sentences
 from tests.talks import write_talks
 from voxgraft.cli import run
@@ -21,26 +21,17 @@ from voxgraft.importing.manifest import read_manifest
 from voxgraft.normalising import normaliser_of
 from voxgraft.text.texts import read_texts
 
-ROOT = Path(__file__).parent.parent
 TALKS, UTTERANCES = 6, 4
 BRIEF = ["--train.steps=4", "--train.warmup-steps=1", "--train.tokens-per-step=400", "--train.rank=4"]
 BRIEF += ["--train.sample-every=1000", "--train.tensorboard=false", "--data.min-prompt-seconds=0.5"]
 """A training of a second instead of minutes."""
 
 
-def commands(page: str, start: str) -> list[list[str]]:
-    """The commands of a section, as they stand there."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    section = re.search(rf"^#+ {re.escape(start)}.*?(?=^#)", text, re.MULTILINE | re.DOTALL)
-    assert section is not None
-    found = re.findall(r"^    (?:\.venv/bin/)?voxgraft (.*)$", section[0], re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in found]
-
-
-def test_the_readme_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = write_talks(tmp_path / "talks", TALKS, UTTERANCES)
     monkeypatch.chdir(tmp_path)
-    for words in commands("README.md", "From your recordings"):
+    for command in next(commands(block) for block in blocks("preparing.md") if "selam.wav" in block.text):
+        words = shlex.split(command)[1:]
         brief = [*words[:2], *BRIEF] if words[0] == "train" else words
         assert run(brief) == 0, shlex.join(words)
     clips = list(read_manifest(tmp_path / "clips" / "manifest.jsonl"))
@@ -56,11 +47,6 @@ def test_the_readme_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monke
     spoken, rate = soundfile.read(tmp_path / "selam.wav")
     assert len(spoken) / rate > 0.3
     assert np.abs(spoken).max() > 0.01
-
-
-def test_the_page_has_the_commands_of_the_readme() -> None:
-    page = commands("docs/preparing.md", "From your recordings to a voice")
-    assert page == commands("README.md", "From your recordings")
 
 
 def test_the_tokenizer_learns_from_what_is_said_in_clips_that_are_learnt_from(tmp_path: Path) -> None:

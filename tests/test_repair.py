@@ -356,3 +356,19 @@ def test_what_comes_from_the_base_is_written_in_the_base_s_order(grounds: dict[s
     result = repaired(ground, path, tmp_path / "new.pth", tokenizer=ground.tokenizer)
     assert [one.tensor for one in result.done] == lacking
     assert [name for name in torch.load(tmp_path / "new.pth", weights_only=True) if name in lacking] == lacking
+
+
+@pytest.mark.parametrize("case_name", ["adapter not merged", "adapter alone", "no new rows"])
+def test_what_is_put_right_by_hand_is_refused_with_what_to_do(
+    case_name: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[T3]
+    case = next(one for one in DAMAGED if one.name == case_name and one.family == T3)
+    made = case.make(ground, tmp_path)
+    told = "voxgraft extend" if case_name == "no new rows" else "merge_and_unload"
+    with pytest.raises(VoxgraftError, match=told):
+        repaired(ground, made["checkpoint"], tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
+    if case_name != "no new rows":
+        with pytest.raises(VoxgraftError, match="checkpoint-low-rank"):
+            repaired(ground, made["checkpoint"], tmp_path / "new.safetensors", body=0.5)
+    assert not (tmp_path / "new.safetensors").exists()

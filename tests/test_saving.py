@@ -68,7 +68,7 @@ def test_a_state_is_loaded_with_the_bits_that_it_was_saved_with(run: RunFolder) 
     st.integers(0, 2**32),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tensors_of_every_kind_and_shape_keep_their_bits(
     dtype: torch.dtype, shape: list[int], seed: int, turned: bool
 ) -> None:

@@ -114,7 +114,7 @@ def test_nothing_of_a_neighbour_leaks_through_the_mask() -> None:
         assert float((alone - batched[: len(alone)]).abs().max()) < 1e-10
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(640, 12_000), max_size=6), st.integers(1, 400))
 def test_the_number_of_codes_follows_from_the_samples_alone(lengths: list[int], batch_frames: int) -> None:
     torch.manual_seed(0)

@@ -63,7 +63,7 @@ COMPOSED = [
 ]
 SCRIPTS = list("aZéñßабΩωשﭏعمहิ你好かカ한ሰላምកាខơƯŋɓẹṣ")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 class OldTextMovedError(AssertionError):

@@ -145,7 +145,7 @@ def test_swahili_adds_nothing_to_the_published_indextts2() -> None:
 
 
 @every_file
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 @given(data=st.data())
 def test_no_string_moves_an_id_of_a_published_tokenizer(name: str, data: st.DataObject) -> None:
     spelling = grown(name, data.draw(st.sampled_from(["am", "vi", "yo"])))

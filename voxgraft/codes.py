@@ -1344,6 +1344,11 @@ CATALOGUE: dict[str, Code] = {
         "The folder of the merged model lacks a file, or one that is there is not the one that was written.",
         "run `voxgraft train RUN` again: a training that is done writes it anew.",
     ),
+    "merged-stale": Code(
+        "runs",
+        "The folder with the merged checkpoint is older than the last training of the run, which was stopped before it wrote one.",
+        "let it come to its end: `voxgraft train RUN`. To take the older one all the same, say so: --which merged, or as-in-the-seeds.",
+    ),
     "merged-missing": Code(
         "runs",
         "The last training of the run was to leave a checkpoint of its own, and did not get that far.",
@@ -1659,6 +1664,26 @@ CATALOGUE: dict[str, Code] = {
         "The head that tells which text comes next, or its bias, is not in the file. What the embedding has learnt is not touched by that.",
         "make it from the base's: `voxgraft repair CHECKPOINT --base BASE --output NEW`.",
     ),
+    "checkpoint-part": Code(
+        "repair",
+        "This is a part of what voxgraft made: a graft or a saved step has new rows and an adapter, and no model.",
+        "look at the run that it belongs to: `voxgraft diagnose RUN`. A graft is looked at whenever it is used: `voxgraft speak TEXT --base BASE --graft GRAFT`.",
+    ),
+    "checkpoint-low-rank": Code(
+        "repair",
+        "What was learnt stands in low-rank factors (LoRA) that are kept apart from the model, or beside its matrices. Nothing can be said of it before they are multiplied into them, and stock loaders pass over them.",
+        "merge them with the program that trained them (PEFT: `model.merge_and_unload()`), save the model's state_dict(), and diagnose that.",
+    ),
+    "repair-by-hand": Code(
+        "repair",
+        "What is wrong is not in what `voxgraft repair` can put right: it is put right by hand, or by another command.",
+        "do what `voxgraft diagnose` says.",
+    ),
+    "base-not-finite": Code(
+        "repair",
+        "The base itself holds values that are not finite, so that nothing can be measured by it. No published base does.",
+        "download the base again, and compare its SHA-256 with the published one.",
+    ),
     "repair-hopeless": Code(
         "repair",
         "The checkpoint is not one that a repair can bring back.",
@@ -1928,5 +1953,57 @@ CATALOGUE: dict[str, Code] = {
         "Some clips of the manifest are in no set; all others are.",
         "look at the lines with left_out; run the same command again when the cause is gone.",
         "warning",
+    ),
+    # ---- all stages of a run -----------------------------------------------------------------------------
+    "trained-otherwise": Code(
+        "runs",
+        "What was trained is not what the run asks for now; going on would either throw training away or keep what was changed out of it.",
+        "undo the change; or say `--when-changed fresh` to begin again (the graft and the saved steps are set aside), or `--when-changed keep` to go on with what is there.",
+    ),
+    # ---- web interface -----------------------------------------------------------------------------------
+    "ui-outside": Code(
+        "web interface",
+        "A path that was named in the browser is not inside the folders that the web interface was started with.",
+        "choose a file inside, or start `voxgraft ui` with another --roots.",
+    ),
+    "ui-no-project": Code(
+        "web interface",
+        "What a tab does is done in a project, and none is open.",
+        "choose a project at the top of the page, or make a new one there.",
+    ),
+    "ui-job-running": Code(
+        "web interface",
+        "The same verb is at work in this project; two at once would do the same work twice.",
+        "wait until it ends, or press Stop.",
+    ),
+    "ui-job-failed": Code(
+        "web interface",
+        "A quick look at files took too long, or ended without an answer.",
+        "run the command that is named on a command line, and see what it says.",
+    ),
+    "ui-executed": Code(
+        "web interface",
+        "The setting names a program that would be started; visitors of a web page may not choose one.",
+        "run this on the command line.",
+    ),
+    "ui-keep": Code(
+        "web interface",
+        "The run.yaml is written in a form in which single values cannot be replaced safely, so it was left as it is.",
+        "edit run.yaml by hand; every key has its meaning beside it.",
+    ),
+    "ui-upload": Code(
+        "web interface",
+        "An uploaded file could not be taken over into the project.",
+        "check the file and the room on the disk, or copy it into the project's folder by hand.",
+    ),
+    "ui-password": Code(
+        "web interface",
+        "A page that others can reach is only served with a password.",
+        "put one into a file and give --password-file, or set VOXGRAFT_UI_PASSWORD, or listen on 127.0.0.1.",
+    ),
+    "ui-port": Code(
+        "web interface",
+        "The address is not one of this machine, or another program listens on that port.",
+        "choose another --port, or stop the other program.",
     ),
 }

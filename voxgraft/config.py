@@ -18,7 +18,10 @@ from pydantic_core import ErrorDetails
 
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import ConfigError, nearest
+from voxgraft.language_names import did_you_mean
 from voxgraft.yaml_files import read_yaml
+
+CODES = "the code of a language, such as am or pt-BR"
 
 
 class Settings(BaseModel):
@@ -206,7 +209,9 @@ def _expected(fault: ErrorDetails) -> str:
         "missing": "",
         "model_type": "keys with values below it",
         "path_type": "a path",
-        "string_pattern_mismatch": f"a text of the form {fault.get('ctx', {}).get('pattern')}",
+        "string_pattern_mismatch": CODES
+        if _is_language(fault)
+        else f"a text of the form {fault.get('ctx', {}).get('pattern')}",
         "string_type": "a text",
         "tuple_type": "a list, such as [a.txt, b.txt]",
     }
@@ -223,12 +228,18 @@ def _cure(kind: type[Settings], fault: ErrorDetails, origin: Origin) -> str:
         return f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
     if sort == "string_type" and isinstance(value, bool):  # Norwegian is `no`, and YAML reads that as false
         return 'YAML reads this word as true or false: put it in quotes, such as "no".'
+    if sort == "string_pattern_mismatch" and _is_language(fault) and (hint := did_you_mean(str(value), origin.name)):
+        return hint
     by_key = {leaf.key: leaf for leaf in leaves(kind)}
     leaf = by_key.get(key) or by_key.get(key.rpartition(".")[0])
     if leaf is None or sort == "missing":
         return ""
     hint = nearest(str(value), leaf.choices)
     return f"did you mean `{hint}`?" if hint else f"give another value. `{origin.name}` is: {leaf.field.description}"
+
+
+def _is_language(fault: ErrorDetails) -> bool:
+    return str(fault["loc"][-1]) == "language"
 
 
 def _from_folder(kind: type[Settings], values: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:

@@ -5,9 +5,9 @@ You need the right to use what you fetch; captions that a machine has written ar
 
 from __future__ import annotations
 
+import http.client
 import re
 import shutil
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from typing import Any
 from voxgraft import progress
 from voxgraft.data_settings import DataFetchSettings
 from voxgraft.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.files import is_file, read_lines, reason_of, replacing
+from voxgraft.files import is_file, read_json, read_lines, reason_of, replacing, write_error, write_json
 from voxgraft.importing.media import MEDIA_ENDINGS
 from voxgraft.importing.subtitles import SUBTITLE_ENDINGS
 from voxgraft.results import Line, Shown
@@ -25,6 +25,8 @@ from voxgraft.results import Line, Shown
 __all__ = ["data_fetch", "fetch_options"]
 
 SECONDS = 60
+NAMES = ".fetched-files.json"
+"""Which address each file came from: two addresses may end in the same name."""
 _UNSAFE = re.compile(r"[^\w.\-]+")
 _WEB = ("http", "https")
 
@@ -36,7 +38,10 @@ def data_fetch(settings: DataFetchSettings) -> Shown:
         lines += [line for _, line in read_lines(settings.list) if not line.startswith("#")]
     if not lines:
         raise ConfigError("config-missing", "there is no address to fetch", cure="give addresses, or --list FILE.")
-    settings.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(error, settings.folder) from None
     failures: list[str] = []
     others: list[str] = []
     with progress.task("fetching", len(lines)) as advance:
@@ -62,18 +67,52 @@ def _is_file(address: str) -> bool:
 
 def _fetch_files(addresses: Sequence[str], folder: Path) -> list[str]:
     """Files that belong together, all under the name of the first; gives what failed, in words."""
-    stem = _UNSAFE.sub("_", urllib.parse.unquote(Path(urllib.parse.urlsplit(addresses[0]).path).stem)) or "media"
+    endings = [Path(urllib.parse.urlsplit(address).path).suffix.lower() for address in addresses]
+    if len(set(endings)) < len(endings):  # two recordings on a line are no pair
+        return [failed for address in addresses for failed in _fetch_files([address], folder)]
+    came_from = _known_names(folder)
+    stem = _free_stem(addresses, endings, came_from)
     failed = []
-    for address in addresses:
-        target = folder / (stem + Path(urllib.parse.urlsplit(address).path).suffix.lower())
-        if is_file(target):
-            continue
-        try:
-            with urllib.request.urlopen(address, timeout=SECONDS) as source, replacing(target) as stream:  # noqa: S310 (only web addresses come here)
-                shutil.copyfileobj(source, stream)
-        except (urllib.error.URLError, VoxgraftError, ValueError) as error:
-            failed.append(f"{address}: {reason_of(error)}")
+    for address, ending in zip(addresses, endings, strict=True):
+        target = folder / (stem + ending)
+        if not is_file(target):
+            try:
+                _fetch_file(address, target)
+            except (OSError, http.client.HTTPException, VoxgraftError, ValueError) as error:
+                failed.append(f"{address}: {reason_of(error)}")
+                continue
+        came_from[target.name] = address
+    write_json(folder / NAMES, came_from, overwrite=True)
     return failed
+
+
+def _known_names(folder: Path) -> dict[str, str]:
+    """Addresses by file name; a file that is not here was brought by somebody else, and counts as fetched."""
+    try:
+        known = read_json(folder / NAMES) if is_file(folder / NAMES) else {}
+    except VoxgraftError:
+        known = {}
+    return {str(name): str(address) for name, address in known.items()} if isinstance(known, dict) else {}
+
+
+def _free_stem(addresses: Sequence[str], endings: Sequence[str], came_from: dict[str, str]) -> str:
+    """The name of the first, with a number behind it where files of other addresses have it."""
+    name = _UNSAFE.sub("_", urllib.parse.unquote(Path(urllib.parse.urlsplit(addresses[0]).path).stem)) or "media"
+    stem, number = name, 2
+    pairs = list(zip(addresses, endings, strict=True))
+    while any(came_from.get(stem + ending, address) != address for address, ending in pairs):
+        stem, number = f"{name}-{number}", number + 1
+    return stem
+
+
+def _fetch_file(address: str, target: Path) -> None:
+    """One file, whole or not at all: a connection that ends early looks like the end of the file."""
+    with urllib.request.urlopen(address, timeout=SECONDS) as source, replacing(target) as stream:  # noqa: S310 (only web addresses come here)
+        shutil.copyfileobj(source, stream)
+        expected = source.headers.get("Content-Length")
+        if expected is not None and expected.isdigit() and stream.tell() != int(expected):
+            found = f"{stream.tell():,} of {int(expected):,} bytes came"
+            raise FileError("fetch-failed", found, where=address)
 
 
 def _fetch_pages(addresses: Sequence[str], settings: DataFetchSettings) -> int:

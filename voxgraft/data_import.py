@@ -86,9 +86,10 @@ def data_import(settings: DataImportSettings) -> DataImportResult:
         raise ConfigError("config-value", told, expected="one subtitle file")
     dataset = Dataset(settings.dataset)
     found = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
-    done = import_sources(dataset, found.sources, _options(settings), settings.workers)
-    problems = keep_found(dataset, settings.sources, (*found.problems, *done.problems))
-    write_problems(dataset)
+    with dataset.locked():
+        done = import_sources(dataset, found.sources, _options(settings), settings.workers)
+        problems = keep_found(dataset, settings.sources, (*found.problems, *done.problems))
+        write_problems(dataset)
     brought = (problem for one in done.brought for problem in one.problems)
     return DataImportResult(settings.dataset, done, (*problems, *brought))
 

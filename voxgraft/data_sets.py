@@ -110,6 +110,11 @@ def data_merge(settings: DataMergeSettings) -> Shown:
     """Put datasets into one. A recording whose name is taken, with its ids, gets that of its dataset before it."""
     target = Dataset(settings.dataset)
     sources = [open_dataset(folder) for folder in settings.sets]
+    if own := [source for source in sources if source.folder.resolve() == target.folder.resolve()]:
+        found = f"{own[0].name} is to be put into itself"
+        raise ConfigError(
+            "config-value", found, expected="other datasets than the one they go into", where=own[0].folder
+        )
     with target.locked():
         merging = Merging.into(target)
         for source in sources:
@@ -130,6 +135,7 @@ def data_remove(settings: DataRemoveSettings) -> Shown:
     with dataset.locked():
         dataset.settle()
         clips = list(dataset.clips())
+        _take_sources(wanted, clips, dataset)
         check_names(wanted, clips, dataset)
         wanted.missing = {clip.id for clip in missing_audio(dataset)} if settings.missing else set()
         going = [clip for clip in clips if wanted.takes(clip)]
@@ -145,3 +151,13 @@ def data_remove(settings: DataRemoveSettings) -> Shown:
     if left:
         lines.append(f"{len(left):,} sounds lie outside of the dataset and stay where they are: {left[0]} ...")
     return Shown({"removed": len(going), "seconds": round(seconds, 3), "left": left}, tuple(lines))
+
+
+def _take_sources(wanted: Wanted, clips: Sequence[ManifestClip], dataset: Dataset) -> None:
+    """A list holds many recordings under names of their own; by its name all of them are meant."""
+    names = wanted.recordings - {clip.recording for clip in clips}
+    there = {clip.id for clip in clips}
+    for journal in dataset.journals() if names else ():
+        if journal.recording in names and journal.ids & there:
+            wanted.recordings.discard(journal.recording)
+            wanted.ids |= journal.ids & there

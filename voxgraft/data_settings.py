@@ -94,7 +94,7 @@ class DataRemoveSettings(Settings):
     dataset: Path
     """Folder of the dataset."""
     recording: tuple[str, ...] = ()
-    """Recordings that go."""
+    """Recordings that go; the name of a list that was imported means all of its recordings."""
     speaker: tuple[str, ...] = ()
     """Speakers whose clips go."""
     clip: tuple[str, ...] = ()

@@ -27,6 +27,8 @@ class DataSplit:
     manifest: Path
     clips: tuple[ManifestClip, ...]
     leaks: tuple[Leak, ...]
+    unheard: tuple[str, ...] = ()
+    """Clips whose sound is missing or broken, so that it was compared with no other."""
 
     @property
     def exit_code(self) -> int:
@@ -56,15 +58,19 @@ class DataSplit:
 
     def to_json(self) -> dict[str, Any]:
         pairs = [{"kind": leak.kind, "one": leak.one, "two": leak.two} for leak in self.leaks]
-        return {"manifest": str(self.manifest), "sides": self.sides(), "leaks": pairs}
+        unheard = list(self.unheard)
+        return {"manifest": str(self.manifest), "sides": self.sides(), "leaks": pairs, "unheard": unheard}
 
     def lines(self) -> list[Line]:
         rows = tuple(
             (side, f"{own['clips']:,}", hours(own["seconds"]), f"{own['recordings']:,}", f"{own['speakers']:,}")
             for side, own in self.sides().items()
         )
-        told = [line for item in self.findings() for line in item.lines()]
-        return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *(told or ["no leak was found"])]
+        told: list[Line] = [line for item in self.findings() for line in item.lines()] or ["no leak was found"]
+        if self.unheard:
+            shown = ", ".join(self.unheard[:MOST_SHOWN])
+            told.append(f"the sound of {len(self.unheard):,} clips is missing or broken, and was not compared: {shown}")
+        return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *told]
 
 
 def data_split(settings: DataSplitSettings) -> DataSplit:
@@ -79,4 +85,5 @@ def data_split(settings: DataSplitSettings) -> DataSplit:
         heard = listen_through(dataset, clips)
         made = split_clips(clips, shares, settings.by, settings.seed, heard.prints)
         write_manifest(dataset.manifest, made)
-    return DataSplit(dataset.manifest, tuple(made), tuple(leaks(made, heard.prints)))
+    unheard = tuple(clip.id for clip in made if clip.id not in heard.prints and clip.is_used)
+    return DataSplit(dataset.manifest, tuple(made), tuple(leaks(made, heard.prints)), unheard)

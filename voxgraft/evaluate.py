@@ -25,7 +25,8 @@ from voxgraft.evaluating.subjects import Subject, require_output, subject_of
 from voxgraft.evaluating.systems import System, base_system
 from voxgraft.evaluating.verdicts import Point, checklist, kept_word, written
 from voxgraft.evaluating.voices import voices_of
-from voxgraft.files import replacing_folder, sha256_of, write_json, write_text
+from voxgraft.files import is_file, replacing_folder, sha256_of, write_json, write_text
+from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
 from voxgraft.results import Line, Styled, Table, styled
 from voxgraft.settings import EvaluateSettings
 from voxgraft.tokenizers import open_tokenizer
@@ -158,6 +159,7 @@ def _about(
             "label": after.label,
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else sha256_of(after.checkpoint),
+            "graft_sha256": _graft_sha256(settings, subject, after),
         },
         "base": str(place.files.folder.resolve()),
         "base_sha256": sha256_of(place.files.checkpoint),
@@ -174,6 +176,13 @@ def _about(
         "dtype": str(place.dtype).removeprefix("torch."),
         "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _graft_sha256(settings: EvaluateSettings, subject: Subject, after: System) -> str | None:
+    """Of the graft's card, which has the hashes of all its parts; None where something else was judged."""
+    card = (subject.path if subject.run is None else subject.run.graft) / GRAFT_CARD
+    is_graft = after.checkpoint is None and settings.step is None and is_file(card)
+    return sha256_of(card) if is_graft else None
 
 
 def _about_sentences(found: SentenceSet, subject: Subject) -> dict[str, Any]:

@@ -5,12 +5,13 @@ An export is whole or not there. What does not pass `check` is not exported.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.errors import ConfigError, Finding, GraftError, finding
+from voxgraft.errors import ConfigError, FileError, Finding, GraftError, finding
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.exporting.card import (
     Made,
@@ -29,7 +30,7 @@ from voxgraft.exporting.sources import Source, open_source
 from voxgraft.exporting.terms import TERMS_NAME, Terms, asked_terms
 from voxgraft.exporting.weights import write_dropped_in, write_grown, write_merged
 from voxgraft.families.stock import GROWN, MERGED
-from voxgraft.files import replacing, replacing_folder, require_free, write_json, write_text
+from voxgraft.files import is_file, is_folder, replacing, replacing_folder, require_free, write_json, write_text
 from voxgraft.graft_folder import README_NAME as GRAFT_README
 from voxgraft.graft_folder import ROWS_NAME, open_graft, readme
 from voxgraft.peft_folder import CONFIG_NAME, TENSORS_NAME
@@ -88,9 +89,9 @@ def export(settings: ExportSettings) -> ExportResult:
     source = open_source(settings)
     _require_kind(source, settings)
     output = _output(source, settings)
-    require_free(output, overwrite=settings.overwrite)
+    _require_place(output, overwrite=settings.overwrite)
     terms = asked_terms(settings, source.graft.card.licence or source.family.licence)
-    findings = [*terms.findings, *_untrained(source)]
+    findings = [*terms.findings(_command(settings)), *_untrained(source)]
     if settings.to in SHARED:
         card = _share(source, settings.to, output, terms)
     else:
@@ -121,6 +122,27 @@ def _output(source: Source, settings: ExportSettings) -> Path:
     if source.run is None:
         raise ConfigError("config-missing", "the folder of the export is not named", expected="--output FOLDER")
     return source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else settings.to)
+
+
+def _require_place(output: Path, *, overwrite: bool) -> None:
+    """An export is replaced if that is asked for, and nothing else is that happens to have its name."""
+    if not (overwrite and is_folder(output)):
+        require_free(output)
+    elif not any(is_file(output / name) for name in (TERMS_NAME, CARD_NAME)):
+        found = f"{output.name} is there already, and is no export of ours"
+        raise FileError("file-exists", found, where=output, cure="choose another folder.")
+
+
+def _command(settings: ExportSettings) -> str:
+    """What was typed, for whoever has to type it again; terms and --overwrite apart."""
+    words: list[object] = ["voxgraft", "export", settings.subject, "--to", settings.to]
+    for flag, value in (("--base", settings.base), ("--family", settings.family), ("--output", settings.output)):
+        words += [flag, value] if value is not None else []
+    words += ["--drop-in"] if settings.drop_in else []
+    words += ["--parts", settings.parts] if settings.parts != "both" else []
+    words += ["--dtype", settings.dtype] if settings.dtype != "base" else []
+    words += ["--copy-files"] if settings.copy_files else []
+    return shlex.join(map(str, words))
 
 
 def _share(source: Source, kind: str, output: Path, terms: Terms) -> dict[str, Any]:

@@ -183,8 +183,14 @@ def _write_card(settings: GraftSettings, spelling: Spelling, base: dict[str, Any
         "format": "voxgraft-run-1",
         "family": spelling.family.name,
         "base": {base[part]: base[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
-        "texts": {str(seen_from(settings.run, path)): sha256_of(path) for path in settings.texts},
+        "texts": {str(_stated(settings.run, path)): sha256_of(path) for path in settings.texts},
         "settings": made_with(settings),
         "versions": versions(),
     }
     write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
+
+
+def _stated(run: Path, path: Path) -> Path:
+    """A text that lies in the run moves with it."""
+    inside = path.resolve().is_relative_to(run.resolve())
+    return path.resolve().relative_to(run.resolve()) if inside else seen_from(run, path)

@@ -21,11 +21,12 @@ from voxgraft.errors import ConfigError, FileError, Finding, finding
 from voxgraft.families import family
 from voxgraft.families.base import Family
 from voxgraft.files import existing_file, existing_folder, is_there, replacing_folder, seen_from, write_text
+from voxgraft.importing.manifest import NAME as MANIFEST_NAME
 from voxgraft.old_configs import OldConfig, read_old, shown
 from voxgraft.old_keys import Fate
 from voxgraft.old_values import Given, Row, Translation, translate
 from voxgraft.results import Line, Table
-from voxgraft.run import RUN_FILE
+from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 from voxgraft.text.characters import exemplar
@@ -59,7 +60,8 @@ class NewResult:
 
     @property
     def next_command(self) -> str:
-        return f"voxgraft graft {shlex.quote(str(self.run))}"
+        verb = "go" if self.settings.data.sources else "graft"
+        return f"voxgraft {verb} {shlex.quote(str(self.run))}"
 
     def to_json(self) -> dict[str, Any]:
         made = {
@@ -101,6 +103,9 @@ def new(settings: NewSettings) -> NewResult:
         base_family(settings.base, settings.family).files(settings.base)
     for path in settings.texts:
         existing_file(path)
+    for path in settings.sources:
+        if not is_there(path):
+            raise FileError("file-missing", f"{path} is not there", where=path)
     old, translation = None, Translation()
     if settings.old is not None:
         old = read_old(settings.old)
@@ -133,7 +138,12 @@ def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: Old
         values = merged_values(values, {section: {name: value}} if section else {key: value})
     by_hand = {name: getattr(settings, name) for name in ("base", "language", "family", "texts")}
     values |= {name: value for name, value in by_hand.items() if value}
-    return settings_from(RunSettings, _from_run(values, settings.run), settings.run / RUN_FILE)
+    if settings.sources:
+        values = merged_values(values, {"data": {"sources": settings.sources}})
+    values = _from_run(values, settings.run)
+    if settings.sources and "texts" not in values:
+        values["texts"] = (RunFolder(Path()).data / MANIFEST_NAME,)
+    return settings_from(RunSettings, values, settings.run / RUN_FILE)
 
 
 def _from_run(values: Mapping[str, Any], run: Path) -> dict[str, Any]:

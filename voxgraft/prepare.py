@@ -127,7 +127,7 @@ class PrepareResult:
 def prepare(settings: PrepareSettings) -> PrepareResult:
     """Make data/train and data/valid of a run, or bring them up to date."""
     run = RunFolder(settings.run)
-    manifest = manifest_path(settings.manifest, run.data)
+    manifest = manifest_path(settings.manifest or settings.data.dataset, run.data)
     with run.lock("prepare"):
         work = _Work.open(settings, run, chosen_clips(manifest, _language(settings, run)))
         num_encoded = work.encode(settings)

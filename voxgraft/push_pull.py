@@ -71,7 +71,7 @@ def push(settings: PushSettings) -> ShareResult:
     if to.endswith(ZIP):
         require_free(Path(to), overwrite=settings.overwrite)
     found = contents_of(settings.folder)
-    findings = tuple((found.terms or Terms("", False, None, None)).findings)
+    findings = tuple((found.terms or Terms("", False, None, None)).findings())
     if to.endswith(ZIP):
         zips.pack(settings.folder, Path(to), overwrite=settings.overwrite)
         return ShareResult(found, to, True, findings)
@@ -101,7 +101,7 @@ def pull(settings: PullSettings) -> ShareResult:
         for path in list(inside.iterdir()):
             path.rename(new / path.name)
         inside.rmdir()
-    findings = [*(found.terms.findings if found.terms else ()), *_programs(found, folder)]
+    findings = [*(found.terms.findings() if found.terms else ()), *_programs(found, folder)]
     return ShareResult(found, str(folder), False, tuple(findings))
 
 

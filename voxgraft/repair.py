@@ -158,6 +158,12 @@ def _repairs(settings: RepairSettings, found: Diagnosis) -> Repairs:
     asked = set(settings.only) | ({"body"} if settings.body is not None or settings.choose else set())
     verdict = found.verdict
     names = asked or set(verdict.repairs)
+    for item in found.findings:
+        if item.code == "checkpoint-low-rank":  # what is missing would come from the base, and what was learnt be lost
+            raise CheckpointError.of(item)
+    if not names and verdict.word == "REPAIR":
+        cure = "; ".join((verdict.reason, *verdict.commands))
+        raise CheckpointError("repair-by-hand", verdict.sentence, where=settings.checkpoint, cure=cure)
     if not asked and verdict.word == "START FRESH":
         raise CheckpointError("repair-hopeless", verdict.sentence, where=settings.checkpoint)
     if not names and not _resaves(settings):

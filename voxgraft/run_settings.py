@@ -53,6 +53,10 @@ class RowSettings(Settings):
 class DataSettings(Settings):
     """What is learnt from: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
+    sources: tuple[Path, ...] = ()
+    """Recordings with subtitles or transcripts, which `go` imports as clips; empty means that you import them."""
+    dataset: Path | None = None
+    """Dataset of clips that `prepare` makes the sets of, and `go` imports into; empty means data in the run folder."""
     train: tuple[Path, ...] = ()
     """Sets of the new language; empty means data/train in the run folder."""
     valid: tuple[Path, ...] = ()

@@ -40,6 +40,8 @@ class NewSettings(Settings):
     """Kind of base; empty means: told by the files in the base folder."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
+    sources: tuple[Path, ...] = ()
+    """Recordings with subtitles or transcripts, which `go` imports. Where no texts are given, these have them."""
     old: Path | None = None
     """A config or command line of another trainer to take settings from; what becomes of each is printed."""
 

@@ -87,7 +87,7 @@ class SpeakResult:
 def speak(settings: SpeakSettings) -> SpeakResult:
     """Say everything, then write it."""
     utterances = utterances_of(settings.text, settings.file)
-    speakers = open_speakers(settings)
+    speakers = open_speakers(settings, {one.language or settings.language for one in utterances})
     family, files = speakers.place.family, speakers.place.files
     vocoder = family.vocoder(files, speakers.place.device)
     outputs = outputs_of(utterances, settings, family, vocoder)

@@ -1,4 +1,4 @@
-"""Names as a wrapper around the model saves them (`module.`, `_orig_mod.`), and the model's own. Reads no values."""
+"""Names as a wrapper around the model saves them (`module.`, `t3.`), and the model's own. Reads no values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from voxgraft.checkpoints.model import Checkpoint
 
 __all__ = ["WRAPPERS", "common_prefix", "without_prefix"]
 
-WRAPPERS = ("module.", "_orig_mod.")
-"""What data parallel training and torch.compile put before every name, alone or before each other."""
+WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
+"""What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
+every name, alone or before each other. No family has one of them before all of its own names."""
 
 
 def common_prefix(checkpoint: Checkpoint) -> str:

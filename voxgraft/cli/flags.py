@@ -47,12 +47,12 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
         raise usage_error(error, verbs) from None
     if command not in by_command:
         return lambda: command(*bound.args, **bound.kwargs)
-    given = dict(bound.arguments)
+    given, verb = dict(bound.arguments), by_command[command]
     return CommandLine(
-        verb=by_command[command],
+        verb=verb,
         config=Path(given.pop("config")) if "config" in given else None,
         json=given.pop("json", False),
-        dry_run=given.pop("dry_run", False),
+        dry_run=not verb.plans and given.pop("dry_run", False),
         quiet=given.pop("quiet", False),
         values={name.replace("__", "."): value for name, value in given.items()},
     )
@@ -97,7 +97,9 @@ def _command(verb: Verb) -> Callable[..., None]:
         about = inspect.getdoc(leaf.owner) or ""
         groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
     parameters = [_parameter(verb, leaf, groups[leaf.section]) for leaf in verb.leaves()]
-    command.__signature__ = inspect.Signature(parameters + _common_parameters())  # type: ignore[attr-defined]
+    own = {parameter.name for parameter in parameters}
+    parameters += [parameter for parameter in _common_parameters() if parameter.name not in own]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 

@@ -18,7 +18,7 @@ from voxgraft.run_settings import RunSettings
 def resolve(line: CommandLine) -> Settings:
     """The settings of a verb; a fault is told with the file or flag that it came from."""
     verb = line.verb
-    flags = _nested(line.values)
+    flags = nested(line.values)
     config = read_settings(verb.settings, line.config) if line.config else {}
     values = merged_values(config, flags)
     origins = {key: Origin(str(line.config), key) for key in _keys(config)}
@@ -41,7 +41,7 @@ def _run_values(run: Path) -> dict[str, Any]:
     return values
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys to nested mappings."""
     result: dict[str, Any] = {}
     for key, value in values.items():

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 from voxgraft import checkup_settings, data_settings, exchange_settings, settings
 from voxgraft.config import Leaf, Settings, leaves
+from voxgraft.going.settings import GoSettings
 from voxgraft.preparing.settings import PrepareSettings
 from voxgraft.results import Result
+from voxgraft.ui_settings import UiSettings
 
 TOKENIZER_FILE = {"tokenizer.file": ("--tokenizer.file", "--tokenizer")}
 
@@ -43,6 +45,11 @@ class Verb:
         if leaf.key in self.positional:
             return (leaf.key.upper(),)
         return self.flags.get(leaf.key) or ("--" + leaf.key.replace("_", "-"),)
+
+    @property
+    def plans(self) -> bool:
+        """Whether the verb itself answers --dry-run, by what it would do."""
+        return "dry_run" in self.settings.model_fields
 
     @property
     def usage(self) -> str:
@@ -81,6 +88,13 @@ VERBS = (
         "Make a run: a folder with a commented run.yaml.",
         positional=("run",),
         flags={"old": ("--from",)},
+    ),
+    Verb(
+        "go",
+        GoSettings,
+        "voxgraft.go:go",
+        "Run all stages of a run, from recordings to an export; skip those that are finished, and say why.",
+        positional=("run",),
     ),
     Verb(
         "graft",
@@ -307,6 +321,12 @@ VERBS = (
         "voxgraft.tokenizer_verbs:show",
         "Spell sentences piece by piece, old against new, unknowns marked.",
         positional=("text",),
+    ),
+    Verb(
+        "ui",
+        UiSettings,
+        "voxgraft.ui.verb:ui",
+        "The same verbs in a browser, for this machine alone unless told otherwise (needs voxgraft[ui]).",
     ),
     Verb(
         "random-base",

@@ -18,7 +18,6 @@ from voxgraft.check import CheckResult, check
 from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips, recordings_folder
 from voxgraft.demo.pace import seconds_per_step
 from voxgraft.demo.plan import steps_changes
-from voxgraft.demo.run_yaml import edit_run_yaml, settings_of
 from voxgraft.errors import Finding
 from voxgraft.evaluate import EvaluateResult, evaluate
 from voxgraft.exchange_settings import ExportSettings
@@ -32,6 +31,7 @@ from voxgraft.journal import Journal
 from voxgraft.new import new
 from voxgraft.results import Line, styled
 from voxgraft.run import RunFolder
+from voxgraft.run_yaml import edit_run_yaml, settings_of
 from voxgraft.settings import CheckSettings, EvaluateSettings, GraftSettings, NewSettings, TrainVerbSettings
 from voxgraft.train import TrainResult, train
 

@@ -5,6 +5,7 @@ The faults are found by `findings`, as in `check`; here the comparisons behind t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.codes import CATALOGUE
 from voxgraft.diagnosing.layers import Layer, layers_of
 from voxgraft.diagnosing.merged_card import keeps_old_languages
+from voxgraft.diagnosing.parts import low_rank_findings, refuse_part_of_ours
 from voxgraft.diagnosing.rows import BROKEN, ZERO, RowTable, row_tables
 from voxgraft.diagnosing.verdict import MOST, Case, Verdict, verdict_of
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
@@ -107,13 +109,16 @@ def look(settings: DiagnoseSettings) -> Diagnosis:
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
     if not is_there(settings.checkpoint):
         raise FileError("file-missing", f"{settings.checkpoint.name} is not there", where=settings.checkpoint)
+    refuse_part_of_ours(settings.checkpoint)
     base = base_folder(settings.base)
     with opened(_check_settings(settings, base)) as subject:
         require_grounds(subject)
         _read_built_in_texts(subject)
         kept = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
-        case = Case(settings.checkpoint, settings.base, settings.tokenizer, language=settings.language, kept=kept)
-        return examined(subject, case)
+        file = subject.settings.checkpoint if is_folder(settings.checkpoint) else None
+        named = settings.checkpoint, settings.base, settings.tokenizer
+        case = Case(*named, file=file, language=settings.language, kept=kept)
+        return examined(subject, case, low_rank_findings(subject))
 
 
 def require_grounds(subject: Subject) -> None:
@@ -266,6 +271,7 @@ class _Measured:
         """Everything else."""
         body = self._attempt("body", lambda: body_topic.measured_body(self.subject))
         if body is not None:
+            _require_finite_base(self.subject, body)
             self.findings += body_topic.told(self.subject, body)
         return body
 
@@ -296,6 +302,14 @@ class _Measured:
             return None
         self.checked.append(topic)
         return made
+
+
+def _require_finite_base(subject: Subject, body: Body) -> None:
+    """A distance from what is not finite is none; the checkpoint is not to blame for it."""
+    odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
+    if odd is not None and subject.base is not None:
+        found = f"{odd} of the base holds values that are not finite, or far too large"
+        raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
 
 
 def _odd_tables(checkpoint: Checkpoint, family: Family) -> list[Finding]:

@@ -1,14 +1,15 @@
-"""The card that merged training leaves beside its checkpoint: were old languages measured, and are they still there?"""
+"""The card that merged training leaves beside its checkpoint: of which training, and were old languages measured?"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import VoxgraftError
 from voxgraft.files import is_file, read_json, sha256_of
 
-__all__ = ["card_beside", "keeps_old_languages"]
+__all__ = ["card_beside", "is_of_last_training", "keeps_old_languages"]
 
 CARD_NAME = "merged.json"
 FORMAT = "voxgraft-merged-1"
@@ -28,6 +29,20 @@ def card_beside(checkpoint: Path) -> dict[str, Any] | None:
     file = card.get("checkpoint") if isinstance(card, dict) else None
     named = isinstance(file, str) and "/" not in file and is_file(path.parent / file)
     return card if named else None
+
+
+def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the point that a card tells of is the one that the journal says was written.
+
+    A training that was begun anew and has not come to its end leaves the folder of the one before where it is.
+    """
+    chosen = next((line for line in reversed(journal) if line["kind"] == "interpolation" and line.get("chosen")), None)
+    points = card.get("points")
+    listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
+    own = next((one for one in listed if one.get("share") == card.get("share")), None)
+    if chosen is None or own is None:
+        return False
+    return all(own.get(name) == chosen.get(name) for name in ("share", "speech_losses"))
 
 
 def keeps_old_languages(checkpoint: Path) -> bool | None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from voxgraft.bases import base_folder
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.codes import CATALOGUE
 from voxgraft.config import read_settings, settings_from
 from voxgraft.diagnosing.looking import NAMES, Diagnosis, examined, require_grounds
-from voxgraft.diagnosing.merged_card import card_beside, keeps_old_languages
+from voxgraft.diagnosing.merged_card import card_beside, is_of_last_training, keeps_old_languages
 from voxgraft.diagnosing.verdict import Case
 from voxgraft.errors import Finding, VoxgraftError, finding
 from voxgraft.files import is_file
@@ -44,36 +45,43 @@ def look_at_run(settings: DiagnoseSettings) -> Diagnosis:
     base = settings.base or own.base
     if base is not None:
         own = own.model_copy(update={"base": base_folder(base)})
-    checkpoint = _left(run)
     values = {name: getattr(own, name) for name in RunSettings.model_fields}
     folders = step_folders(run)
     damaged = {folder: damage for folder in folders if (damage := damage_of(folder)) is not None}
     whole = tuple(folder.step for folder in folders if folder not in damaged)
-    history, told = _history(run, whole[-1] if whole else 0)
+    journal, broken = _journal(run)
+    history, told = _history(journal, run, whole[-1] if whole else 0)
+    checkpoint = _left(run, journal)
     with opened(CheckSettings(**values, run=run.path, checkpoint=checkpoint)) as subject:
         if subject.base_checkpoint is None:
             require_grounds(subject)
         steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
         case = Case(run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept)
-        found = examined(subject, case, [*(damaged_finding(*item) for item in damaged.items()), *told])
+        found = examined(subject, case, [*(damaged_finding(*item) for item in damaged.items()), *broken, *told])
     return replace(found, what=_what(found, folders, whole, history))
 
 
-def _left(run: RunFolder) -> Path | None:
-    """The checkpoint that training has left, if it leaves one."""
+def _left(run: RunFolder, journal: list[dict[str, Any]]) -> Path | None:
+    """The checkpoint that training has left, if it leaves one; not that of a training before the last."""
+    mode = next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None)
     for name in _LEFT:
         card = card_beside(run.path / name / "checkpoint")
-        if card is not None:
+        if card is not None and (mode != name or is_of_last_training(card, journal)):
             return run.path / name / str(card["checkpoint"])
     return None
 
 
-def _history(run: RunFolder, newest: int) -> tuple[History, list[Finding]]:
-    """The journal, and what it warned of; a journal that cannot be read is a finding itself."""
+def _journal(run: RunFolder) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """Its lines; a journal that cannot be read is a finding itself."""
     try:
-        history = History.of(Journal(run.journal).read())
+        return Journal(run.journal).read(), []
     except VoxgraftError as error:
-        return History(), [error.finding]
+        return [], [error.finding]
+
+
+def _history(journal: list[dict[str, Any]], run: RunFolder, newest: int) -> tuple[History, list[Finding]]:
+    """What the journal says, and what it warned of."""
+    history = History.of(journal)
     worries = [event for event in history.findings if event.values.get("level") in ("warning", "error")]
     latest: dict[str, Event] = {str(event.values.get("code")): event for event in worries}
     told = [_of_journal(event, run, newest) for code, event in list(latest.items())[-_MOST_TOLD:] if code in CATALOGUE]

@@ -14,6 +14,7 @@ import torch
 from voxgraft.bases import base_family, base_folder
 from voxgraft.config import read_settings, settings_from
 from voxgraft.course import HALF, chosen_device
+from voxgraft.diagnosing.merged_card import card_beside, is_of_last_training
 from voxgraft.errors import ConfigError, FileError, GraftError
 from voxgraft.evaluating.held_out import NO_RUN, HeldOut, open_held_out
 from voxgraft.evaluating.overlap import TrainingTexts, training_texts
@@ -96,6 +97,10 @@ def left_by(run: RunFolder, journal: list[dict[str, object]]) -> JudgedPart:
     if name is not None and not is_folder(run.path / name):
         found = f"the last training was {which}, and there is no {name}/ in the run"
         raise GraftError("merged-missing", found, expected=f"{name}/, or --which graft", where=run.path)
+    card = card_beside(run.path / name / "checkpoint") if name is not None else None
+    if card is not None and not is_of_last_training(card, journal):
+        found = f"{name}/ is of an earlier training (its step {card.get('step')}); the last one has left none yet"
+        raise GraftError("merged-stale", found, where=run.path / str(name))
     return which
 
 

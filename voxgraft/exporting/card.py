@@ -13,6 +13,8 @@ from voxgraft.exporting.sources import Source
 from voxgraft.exporting.terms import Terms
 from voxgraft.exporting.weights import Written
 from voxgraft.families.stock import GROWN, MERGED, StockFolder
+from voxgraft.files import sha256_of
+from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
 from voxgraft.graft_folder import ROWS_NAME, versions
 
 __all__ = ["Made", "adapter_page", "adapter_usage", "card_of", "graft_usage", "readme_of", "share_readme"]
@@ -50,6 +52,7 @@ def card_of(made: Made) -> dict[str, Any]:
         "base": card.base,
         "pieces": card.base_pieces if made.drop_in else source.graft.tokenizer.size,
         "step": source.trained_step,
+        "made_of": _made_of(source),
         "checkpoints": {name: written.to_json() for name, written in made.checkpoints.items()},
         "files": made.hashes,
         "files_of_the_base": made.files,
@@ -59,6 +62,12 @@ def card_of(made: Made) -> dict[str, Any]:
         "terms": made.terms.to_json(),
         "versions": versions(),
     }
+
+
+def _made_of(source: Source) -> dict[str, str]:
+    """Hashes of what was exported, by which it is known whether an export is still that of its run."""
+    made_of = {"graft_sha256": sha256_of(source.graft.folder / GRAFT_CARD)}
+    return made_of if source.merged is None else {**made_of, "checkpoint_sha256": source.merged["checkpoint_sha256"]}
 
 
 def readme_of(made: Made) -> str:

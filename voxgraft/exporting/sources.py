@@ -93,7 +93,7 @@ def open_source(settings: ExportSettings) -> Source:
 def _of_run(run: RunFolder, settings: ExportSettings) -> Source:
     values = read_settings(RunSettings, run.settings)
     if settings.base is not None:
-        values["base"] = settings.base
+        values["base"] = base_folder(settings.base)
     own = settings_from(RunSettings, values, run.settings)
     _require_checked(settings_from(CheckSettings, {**values, "run": run.path}, run.settings))
     which = left_by(run, Journal(run.journal).read())

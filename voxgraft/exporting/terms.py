@@ -19,6 +19,8 @@ __all__ = ["TERMS_NAME", "Terms", "asked_terms", "read_terms"]
 TERMS_NAME = "terms.json"
 FORMAT = "voxgraft-terms-1"
 NOT_STATED = "not stated"
+EXAMPLES = {"--data-licence": " 'CC BY 4.0'", "--consent": " 'all speakers have agreed in writing'"}
+"""Words that such terms often have, after their flags."""
 MAX_LETTERS = 2000
 
 
@@ -39,11 +41,12 @@ class Terms:
         flags = {"--data-licence": self.data_licence, "--consent": self.consent, "--accept-terms": self.accepted}
         return [flag for flag, value in flags.items() if not value]
 
-    @property
-    def findings(self) -> list[Finding]:
+    def findings(self, export: str = "voxgraft export ...") -> list[Finding]:
+        """What is not stated; `export` is the command that made it, to be given once more with the rest."""
         if not self.lacking:
             return []
-        cure = f"state them when you export: {', '.join(self.lacking)}."
+        missing = " ".join(f"{flag}{EXAMPLES.get(flag, '')}" for flag in self.lacking)
+        cure = f"with your own words in quotes, once more: {export} --overwrite {missing}"
         return [finding("terms-not-stated", "the export does not say under which terms it may be shared", cure=cure)]
 
     def to_json(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Killed at any instant it goes on where it was: what is noted is there, and is no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.importing.cleaning import clean_cues
 from voxgraft.importing.columns import read_columns
 from voxgraft.importing.cues import Cue
-from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT, Cut, cut_cues
+from voxgraft.importing.cutting import NO_PAUSE, TOO_LONG, TOO_SHORT, Cut, cut_cues
 from voxgraft.importing.dataset import Dataset, Journal, discard, read_journal
 from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.lists import read_list, side_car_rows
@@ -34,6 +34,10 @@ from voxgraft.normalising import Normaliser, normaliser_of
 __all__ = ["Brought", "ImportOptions", "bring"]
 
 SHORTEST_SECONDS = 0.05
+SHORT_SECONDS = 0.25
+"""Where a recording ends so long before the end that a list gives for a part of it, words are missing."""
+VERSION = 2
+"""Of how clips are cut: a source that was half cut in another way is begun anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,8 @@ def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: 
     """Bring one source in, or what is missing of it. A source that fails is told as a problem."""
     with dataset.worked_on():
         journal = read_journal(dataset.journal_path(recording))
-        state = {**source.to_json(), "fingerprint": mark, "options": options.to_json()}
+        rules = {"cutting": VERSION, "text": _normaliser(options.language, options).version}
+        state = {**source.to_json(), "fingerprint": mark, "options": options.to_json(), "rules": rules}
         if journal.source != state:
             before = journal.clips
             journal.begin(state, (path.name for path in source.files))
@@ -107,6 +112,8 @@ class _Sounding:
     speaker: str
     recording: str
     language: str
+    file: str
+    """That its text comes from."""
 
 
 def _clips(
@@ -114,9 +121,9 @@ def _clips(
 ) -> Iterator[tuple[ManifestClip, Cut]]:
     """Every clip of a source with its sound, in an order that is always the same."""
     found = _subtitle_cuts if source.kind == "subtitles" else _list_cuts
-    file, number = source.text.name, 0
+    number = 0
     for item in found(source, recording, options, problems):
-        cut, lines = item.cut, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
+        cut, file, lines = item.cut, item.file, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
         text = _normaliser(item.language, options).normalise(cut.text).text
         if seconds < SHORTEST_SECONDS:
@@ -166,9 +173,10 @@ def _subtitle_cuts(
         raise FileError("subtitle-none", f"nothing is said in {name}: {read.cues[0].text!r:.80}", where=source.text)
     media = Media(source.media, options.rate)
     voice = VoiceModel(options.rate) if options.activity == "silero" else None
-    for cut in cut_cues(Tape(media.blocks(), options.rate, voice), cues, options.cut):
+    how = replace(options.cut, language=options.language)
+    for cut in cut_cues(Tape(media.blocks(), options.rate, voice), cues, how):
         label = cut.cues[0].speaker
-        yield _Sounding(cut, f"{recording}:{label}" if label else recording, recording, options.language)
+        yield _Sounding(cut, f"{recording}:{label}" if label else recording, recording, options.language, name)
     problems += _damage(media, source.media.name)
 
 
@@ -190,10 +198,13 @@ def _list_cuts(source: Source, recording: str, options: ImportOptions, problems:
         known = recordings_of(rows)
     for row, samples, media in row_cuts(rows, folder, options, problems, source.text.name):
         end = row.start + len(samples) / options.rate
-        cue = Cue(row.start, end, row.text, row.line, row.line, as_found=row.as_found)
-        cut = Cut(samples, cue.start, cue.end, row.text, (cue,), _length_reasons(cue, options.cut))
+        file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
+        cue = Cue(row.start, end, row.text, line, line, as_found=row.as_found)
+        is_whole = row.end is None or row.end - end <= SHORT_SECONDS
+        reasons = (*_length_reasons(cue, options.cut), *(() if is_whole else (NO_PAUSE,)))
+        cut = Cut(samples, cue.start, cue.end, row.text, (cue,), reasons)
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
-        yield _Sounding(cut, row.speaker or own, own, row.language or options.language)
+        yield _Sounding(cut, row.speaker or own, own, row.language or options.language, file)
         problems += _damage(media, row.audio)
 
 

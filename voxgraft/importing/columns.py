@@ -12,7 +12,7 @@ from voxgraft.files import reason_of
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.rows import COLUMNS, Row, row_of
 
-__all__ = ["COLUMN_ENDINGS", "read_columns"]
+__all__ = ["COLUMN_ENDINGS", "read_columns", "sounds_named"]
 
 COLUMN_ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 64
@@ -34,20 +34,53 @@ def read_columns(path: Path) -> Iterator[Row | Problem]:
         raise FileError("table-unknown", f"{path.name}: {reason_of(error)}", where=path) from None
 
 
-def _batches(arrow: ModuleType, path: Path, wanted: set[str]) -> Iterator[Any]:
+def sounds_named(path: Path) -> Iterator[str]:
+    """Names of sounds that a file's rows mean, without the sounds themselves."""
+    arrow = _pyarrow()
+    try:
+        for batch in _batches(arrow, path, {*COLUMNS["audio"], *COLUMNS["id"]}, sounds=False):
+            for values in batch.to_pylist():
+                row = row_of({**values, "text": "x"}, 0)
+                if isinstance(row, Row):
+                    yield row.audio
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise FileError("table-unknown", f"{path.name}: {reason_of(error)}", where=path) from None
+
+
+def _batches(arrow: ModuleType, path: Path, wanted: set[str], *, sounds: bool = True) -> Iterator[Any]:
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(path) as table:
-            names = [name for name in table.schema_arrow.names if name.lower() in wanted]
+            fields = [field for field in table.schema_arrow if field.name.lower() in wanted]
+            names = [name for field in fields for name in _column_names(arrow, field, sounds=sounds)]
             yield from table.iter_batches(batch_size=ROWS_AT_ONCE, columns=names)
         return
     with arrow.memory_map(str(path)) as stream:
         for batch in _opened(arrow, stream):
-            names = [name for name in batch.schema.names if name.lower() in wanted]
-            chosen = batch.select(names)
+            chosen = batch.select([name for name in batch.schema.names if name.lower() in wanted])
+            if not sounds:
+                chosen = _without_bytes(arrow, chosen)
             for first in range(0, chosen.num_rows, ROWS_AT_ONCE):
                 yield chosen.slice(first, ROWS_AT_ONCE)
+
+
+def _column_names(arrow: ModuleType, field: Any, *, sounds: bool) -> list[str]:
+    """A column as parquet names it: whole, or only the parts of it that hold no sound."""
+    if sounds or not arrow.types.is_struct(field.type):
+        return [field.name]
+    return [f"{field.name}.{part.name}" for part in field.type if part.name != "bytes"]
+
+
+def _without_bytes(arrow: ModuleType, batch: Any) -> Any:
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if arrow.types.is_struct(column.type):
+            if column.type.get_field_index("path") < 0:
+                continue
+            column = arrow.StructArray.from_arrays([column.field("path")], ["path"])
+        columns[name] = column
+    return arrow.RecordBatch.from_pydict(columns)
 
 
 def _opened(arrow: ModuleType, stream: Any) -> Iterator[Any]:

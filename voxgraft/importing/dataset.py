@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from voxgraft.errors import FileError
-from voxgraft.files import existing_folder, is_file, parse_json, read_json, read_lines, write_error, write_json
+from voxgraft.files import (
+    decode_utf8,
+    existing_folder,
+    is_file,
+    parse_json,
+    read_json,
+    reason_of,
+    write_error,
+    write_json,
+)
 from voxgraft.importing.manifest import NAME, ManifestClip, parse_clip, read_manifest, write_manifest
 from voxgraft.importing.problems import Problem
 
@@ -85,10 +94,21 @@ class Journal:
 
     def _append(self, *entries: Mapping[str, Any]) -> None:
         try:
-            with self.path.open("ab") as stream:
+            with self.path.open("r+b") as stream:
+                stream.truncate(_whole_bytes(stream))
+                stream.seek(0, os.SEEK_END)
                 _append(stream, *entries)
         except OSError as error:
             raise write_error(error, self.path) from None
+
+
+def _whole_bytes(stream: IO[bytes]) -> int:
+    """How long a journal is without a last line that was not finished when its process was killed."""
+    end = stream.seek(0, os.SEEK_END)
+    if not end or (stream.seek(end - 1), stream.read(1))[1] == b"\n":
+        return end
+    stream.seek(0)
+    return stream.read().rfind(b"\n") + 1
 
 
 def _append(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
@@ -98,13 +118,13 @@ def _append(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
 
 
 def read_journal(path: Path) -> Journal:
-    """A journal; a last line that was not finished when its process was killed is taken off."""
+    """A journal, without a last line that is not finished. Changes nothing: somebody may be writing to it."""
     journal = Journal(path)
-    if not is_file(path) or not _mended(path):
+    if not is_file(path):
         return journal
     found: list[Problem] = []
     failures: list[Problem] = []
-    for number, line in read_lines(path):
+    for number, line in _whole_lines(path):
         entry = parse_json(line, path)
         if not isinstance(entry, dict) or len(entry) != 1:
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
@@ -128,17 +148,15 @@ def read_journal(path: Path) -> Journal:
     return journal
 
 
-def _mended(path: Path) -> int:
-    """Take off a last line that has no end; gives the bytes that are left."""
+def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, all but a last one that has no end."""
     try:
-        with path.open("r+b") as stream:
-            data = stream.read()
-            whole = data.rfind(b"\n") + 1
-            if whole < len(data):
-                stream.truncate(whole)
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.endswith(b"\n") and (text := decode_utf8(line, path, number).strip()):
+                    yield number, text
     except OSError as error:
-        raise write_error(error, path) from None
-    return whole
+        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ CONTEXT_SECONDS = 8.0
 GOOD_PAUSE_SECONDS = 0.45
 SLOPE = 2.2
 """What a second away from the cue's own time costs, where a good pause is worth one."""
+BROKEN_OFF_SECONDS = 0.1
+"""A cue that outlasts the recording by more, with speech up to the very end: the rest of it was never recorded."""
 LOST_SPEECH_COST = 6.0
 """What a second of speech between two cues costs that their times do not explain."""
 
@@ -38,6 +40,8 @@ class CutOptions:
     join_gap: float = 0.6
     refine: bool = True
     """Whether edges are moved to pauses; else the cue's own times are taken, with margins up to the neighbours."""
+    language: str = ""
+    """By which it is known how long a text takes to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def placed_cues(tape: Tape, cues: list[Cue], options: CutOptions) -> Iterator[Pl
             start, parted = max(end, opening.start), opening.parted
         edge = _edge(tape, cue, after if _near(cue, after) else None, options)
         end = min(max(start, edge.end), tape.seconds)
-        yield Placed(cue, start, end, edge.parted, parted, _speech_seconds(tape, start, end))
+        whole = edge.parted and not _breaks_off(tape, cue)
+        yield Placed(cue, start, end, whole, parted, _speech_seconds(tape, start, end))
         start, parted = edge.start, edge.parted
 
 
@@ -99,6 +104,14 @@ def _edge(tape: Tape, one: Cue | None, two: Cue | None, options: CutOptions) -> 
     end = min(closing.start + options.tail, closing.middle if closing == opening else closing.end)
     start = max(opening.end - options.lead, opening.middle if closing == opening else opening.start, 0.0)
     return _Edge(end, start, True)
+
+
+def _breaks_off(tape: Tape, cue: Cue) -> bool:
+    """Whether the recording ends in the midst of a cue's speech."""
+    if not tape.is_over or cue.end <= tape.seconds + BROKEN_OFF_SECONDS or cue.start >= tape.seconds:
+        return False
+    active, _ = active_frames(tape, tape.seconds - CONTEXT_SECONDS, tape.seconds)
+    return bool(active[-2:].any())
 
 
 def _of(cue: Cue | None) -> Cue:

@@ -21,6 +21,7 @@ from voxgraft.importing.sources import safe_name
 __all__ = ["MERGED_FROM", "Merging"]
 
 MERGED_FROM = "merged_from"
+"""Of a clip: the dataset that it was imported into, and its id there, through however many others it came."""
 
 
 @dataclass(slots=True)
@@ -58,26 +59,24 @@ class Merging:
 
     def add(self, source: Dataset, *, used_only: bool) -> None:
         """Put the clips of a dataset in that are not there yet."""
-        origins = {str(clip.other.get(MERGED_FROM)): clip.id for clip in self.clips}
+        origins = {origin: clip.id for clip in self.clips for origin in _origins(self.target, clip)}
         recordings: dict[str, list[ManifestClip]] = defaultdict(list)
         coming = list(source.clips())
         for clip in coming:
             recordings[clip.recording].append(clip)
-        place = str(source.folder.resolve())
         prefixes: dict[str, str] = {}
         for name, clips in recordings.items():
             prefixes[name] = prefix = self._prefix(source, clips, origins)
             self.names.add(prefix + name)
             self.ids |= {prefix + clip.id for clip in clips}
         for clip in coming:
-            origin = f"{place}#{clip.id}"
             if used_only and not clip.is_used:
                 continue
-            if origin in origins:
+            if not origins.keys().isdisjoint(_origins(source, clip)):
                 self.known += 1
                 continue
             self._check_rate(clip, source)
-            made = self._moved(clip, prefixes, origin)
+            made = self._moved(clip, prefixes, _origins(source, clip)[0])
             _link(clip.audio_in(source.folder), made.audio_in(self.target.folder))
             self.clips.append(made)
             self._note(made)
@@ -87,8 +86,8 @@ class Merging:
     def _prefix(self, source: Dataset, clips: Sequence[ManifestClip], origins: Mapping[str, str]) -> str:
         """What comes before all names of one recording; as the last time, if some of it is there already."""
         for clip in clips:
-            before = origins.get(f"{source.folder.resolve()}#{clip.id}")
-            if before is not None:
+            before = next((origins[origin] for origin in _origins(source, clip) if origin in origins), "")
+            if before.endswith(clip.id):
                 return before.removesuffix(clip.id)
         number, prefix = 1, ""
         while self._is_taken(prefix, clips):
@@ -130,6 +129,13 @@ class Merging:
         if self.clips and clip.sample_rate != self.clips[0].sample_rate:
             found = f"{self.clips[0].sample_rate:,} Hz and {clip.sample_rate:,} Hz"
             raise FileError("dataset-differs", found, where=source.folder)
+
+
+def _origins(dataset: Dataset, clip: ManifestClip) -> tuple[str, ...]:
+    """By what a clip is known again: where it was imported, and where it is now."""
+    here = f"{dataset.folder.resolve()}#{clip.id}"
+    first = clip.other.get(MERGED_FROM)
+    return (first, here) if isinstance(first, str) else (here,)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -9,11 +9,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
+
+import regex
 
 from voxgraft.importing.activity import Pause
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.edges import CutOptions
+from voxgraft.normalising import Normaliser, normaliser_of
 
 __all__ = ["ENDS_SENTENCE", "SENTENCE_END", "Part", "Stretch", "parted"]
 
@@ -27,6 +31,9 @@ PACES_APART = 1.2
 """Letters a second of two parts may differ by so much: else a pause inside a sentence was taken for its end."""
 LEAST_PAUSE_SECONDS = 0.15
 EDGE_SECONDS = 0.3
+SOUND_LETTER = 0.4
+"""What the letter of an alphabet counts for beside letters that are syllables: Latin names stand in every language."""
+_SYLLABLES = regex.compile(r"[\p{Ethiopic}\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Devanagari}\p{Bengali}\p{Khmer}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class _Bound:
     """A place between two parts: how many pieces, letters and seconds of speech lie before it."""
 
     pieces: int
-    letters: int
+    letters: float
     speech: float
     end: float
     """Of the part before; `start` is of the one after."""
@@ -66,7 +73,7 @@ class _Bound:
 
 def parted(cues: Sequence[Cue], sound: Stretch, options: CutOptions) -> list[Part]:
     """The parts of a clip, none longer than allowed; nothing where text and pauses leave a doubt."""
-    text, clock = " ".join(cue.text for cue in cues), _Clock.of(cues, sound)
+    text, clock = " ".join(cue.text for cue in cues), _Clock.of(cues, sound, options.language)
     for pattern in (_SENTENCE, _PHRASE):
         pieces = [piece.strip() for piece in pattern.findall(text) if piece.strip()]
         bounds = _packed(_bounds(pieces, clock, sound, options), options.longest)
@@ -81,30 +88,30 @@ def parted(cues: Sequence[Cue], sound: Stretch, options: CutOptions) -> list[Par
 class _Clock:
     """How much speech lies before a letter, as far as the times of the cues say so."""
 
-    letters: tuple[int, ...]
+    letters: tuple[float, ...]
     """At the edges of the cues, and `speech` likewise."""
     speech: tuple[float, ...]
 
     @classmethod
-    def of(cls, cues: Sequence[Cue], sound: Stretch) -> _Clock:
+    def of(cls, cues: Sequence[Cue], sound: Stretch, language: str) -> _Clock:
         inner = [sound.speech_until((one.end + two.start) / 2) for one, two in pairwise(cues)]
-        letters = accumulate((_num_letters(cue.text) for cue in cues), initial=0)
+        letters = accumulate((_num_letters(cue.text, language) for cue in cues), initial=0.0)
         return cls(tuple(letters), (0.0, *inner, sound.speech_until(sound.end)))
 
-    def expected(self, letters: int) -> tuple[float, float]:
+    def expected(self, letters: float) -> tuple[float, float]:
         """Seconds of speech before that many letters, and how far that may be off."""
         place = min(max(1, bisect_left(self.letters, letters)), len(self.letters) - 1)
         first, last = self.speech[place - 1], self.speech[place]
-        share = (letters - self.letters[place - 1]) / max(1, self.letters[place] - self.letters[place - 1])
+        share = (letters - self.letters[place - 1]) / max(1.0, self.letters[place] - self.letters[place - 1])
         return first + share * (last - first), max(SLACK_SECONDS, SLACK_SHARE * (last - first))
 
 
 def _bounds(pieces: Sequence[str], clock: _Clock, sound: Stretch, options: CutOptions) -> list[_Bound]:
     """The beginning, every end of a piece that one pause alone fits to, and the end."""
-    letters = [0, *accumulate(map(_num_letters, pieces))]
+    letters = [0.0, *accumulate(_num_letters(piece, options.language) for piece in pieces)]
     speech = sound.speech_until(sound.end)
     long_ones = [pause for pause in sound.pauses if _is_inside(pause, sound)]
-    found = [_Bound(0, 0, 0.0, sound.start, sound.start)]
+    found = [_Bound(0, 0.0, 0.0, sound.start, sound.start)]
     last = _Bound(len(pieces), letters[-1], speech, sound.end, sound.end)
     for count, said in enumerate(letters[1:-1], 1):
         expected, slack = clock.expected(said)
@@ -119,7 +126,7 @@ def _bounds(pieces: Sequence[str], clock: _Clock, sound: Stretch, options: CutOp
     return [*found, last]
 
 
-def _bound(pieces: int, letters: int, pause: Pause, sound: Stretch, options: CutOptions) -> _Bound:
+def _bound(pieces: int, letters: float, pause: Pause, sound: Stretch, options: CutOptions) -> _Bound:
     end = min(pause.middle, pause.start + options.tail)
     start = max(pause.middle, pause.end - options.lead)
     return _Bound(pieces, letters, sound.speech_until(pause.start), end, start)
@@ -130,8 +137,16 @@ def _is_inside(pause: Pause, sound: Stretch) -> bool:
     return inside and pause.seconds >= LEAST_PAUSE_SECONDS
 
 
-def _num_letters(text: str) -> int:
-    return sum(character.isalnum() for character in text)
+@lru_cache(maxsize=4)
+def _normaliser(language: str) -> Normaliser:
+    return normaliser_of(language)
+
+
+def _num_letters(text: str, language: str) -> float:
+    """Letters of a text as it is said, numbers in words, by what each counts for."""
+    said = [letter for letter in _normaliser(language).normalise(text).text if letter.isalnum()]
+    syllables = sum(bool(_SYLLABLES.match(letter)) for letter in said)
+    return syllables + SOUND_LETTER * (len(said) - syllables)
 
 
 def _paces_agree(bounds: Sequence[_Bound]) -> bool:

@@ -87,7 +87,10 @@ def row_of(values: Mapping[str, Any], line: int) -> Row | str:
     times = _times(found)
     if isinstance(times, str):
         return times
-    names = {name: str(found[name] or "").strip() for name in ("speaker", "recording", "language")}
+    # Speakers are often numbers, and the first of them is 0.
+    names = {
+        name: "" if found[name] is None else str(found[name]).strip() for name in ("speaker", "recording", "language")
+    }
     if not all(map(is_text, names.values())):
         return "a name holds half of a character"
     text = str(found["text"])

@@ -17,7 +17,7 @@ from voxgraft.importing.problems import Problem
 from voxgraft.importing.processes import worker_pool
 from voxgraft.importing.sources import Source, fingerprint
 
-__all__ = ["Imported", "import_sources"]
+__all__ = ["Imported", "import_sources", "waiting_sources"]
 
 
 @dataclass(slots=True)
@@ -40,18 +40,29 @@ class _Task:
 
 
 def import_sources(dataset: Dataset, sources: Sequence[Source], options: ImportOptions, workers: int = 0) -> Imported:
-    """Bring sources in and write the manifest anew. What an import that was killed has left is used."""
+    """Bring sources in and write the manifest anew. What an import that was killed has left is used.
+
+    The caller holds the dataset's lock.
+    """
     done = Imported()
-    with dataset.locked():
-        dataset.settle()
-        tasks = _tasks(dataset, sources, done)
-        with progress.task("importing recordings", len(tasks)) as advance:
-            for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
-                done.brought.append(brought)
-                advance(1)
-        done.brought.sort(key=lambda brought: brought.recording)
-        done.new_clips = dataset.publish()
+    dataset.settle()
+    tasks = _tasks(dataset, sources, done)
+    with progress.task("importing recordings", len(tasks)) as advance:
+        for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
+            done.brought.append(brought)
+            advance(1)
+    done.brought.sort(key=lambda brought: brought.recording)
+    done.new_clips = dataset.publish()
     return done
+
+
+def waiting_sources(dataset: Dataset, sources: Sequence[Source]) -> list[Source]:
+    """Those that an import would bring in, or complain of. The dataset must not be at work."""
+    seen = Imported()
+    with dataset.locked():
+        tasks = _tasks(dataset, sources, seen)
+    unhappy = {problem.file for problem in seen.problems}
+    return [*(task.source for task in tasks), *(source for source in sources if str(source.text) in unhappy)]
 
 
 def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[_Task]:
@@ -73,7 +84,7 @@ def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[
             name = _free(source.name, taken)
             taken.add(name)
             tasks[mark] = _Task(source, name, mark)
-        elif not journal.is_published:
+        elif not journal.is_published or (mark not in marks and not journal.clips):
             journals.remove(journal)  # no other source may take it as well
             marks.pop(str(journal.source.get("fingerprint")), None)
             tasks[mark] = _Task(source, journal.recording, mark)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import existing_file, is_file, is_folder, is_there, reason_of
-from voxgraft.importing.columns import COLUMN_ENDINGS
+from voxgraft.importing.columns import COLUMN_ENDINGS, sounds_named
 from voxgraft.importing.language_codes import language_of_code
 from voxgraft.importing.lists import SIDE_CARS, is_sound, read_list, side_car
 from voxgraft.importing.manifest import HEADER_KEY, NAME
@@ -54,6 +54,8 @@ class Source:
     media: Path | None = None
     files: tuple[Path, ...] = ()
     """Of a folder: the sounds that are meant, each with a text beside it."""
+    missing: tuple[str, ...] = ()
+    """Of a list: sounds that it names and that are not there. When they come, it is another source."""
 
     @property
     def name(self) -> str:
@@ -115,6 +117,8 @@ def fingerprint(source: Source) -> str:
             digest.update(sound.name.encode("utf-8", "surrogateescape") + b"\0" + _edges(sound, SOUND_EDGE_BYTES, 0))
             if (text := side_car(sound)) is not None:
                 digest.update(hashlib.sha256(text.read_bytes()).digest())
+        for name in source.missing:
+            digest.update(b"missing\0" + name.encode("utf-8", "surrogateescape") + b"\0")
         for path in (source.text, source.media):
             if path is not None and source.kind != "folder":
                 digest.update(_edges(existing_file(path), EDGE_BYTES, MAX_WHOLE_BYTES))
@@ -168,9 +172,10 @@ class _Finder:
             self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
-        self.found.sources += [Source("list", path) for path in lists]
-        self.found.sources += [Source("columns", path) for path in columns]
-        unread = [path for path in lists if not self._read_names(path)]
+        missing = {path: self._read_names(path) for path in (*lists, *columns)}
+        unread = [path for path, names in missing.items() if names is None]
+        self.found.sources += [Source("list", path, missing=tuple(missing[path] or ())) for path in lists]
+        self.found.sources += [Source("columns", path) for path in columns]  # most have their sounds inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
         with_text = {film for film in left if is_sound(film) and side_car(film)}
@@ -186,15 +191,24 @@ class _Finder:
                 self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)
         return not unread
 
-    def _read_names(self, path: Path) -> bool:
-        """Note the sounds that a list names; one that cannot be read is told when it is imported."""
+    def _read_names(self, path: Path) -> list[str] | None:
+        """Note the sounds that a list names; gives those that are missing. None: the list cannot be read."""
+        missing: set[str] = set()
         try:
-            for row in read_list(path, self.encoding):
-                if isinstance(row, Row) and (sound := find_audio(path.parent, row.audio)):
+            for name in self._names(path):
+                if sound := find_audio(path.parent, name):
                     self.named.add(os.path.abspath(sound))
+                else:
+                    missing.add(name)
         except VoxgraftError:
-            return False
-        return True
+            return None
+        return sorted(missing)
+
+    def _names(self, path: Path) -> Iterator[str]:
+        if path.suffix.lower() in COLUMN_ENDINGS:
+            yield from sounds_named(path)
+            return
+        yield from (row.audio for row in read_list(path, self.encoding) if isinstance(row, Row))
 
     def _pair(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> set[Path]:
         """Every subtitle file with the media file of its name; gives the media that were used."""

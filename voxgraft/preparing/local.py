@@ -1,6 +1,7 @@
 """The local engine: processes on this machine, each with one thread. One that dies is replaced, its batch tried again.
 
-Processes are started anew, never forked: a fork of a process that has computed with torch may hang.
+Processes are started anew, never forked: a fork of a process that has computed with torch may hang. No pool of
+`concurrent.futures`, as importing has: that breaks as a whole when one of its processes dies, with all that it did.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class PrepareSettings(RunSettings):
     run: Path
     """Folder of the run, with its run.yaml. Flags win over that file."""
     manifest: Path | None = None
-    """Manifest of the clips, or the folder that holds one; empty means data/manifest.jsonl in the run folder."""
+    """Manifest of the clips, or the folder that holds one; empty means that of data.dataset."""
     engine: EngineName = "local"
     """local (processes on this machine) or ray (Ray Data, on the cluster of RAY_ADDRESS or on this machine)."""
     workers: int | None = Field(None, ge=1, le=4096)

@@ -6,7 +6,7 @@ Opens models and says which of them speaks a language; says nothing itself.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -69,14 +69,7 @@ class Speakers:
 
     def language(self, asked: str | None) -> str:
         """The language that was asked for, or the only one that can be meant."""
-        spoken = list(dict.fromkeys([*self.new_languages, *self.base_languages]))
-        if asked is None:
-            if len(self.grafts) == 1 or len(spoken) == 1:
-                return spoken[0]
-            raise ConfigError("speak-language", "no language is given", expected=f"one of {', '.join(spoken)}")
-        if asked not in spoken:
-            raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
-        return asked
+        return _language(asked, self.new_languages, self.base_languages)
 
     def system(self, language: str) -> System:
         """Who speaks a language: its graft, else the base, whose gate is closed."""
@@ -85,32 +78,51 @@ class Speakers:
         return found
 
 
-def open_speakers(settings: SpeakSettings) -> Speakers:
-    """What the settings name; an error where that is more than one thing, or does not fit together."""
+def open_speakers(settings: SpeakSettings, asked: Collection[str | None] = ()) -> Speakers:
+    """What the settings name; an error where that is more than one thing, or does not fit together.
+
+    Of `asked`, a language that nobody here speaks is refused before any weights are read.
+    """
     if settings.run is not None:
         if settings.graft:
             raise ConfigError("config-value", "--run and --graft are both given", expected="one of the two")
-        return _of_run(RunFolder(existing_folder(settings.run)), settings)
+        return _of_run(RunFolder(existing_folder(settings.run)), settings, asked)
     if settings.which is not None or settings.step is not None:
         found = "--which or --step is given without a run"
         raise ConfigError("config-value", found, expected="--run for these")
     grafts = [open_graft(folder) for folder in settings.graft]
     kind = _one_family(grafts)
     place = _place(settings.base or _built_in(kind), settings, kind)
+    languages = _languages(place)
+    for one in asked:
+        _language(one, [graft.card.language for graft in grafts], languages)
     shared = SharedPlace(place.family, place.files, place.device, place.dtype, place.model())
     systems = tuple(grafted(shared, graft) for graft in grafts)
-    return Speakers(shared, _languages(place), systems, base_system(shared))
+    return Speakers(shared, languages, systems, base_system(shared))
 
 
-def _of_run(run: RunFolder, settings: SpeakSettings) -> Speakers:
+def _language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
+    spoken = list(dict.fromkeys([*new, *old]))
+    if asked is None:
+        if len(new) == 1 or len(spoken) == 1:
+            return spoken[0]
+        raise ConfigError("speak-language", "no language is given", expected=f"one of {', '.join(spoken)}")
+    if asked not in spoken:
+        raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
+    return asked
+
+
+def _of_run(run: RunFolder, settings: SpeakSettings, asked: Collection[str | None]) -> Speakers:
     own = settings_from(RunSettings, read_settings(RunSettings, existing_file(run.settings)), run.settings)
     base = settings.base or own.base
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", where=run.settings)
     place = _place(base, settings, own.family)
-    graft = open_graft(run.graft)
+    graft, languages = open_graft(run.graft), _languages(place)
+    for one in asked:
+        _language(one, [graft.card.language], languages)
     system = _left(run, graft, place, settings)
-    return Speakers(place, _languages(place), (system,), None, lambda: open_held_out(run, own, place, graft))
+    return Speakers(place, languages, (system,), None, lambda: open_held_out(run, own, place, graft))
 
 
 def _left(run: RunFolder, graft: Graft, place: Place, settings: SpeakSettings) -> System:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from voxgraft.errors import TextError
 from voxgraft.files import decode_utf8, read_lines, read_text
+from voxgraft.language_names import did_you_mean
 from voxgraft.run_settings import LANGUAGE_PATTERN
 from voxgraft.speaking.pieces import can_be_said
 
@@ -60,7 +61,9 @@ def _utterance(row: dict[str, str], number: str, where: str) -> Utterance:
         raise TextError("speak-nothing", f"utterance {number} is {text!r:.60}", expected="words", where=where)
     language, name = row.get("language") or None, row.get("name") or number
     if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
-        raise TextError("speak-table", f"utterance {number} is in {language!r:.40}", expected="a code, en", where=where)
+        cure = did_you_mean(language, "language")
+        found = f"utterance {number} is in {language!r:.40}"
+        raise TextError("speak-table", found, expected="a code, such as en", where=where, cure=cure)
     if not _NAME.fullmatch(name):
         raise TextError("speak-table", f"the name {name!r:.60}", expected="letters, digits, . _ and -", where=where)
     return Utterance(name, text, language, row.get("voice") or None)
@@ -81,7 +84,8 @@ def _rows_of(file: Path) -> Iterator[dict[str, str]]:
 
 
 def _from_table(file: Path) -> Iterator[dict[str, str]]:
-    header, *lines = [line.split("\t") for line in read_text(file, MAX_INPUT_BYTES).splitlines() if line.strip()]
+    rows = [line.split("\t") for line in read_text(file, MAX_INPUT_BYTES).splitlines() if line.strip()]
+    header, lines = (rows[0], rows[1:]) if rows else ([""], [])
     if "text" not in header or set(header) - set(COLUMNS) or len(set(header)) != len(header):
         found = f"the first line is {' | '.join(header)!r:.80}"
         raise TextError("speak-table", found, expected=" and ".join(COLUMNS), where=file)

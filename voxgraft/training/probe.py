@@ -50,7 +50,8 @@ def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int
     most = wanted + longest if processes == 1 else max(longest, wanted // processes)
     _require_runs(stepper, stream, longest)
     room = None if known else find_room(stepper, stream)
-    size = max(longest, known or (room.pack_tokens(longest, most) if room else 0))
+    first = room.pack_tokens(longest, most) if room else min(most, LENGTHS[-1])
+    size = max(longest, known or first)
     while size > longest and not _runs(stepper, stream, size):
         size = max(longest, int(size * SMALLER) // ROUND * ROUND)
     if size == longest:

@@ -1,4 +1,4 @@
-"""Editing a run.yaml as a person would: some values are others; every key keeps its comment."""
+"""A run.yaml as a person edits it, every key with its comment, and as a verb's command line reads it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,193 @@
+"""What the pages of the manual name in their commands, made small: the folders in which those commands are run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import soundfile
+import torch
+
+from tests.made_once import MadeOnce
+from tests.old_files import CONFIG, SCRIPT
+from tests.talks import write_talks
+from tests.whole_runs import WholeRun
+from voxgraft.cli import run
+from voxgraft.families import family
+from voxgraft.run_yaml import edit_run_yaml
+
+SHORT: dict[str, dict[str, Any]] = {
+    "tokenizer": {"pieces": 20},
+    "data": {"min_prompt_seconds": 0.1},
+    "train": {
+        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"sample_texts": ["am:ሰ"], "tensorboard": False, "valid_every": 2, "save_every": 2},
+    },
+}
+"""What a run.yaml gets as soon as a page has made it: a training of a second."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The folder in which a page is walked."""
+
+    folder: Path
+    made: MadeOnce
+
+    def base(self, name: str, place: str) -> Path:
+        shutil.copytree(self.made.base(name).folder, self.folder / place, dirs_exist_ok=True)
+        return self.folder / place
+
+    def run(self, name: str, place: str) -> WholeRun:
+        """A trained run."""
+        made = self.made.trained_run(name)
+        copied = made.copied(self.folder / place)
+        edit_run_yaml(copied.folder.settings, {key: value for key, value in SHORT.items() if key == "train"})
+        return copied
+
+    def talks(self, place: str) -> None:
+        shutil.copytree(self.made.folder("talks", lambda at: write_talks(at, 6, 3)), self.folder / place)
+
+    def texts(self, place: str, count: int = 200) -> None:
+        text = resources.files("voxgraft").joinpath("data/demo/am.txt").read_text(encoding="utf-8")
+        self.write(place, "\n".join(text.splitlines()[:count]) + "\n")
+
+    def write(self, place: str, text: str) -> None:
+        path = self.folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def voice(self, place: str) -> None:
+        clip = next((Path(str(resources.files("voxgraft"))) / "data/demo/recordings").glob("*.wav"))
+        samples, rate = soundfile.read(clip)
+        soundfile.write(self.folder / place, samples, rate)
+
+
+def _readme(scene: Scene) -> None:
+    scene.talks("talks")
+
+
+def _forks(scene: Scene) -> None:
+    scene.base("chatterbox", "models/chatterbox")
+    base = scene.base("indextts2", "checkpoints")
+    scene.base("indextts2", "BASE")
+    scene.texts("amharic.txt")
+    scene.write("config/training_config.yaml", CONFIG)
+    scene.write("train_amharic.sh", SCRIPT)
+    scene.write("metadata.csv", "clip1|ሰላም ለዓለም|ሰላም ለዓለም\n")
+    scene.write("manifest.jsonl", json.dumps({"id": "a", "text": "ሰላም ለዓለም"}) + "\n")
+    tokenizer = scene.made.base("chatterbox").tokenizer
+    shutil.copy(tokenizer, scene.folder / "Am_tokenizer_merged.json")
+    shutil.copy(family("indextts2").files(base).tokenizer, scene.folder / "amharic_extended_bpe.model")
+    from safetensors.torch import load_file
+
+    torch.save(load_file(scene.made.base("chatterbox").checkpoint), scene.folder / "chatterbox_extended.pt")
+
+
+def _data(scene: Scene) -> None:
+    scene.talks("recordings")
+    folder = scene.folder / "recordings"
+    for number, name in enumerate(("film", "film-2")):
+        for path in sorted(folder.glob(f"talk{number}.*")):
+            path.rename(path.with_stem(name))
+        text = folder / f"{name}.srt"
+        text.write_text(
+            re.sub(r"(?m)^(?=[\u1200-\u137f])", "አበበ፦ ", text.read_text(encoding="utf-8")), encoding="utf-8"
+        )
+    scene.base("chatterbox", "models/chatterbox")
+
+
+def _diagnosing(scene: Scene) -> None:
+    base = scene.base("indextts2", "checkpoints")
+    files = family("indextts2").files(base)
+    shutil.copy(files.checkpoint, scene.folder / "model_step38000.pth")
+    shutil.copy(files.tokenizer, scene.folder / "amharic.model")
+    scene.run("chatterbox", "runs/amharic")
+
+
+def _judged(scene: Scene) -> None:
+    scene.run("tiny", "RUN")
+    scene.run("tiny", "RUN2")
+    scene.base("tiny", "BASE")
+    shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "GRAFT")
+    scene.base("tiny", "OTHER")
+
+
+def _exporting(scene: Scene) -> None:
+    scene.run("chatterbox", "RUN")
+    scene.run("indextts2", "INDEX_RUN")
+    shutil.copytree(scene.made.whole_run("chatterbox").base, scene.folder / "BASE")
+    shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "GRAFT")
+
+
+def _preparing(scene: Scene) -> None:
+    scene.talks("talks")
+    scene.talks("talks2")
+
+
+def _several(scene: Scene) -> None:
+    scene.run("chatterbox", "runs/amharic")
+
+
+def _speaking(scene: Scene) -> None:
+    scene.run("tiny", "RUN")
+    shutil.copytree(scene.made.whole_run("tiny").base, scene.folder / "BASE")
+    scene.write("book.txt", "le chat\nun ami\n")
+    scene.write("texts.txt", "a cup\n")
+    scene.voice("me.wav")
+    shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "am" / "graft")
+    scene.texts("ti.txt")
+    for words in (["new", "ti", "--base", "tiny", "--language", "ti", "--texts", "ti.txt"], ["graft", "ti"]):
+        assert run([*words, "--quiet"]) == 0
+    scene.write("texts.tsv", "text\tlanguage\nሰላም\tam\nሰላም\tti\n")
+
+
+def _nothing(scene: Scene) -> None:
+    """The page needs nothing."""
+
+
+SCENES: dict[str, Callable[[Scene], None]] = {
+    "README.md": _readme,
+    "coming-from-the-forks.md": _forks,
+    "data.md": _data,
+    "diagnosing.md": _diagnosing,
+    "evaluating.md": _judged,
+    "exporting.md": _exporting,
+    "preparing.md": _preparing,
+    "several-machines.md": _several,
+    "speaking.md": _speaking,
+}
+
+
+def _sets_of_amharic(scene: Scene) -> None:
+    WholeRun("chatterbox", scene.folder / "runs/amharic", scene.folder / "models/chatterbox").write_sets()
+
+
+def _radio(scene: Scene) -> None:
+    assert run(["data", "import", str(scene.folder / "sets/radio"), "recordings/talk3.srt", "--language", "am"]) == 0
+
+
+def _second_scores(scene: Scene) -> None:
+    shutil.copytree(scene.folder / "RUN" / "eval", scene.folder / "RUN2" / "eval")
+
+
+HOOKS: dict[str, Callable[[Scene], None]] = {
+    "voxgraft train runs/amharic": _sets_of_amharic,
+    "voxgraft data merge sets/all sets/films sets/radio": _radio,
+    "voxgraft compare RUN RUN2": _second_scores,
+}
+"""What a page takes for granted before a command: sets, another dataset, another run that was evaluated."""
+
+
+def scene_of(page: str, folder: Path, made: MadeOnce) -> Scene:
+    scene = Scene(folder, made)
+    with contextlib.chdir(folder):
+        SCENES.get(page, _nothing)(scene)
+    return scene

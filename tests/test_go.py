@@ -1,0 +1,264 @@
+"""The verb `go`: every stage of a run by its own verb, finished ones skipped, each with the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.talks import write_talks
+from voxgraft.cli import run as run_cli
+from voxgraft.errors import VoxgraftError
+from voxgraft.files import sha256_of
+from voxgraft.go import STAGES, GoResult, go
+from voxgraft.going.settings import GoSettings
+from voxgraft.graft_folder import open_graft
+from voxgraft.importing.manifest import read_manifest, write_manifest
+from voxgraft.run import RunFolder
+from voxgraft.run_yaml import edit_run_yaml
+from voxgraft.training.step_folders import whole_steps
+
+pytestmark = pytest.mark.usefixtures("kept_proofs")
+
+ALL = [stage.name for stage in STAGES]
+DATA = ["import", "split"]
+SHORT: dict[str, dict[str, Any]] = {
+    "tokenizer": {"pieces": 20},
+    "data": {"min_prompt_seconds": 0.5},
+    "train": {
+        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"sample_texts": ["am:ሰ"], "tensorboard": False, "valid_every": 2, "save_every": 1},
+    },
+}
+"""A training of a second."""
+
+
+def new_run(folder: Path) -> Path:
+    """A run with a folder of talks beside it, as `voxgraft new` makes it, and nothing else."""
+    write_talks(folder / "talks", 4, 3)
+    run = folder / "run"
+    words = ["new", str(run), "--base", "tiny", "--language", "am", "--sources", str(folder / "talks"), "--quiet"]
+    assert run_cli(words) == 0
+    edit_run_yaml(run / "run.yaml", SHORT)
+    return run
+
+
+def gone(run: Path, **told: Any) -> GoResult:
+    return go(GoSettings.model_validate({"run": run, "most": 2, **told}))
+
+
+def words(result: GoResult) -> dict[str, str]:
+    return {stage.name: stage.word for stage in result.stages}
+
+
+def ran(result: GoResult) -> list[str]:
+    return [stage.name for stage in result.stages if stage.word != "skipped"]
+
+
+def why(result: GoResult, name: str) -> str:
+    return next(stage.why for stage in result.stages if stage.name == name)
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+def edit(run: Path, section: str, **values: Any) -> None:
+    edit_run_yaml(run / "run.yaml", {section: values})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GoResult]:
+    """A run that has gone all the way."""
+    run = new_run(tmp_path_factory.mktemp("go"))
+    return run, gone(run)
+
+
+@pytest.fixture
+def run(made: tuple[Path, GoResult], tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    shutil.copytree(made[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def prepared(run: Path) -> Path:
+    """The same as it was before it was trained."""
+    for name in ("steps", "samples", "eval", "export", "graft"):
+        shutil.rmtree(run / name)
+    (run / "graft.previous").rename(run / "graft")
+    (run / "journal.jsonl").unlink()
+    assert ran(gone(run, until="prepare")) == []
+    return run
+
+
+def test_a_fresh_run_goes_from_recordings_to_an_export(made: tuple[Path, GoResult]) -> None:
+    run, result = made
+    assert words(result) == dict.fromkeys(ALL, "done")
+    assert result.exit_code == 0
+    assert open_graft(run / "export" / "graft").card.method["trained"]["step"] == 2
+    assert (run / "eval" / "default" / "report.html").is_file()
+    assert json.loads(json.dumps(result.to_json()))["stages"][0]["result"]["new_clips"] > 0
+
+
+def test_the_second_call_skips_every_stage_and_changes_nothing(run: Path) -> None:
+    before = listing(run)
+    result = gone(run)
+    assert words(result) == dict.fromkeys(ALL, "skipped")
+    assert all(stage.why for stage in result.stages)
+    assert listing(run) == before
+
+
+def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: Path) -> None:
+    assert words(gone(run, dry_run=True)) == dict.fromkeys(ALL, "skipped")
+    fresh = new_run(tmp_path / "fresh")
+    before = listing(fresh)
+    planned = gone(fresh, dry_run=True)
+    assert words(planned) == {**dict.fromkeys(ALL, "would run"), "split": "open"}
+    assert listing(fresh) == before
+    assert run_cli(["go", str(fresh), "--dry-run", "--until", "graft", "--quiet"]) == 0
+    assert listing(fresh) == before
+
+
+def test_until_ends_after_the_stage_that_is_named(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
+    assert not (run / "graft").exists()
+    assert ran(gone(run, until="graft")) == ["graft"]
+
+
+def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -> None:
+    edit(run, "train", steps=400)
+    command = [sys.executable, "-m", "voxgraft", "go", str(run), "--until", "train"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while max(whole_steps(RunFolder(run)), default=0) < 4:
+        assert child.poll() is None, child.communicate()[1].decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    reached = max(whole_steps(RunFolder(run)))
+    edit(run, "train", steps=reached + 1)
+    result = gone(run)
+    assert ran(result) == ["check", "train", "evaluate", "export"]
+    assert why(result, "train") == f"goes on from step {reached:,}"
+    assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
+
+
+def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(prepared: Path) -> None:
+    run = prepared
+    clips = listing(run / "data" / "clips")
+    edit(run, "tokenizer", min_count=2)
+    result = gone(run, until="prepare")
+    assert ran(result) == ["graft", "prepare"]
+    assert "settings have changed since the graft was made" in why(result, "graft")
+    assert why(result, "prepare") == "train was spelled by another tokenizer"
+    assert listing(run / "data" / "clips") == clips
+    assert ran(gone(run, until="prepare")) == []
+
+
+def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) -> None:
+    edit(run, "tokenizer", min_count=2)
+    before = listing(run)
+    with pytest.raises(VoxgraftError) as caught:
+        gone(run)
+    assert caught.value.code == "trained-otherwise"
+    assert '"min_count": 2' in caught.value.finding.found
+    assert listing(run) == before
+    kept = gone(run, when_changed="keep")
+    assert ran(kept) == []
+    assert "kept as it is" in why(kept, "graft")
+    tokenizer = open_graft(run / "graft").card.tokenizer_sha256
+    fresh = gone(run, when_changed="fresh")
+    assert ran(fresh) == [name for name in ALL if name not in DATA]
+    assert open_graft(run / "graft").card.tokenizer_sha256 != tokenizer
+    assert (run / "steps" / "aside-1" / "step-000002").is_dir()
+    assert ran(gone(run, when_changed="fresh")) == []
+
+
+def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
+    edit(run, "train", row_rate=0.002)
+    with pytest.raises(VoxgraftError, match=r"train.row_rate is 0.002, and was 0.001"):
+        gone(run)
+    result = gone(run, when_changed="fresh", until="train")
+    assert ran(result) == ["check", "train"]
+    assert ran(gone(run, until="train")) == []
+
+
+def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
+    old = sha256_of(run / "export" / "graft" / "graft.json")
+    edit(run, "train", steps=3)
+    result = gone(run)
+    assert ran(result) == ["check", "train", "evaluate", "export"]
+    assert why(result, "train") == "goes on from step 2"
+    assert why(result, "evaluate") == "its scores are of another model"
+    assert sha256_of(run / "export" / "graft" / "graft.json") != old
+    assert sha256_of(run / "export" / "graft.previous" / "graft.json") == old
+
+
+def test_a_clip_with_another_text_is_prepared_again(prepared: Path) -> None:
+    run = prepared
+    path = run / "data" / "manifest.jsonl"
+    clips = list(read_manifest(path))
+    at = next(at for at, clip in enumerate(clips) if clip.split == "train")
+    clips[at] = replace(clips[at], text="ሰላም ለዓለም")
+    write_manifest(path, clips)
+    result = gone(run, until="prepare")
+    assert ran(result) == ["graft", "prepare"]
+    assert why(result, "graft").startswith("manifest.jsonl has sha256")
+    assert ran(gone(run, until="prepare")) == []
+
+
+def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_code_of_import(
+    run: Path, tmp_path: Path
+) -> None:
+    talks = tmp_path / "talks"
+    shutil.copytree(Path(str(_sources(run)[0])), talks)
+    edit(run, "data", sources=[str(talks)])
+    assert ran(gone(run, until="import")) == []
+    (talks / "broken.mp3").write_bytes(b"no sound at all")
+    (talks / "broken.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\nሰላም ለዓለም\n", encoding="utf-8")
+    result = gone(run)
+    assert (result.exit_code, words(result)) == (1, {"import": "ended here"})
+    assert "broken" in why(result, "import")
+    assert run_cli(["go", str(run), "--quiet"]) == 1
+
+
+def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(run: Path, tmp_path: Path) -> None:
+    edit(run, "data", sources=[str(tmp_path / "gone")])
+    with pytest.raises(VoxgraftError) as caught:
+        gone(run)
+    assert caught.value.code == "file-missing"
+    assert run_cli(["go", str(run), "--quiet"]) == 2
+    with pytest.raises(VoxgraftError) as caught:
+        gone(tmp_path / "nowhere")
+    assert "voxgraft new" in caught.value.finding.cure
+
+
+def test_terms_that_are_told_later_are_written_into_the_export(run: Path) -> None:
+    result = gone(run, data_licence="CC0", consent="asked", accept_terms=True)
+    assert ran(result) == ["export"]
+    assert json.loads((run / "export" / "graft" / "terms.json").read_text(encoding="utf-8"))["data_licence"] == "CC0"
+    assert ran(gone(run, data_licence="CC0", consent="asked", accept_terms=True)) == []
+
+
+@pytest.mark.parametrize("kind", ["peft", "tiny"])
+def test_an_export_of_another_kind_is_made_once(run: Path, kind: str) -> None:
+    assert ran(gone(run, to=kind)) == ["export"]
+    assert ran(gone(run, to=kind)) == []
+
+
+def _sources(run: Path) -> list[str]:
+    import yaml
+
+    return list(yaml.safe_load((run / "run.yaml").read_text(encoding="utf-8"))["data"]["sources"])

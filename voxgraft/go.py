@@ -1,0 +1,129 @@
+"""The verb `go`: all stages of a run one after another, each by its own verb; those that are finished are skipped.
+
+It calls other verbs, as `demo` does: it stands in for the person at the keyboard. Everything lies in the run folder, so
+a `go` that was killed goes on with the same command.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from voxgraft import progress
+from voxgraft.amounts import brief_seconds
+from voxgraft.errors import VoxgraftError
+from voxgraft.going.data_stages import IMPORT, PREPARE, SPLIT
+from voxgraft.going.ending_stages import EVALUATE, EXPORT
+from voxgraft.going.settings import GoSettings
+from voxgraft.going.stage import Decision, Stage, Work
+from voxgraft.going.training_stages import CHECK, GRAFT, TRAIN
+from voxgraft.results import Line, Result, Table, styled
+
+__all__ = ["STAGES", "GoResult", "StageOutcome", "go"]
+
+STAGES = (IMPORT, SPLIT, GRAFT, PREPARE, CHECK, TRAIN, EVALUATE, EXPORT)
+Word = Literal["done", "skipped", "ended here", "would run", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """What became of one stage, and why it ran or did not."""
+
+    name: str
+    word: Word
+    why: str
+    seconds: float = 0.0
+    result: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class GoResult:
+    """All stages up to the last that was asked for, or to the one that ended it."""
+
+    run: Path
+    stages: tuple[StageOutcome, ...]
+    exit_code: int = 0
+    """That of the stage that ended it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": str(self.run), "stages": [stage.to_json() for stage in self.stages]}
+
+    def lines(self) -> list[Line]:
+        rows = tuple(
+            (one.name, one.word, brief_seconds(one.seconds) if one.seconds >= 0.5 else "", one.why)
+            for one in self.stages
+        )
+        lines: list[Line] = [Table(("stage", "", "took", "why"), rows)]
+        if self.exit_code:
+            again = f"voxgraft go {shlex.quote(str(self.run))}"
+            lines.append(f"`{self.stages[-1].name}` has said no, above. When that is mended, `{again}` goes on there.")
+        return lines
+
+
+def go(settings: GoSettings) -> GoResult:
+    """Run every stage that is not finished, or only say which those are."""
+    stages = STAGES[: _last(settings) + 1]
+    return _planned(settings, stages) if settings.dry_run else _gone(settings, stages)
+
+
+def _last(settings: GoSettings) -> int:
+    names = [stage.name for stage in STAGES]
+    return names.index(settings.until) if settings.until else len(names) - 1
+
+
+def _gone(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
+    outcomes: list[StageOutcome] = []
+    for stage in stages:
+        work = Work(settings)  # anew each time: the stage before has changed what lies there
+        decision = stage.decide(work)
+        progress.chapter([_headline(stage, decision)])
+        if not decision.runs:
+            outcomes.append(StageOutcome(stage.name, "skipped", decision.why))
+            continue
+        began = time.monotonic()
+        result: Result = stage.work(work)
+        word: Word = "ended here" if result.exit_code else "done"
+        seconds = time.monotonic() - began
+        progress.chapter(list(result.lines()))
+        outcomes.append(StageOutcome(stage.name, word, decision.why, seconds, result.to_json()))
+        if result.exit_code:
+            return GoResult(settings.run, tuple(outcomes), result.exit_code)
+    return GoResult(settings.run, tuple(outcomes))
+
+
+def _planned(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
+    """By what lies there now. What a stage that has yet to run will leave is not guessed at."""
+    outcomes: list[StageOutcome] = []
+    first = ""
+    for stage in stages:
+        decision = _decided(stage, Work(settings), known=not first)
+        word: Word = "skipped"
+        if decision is not None and decision.runs:
+            first, word = first or stage.name, "would run"
+        elif first:
+            word = "open"
+        why = f"shown by what `{first}` leaves" if decision is None or word == "open" else decision.why
+        outcomes.append(StageOutcome(stage.name, word, why))
+    return GoResult(settings.run, tuple(outcomes))
+
+
+def _decided(stage: Stage, work: Work, *, known: bool) -> Decision | None:
+    """None where an earlier stage must leave something first."""
+    try:
+        return stage.decide(work)
+    except VoxgraftError:
+        if known:
+            raise
+        return None
+
+
+def _headline(stage: Stage, decision: Decision) -> Line:
+    word = "runs" if decision.runs else "skipped"
+    return styled((stage.name, "bold"), f": {word}: {decision.why}")

@@ -1,0 +1,39 @@
+"""What `go` can be told. The docstring under a field is its help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from voxgraft.config import Settings
+from voxgraft.exchange_settings import ExportKind
+
+StageName = Literal["import", "split", "graft", "prepare", "check", "train", "evaluate", "export"]
+WhenChanged = Literal["stop", "fresh", "keep"]
+
+
+class GoSettings(Settings):
+    """A run, how far it shall go, and what its last two stages need. Everything else stands in its run.yaml."""
+
+    run: Path
+    """Folder of the run, with its run.yaml."""
+    until: StageName | None = None
+    """The last stage: import, split, graft, prepare, check, train, evaluate or export. Empty: all of them."""
+    dry_run: bool = False
+    """Say which stages would run and why, and stop. Changes nothing."""
+    when_changed: WhenChanged = "stop"
+    """A run that was trained, and asks for something else now: stop and say what; fresh begins again; keep goes on."""
+    sentences: tuple[Path, ...] = ()
+    """Of `evaluate`: your own sentences, in files named after their language: am.txt, or am.tsv."""
+    most: int = Field(100, ge=2)
+    """Of `evaluate`: sentences of each language, at most."""
+    to: ExportKind | None = None
+    """Of `export`: what is made. Empty: the graft to share, or after merged training the stock program's folders."""
+    data_licence: str | None = Field(None, max_length=2000)
+    """Of `export`: licence of the recordings and texts. Asked for on a terminal where it is not given."""
+    consent: str | None = Field(None, max_length=2000)
+    """Of `export`: how the speakers have consented. Asked for on a terminal where it is not given."""
+    accept_terms: bool = False
+    """Of `export`: you pass on what the base's licence asks for."""

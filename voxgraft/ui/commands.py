@@ -1,0 +1,219 @@
+"""From the values of a form to the words of a command: the same settings, names and defaults as on the command line.
+
+Needs no gradio. A value that a run or a default has already is not said again; paths are only taken inside the roots.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from voxgraft.cli.flags import CommandLine
+from voxgraft.cli.layers import resolve
+from voxgraft.cli.verbs import VERBS, Verb
+from voxgraft.config import Leaf, Settings, read_settings, settings_from
+from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.files import seen_from
+from voxgraft.run import RUN_FILE
+from voxgraft.run_settings import RunSettings
+from voxgraft.ui import reading
+from voxgraft.ui.jobs import PASSWORD_VARIABLE
+from voxgraft.ui.roots import Roots
+
+QUICK_SECONDS = 120
+EXECUTED = frozenset({"listener", "train.listener", "pip_flags", "python", "environment", "checkout"})
+"""Settings that name a program: never free to type here."""
+BY_NAME = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
+"""Paths for which the word `tiny` stands too."""
+
+
+def verb_named(name: str) -> Verb:
+    """The verb of that name; one that is not there is our bug."""
+    return next(verb for verb in VERBS if verb.name == name)
+
+
+def own_values(verb: Verb, project: Path | None) -> dict[str, Any]:
+    """Every setting of a verb as it counts if nothing is said: the run's own value, else the default."""
+    values = {leaf.key: leaf.default for leaf in verb.leaves()}
+    if project is not None and issubclass(verb.settings, RunSettings):
+        path = project / RUN_FILE
+        run = settings_from(RunSettings, read_settings(RunSettings, path), path)
+        values.update((key, value) for key, value in _flat(run) if key in values)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a form makes of its values: the words of the command, checked as the command line would check them."""
+
+    verb: Verb
+    roots: Roots
+    json: bool = False
+    choices: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Words to choose from, by key, where the setting itself leaves them free."""
+    path_keys: Collection[str] = ()
+    """Texts that may be the path of a file, beside those that always are."""
+
+    def words(self, values: Mapping[str, Any], project: Path | None, fixed: Mapping[str, Any]) -> list[str]:
+        """The words after `voxgraft`. `fixed` values are ours; `values` were typed by somebody."""
+        own = own_values(self.verb, project)
+        trusted = _trusted(project)
+        words_of = {}
+        for leaf in self.verb.leaves():
+            if leaf.key in fixed:
+                words_of[leaf.key] = self.plain(leaf, fixed[leaf.key])
+            elif leaf.key in values:
+                given = self._judged(leaf, self.plain(leaf, values[leaf.key]), trusted)
+                is_own = given == self.plain(leaf, own[leaf.key])
+                words_of[leaf.key] = given if leaf.field.is_required() or not is_own else []
+        self._check(words_of, project)
+        return [*self.verb.name.split(), *self._line(words_of), *(["--json"] if self.json else [])]
+
+    def changed(self, values: Mapping[str, Any], project: Path, fixed: Mapping[str, Any]) -> dict[str, str]:
+        """The settings of a run that are not as its run.yaml has them, each as a YAML text; paths seen from the run."""
+        self.words(values, project, fixed)
+        own = own_values(self.verb, project)
+        run_keys = dict(_flat(RunSettings()))
+        found = {}
+        for leaf in self.verb.leaves():
+            if leaf.key not in values or leaf.key not in run_keys:
+                continue
+            words = self._judged(leaf, self.plain(leaf, values[leaf.key]), set())
+            if words == self.plain(leaf, own[leaf.key]):
+                continue
+            if leaf.is_path:
+                words = [str(seen_from(project, Path(os.path.relpath(self.roots.inside(word))))) for word in words]
+            found[leaf.key] = _yaml(leaf, words)
+        return found
+
+    def plain(self, leaf: Leaf, value: Any) -> list[str]:
+        """A value as the words that stand for it; none where it is empty."""
+        if value is None or value == "" or value == [] or value == ():
+            return []
+        if isinstance(value, bool):
+            return ["yes" if value else "no"]
+        if isinstance(value, Path):
+            return [self.roots.short((self.roots.home / value).resolve())]
+        if isinstance(value, int | float):
+            return [str(int(value)) if float(value).is_integer() else repr(float(value))]
+        if isinstance(value, str) and leaf.is_list:
+            return [line.strip() for line in value.splitlines() if line.strip()]
+        if isinstance(value, list | tuple):
+            return [word for item in value for word in self.plain(leaf, item)]
+        return [str(value)]
+
+    def _judged(self, leaf: Leaf, words: list[str], trusted: Collection[Path]) -> list[str]:
+        """Typed words: paths must be inside or the run's own, chosen words among the choices."""
+        if words and leaf.key in EXECUTED and leaf.key not in self.choices:
+            raise ConfigError("ui-executed", f"`{leaf.key}` names a program, and nothing typed here is executed")
+        known = self.choices.get(leaf.key)
+        if known is not None and (other := [word for word in words if word not in known]):
+            raise ConfigError("config-value", f"`{leaf.key}` is {other[0]!r}", expected=", ".join(map(str, known)))
+        is_path = leaf.is_path or (leaf.key in self.path_keys and any("/" in word or "." in word for word in words))
+        if not is_path:
+            return words
+        by_name = (self.verb.name, leaf.key) in BY_NAME
+        return [word if by_name and word == "tiny" else self._path(word, trusted) for word in words]
+
+    def _path(self, word: str, trusted: Collection[Path]) -> str:
+        if word in map(str, trusted):
+            return word
+        return self.roots.short(self.roots.inside(word))
+
+    def _check(self, words_of: Mapping[str, list[str]], project: Path | None) -> None:
+        """Raise what the verb itself would say of its settings."""
+        leaves = {leaf.key: leaf for leaf in self.verb.leaves()}
+        values: dict[str, Any] = {}
+        for key, words in words_of.items():
+            if words:
+                is_switch = leaves[key].field.annotation is bool
+                single = words[0] == "yes" if is_switch else words[-1]
+                values[key] = list(words) if leaves[key].is_list else single
+        if project is not None and issubclass(self.verb.settings, RunSettings) and values.get("run"):
+            values["run"] = str(project)  # the server may stand in another folder than the command will
+        resolve(CommandLine(self.verb, values, None, json=self.json, dry_run=False, quiet=False))
+
+    def _line(self, words_of: Mapping[str, list[str]]) -> list[str]:
+        places: list[str] = []
+        flags: list[str] = []
+        for leaf in self.verb.leaves():
+            words = words_of.get(leaf.key, [])
+            name = self.verb.names_of(leaf)[0]
+            if leaf.key in self.verb.positional:
+                places += words
+            elif leaf.field.annotation is bool and words:
+                flags.append(name if words[0] == "yes" else name.replace("--", "--no-", 1))
+            elif words and any(word.startswith("-") for word in words):
+                flags += [f"{name}={word}" for word in words]
+            elif words:
+                flags += [name, *words]
+        if any(word.startswith("-") for word in places):
+            return [*flags, "--", *places]
+        return [*places, *flags]
+
+
+def shown(argv: Sequence[str]) -> str:
+    """A command as somebody would type it."""
+    return shlex.join(["voxgraft", *argv])
+
+
+def ask(argv: Sequence[str], where: Path) -> dict[str, Any]:
+    """The result of a quick verb that only reads, for machines: runs it with --json and waits."""
+    environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
+    try:
+        done = subprocess.run(  # noqa: S603 (a list of words, never a shell)
+            [sys.executable, "-P", "-m", "voxgraft", *argv],
+            cwd=where,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=QUICK_SECONDS,
+            env={**environment, "PYTHONUTF8": "1"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError("ui-job-failed", f"`{shown(argv)}` took over {QUICK_SECONDS} s") from None
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ConfigError("ui-job-failed", f"`{shown(argv)}` has failed: {last[0]}") from None
+    if isinstance(found, dict) and isinstance(error := found.get("error"), dict):
+        raise VoxgraftError(
+            error["code"], error["found"], expected=error["expected"], where=error["where"], cure=error["cure"]
+        )
+    return found if isinstance(found, dict) else {}
+
+
+def _trusted(project: Path | None) -> set[Path]:
+    """What a run reads outside the roots because whoever made it said so: its base."""
+    found = reading.base(project) if project is not None else None
+    return {found.resolve()} if found is not None else set()
+
+
+def _yaml(leaf: Leaf, words: Sequence[str]) -> str:
+    """Words as YAML on one line: numbers and switches bare, texts in quotes, nothing where it is empty."""
+    is_bare = leaf.is_number or bool in (leaf.field.annotation, *get_args(leaf.field.annotation))
+    bare = {"yes": "true", "no": "false"}
+    texts = [bare.get(word, _yaml_number(word)) if is_bare else json.dumps(word, ensure_ascii=False) for word in words]
+    return f"[{', '.join(texts)}]" if leaf.is_list else "".join(texts[:1])
+
+
+def _yaml_number(word: str) -> str:
+    """YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
+    mantissa, mark, exponent = word.partition("e")
+    return word if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
+
+
+def _flat(settings: Settings, prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        pairs += _flat(value, f"{prefix}{name}.") if isinstance(value, Settings) else [(prefix + name, value)]
+    return pairs

@@ -1,0 +1,73 @@
+"""What every tab is given: the open project, the allowed folders, and how events are wired. Holds no state of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from voxgraft.errors import ConfigError, FileError
+from voxgraft.run import RUN_FILE
+from voxgraft.ui.roots import Roots
+
+if TYPE_CHECKING:
+    from voxgraft.ui.controls import Form, JobView
+
+Opened = Callable[[str], Sequence[Any]]
+
+
+@dataclass(slots=True)
+class Context:
+    """The page while it is built."""
+
+    roots: Roots
+    project: Any
+    """A hidden text: the short name of the open project's folder, or nothing. The first input of every event."""
+    pages: str = ""
+    """First part of the addresses under which reports of a project are served; see `pages.py`."""
+    forms: list[Form] = field(default_factory=list)
+    views: list[JobView] = field(default_factory=list)
+    openings: list[tuple[Opened, list[Any]]] = field(default_factory=list)
+    refreshings: list[tuple[Callable[..., Sequence[Any]], list[Any], list[Any]]] = field(default_factory=list)
+    tickings: list[tuple[Opened, list[Any]]] = field(default_factory=list)
+
+    def project_folder(self, project: str) -> Path:
+        """The folder of the open project; an error where none is open or it is not a project any more."""
+        if not project:
+            raise ConfigError("ui-no-project", "no project is open")
+        folder = self.roots.inside(project)
+        if not (folder / RUN_FILE).is_file():
+            raise FileError("ui-no-project", f"{project} has no {RUN_FILE} any more", where=folder)
+        return folder
+
+    def wire(
+        self, triggers: Sequence[Any], function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any],
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        """An event without spinner and without a public address."""
+        settings: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **more}
+        return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
+
+    def on_project(self, function: Opened, outputs: list[Any]) -> None:
+        """Call `function(project)` when a project is opened, and after a reload; it gives a value for each output."""
+        self.openings.append((function, outputs))
+
+    def on_change(self, function: Opened, outputs: list[Any]) -> None:
+        """The same, and again whenever a job of the project has ended."""
+        self.openings.append((function, outputs))
+        self.refreshings.append((function, [], outputs))
+
+    def on_job_end(self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any]) -> None:
+        """Call `function(project, *inputs)` whenever a job of the project has ended."""
+        self.refreshings.append((function, inputs, outputs))
+
+    def on_tick(self, function: Opened, outputs: list[Any]) -> None:
+        """Call `function(project)` every two seconds while the page is open; give `gr.skip()` where nothing is new."""
+        self.tickings.append((function, outputs))
+
+    def add_view(self, view: JobView) -> None:
+        """Keep the view of a verb's newest job up to date."""
+        self.views.append(view)

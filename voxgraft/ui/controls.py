@@ -1,0 +1,345 @@
+"""Forms: controls made from a verb's own settings, its command as they change, and the job that it becomes.
+
+Names, helps, choices and defaults stand in the settings and nowhere else. What a form does is one command.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.config import Leaf
+from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.ui.commands import EXECUTED, Command, own_values, shown, verb_named
+from voxgraft.ui.context import Context
+from voxgraft.ui.jobs import Job, Jobs
+from voxgraft.ui.keeping import keep
+from voxgraft.ui.roots import FOLDERS, Sought
+from voxgraft.ui.views import error_note, job_note, note
+
+AUTOMATIC = "automatic"
+NO_PROJECT = "choose or make a project at the top first"
+Fixed = Callable[[Path], Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Control:
+    """One control: the setting that it sets, and what it is filled with when a project is opened."""
+
+    leaf: Leaf
+    component: Any
+    sought: Sought | None = None
+    default: Callable[[Path], Any] | None = None
+    shared: bool = False
+    """Whether it belongs to another form, which fills it."""
+
+
+@dataclass(slots=True)
+class JobView:
+    """Where the newest job of a verb is shown."""
+
+    verb: str
+    state: Any
+    log: Any
+    output: Any
+    stop: Any
+    stamp: Any
+    for_machines: bool = False
+    """Whether the result is JSON, which a tab shows in a form of its own."""
+
+
+@dataclass(slots=True)
+class Form:
+    """The controls of one verb on one tab. `add` them where they belong, then `finish`."""
+
+    context: Context
+    name: str
+    given: Fixed | None = None
+    """Settings that nobody types; without it the run itself, where the verb takes one."""
+    choices: dict[str, Sequence[str]] = field(default_factory=dict)
+    path_keys: tuple[str, ...] = ()
+    json: bool = False
+    controls: list[Control] = field(default_factory=list)
+    view: JobView | None = None
+    preview: Any = None
+    button: Any = None
+
+    def __post_init__(self) -> None:
+        self.context.forms.append(self)
+
+    def fixed(self, project: Path) -> Mapping[str, Any]:
+        """Settings that nobody types."""
+        if self.given is not None:
+            return self.given(project)
+        return {"run": project} if "run" in verb_named(self.name).settings.model_fields else {}
+
+    @property
+    def command(self) -> Command:
+        return Command(verb_named(self.name), self.context.roots, self.json, self.choices, self.path_keys)
+
+    def add(
+        self,
+        key: str,
+        *,
+        label: str = "",
+        info: str = "",
+        sought: Sought | None = None,
+        default: Callable[[Path], Any] | None = None,
+        lines: int = 1,
+    ) -> Any:
+        """Make the control of one setting here; gives the component."""
+        leaf = next(leaf for leaf in verb_named(self.name).leaves() if leaf.key == key)
+        if key in EXECUTED and key not in self.choices:
+            raise ValueError(f"{key} names a program: give the words that can be chosen")
+        words = self.choices.get(key) or leaf.choices
+        about: dict[str, Any] = {
+            "label": label or _label(key),
+            "info": info or leaf.field.description,
+            "elem_id": f"{self.name}-{key}".replace(" ", "-").replace(".", "-").replace("_", "-"),
+            "interactive": True,
+        }
+        if leaf.is_path and sought is None:
+            sought = FOLDERS
+        component = _component(leaf, words, sought, lines, about)
+        self.controls.append(Control(leaf, component, sought, default))
+        return component
+
+    def use(self, key: str, other: Control) -> None:
+        """Set one more setting by a control that another form has made."""
+        leaf = next(leaf for leaf in verb_named(self.name).leaves() if leaf.key == key)
+        self.controls.append(Control(leaf, other.component, other.sought, other.default, shared=True))
+
+    def control(self, key: str) -> Control:
+        """The control of a setting, for `use`."""
+        return next(control for control in self.controls if control.leaf.key == key)
+
+    def add_all(self, keys: Sequence[str]) -> None:
+        """Make the controls of several settings, in rows that fold in a narrow window."""
+        with gr.Row():
+            for key in keys:
+                self.add(key)
+
+    def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
+        """The command, the button that runs it, and how the newest job of the verb stands.
+
+        With `keep`, also a button that writes changed values into run.yaml, where they count for every verb.
+        """
+        self.preview = gr.Textbox(
+            label="The same on a command line",
+            value=self._preview("", [control.component.value for control in self.controls]),
+            interactive=False,
+            elem_classes=["vg-command"],
+            elem_id=f"{self.name.replace(' ', '-')}-command",
+            buttons=["copy"],
+            lines=1,
+            max_lines=6,
+        )
+        name = self.name.replace(" ", "-")
+        with gr.Row():
+            self.button = gr.Button(button, variant="primary", elem_id=f"{name}-start")
+            stop = gr.Button("Stop", variant="stop", visible=False, elem_id=f"{name}-stop")
+        state = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
+        log = gr.Textbox(
+            label="What it tells on the way", lines=3, max_lines=14, interactive=False, visible=False,
+            elem_classes=["vg-mono"], elem_id=f"{name}-log",
+        )  # fmt: skip
+        shown_output = gr.Textbox(
+            label=output, lines=3, max_lines=30, interactive=False, visible=False,
+            elem_classes=["vg-mono"], elem_id=f"{name}-output", buttons=["copy"],
+        )  # fmt: skip
+        self.view = JobView(self.name, state, log, shown_output, stop, gr.State(""), self.json)
+        self._wire()
+        if keep:
+            self._wire_keeping(gr.Button("Keep these values in run.yaml", size="sm", elem_id=f"{name}-keep"))
+        return self.view
+
+    def words(self, project: str, values: Sequence[Any]) -> list[str]:
+        """The words of the command for these values; an error where they make no sense."""
+        folder = self.context.project_folder(project)
+        typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
+        return self.command.words(typed, folder, self.fixed(folder))
+
+    def _preview(self, project: str, values: Sequence[Any]) -> str:
+        try:
+            return shown(self.words(project, values))
+        except VoxgraftError as error:
+            return str(error)
+
+    def _wire(self) -> None:
+        components = [control.component for control in self.controls]
+        inputs = [self.context.project, *components]
+        wire = self.context.wire
+        if components:
+            wire(
+                [component.change for component in components],
+                lambda project, *values: self._preview(project, values),
+                inputs,
+                [self.preview],
+                trigger_mode="always_last",
+            )
+        assert self.view is not None
+        assert self.button is not None
+        view = [self.view.state, self.view.log, self.view.output, self.view.stop, self.view.stamp]
+        wire([self.button.click], self._start, inputs, view)
+        wire([self.view.stop.click], self._stop, [self.context.project], view)
+        own = [control.component for control in self.controls if not control.shared]
+        self.context.on_project(self._opened, [*own, self.preview])
+        paths = [control for control in self.controls if control.sought and not control.shared]
+        if paths:
+            parts = [control.component for control in paths]
+            self.context.on_job_end(lambda project, *values: self._found_again(project, paths, values), parts, parts)
+        self.context.add_view(self.view)
+
+    def _wire_keeping(self, button: Any) -> None:
+        assert self.view is not None
+        inputs = [self.context.project, *(control.component for control in self.controls)]
+        self.context.wire([button.click], self._keep, inputs, [self.preview, self.view.state])
+
+    def _keep(self, project: str, *values: Any) -> list[Any]:
+        try:
+            folder = self.context.project_folder(project)
+            typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
+            changed = self.command.changed(typed, folder, self.fixed(folder))
+            keep(folder, changed)
+        except VoxgraftError as error:
+            return [gr.skip(), error_note(error)]
+        kept = f"written into run.yaml: {', '.join(changed)}" if changed else "run.yaml has these values already"
+        return [self._preview(project, values), note(kept, "good")]
+
+    def _start(self, project: str, *values: Any) -> list[Any]:
+        try:
+            words = self.words(project, values)
+            job = Jobs(self.context.project_folder(project)).start(self.name, words, self.context.roots.home)
+        except VoxgraftError as error:
+            return [error_note(error), gr.skip(), gr.skip(), gr.skip(), gr.skip()]
+        return job_updates(job, self.json)
+
+    def _stop(self, project: str) -> list[Any]:
+        job = Jobs(self.context.project_folder(project)).latest(self.name)
+        if job is not None:
+            job.stop()
+        return job_updates(job, self.json)
+
+    def _opened(self, project: str) -> list[Any]:
+        """Every control as the project has it, and the command of that."""
+        folder = self.context.project_folder(project) if project else None
+        try:
+            own = own_values(verb_named(self.name), folder)
+        except VoxgraftError as error:
+            return [*(gr.skip() for control in self.controls if not control.shared), str(error)]
+        values = [self._filled(control, own, folder) for control in self.controls]
+        updates = [
+            gr.update(value=value, choices=self._found(control, folder)) if control.sought else gr.update(value=value)
+            for control, value in zip(self.controls, values, strict=True)
+            if not control.shared
+        ]
+        return [*updates, self._preview(project, values)]
+
+    def opening_values(self, project: str) -> list[Any]:
+        """Every control's value as the project has it."""
+        folder = self.context.project_folder(project)
+        own = own_values(verb_named(self.name), folder)
+        return [self._filled(control, own, folder) for control in self.controls]
+
+    def _found(self, control: Control, folder: Path | None) -> list[str]:
+        assert control.sought is not None
+        return self.context.roots.find(control.sought, folder)
+
+    def _found_again(self, project: str, paths: Sequence[Control], values: Sequence[Any]) -> list[Any]:
+        """Lists of paths after a job has ended; what is empty gets its default, which may only now be there."""
+        folder = self.context.project_folder(project)
+        own = own_values(verb_named(self.name), folder)
+        return [
+            gr.update(choices=self._found(control, folder), value=value or self._filled(control, own, folder))
+            for control, value in zip(paths, values, strict=True)
+        ]
+
+    def _filled(self, control: Control, own: Mapping[str, Any], folder: Path | None) -> Any:
+        value = own[control.leaf.key]
+        if control.default is not None and folder is not None and (found := control.default(folder)) is not None:
+            value = found
+        return _value(control.leaf, value, self.command)
+
+
+def job_updates(job: Job | None, for_machines: bool = False) -> list[Any]:
+    """What a view shows of a job: state, log, output, the Stop button, and the stamp of all that."""
+    if job is None:
+        return ["", gr.update(visible=False), gr.update(visible=False), gr.update(visible=False), ""]
+    log, output, alive = job.log().strip(), job.output().strip(), job.alive
+    return [
+        job_note(job),
+        gr.update(value=log, visible=bool(log)),
+        gr.update(visible=False) if for_machines else gr.update(value=output, visible=bool(output)),
+        gr.update(visible=alive),
+        stamp_of(job),
+    ]
+
+
+def stamp_of(job: Job | None) -> str:
+    """Changes when there is something new to show of a job; a job that runs shows its time."""
+    return "" if job is None else f"{job.folder.name} {job.state} {job.seconds if job.alive else 0:.0f}"
+
+
+def _label(key: str) -> str:
+    return key.rpartition(".")[2].replace("_", " ").capitalize()
+
+
+def _component(leaf: Leaf, words: Sequence[str], sought: Sought | None, lines: int, about: dict[str, Any]) -> Any:
+    default = leaf.default
+    if leaf.field.annotation is bool:
+        return gr.Checkbox(value=bool(default), **about)
+    if leaf.field.annotation == (bool | None):
+        return gr.Dropdown([(AUTOMATIC, ""), "yes", "no"], value="", **about)
+    if words:
+        free = [] if leaf.field.is_required() else [(AUTOMATIC, "")]
+        if leaf.is_list:
+            return gr.Dropdown(list(words), value=list(default or []), multiselect=True, **about)
+        return gr.Dropdown([*free, *words], value=default or (words[0] if not free else ""), **about)
+    if sought is not None:
+        value: Any = [str(item) for item in default or []] if leaf.is_list else str(default or "")
+        return gr.Dropdown([], value=value or None, allow_custom_value=True, multiselect=leaf.is_list or None, **about)
+    if leaf.is_number and not leaf.is_list:
+        is_whole = int in _types(leaf.field.annotation)
+        step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
+        return gr.Number(
+            value=default, precision=0 if is_whole else None, step=step, placeholder=AUTOMATIC, min_width=120, **about
+        )
+    if leaf.is_list:
+        about["info"] = f"{about['info']} One on each line."
+        return gr.Textbox(value="\n".join(map(str, default or ())), lines=max(2, lines), **about)
+    return gr.Textbox(value=str(default or ""), lines=lines, placeholder=AUTOMATIC if default is None else "", **about)
+
+
+def _value(leaf: Leaf, value: Any, command: Command) -> Any:
+    """A setting's value as its component takes it."""
+    if leaf.field.annotation is bool:
+        return bool(value)
+    if leaf.field.annotation == (bool | None):
+        return "" if value is None else "yes" if value else "no"
+    if leaf.is_path:
+        words = command.plain(leaf, value)
+        return words if leaf.is_list else (words[0] if words else None)
+    if leaf.is_list:
+        return [*value] if leaf.choices else "\n".join(map(str, value or ()))
+    if leaf.is_number:
+        return value
+    return "" if value is None else str(value)
+
+
+def _types(annotation: Any) -> tuple[Any, ...]:
+    from typing import get_args
+
+    return (annotation, *get_args(annotation))
+
+
+def no_project() -> ConfigError:
+    """What is said while no project is open."""
+    return ConfigError("ui-no-project", NO_PROJECT)
+
+
+__all__ = ["AUTOMATIC", "Control", "Form", "JobView", "job_updates", "note", "stamp_of"]

@@ -1,0 +1,131 @@
+"""Who may talk to the web interface: pages of its own address, with the password where one is set. Plain ASGI.
+
+A page of another origin can make a browser send requests to this machine, also under a name of its own (DNS
+rebinding). So the Host must be one that is known, and what a browser says about the page that asks must be this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+WRONG_PASSWORD_SECONDS = 1.0
+"""So that guessing takes years."""
+CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
+    "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+"""Nothing comes from, or goes to, anywhere else. The inline scripts are gradio's own."""
+HEADERS = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lets through what comes from the interface's own pages."""
+
+    app: App
+    names: frozenset[str]
+    """Host names, in lower case, under which the interface is reached."""
+    password: str | None = None
+    open_prefix: str = ""
+    """Addresses under it carry a secret of their own: pages in a sandbox, whose origin is nobody's, may fetch them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if reason := self._foreign(scope, headers):
+            await _refuse(scope, send, 403, reason)
+        elif self.password is not None and not _knows(headers.get("authorization", ""), self.password):
+            await asyncio.sleep(WRONG_PASSWORD_SECONDS if "authorization" in headers else 0)
+            await _refuse(scope, send, 401, "the password is asked for")
+        else:
+            await self.app(scope, receive, _with_headers(send))
+
+    def _foreign(self, scope: Scope, headers: dict[str, str]) -> str:
+        """Why a request is not from a page of ours; nothing where it is, or where no browser sent it."""
+        host = headers.get("host", "")
+        if _name(f"//{host}") not in self.names:
+            return "this name is not known here; give it with --names"
+        if self.open_prefix and scope["path"].startswith(self.open_prefix):
+            return ""
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return "pages of other origins may not use this interface"
+        site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
+        if site in (None, "same-origin", "none"):
+            return ""
+        # A link on another page may lead here; nothing else of another page may.
+        is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return "" if is_link else "pages of other origins may not use this interface"
+
+
+def _name(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _knows(authorization: str, password: str) -> bool:
+    kind, _, coded = authorization.partition(" ")
+    if kind.lower() != "basic":
+        return False
+    try:
+        given = base64.b64decode(coded, validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(given, password.encode())
+
+
+async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="voxgraft", charset="UTF-8"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
+
+
+def _with_headers(send: Send) -> Send:
+    async def sender(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            given = [(name, value) for name, value in message.get("headers", [])]
+            present = {name.lower() for name, _ in given}
+            message["headers"] = [*given, *(pair for pair in HEADERS if pair[0] not in present)]
+        await send(message)
+
+    return sender

@@ -1,0 +1,230 @@
+"""Jobs: verbs that run as processes of their own, and what is known of them from their folders alone.
+
+A job outlives the server that started it. Whether it is alive is told by a lock that dies with its processes, so that
+a new server, or none, sees the same. Knows nothing of what the verbs do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from voxgraft.errors import ConfigError, FileError
+from voxgraft.files import read_json, write_error, write_json
+
+State = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
+JOBS_FOLDER = "jobs"
+PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"  # noqa: S105 (the name, not the word)
+MAX_SHOWN_BYTES = 64 << 10
+EXIT_INTERRUPTED = 130
+_NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job, by its folder."""
+
+    folder: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.folder.name.partition("-")[0])
+
+    @property
+    def verb(self) -> str:
+        return str(self._read("job.json").get("verb", ""))
+
+    @property
+    def argv(self) -> list[str]:
+        """The words after `voxgraft`."""
+        return [str(word) for word in self._read("job.json").get("argv", [])]
+
+    @property
+    def started(self) -> float:
+        return float(self._read("job.json").get("started", 0.0))
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and where its end was not seen."""
+        code = self._read("exit.json").get("exit_code")
+        return code if isinstance(code, int) else None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far, or took."""
+        ended = self._read("exit.json").get("ended") or (time.time() if self.alive else self._last_sign())
+        return max(0.0, float(ended) - self.started)
+
+    @property
+    def alive(self) -> bool:
+        """Whether one of its processes holds its lock."""
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    @property
+    def state(self) -> State:
+        asked = (self.folder / "stop.json").exists()
+        if self.alive:
+            return "stopping" if asked else "running"
+        code = self.exit_code
+        if code is None:
+            return "lost"
+        if code == EXIT_INTERRUPTED or code < 0 or (asked and code != 0):
+            return "stopped"
+        return "done" if code == 0 else "failed"
+
+    def log(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
+        """The end of what it told on the way."""
+        return _tail(self.folder / "log.txt", max_bytes)
+
+    def output(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
+        """What it printed as its result."""
+        return _tail(self.folder / "out.txt", max_bytes)
+
+    def result(self) -> dict[str, Any] | None:
+        """The result for machines, of a job with --json that has ended."""
+        try:
+            found = read_json(self.folder / "out.txt")
+        except (FileError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def stop(self) -> None:
+        """Ask it to stop as Ctrl-C does; asked a second time, tell it to."""
+        if not self.alive:
+            return
+        times = int(self._read("stop.json").get("times", 0)) + 1
+        write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
+        group = self._read("pid.json").get("group")
+        if isinstance(group, int) and group > 1:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGINT if times == 1 else signal.SIGTERM)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = read_json(self.folder / name)
+        except (FileError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _last_sign(self) -> float:
+        with contextlib.suppress(OSError):
+            return (self.folder / "log.txt").stat().st_mtime
+        return self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The jobs of one project."""
+
+    project: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.project / JOBS_FOLDER
+
+    def all(self) -> list[Job]:
+        """Every job, the newest first."""
+        with contextlib.suppress(OSError):
+            found = [Job(path) for path in self.folder.iterdir() if _NAME.match(path.name) and path.is_dir()]
+            return sorted(found, key=lambda job: job.number, reverse=True)
+        return []
+
+    def latest(self, verb: str) -> Job | None:
+        """The newest job of a verb."""
+        ending = verb.replace(" ", "-")
+        return next((job for job in self.all() if job.folder.name.partition("-")[2] == ending), None)
+
+    def start(self, verb: str, argv: Sequence[str], where: Path) -> Job:
+        """Start `voxgraft ARGV` in the folder `where`, as a process that does not depend on this one."""
+        before = self.latest(verb)
+        if before is not None and before.alive:
+            found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
+            raise ConfigError("ui-job-running", found, where=before.folder)
+        job = self._made(verb)
+        about = {"verb": verb, "argv": list(argv), "where": str(where), "started": time.time(), "server": os.getpid()}
+        write_json(job.folder / "job.json", about)
+        _launch(job)
+        return job
+
+    def _made(self, verb: str) -> Job:
+        """A new folder: of two servers that count to the same number, one gets the next."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            number = max((job.number for job in self.all()), default=0)
+            while True:
+                number += 1
+                if any(job.number == number for job in self.all()):
+                    continue
+                path = self.folder / f"{number:04d}-{verb.replace(' ', '-')}"
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    return Job(path)
+        except OSError as error:
+            raise write_error(error, self.folder) from None
+
+
+def _launch(job: Job) -> None:
+    """Start the process that starts the verb, waits for it, and notes its end. It inherits the job's lock."""
+    lock = os.open(job.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
+        with (job.folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
+                [sys.executable, "-P", "-m", "voxgraft.ui.runner", str(job.folder), str(lock)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment, "PYTHONUTF8": "1"},
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(lock)
+    # Somebody has to take its exit code while this server lives, or it stays behind as a zombie.
+    threading.Thread(target=process.wait, daemon=True).start()
+
+
+def _tail(path: Path, max_bytes: int) -> str:
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - max_bytes))
+            data = stream.read()
+    except OSError:
+        return ""
+    if size > max_bytes:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", errors="replace")
+
+
+def ended_well(job: Job) -> bool:
+    """Whether a job ran to its end and said yes."""
+    return job.state == "done"
+
+
+def as_json(value: Any) -> str:
+    """A result for people who want to see all of it."""
+    return json.dumps(value, ensure_ascii=False, indent=2)

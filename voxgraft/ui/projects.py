@@ -1,0 +1,120 @@
+"""The projects bar: which run folder is open, and making a new one. The open project stands in the page's address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.ui.commands import Command, ask, shown, verb_named
+from voxgraft.ui.context import Context
+from voxgraft.ui.roots import PROJECTS, TEXTS, Sought
+from voxgraft.ui.views import error_note, note
+from voxgraft.ui.words import glossary
+
+BASES = Sought(endings=("t3_mtl23ls_v2.safetensors", "gpt.pth", "tiny.json"))
+ADDRESS = """(project) => {
+  const address = new URL(window.location.href);
+  if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
+  window.history.replaceState(null, "", address);
+  return [project];
+}"""
+"""Puts the open project into the page's address, so that a reload or a bookmark finds it again."""
+BUILT_IN = "tiny"
+
+
+def build_bar(context: Context, demo: gr.Blocks) -> None:
+    """Choose a project, or make one."""
+    with gr.Row(elem_classes=["vg-bar"]):
+        chooser = gr.Dropdown(
+            [], label="Project", info="A folder in which one new language is grafted onto one base (a run).",
+            elem_id="project-chooser", interactive=True, scale=3, allow_custom_value=True,
+        )  # fmt: skip
+        state = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
+    with gr.Accordion("Make a new project", open=False, elem_id="new-project"):
+        made = _new_project(context)
+    with gr.Accordion("What the words mean", open=False, elem_id="words"):
+        gr.Markdown(glossary())
+    outputs = [context.project, chooser, state]
+    context.wire([chooser.input], lambda project: _opened(context, project), [chooser], outputs)
+    context.wire(
+        [made["button"].click],
+        lambda *values: _make(context, *values),
+        [made["name"], made["language"], made["base"], made["texts"]],
+        [*outputs, made["state"]],
+        show_progress="minimal",
+    )
+    context.project.change(
+        None, [context.project], [context.project], js=ADDRESS, api_visibility="private", show_progress="hidden"
+    )
+
+    def loaded(request: gr.Request) -> list[Any]:
+        return _loaded(context, request)
+
+    demo.load(loaded, None, outputs, api_visibility="private", show_progress="hidden")
+
+
+def _new_project(context: Context) -> dict[str, Any]:
+    fields = {leaf.key: leaf.field for leaf in verb_named("new").leaves()}
+    with gr.Row():
+        name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
+        language = gr.Textbox(label="Language", info=fields["language"].description, elem_id="new-language")
+        base = gr.Dropdown(
+            [("the small one that comes with voxgraft", BUILT_IN), ("none yet: I will download one", "")],
+            value=BUILT_IN, label="Base", info="The model that learns the language. It is only read.",
+            elem_id="new-base", interactive=True, allow_custom_value=True,
+        )  # fmt: skip
+        texts = gr.Dropdown(
+            context.roots.find(TEXTS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
+            info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
+        )  # fmt: skip
+    preview = gr.Textbox(
+        label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="new-command",
+        buttons=["copy"],
+    )  # fmt: skip
+    button = gr.Button("Make the project", variant="primary", elem_id="new-start")
+    state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
+    inputs = [name, language, base, texts]
+    context.wire([part.change for part in inputs], lambda *values: _preview(context, *values), inputs, [preview])
+    return {"name": name, "language": language, "base": base, "texts": texts, "button": button, "state": state}
+
+
+def _words(context: Context, name: str, language: str, base: str | None, texts: list[str] | None) -> list[str]:
+    command = Command(verb_named("new"), context.roots, json=True)
+    values = {"run": name.strip(), "language": language.strip(), "base": base or "", "texts": texts or []}
+    return command.words(values, None, {})
+
+
+def _preview(context: Context, *values: Any) -> str:
+    try:
+        return shown(_words(context, *values))
+    except VoxgraftError as error:
+        return str(error)
+
+
+def _make(context: Context, *values: Any) -> list[Any]:
+    try:
+        ask(_words(context, *values), context.roots.home)
+        project = context.roots.short(context.roots.inside(values[0].strip()))
+        return [*_opened(context, project), note("made", "good")]
+    except VoxgraftError as error:
+        return [gr.skip(), gr.skip(), gr.skip(), error_note(error)]
+
+
+def _loaded(context: Context, request: gr.Request) -> list[Any]:
+    return _opened(context, str(request.query_params.get("project", ""))[:4096])
+
+
+def _opened(context: Context, project: str | None) -> list[Any]:
+    """The open project, the list of all, and what is to be said of it."""
+    known = context.roots.find(PROJECTS)
+    if not project:
+        hint = "open a project, or make a new one below" if known else "make your first project below"
+        return ["", gr.update(choices=known, value=None), note(hint)]
+    try:
+        short = context.roots.short(context.project_folder(project))
+    except VoxgraftError as error:
+        return ["", gr.update(choices=known, value=None), error_note(error)]
+    choices = known if short in known else [short, *known]
+    return [short, gr.update(choices=choices, value=short), ""]

@@ -1,0 +1,37 @@
+"""The process between the server and a verb: starts it, outlives the server, and notes its end in the job folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from voxgraft.files import read_json, write_json
+
+
+def main(folder: Path, lock: int) -> int:
+    """Run one job to its end."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A signal to the group is for the verb. A function, since a child would inherit that a signal is ignored.
+        signal.signal(number, lambda *_: None)
+    about = read_json(folder / "job.json")
+    with (folder / "out.txt").open("wb") as out, (folder / "log.txt").open("ab") as log:
+        child = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
+            [sys.executable, "-P", "-m", "voxgraft", *about["argv"]],
+            cwd=about["where"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=log,
+            pass_fds=(lock,),
+        )
+    write_json(folder / "pid.json", {"pid": child.pid, "group": os.getpgrp(), "started": time.time()})
+    code = child.wait()
+    write_json(folder / "exit.json", {"exit_code": code, "ended": time.time()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

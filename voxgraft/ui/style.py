@@ -1,0 +1,48 @@
+"""How the page looks: one style sheet over gradio's plain theme, with fonts of the system. Fetches nothing."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+CSS = """
+.gradio-container { max-width: 1200px !important; width: 100%; margin: auto; }
+.vg-hidden { display: none; }
+.vg-note { border-left: 4px solid #777; padding: .4em .7em; margin: .2em 0; border-radius: 4px;
+  background: var(--background-fill-secondary); overflow-wrap: anywhere; white-space: pre-line; }
+.vg-good { border-left-color: #15803d; } .vg-bad { border-left-color: #b91c1c; }
+.vg-warn { border-left-color: #b45309; } .vg-busy { border-left-color: #1d4ed8; }
+.vg-note.vg-good::before { content: "✓ "; color: #15803d; font-weight: bold; }
+.vg-note.vg-bad::before { content: "✗ "; color: #b91c1c; font-weight: bold; }
+.vg-note.vg-warn::before { content: "! "; color: #b45309; font-weight: bold; }
+.vg-mono textarea, .vg-command textarea { font-family: ui-monospace, Menlo, Consolas, monospace !important;
+  font-size: .8rem !important; }
+.vg-mono textarea { white-space: pre; overflow-x: auto; }
+.vg-facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .4em; margin: 0; }
+.vg-fact { border-left: 4px solid #777; padding: .3em .6em; background: var(--background-fill-secondary); }
+.vg-fact dt { font-size: .8rem; opacity: .8; } .vg-fact dd { margin: 0; overflow-wrap: anywhere; }
+.vg-fact.vg-good { border-left-color: #15803d; } .vg-fact.vg-bad { border-left-color: #b91c1c; }
+.vg-link { font-weight: 600; text-decoration: underline; }
+.vg-scroll { overflow-x: auto; } .vg-scroll table { border-collapse: collapse; font-size: .85rem; }
+.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .6em; white-space: nowrap;
+  border-bottom: 1px solid var(--border-color-primary); }
+@media (max-width: 600px) { .gradio-container { padding: 6px !important; } }
+"""
+
+
+def theme() -> gr.themes.Base:
+    """Gradio's plain theme without fonts from elsewhere."""
+    plain = gr.themes.Default(
+        primary_hue="emerald",
+        font=["system-ui", "Segoe UI", "Noto Sans", "Noto Sans Ethiopic", "sans-serif"],
+        font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
+    )
+    # Gradio's helps are too pale to read, and white on its light green too.
+    return plain.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color="*neutral_800",
+        block_title_text_color="*neutral_800",
+        block_title_text_color_dark="*neutral_100",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+    )

@@ -1,0 +1,157 @@
+"""The tab Tokenizer: old and new spelling side by side, what the letters of a language need, the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.ui import reading
+from voxgraft.ui.commands import Command, ask, shown, verb_named
+from voxgraft.ui.context import Context
+from voxgraft.ui.controls import Form
+from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.roots import TEXTS, Sought
+from voxgraft.ui.views import error_note, facts, finding_note, note, table
+
+TOKENIZERS = Sought(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
+ADDITIONS = Sought(endings=("additions.json",))
+EXAMPLE = "ሰላም ለዓለም።\nHello world."
+
+
+def build(context: Context) -> None:
+    """Lay the tab out."""
+    gr.Markdown(
+        "A tokenizer cuts text into pieces that the model knows. The old one stays as it is: new letters and pieces "
+        "are put *after* it, so that old text keeps its ids. Making the graft (tab Model) does all of this by itself; "
+        "here you can look at it, prove it, or do it step by step."
+    )
+    _spelling(context)
+    _proof(context)
+    _training(context)
+
+
+def _spelling(context: Context) -> None:
+    with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
+        text = gr.Textbox(EXAMPLE, label="Text", info="One sentence on each line.", lines=2, elem_id="spell-text")
+        command = gr.Textbox(
+            label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
+            buttons=["copy"],
+        )  # fmt: skip
+        button = gr.Button("Spell it", variant="primary", elem_id="spell-start")
+        state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
+        inputs = [context.project, text]
+        context.wire([text.change], lambda project, typed: _preview(context, project, typed), inputs, [command])
+        context.on_change(lambda project: [_preview(context, project, EXAMPLE)], [command])
+        context.wire(
+            [button.click], lambda project, typed: _spell(context, project, typed), inputs, [state],
+            show_progress="minimal",
+        )  # fmt: skip
+
+
+def _words(context: Context, project: str, typed: str) -> list[str]:
+    folder = context.project_folder(project)
+    fixed = {
+        "base": reading.base(folder),
+        "grown": reading.grown_tokenizer(folder),
+        "language": reading.language(folder),
+    }
+    command = Command(verb_named("tokenizer show"), context.roots, json=True)
+    return command.words({"text": typed}, None, {key: value for key, value in fixed.items() if value})
+
+
+def _preview(context: Context, project: str, typed: str) -> str:
+    try:
+        return shown(_words(context, project, typed))
+    except VoxgraftError as error:
+        return str(error)
+
+
+def _spell(context: Context, project: str, typed: str) -> str:
+    try:
+        found = ask(_words(context, project, typed), context.roots.home)
+    except VoxgraftError as error:
+        return error_note(error)
+    return "".join(_sentence(sentence) for sentence in found["sentences"]) or note("type something")
+
+
+def _sentence(sentence: dict[str, Any]) -> str:
+    rows = [("old", *_spelled(sentence["base"]))]
+    if sentence.get("grown"):
+        rows.append(("new", *_spelled(sentence["grown"])))
+    return note(sentence["text"]) + table(("", "tokens", "unknown", "pieces (ids)"), rows)
+
+
+def _spelled(pieces: Iterable[list[Any]]) -> tuple[str, str, str]:
+    listed = list(pieces)
+    unknown = sum(bool(piece[2]) for piece in listed)
+    words = "  ".join(f"{'✗' if is_unknown else ''}{piece} ({number})" for piece, number, is_unknown in listed)
+    return f"{len(listed):,}", f"{unknown:,}", words
+
+
+def _proof(context: Context) -> None:
+    with gr.Accordion("The proof: does old text still read the same?", open=False, elem_id="tokenizer-proof"):
+        form = Form(context, "tokenizer prove", json=True)
+        with gr.Row():
+            form.add("base", sought=TOKENIZERS, default=reading.base)
+            form.add("grown", sought=TOKENIZERS, default=reading.grown_tokenizer)
+            form.add("language", default=reading.language)
+        with gr.Row():
+            form.add("texts", sought=TEXTS, default=_proof_texts)
+            form.add("proof_texts", sought=TEXTS)
+            form.add("family")
+        form.finish("Prove it")
+        shown_proof = gr.HTML(elem_id="proof-shown")
+        context.on_change(lambda project: [_proof_shown(context, project)], [shown_proof])
+
+
+def _proof_texts(project: Path) -> list[Path] | None:
+    return reading.texts(project) or list(reading.run_settings(project).texts) or None
+
+
+def _proof_shown(context: Context, project: str) -> str:
+    job = Jobs(context.project_folder(project)).latest("tokenizer prove")
+    found = job.result() if job is not None and not job.alive else None
+    if found is None:
+        return ""
+    if "error" in found:
+        return finding_note(found["error"])
+    counts = found["sentences"]
+    kept = found["old_text_same"]
+    shown_facts = [
+        ("old text reads the same", "kept" if kept else "BROKEN", "good" if kept else "bad"),
+        ("base sentences compared", f"{counts['total']:,}", "note"),
+        ("the same ids", f"{counts['same']:,}", "good"),
+        ("base had unknowns itself", f"{counts['base_unknown']:,}", "note"),
+        ("changed", f"{counts['changed']:,}", "bad" if counts["changed"] else "good"),
+        ("pieces before, after", f"{found['base_pieces']:,}, {found['grown_pieces']:,}", "note"),
+    ]
+    for when in ("before", "after"):
+        if isinstance(part := found.get(when), dict) and "unknown_share" in part:
+            share = part["unknown_share"]
+            good = "good" if share == 0 else "bad"
+            shown_facts.append((f"unknown in the new language {when}", f"{share:.1%} of the tokens", good))
+    return facts(shown_facts) + "".join(finding_note(item) for item in found.get("findings", []))
+
+
+def _training(context: Context) -> None:
+    with gr.Accordion("Step by step: learn pieces from texts, and put them after the base's", open=False):
+        learning = Form(context, "tokenizer train")
+        with gr.Row():
+            learning.add("base", sought=TOKENIZERS, default=reading.base)
+            learning.add("texts", sought=TEXTS, default=_proof_texts)
+            learning.add("language", default=reading.language)
+            learning.add("output", sought=ADDITIONS, default=lambda project: project / "additions.json")
+        learning.add_all(("tokenizer.pieces", "tokenizer.min_count", "tokenizer.max_piece_characters"))
+        learning.add_all(("family", "overwrite"))
+        learning.finish("Learn the pieces")
+        merging = Form(context, "tokenizer merge")
+        with gr.Row():
+            merging.add("base", sought=TOKENIZERS, default=reading.base)
+            merging.add("additions", sought=ADDITIONS, default=lambda project: project / "additions.json")
+            merging.add("output", sought=TOKENIZERS, default=lambda project: project / "tokenizer.json")
+        merging.add_all(("family", "overwrite"))
+        merging.finish("Merge them")

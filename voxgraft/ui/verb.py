@@ -1,0 +1,156 @@
+"""The verb `ui`: serves the web interface until it is interrupted. Jobs that it started go on without it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from voxgraft import progress
+from voxgraft.errors import ConfigError
+from voxgraft.files import read_text, reason_of
+from voxgraft.results import Result, Shown
+from voxgraft.ui.guard import LOCAL_NAMES, Guard, is_local
+from voxgraft.ui.jobs import PASSWORD_VARIABLE
+from voxgraft.ui.roots import Roots
+from voxgraft.ui_settings import UiSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+MIN_PASSWORD = 8
+STOPPED = "the web interface has stopped; jobs that it started go on, and the next one finds them"
+
+
+def ui(settings: UiSettings) -> Result:
+    """Serve until Ctrl-C."""
+    roots = Roots.of(settings.roots)
+    password = _password(settings)
+    _require_packages()
+    with _listening(settings) as listener, _uploads_folder() as uploads:
+        os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+        guarded = make_app(roots, settings, password)
+        address = f"http://{_in_address(settings.host)}:{settings.port}/"
+        kept = "" if password is None else " (any user name, and the password)"
+        progress.chapter([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
+        _open_browser(settings, address)
+        _serve(guarded, listener)
+    return Shown({"stopped": True, "address": address}, (STOPPED,))
+
+
+def make_app(roots: Roots, settings: UiSettings, password: str | None) -> Guard:
+    """The whole interface as an ASGI application, behind its guard."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    import gradio as gr
+    from fastapi import FastAPI
+
+    from voxgraft.ui.app import build
+    from voxgraft.ui.pages import add_pages
+    from voxgraft.ui.style import CSS, theme
+
+    prefix = f"/pages/{secrets.token_urlsafe(24)}"
+    app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    add_pages(app, roots, prefix)
+    demo = build(roots, prefix)
+    demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
+    gr.mount_gradio_app(
+        app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
+        show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
+        enable_monitoring=False, footer_links=[], theme=theme(), css=CSS,
+    )  # fmt: skip
+    # Only then does gradio ask, of a file that a request names, whether it was uploaded here.
+    demo.has_launched = True
+    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
+    if not is_local(settings.host):
+        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower(), *_own_addresses()}
+    return Guard(app, frozenset(names), password, prefix)
+
+
+def _password(settings: UiSettings) -> str | None:
+    """The password; none is needed where nobody else can reach the page, unless one was given."""
+    given: str | None = None
+    if settings.password_file is not None:
+        given = (read_text(settings.password_file, 4096).splitlines() or [""])[0].strip()
+    elif PASSWORD_VARIABLE in os.environ:
+        given = os.environ[PASSWORD_VARIABLE]
+    elif is_local(settings.host):
+        return None
+    elif sys.stdin.isatty():
+        given = getpass.getpass("A password for the web interface: ")
+    if given is None or len(given) < MIN_PASSWORD:
+        found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
+        raise ConfigError("ui-password", found, expected=f"a password of at least {MIN_PASSWORD} characters")
+    return given
+
+
+def _require_packages() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import gradio  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        found = f"{error.name} is not installed"
+        raise ConfigError("package-missing", found, cure="pip install 'voxgraft[ui]'.") from None
+
+
+@contextmanager
+def _listening(settings: UiSettings) -> Iterator[socket.socket]:
+    """The open port; asked for before the page is built, so that a taken one is said at once."""
+    try:
+        (kind, _, _, _, address), *_ = socket.getaddrinfo(
+            settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        found = f"cannot listen on {settings.host}:{settings.port}: {reason_of(error)}"
+        raise ConfigError("ui-port", found) from None
+    with listener:
+        yield listener
+
+
+@contextmanager
+def _uploads_folder() -> Iterator[Path]:
+    """Where files lie between the browser and the project; nobody else may look in, and it goes with the server."""
+    folder = Path(tempfile.mkdtemp(prefix="voxgraft-ui-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve(guarded: Guard, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
+        proxy_headers=False,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _open_browser(settings: UiSettings, address: str) -> None:
+    if settings.open_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+
+
+def _in_address(host: str) -> str:
+    return f"[{host.strip('[]')}]" if ":" in host else host
+
+
+def _own_addresses() -> set[str]:
+    try:
+        return {str(found[4][0]).lower() for found in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        return set()

@@ -1,0 +1,73 @@
+"""Small views: escaped texts in colour, and how a job stands. All text from files is data and never markup."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from voxgraft.amounts import brief_seconds
+from voxgraft.errors import VoxgraftError
+from voxgraft.ui.jobs import Job
+
+STATE_WORDS = {
+    "running": ("at work", "busy"),
+    "stopping": ("stopping: it finishes what it has begun; Stop once more ends it at once", "busy"),
+    "done": ("done", "good"),
+    "failed": ("ended, and the answer is no: see below", "bad"),
+    "stopped": ("stopped", "note"),
+    "lost": ("its end was not seen (killed, or the machine was switched off); start it again to go on", "bad"),
+}
+
+
+def note(text: str, kind: str = "note") -> str:
+    """One text in a box of a colour: good, bad, busy, note."""
+    return f'<div class="vg-note vg-{kind}">{html.escape(text)}</div>'
+
+
+def error_note(error: VoxgraftError) -> str:
+    """An error as a box: what, where, cure."""
+    return finding_note(error.finding.to_json())
+
+
+def finding_note(finding: Mapping[str, Any]) -> str:
+    """A finding as a box: what was found, what was expected, where, the cure."""
+    kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
+    head = f"<strong>{html.escape(str(finding.get('code', '')))}</strong> {html.escape(str(finding.get('found', '')))}"
+    parts = [head]
+    for key, word in (("expected", "expected"), ("where", "in"), ("cure", "cure")):
+        if text := str(finding.get(key) or ""):
+            parts.append(f"<small>{word}: {html.escape(text)}</small>")
+    return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
+
+
+def job_note(job: Job | None) -> str:
+    """How a job stands, in one line."""
+    if job is None:
+        return ""
+    state = job.state
+    words, kind = STATE_WORDS[state]
+    if state == "failed" and job.exit_code == 2:
+        words = "was refused: see below"
+    return note(f"{words} ({brief_seconds(job.seconds)})", kind)
+
+
+def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
+    """Rows of name, value and colour, as a list that a screen reader reads in order."""
+    rows = (
+        f'<div class="vg-fact vg-{kind}"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>'
+        for name, value, kind in pairs
+    )
+    return f'<dl class="vg-facts">{"".join(rows)}</dl>'
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table that can be scrolled sideways in a narrow window."""
+    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape('' if cell is None else str(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="vg-scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
