@@ -1,4 +1,4 @@
-# Everything that a fresh machine needs: Python 3.11 or newer with venv, and make.
+# Everything that a fresh machine needs: Python 3.11 to 3.13 with venv, and make.
 #
 #   make demo    the whole story on a small base, in a folder demo/
 #   make test    the tests
@@ -47,8 +47,8 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	@command -v $(PYTHON) > /dev/null \
 	    || { echo "$(PYTHON) is not there. On Debian or Ubuntu: sudo apt install python3 python3-venv"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	    || { echo "voxgraft needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version)." \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	    || { echo "voxgraft is tested with Python 3.11, 3.12 and 3.13, and $(PYTHON) is $$($(PYTHON) --version)." \
 	              "Name another one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
 	    || { echo "$(PYTHON) cannot make virtual environments." \

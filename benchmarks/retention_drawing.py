@@ -30,9 +30,9 @@ KINDS = {
 }
 SHORT = {
     "naive": "naive, all weights",
-    "seeds": "seeds 1e-4",
-    "seeds-slow": "seeds 1e-5",
-    "seeds-long": "seeds 1e-5, 10× steps",
+    "seeds": "public recipe, 1e-4",
+    "seeds-slow": "public recipe, 1e-5",
+    "seeds-long": "public recipe, 1e-5, 10× steps",
     "rows": "rows only",
     "ungated-32": "LoRA 32, no gate",
     "replay": "all + old recordings",
@@ -69,7 +69,7 @@ def drawn(results: Results) -> dict[str, bytes]:
         _path(axes, found, places[: len(found)])
         _legend(axes)
         figure.text(0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=11.5, color=INK)
-        figure.text(0.012, 0.915, "low and left is best; small dots are seeds", fontsize=9, color=PALE)
+        figure.text(0.012, 0.915, "low and left is best; small dots: other random seeds", fontsize=9, color=PALE)
         _label(axes, names, places)
         for text in axes.texts:
             text.set_path_effects([withStroke(linewidth=2.5, foreground="white", alpha=0.85)])

@@ -12,7 +12,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import soundfile
 import torch
 
 from tests.made_once import MadeOnce
@@ -38,6 +37,7 @@ SHORT: dict[str, dict[str, Any]] = {
 class Scene:
     """The folder in which a page is walked."""
 
+    page: str
     folder: Path
     made: MadeOnce
 
@@ -63,11 +63,6 @@ class Scene:
         path = self.folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-
-    def voice(self, place: str) -> None:
-        clip = next((Path(str(resources.files("voxgraft"))) / "data/demo/recordings").glob("*.wav"))
-        samples, rate = soundfile.read(clip)
-        soundfile.write(self.folder / place, samples, rate)
 
 
 def _readme(scene: Scene) -> None:
@@ -115,7 +110,7 @@ def _diagnosing(scene: Scene) -> None:
 def _judged(scene: Scene) -> None:
     scene.run("tiny", "RUN")
     scene.run("tiny", "RUN2")
-    scene.base("tiny", "BASE")
+    shutil.copytree(scene.made.whole_run("tiny").base, scene.folder / "BASE")
     shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "GRAFT")
     scene.base("tiny", "OTHER")
 
@@ -127,9 +122,9 @@ def _exporting(scene: Scene) -> None:
     shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "GRAFT")
 
 
-def _preparing(scene: Scene) -> None:
+def _tutorial(scene: Scene) -> None:
     scene.talks("talks")
-    scene.talks("talks2")
+    scene.base("chatterbox", "models/chatterbox")
 
 
 def _several(scene: Scene) -> None:
@@ -137,11 +132,11 @@ def _several(scene: Scene) -> None:
 
 
 def _speaking(scene: Scene) -> None:
-    scene.run("tiny", "RUN")
-    shutil.copytree(scene.made.whole_run("tiny").base, scene.folder / "BASE")
+    scene.texts("am.txt")
+    for words in (["new", "RUN", "--base", "tiny", "--language", "am", "--texts", "am.txt"], ["graft", "RUN"]):
+        assert run([*words, "--quiet"]) == 0
     scene.write("book.txt", "le chat\nun ami\n")
     scene.write("texts.txt", "a cup\n")
-    scene.voice("me.wav")
     shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "am" / "graft")
     scene.texts("ti.txt")
     for words in (["new", "ti", "--base", "tiny", "--language", "ti", "--texts", "ti.txt"], ["graft", "ti"]):
@@ -160,7 +155,7 @@ SCENES: dict[str, Callable[[Scene], None]] = {
     "diagnosing.md": _diagnosing,
     "evaluating.md": _judged,
     "exporting.md": _exporting,
-    "preparing.md": _preparing,
+    "tutorial.md": _tutorial,
     "several-machines.md": _several,
     "speaking.md": _speaking,
 }
@@ -187,7 +182,7 @@ HOOKS: dict[str, Callable[[Scene], None]] = {
 
 
 def scene_of(page: str, folder: Path, made: MadeOnce) -> Scene:
-    scene = Scene(folder, made)
+    scene = Scene(page, folder, made)
     with contextlib.chdir(folder):
         SCENES.get(page, _nothing)(scene)
     return scene

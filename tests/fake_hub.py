@@ -1,7 +1,8 @@
-"""A hub on this machine: a real HTTP server with the few answers that huggingface_hub asks for when it fetches files."""
+"""A hub on this machine: a real HTTP server with the few answers that huggingface_hub asks for when files come and go."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -29,6 +30,36 @@ class FakeHub:
     """How often it was."""
     damaged: set[str] = field(default_factory=set)
     """Files of which one bit is wrong when they are sent, and only then."""
+    token: str = "hf_stand_in"
+    """Who may write."""
+    private: dict[str, bool] = field(default_factory=dict)
+    """Repositories that were made here, and whether others may see them."""
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """Large files by their SHA-256, before a commit names them."""
+
+    def created(self, asked: dict[str, Any]) -> dict[str, Any]:
+        name = "/".join(filter(None, [asked.get("organization"), asked["name"]]))
+        hidden = asked.get("visibility") == "private" or bool(asked.get("private"))  # newer and older clients
+        self.private.setdefault(name, hidden)
+        self.repositories.setdefault(name, {})
+        return {"url": f"{self.address}/{name}", "name": name, "id": name}
+
+    def committed(self, repository: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
+        files = self.repositories[repository]
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.objects[value["oid"]]
+        url = f"{self.address}/{repository}/commit/{COMMIT}"
+        return {"success": True, "commitOid": COMMIT, "commitUrl": url, "hookOutput": ""}
+
+    def batch(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Where large files are to be put."""
+        put = [{"upload": {"href": f"{self.address}/objects/{one['oid']}", "header": {}}} for one in asked["objects"]]
+        objects = [{**one, "actions": actions} for one, actions in zip(asked["objects"], put, strict=True)]
+        return {"transfer": "basic", "objects": objects}
 
     def info(self, repository: str) -> dict[str, Any]:
         files = self.repositories[repository]
@@ -71,10 +102,53 @@ def running(repositories: dict[str, dict[str, bytes]]) -> Iterator[FakeHub]:
         def do_GET(self) -> None:
             self.answer(body=True)
 
-        def answer(self, *, body: bool) -> None:
+        def do_PUT(self) -> None:
+            path = self.noted()
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            assert hashlib.sha256(data).hexdigest() == path.rpartition("/")[2]
+            hub.objects[path.rpartition("/")[2]] = data
+            self.document({})
+
+        def do_POST(self) -> None:
+            path = self.noted()
+            data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Authorization") != f"Bearer {hub.token}":
+                return self.document({"error": "who are you?"}, 401)
+            words = path.strip("/").split("/")
+            repository = "/".join(words[2:4])
+            if path == "/api/repos/create":
+                return self.document(hub.created(json.loads(data)))
+            if path == "/api/validate-yaml":
+                return self.document({"errors": [], "warnings": []})
+            if words[4:5] == ["preupload"]:
+                files = json.loads(data)["files"]
+                modes = ["regular" if one["path"].endswith(IN_GIT) else "lfs" for one in files]
+                rows = [
+                    {"path": one["path"], "uploadMode": mode, "shouldIgnore": False, "oid": None}
+                    for one, mode in zip(files, modes, strict=True)
+                ]
+                return self.document({"files": rows})
+            if path.endswith(".git/info/lfs/objects/batch"):
+                return self.document(hub.batch(json.loads(data)), kind="application/vnd.git-lfs+json")
+            if words[4:5] == ["commit"]:
+                return self.document(hub.committed(repository, [json.loads(line) for line in data.splitlines()]))
+            return self.nothing("EntryNotFound")
+
+        def noted(self) -> str:
             path = unquote(urlsplit(self.path).path)
             hub.asked.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
-            words = path.strip("/").split("/")
+            return path
+
+        def document(self, value: Any, status: int = 200, kind: str = "application/json") -> None:
+            data = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def answer(self, *, body: bool) -> None:
+            words = self.noted().strip("/").split("/")
             if words[:2] == ["api", "models"] and len(words) >= 4:
                 return self.listing("/".join(words[2:4]), words[4:])
             name = "/".join(words[:2])
@@ -93,12 +167,7 @@ def running(repositories: dict[str, dict[str, bytes]]) -> Iterator[FakeHub]:
                     {"type": "file", "path": one["rfilename"], "size": one["size"], "oid": one["blobId"]}
                     for one in value["siblings"]
                 ]
-            data = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.document(value)
 
         def file(self, data: bytes, *, body: bool) -> None:
             start = 0

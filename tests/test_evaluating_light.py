@@ -25,7 +25,7 @@ from voxgraft.families.encoding import Clip
 from voxgraft.history import History
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.train import _loop
+from voxgraft.train import _loop, train
 from voxgraft.training.loop import Loop
 from voxgraft.training.processes import Processes
 from voxgraft.training.replay import Voice
@@ -182,3 +182,18 @@ def test_a_voice_that_the_sound_cannot_have_is_the_reason_that_nothing_is_heard_
     course = open_course(run.folder, run.settings(train_listen_every=2), kind, run.files)
     light = light_evaluation(course, _loop(course, Processes()), parrot(tmp_path, "x"))
     assert light._heard(2) == {"why": "this voice has no recording"}
+
+
+def test_the_share_of_a_merged_training_is_chosen_by_ear_where_something_listens(tmp_path: Path) -> None:
+    chosen = {}
+    for name, listening in {"by loss": {}, "by ear": {"train_listen_every": 4}}.items():
+        run = make_run("tiny", tmp_path / name.replace(" ", "-"))
+        settings = run.settings(train_mode="merged", train_adapter_rate=2e-3, **listening)
+        wanted = {"listener": parrot(run.folder.path, "ሰላም"), "interpolate": (0.25, 1.0)}
+        result = train(settings.model_copy(update={"train": settings.train.model_copy(update=wanted)}))
+        assert result.merged is not None
+        chosen[name] = result.merged
+    assert chosen["by loss"].point.share == 1.0
+    assert chosen["by ear"].point.share == 0.25, "of points that are understood equally well the nearest to the base"
+    assert [point.error is None for point in chosen["by ear"].points] == [False, False]
+    assert [point.error for point in chosen["by loss"].points] == [None, None]

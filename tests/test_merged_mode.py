@@ -220,6 +220,15 @@ def test_the_lowest_loss_of_the_new_language_within_the_bound_is_chosen(
     assert chosen_point(measured).share == expected
 
 
+def test_where_every_point_was_listened_to_what_was_heard_decides_and_never_past_the_bound() -> None:
+    def point(share: float, loss: float, error: float | None, *, is_past: bool = False) -> Point:
+        return Point(share, {"am": loss}, {"en": 0.2} if is_past else {}, error)
+
+    heard = [point(0.5, 3.0, 0.1), point(0.75, 2.5, 0.2), point(1.0, 2.0, 0.05, is_past=True)]
+    assert chosen_point(heard).share == 0.5
+    assert chosen_point([point(0.5, 3.0, 0.1), point(0.75, 2.5, None)]).share == 0.75
+
+
 # ---- what a run leaves -------------------------------------------------------------------------------------
 
 

@@ -294,3 +294,37 @@ def test_a_graft_is_pulled_from_a_hub_whole(grafts: dict[str, Path], tmp_path: P
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(
         path.name for path in grafts["am"].iterdir()
     )
+
+
+def test_a_graft_is_pushed_to_a_hub_with_a_word_of_who_one_is_and_comes_back_byte_for_byte(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    with running({}) as hub:
+        environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+        words = ["push", str(grafts["am"]), "somebody/amharic"]
+        stranger = cli(words, tmp_path, **environment)
+        assert stranger.returncode == 2
+        assert "hub-refused" in stranger.stderr
+        assert "hf auth login" in stranger.stderr
+        assert hub.repositories == {}
+        done = cli(words, tmp_path, **environment, HF_TOKEN=hub.token)
+        assert done.returncode == 0, done.stderr
+        assert f"{hub.address}/somebody/amharic/commit/" in done.stdout
+        assert hub.private == {"somebody/amharic": True}
+        pulled = cli(["pull", "somebody/amharic", "back"], tmp_path, **environment)
+        assert pulled.returncode == 0, pulled.stderr
+    sent, back = (
+        {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (grafts["am"], tmp_path / "back")
+    )
+    assert sent == back
+
+
+def test_a_hub_that_names_files_outside_of_the_folder_is_refused(grafts: dict[str, Path], tmp_path: Path) -> None:
+    with running({"somebody/amharic": {"../../outside.txt": b"x", "README.md": b"x"}}) as hub:
+        environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+        done = cli(["pull", "somebody/amharic", "inner/here"], tmp_path, **environment)
+    assert done.returncode == 2
+    assert "hub-refused" in done.stderr
+    assert not list(tmp_path.rglob("outside.txt"))
+    assert not (tmp_path / "inner" / "here").exists()

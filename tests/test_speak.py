@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import wave
@@ -18,6 +19,7 @@ from tests.whole_runs import error_of
 from voxgraft.audio.wav import read_wav
 from voxgraft.evaluating.hearing import errors_of
 from voxgraft.evaluating.sentences import Sentence, built_in_set
+from voxgraft.families import family
 from voxgraft.listening import open_listener
 from voxgraft.speaking.opening import Speakers, open_speakers
 from voxgraft.speaking.saying import Said, say
@@ -220,3 +222,37 @@ def test_what_cannot_be_said_is_refused_with_a_cure_before_anything_is_written(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert error_of(lambda: spoken("--file=-", "--language=en", out)).code == "speak-nothing"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tsv"]
+
+
+def test_a_language_that_nobody_speaks_is_refused_before_any_weights_are_read(tmp_path: Path) -> None:
+    shipped = family("tiny").shipped()
+    assert shipped is not None
+    shutil.copytree(shipped, tmp_path / "base")
+    weights = tmp_path / "base" / family("tiny").files(shipped).checkpoint.name
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    words = (f"--base={tmp_path / 'base'}", f"--output={tmp_path / 'x.wav'}")
+    assert error_of(lambda: spoken(TEXT, "--language=am", *words)).code == "speak-language"
+    (tmp_path / "two.tsv").write_text("text\tlanguage\nhello\ten\nhallo\tde\n", encoding="utf-8")
+    assert error_of(lambda: spoken("--file", tmp_path / "two.tsv", *words)).code == "speak-language"
+    assert error_of(lambda: spoken(TEXT, "--language=en", *words)).code == "checkpoint-truncated"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("amharic", "am is the code for Amharic"), ("Frensh", "fr is the code for French")]
+)
+def test_whoever_types_the_name_of_a_language_is_told_its_code(typed: str, meant: str, tmp_path: Path) -> None:
+    error = error_of(lambda: settings_of(TEXT, f"--language={typed}"))
+    assert meant in error.finding.cure
+    assert "did you mean --language" in error.finding.cure
+    assert "[a-z]" not in str(error)
+    (tmp_path / "a.tsv").write_text(f"text\tlanguage\nhello\t{typed}\n", encoding="utf-8")
+    assert meant in error_of(lambda: spoken("--file", tmp_path / "a.tsv", "--codes=x.json")).finding.cure
+
+
+def test_a_word_that_names_no_language_is_not_guessed_at() -> None:
+    assert "did you mean" not in error_of(lambda: settings_of(TEXT, "--language=klingonese")).finding.cure
+
+
+def test_an_empty_table_is_refused_as_one(tmp_path: Path) -> None:
+    (tmp_path / "none.tsv").write_text("\n", encoding="utf-8")
+    assert error_of(lambda: spoken("--file", tmp_path / "none.tsv", "--codes=x.json")).code == "speak-table"

@@ -7,14 +7,18 @@ import shutil
 import wave
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
 from voxgraft.audio.wav import wav_bytes
 from voxgraft.families import family
+from voxgraft.families.indextts2.emotions import COUNTS
+from voxgraft.families.indextts2.model import IndexCondition
 from voxgraft.speaking.opening import Speakers, open_speakers
 from voxgraft.speaking.saying import say
 from voxgraft.speaking.texts import Utterance
@@ -217,3 +221,31 @@ def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: W
     assert error_of(lambda: codes(f"--emotion={tmp_path / 'other.npy'}")).code == "condition-form"
     assert error_of(lambda: codes("--emotion-weight=0.5")).code == "manner-unknown"
     assert error_of(lambda: codes("--exaggeration=1")).code == "manner-unknown"
+    assert error_of(lambda: codes("--emotion=0,1,0")).code == "manner-unknown"
+
+
+def test_eight_shares_of_the_bases_own_emotions_are_heard_and_what_they_leave_is_the_voices(tmp_path: Path) -> None:
+    run = make_run("indextts2", tmp_path)
+    speakers = open_speakers(settings_of("x", f"--run={run.path}", "--device=cpu"))
+    width = speakers.all[0].model.body.num_heads * speakers.all[0].model.body.head_width
+    own = np.random.default_rng(1).standard_normal(width).astype(np.float32)
+    condition = IndexCondition(np.zeros((32, width), np.float32), own)
+
+    def emotion(shares: str, *flags: str) -> np.ndarray[Any, Any]:
+        settings = settings_of("x", f"--run={run.path}", f"--emotion={shares}", *flags)
+        manner = Voices(speakers, settings)._asked_manner()
+        return np.asarray(speakers.place.family.in_manner(condition, manner).emotion)
+
+    missing = error_of(lambda: emotion("0,1,0,0,0,0,0,0"))
+    assert missing.code == "base-file-missing"
+    vectors = torch.randn(sum(COUNTS), width, generator=torch.Generator().manual_seed(2))
+    torch.save(vectors, run.base / "feat2.pt")
+    angry, calm = vectors[3:20].mean(0).numpy(), vectors[-24:].mean(0).numpy()
+    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,0"), angry, atol=1e-6)
+    np.testing.assert_allclose(emotion("0,.25,0,0,0,0,0,.25"), own / 2 + angry / 4 + calm / 4, atol=1e-6)
+    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,1"), angry / 2 + calm / 2, atol=1e-6)
+    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,0", "--emotion-weight=0.5"), own / 2 + angry / 2, atol=1e-6)
+    for wrong in ("0,1,0", "0,0,0,0,0,0,0,0", "2,0,0,0,0,0,0,0"):
+        assert error_of(lambda wrong=wrong: emotion(wrong)).code == "manner-unknown"
+    torch.save(vectors[:-1], run.base / "feat2.pt")
+    assert error_of(lambda: emotion("0,1,0,0,0,0,0,0")).code == "tensors-mismatch"

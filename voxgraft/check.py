@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import ConfigError, Finding
@@ -23,6 +25,7 @@ class CheckResult:
     outcome: Outcome
     sizes: Table | None
     not_given: tuple[str, ...]
+    run: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -52,7 +55,20 @@ class CheckResult:
             lines.append(f"not checked: {'; '.join(skipped)}")
         if self.not_given:
             lines.append(f"not given: {', '.join(self.not_given)}")
-        return [*lines, self._verdict()]
+        return [*lines, self._verdict(), *self._next()]
+
+    def _next(self) -> list[Line]:
+        """What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without."""
+        if self.run is None:
+            return []
+        run, codes = shlex.quote(str(self.run)), {item.code for item in self.outcome.findings}
+        if self.outcome.errors:
+            return ["next: cure the errors; training does not start while there is one"]
+        if "graft-missing" in codes:
+            return [f"next: voxgraft graft {run}"]
+        if codes & {"set-missing", "set-incomplete"}:
+            return [f"next: voxgraft prepare {run}; training cannot start before there are clips"]
+        return [f"next: voxgraft train {run}"]
 
     def _verdict(self) -> Line:
         counts = {level: sum(item.level == level for item in self.outcome.findings) for level in _STYLES}
@@ -71,7 +87,8 @@ def check(settings: CheckSettings) -> CheckResult:
         outcome = look_at(subject)
         sizes = size_table(subject)
     names = (name.replace("_", "-") for name, there in given.items() if not there)
-    return CheckResult(outcome, sizes, tuple("--" + name if name != "run" else "RUN" for name in names))
+    listed = tuple("--" + name if name != "run" else "RUN" for name in names)
+    return CheckResult(outcome, sizes, listed, settings.run)
 
 
 def _finding_lines(item: Finding) -> list[Line]:

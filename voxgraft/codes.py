@@ -1976,11 +1976,6 @@ CATALOGUE: dict[str, Code] = {
         "The same verb is at work in this project; two at once would do the same work twice.",
         "wait until it ends, or press Stop.",
     ),
-    "ui-job-failed": Code(
-        "web interface",
-        "A quick look at files took too long, or ended without an answer.",
-        "run the command that is named on a command line, and see what it says.",
-    ),
     "ui-executed": Code(
         "web interface",
         "The setting names a program that would be started; visitors of a web page may not choose one.",

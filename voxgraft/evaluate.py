@@ -23,7 +23,7 @@ from voxgraft.evaluating.sentences import SentenceSet, sets_of
 from voxgraft.evaluating.sound import Sound, open_sound, open_voice_ear
 from voxgraft.evaluating.subjects import Subject, require_output, subject_of
 from voxgraft.evaluating.systems import System, base_system
-from voxgraft.evaluating.verdicts import Point, checklist, kept_word, written
+from voxgraft.evaluating.verdicts import Point, checklist, is_goal, kept_word, written
 from voxgraft.evaluating.voices import voices_of
 from voxgraft.files import is_file, replacing_folder, sha256_of, write_json, write_text
 from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
@@ -35,6 +35,7 @@ __all__ = ["REPORT_NAME", "EvaluateResult", "evaluate"]
 
 REPORT_NAME = "report.html"
 SIGNS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
+NOT_YET = ("○", "yellow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class EvaluateResult:
         columns = ("language", "who", *(measure.title for measure in shown))
         lines: list[Line] = [Table(columns, rows), *_listened(self.document)]
         lines.append(_kept_line(found))
-        lines += [styled((SIGNS[point.answer]), f" {point.question} {point.found}") for point in self.points]
+        signs = {point.name: NOT_YET if is_goal(point) else SIGNS[point.answer] for point in self.points}
+        lines += [styled(signs[point.name], f" {point.question} {point.found}") for point in self.points]
         return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / REPORT_NAME}"]
 
 

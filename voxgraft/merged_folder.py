@@ -31,7 +31,7 @@ from voxgraft.files import (
 from voxgraft.graft_folder import README_NAME, versions
 from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter
 from voxgraft.nn.frozen import load_new_state
-from voxgraft.training.interpolation import Between, Point, chosen_point, measured_points, moved
+from voxgraft.training.interpolation import Between, Hear, Point, chosen_point, measured_points, moved
 from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.saving import TrainState, load_step
@@ -57,12 +57,15 @@ class Merged:
     """Held-out speech losses of the base, before training."""
 
 
-def write_merged(course: Course, loop: Loop, outcome: Outcome) -> Merged:
-    """Measure points between base and the best step, and write the chosen one. All processes come here; one writes."""
+def write_merged(course: Course, loop: Loop, outcome: Outcome, hear: Hear | None = None) -> Merged:
+    """Measure points between base and the best step, and write the chosen one. All processes come here; one writes.
+
+    What is heard decides where something listens.
+    """
     step = outcome.standing.best_step or outcome.step
     state = load_step(course.run, step).state
     loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
-    points = _points(course, loop, outcome)
+    points = _points(course, loop, outcome.standing.first, hear)
     chosen = chosen_point(points)
     _journal(loop, outcome.step, points, chosen)
     folder = course.run.path / (SEEDS_NAME if course.options.mode == "as-in-the-seeds" else MERGED_NAME)
@@ -85,13 +88,16 @@ def read_merged(folder: Path) -> dict[str, Any]:
     return card
 
 
-def _points(course: Course, loop: Loop, outcome: Outcome) -> list[Point]:
+def _points(course: Course, loop: Loop, first: Mapping[str, float], hear: Hear | None) -> list[Point]:
     """What was trained as in the seeds is shown as it is; merged training is also tried in part."""
     if course.options.mode == "as-in-the-seeds":
         return [Point(1.0, {name: validation.run().speech_loss for name, validation in loop.validations.items()}, {})]
     between = Between(loop.stepper.trained, _base_body(course, loop))
-    first = outcome.standing.first
-    return measured_points(between, loop.validations, course.interpolate, course.bound, first)
+
+    def passed(losses: Mapping[str, float]) -> dict[str, float]:
+        return course.bound.passed(first, losses) if course.bound else {}
+
+    return measured_points(between, loop.validations, course.interpolate, passed, hear)
 
 
 def _base_body(course: Course, loop: Loop) -> dict[str, Tensor]:

@@ -26,6 +26,10 @@ __all__ = ["opening_lines"]
 
 HASH_LETTERS = 12
 OF_BASE = ("base rows", "body")
+READING = (
+    "text and speech are losses in nats, lower is better; held out: on recordings that are never learnt from; "
+    "text use: above 0 the text is read; step 0 and chance: where it began, and what knowing nothing gives"
+)
 MODES = {
     "gated": "gated (the base never changes)",
     "merged": "merged (adapter, to be folded into the base)",
@@ -53,7 +57,7 @@ def opening_lines(course: Course, loop: Loop, start: int, changed: Sequence[Chan
         "this time": _joined(only_now(course.run, course.settings), ": "),
         "changed": "; ".join(str(part) for change in changed for part in _parts(change)),
     }
-    return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
+    return [f"{name + ':':<11}{text}" for name, text in {**lines, "reading": READING}.items() if text]
 
 
 def _what(course: Course, report: TrainableReport) -> dict[str, str]:

@@ -300,7 +300,7 @@ class SpeakSettings(Settings):
     guidance: float | None = None
     """Chatterbox: how far to go from the reading without text to the one with it; 0 is none."""
     emotion: Path | None = None
-    """IndexTTS-2: a WAV file whose emotion is taken on, or .npy with an emotion vector, as prepared clips have it."""
+    """IndexTTS-2: a WAV file whose emotion is taken on, .npy with its vector, or eight shares: 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
     """IndexTTS-2: from the voice's own emotion (0) to that of --emotion (1)."""
     temperature: float | None = None

@@ -14,7 +14,7 @@ from voxgraft import __version__, progress
 from voxgraft.corpus.stream import items_of
 from voxgraft.course import HALF, Course, chosen_device, open_course
 from voxgraft.errors import CheckpointError, ConfigError, refuse
-from voxgraft.evaluating.light import light_evaluation
+from voxgraft.evaluating.light import LightEvaluation, light_evaluation
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import open_model
@@ -205,7 +205,8 @@ def _left(course: Course, loop: Loop, outcome: Outcome, start: int) -> TrainResu
     """What training leaves in the run. A merged checkpoint is large: who interrupts does not wait for one."""
     mode, label = course.options.mode, LABEL if course.options.mode == "as-in-the-seeds" else ""
     over = outcome.reason != "told" or bool(outcome.why)
-    merged = write_merged(course, loop, outcome) if over and mode in ("merged", "as-in-the-seeds") else None
+    hear = next((judge.error for judge in loop.judges if isinstance(judge, LightEvaluation)), None)
+    merged = write_merged(course, loop, outcome, hear) if over and mode in ("merged", "as-in-the-seeds") else None
     # Rows that were trained with another body than the base's are no graft.
     is_graft = "body" not in loop.stepper.trained.parameters
     if is_graft and loop.first and not is_written(course, outcome):

@@ -107,13 +107,24 @@ def read_torch_part(source: ByteSource, key: str) -> TorchCheckpoint:
     return TorchCheckpoint(source, archive, tensors, key)
 
 
+def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
+    """The values of a file that holds one tensor by itself, or one under whatever name."""
+    archive = _archive(source, alone="tensor")
+    found = {str(name): node for name, node in archive.tree.entries.items() if is_tensor(node)}
+    if len(found) != 1:
+        raise _unusable(source, f"it holds {len(found):,} tensors", "one tensor")
+    tensors = {name: _tensor(name, node, source) for name, node in found.items()}
+    return TorchCheckpoint(source, archive, tensors, None).read(next(iter(tensors)))
+
+
 def read_data_pickle(source: ByteSource) -> bytes:
     """The bytes of the pickle in the archive."""
     records = zip_records(source)
     return _pickle_bytes(source, records[_folder(source, records) + "data.pkl"])
 
 
-def _archive(source: ByteSource) -> TorchArchive:
+def _archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
+    """What is in the file; a tensor that stands there `alone` gets that name."""
     records = zip_records(source)
     folder = _folder(source, records)
     pickle = records[folder + "data.pkl"]
@@ -126,6 +137,8 @@ def _archive(source: ByteSource) -> TorchArchive:
     if order is not None and source.read(order.start, min(order.size, 16)) != b"little":
         raise _unusable(source, "its numbers are not little-endian")
     tree = read_pickle(data, source.path)
+    if alone is not None and is_tensor(tree):
+        tree = Dictionary(entries={alone: tree})
     if not isinstance(tree, Dictionary):
         raise _unusable(source, f"it holds {description_of(tree, Looks())} and no dictionary of tensors")
     return TorchArchive(records, folder, tree, has_checksums)
@@ -214,5 +227,5 @@ def _extras(tree: Dictionary, wrapper: str | None) -> Iterator[Extra]:
         yield Extra(str(key)[:80], description_of(node, looks), scalar, node if scalar else None)
 
 
-def _unusable(source: ByteSource, found: str) -> CheckpointError:
-    return CheckpointError("torch-contents", found, expected="a dictionary of tensors by name", where=source.path)
+def _unusable(source: ByteSource, found: str, expected: str = "a dictionary of tensors by name") -> CheckpointError:
+    return CheckpointError("torch-contents", found, expected=expected, where=source.path)

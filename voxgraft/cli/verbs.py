@@ -138,14 +138,14 @@ VERBS = (
         "evaluate",
         settings.EvaluateSettings,
         "voxgraft.evaluate:evaluate",
-        "Speak fixed sentences before and after, listen to them, and write scores and a report with players.",
+        "Judge what was trained: base and graft say the same sentences, a listener writes them down; report, scores.",
         positional=("subject",),
     ),
     Verb(
         "compare",
         settings.CompareSettings,
         "voxgraft.compare:compare",
-        "Draw evaluated runs in one picture: error in the new language across, what old ones lost up.",
+        "Compare evaluated runs: a picture and a table of what each gains in the new language and loses in old ones.",
         positional=("runs",),
     ),
     Verb(

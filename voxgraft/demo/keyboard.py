@@ -89,9 +89,11 @@ class Keyboard:
         with self._typed("graft"):
             result = graft(settings_of(GraftSettings, self.run))
         counts, proof = result.counts, result.proof.counts
+        # Of sentences that the base cannot spell in full nothing is promised; that no id of theirs moved is found, too.
         kept = (
-            f"old text reads the same in {proof.total - proof.changed:,} of {proof.total:,} sentences of base languages"
+            f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base spells"
         )
+        kept += f" in full; {proof.base_unknown:,} more hold signs that it cannot spell, and are not counted"
         self.say([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
         return result
 

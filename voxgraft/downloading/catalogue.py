@@ -1,6 +1,7 @@
 """The published bases: every file that voxgraft and the stock programs read, where it comes from and where it goes.
 
-Sizes are of the published files as far as they are known, and only for planning: what a hub says counts.
+Names and sizes are those of the published files (docs/downloading.md says how they were compared), for planning only:
+what a hub says counts.
 """
 
 from __future__ import annotations
@@ -8,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = ["BASES", "PublishedBase", "PublishedFile"]
-
-MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +49,12 @@ BASES = {
         "chatterbox",
         "MIT, (c) Resemble AI",
         (
-            _same(_CHATTERBOX, "t3_mtl23ls_v2.safetensors", "T3, the language model", 2144 * MB),
-            _same(_CHATTERBOX, "grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 70_000),
-            _same(_CHATTERBOX, "ve.pt", "voice encoder: preparing and speaking", 6 * MB),
-            _same(_CHATTERBOX, "s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1057 * MB),
-            _same(_CHATTERBOX, "conds.pt", "built-in voice", 107_000),
-            _same(_CHATTERBOX, "Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 2 * MB),
+            _same(_CHATTERBOX, "t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752),
+            _same(_CHATTERBOX, "grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989),
+            _same(_CHATTERBOX, "ve.pt", "voice encoder: preparing and speaking", 5_698_626),
+            _same(_CHATTERBOX, "s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844),
+            _same(_CHATTERBOX, "conds.pt", "built-in voice", 107_374),
+            _same(_CHATTERBOX, "Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163),
         ),
     ),
     "chatterbox-english": PublishedBase(
@@ -63,11 +62,11 @@ BASES = {
         "chatterbox",
         "MIT, (c) Resemble AI",
         (
-            _same(_CHATTERBOX, "t3_cfg.safetensors", "T3, the language model", 2130 * MB),
-            _same(_CHATTERBOX, "tokenizer.json", "text tokenizer", 25_000),
-            _same(_CHATTERBOX, "ve.safetensors", "voice encoder: preparing and speaking", 6 * MB),
-            _same(_CHATTERBOX, "s3gen.safetensors", "S3Gen: codes for preparing, sound for speaking", 1057 * MB),
-            _same(_CHATTERBOX, "conds.pt", "built-in voice", 107_000),
+            _same(_CHATTERBOX, "t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
+            _same(_CHATTERBOX, "tokenizer.json", "text tokenizer", 25_470),
+            _same(_CHATTERBOX, "ve.safetensors", "voice encoder: preparing and speaking", 5_695_784),
+            _same(_CHATTERBOX, "s3gen.safetensors", "S3Gen: codes for preparing, sound for speaking", 1_056_484_620),
+            _same(_CHATTERBOX, "conds.pt", "built-in voice", 107_374),
         ),
     ),
     "indextts2": PublishedBase(
@@ -76,61 +75,61 @@ BASES = {
         "bilibili Model Use License Agreement; parts of others have licences of their own, on their pages",
         (
             _same(_INDEX, "config.yaml", "sizes and file names", 3_000),
-            _same(_INDEX, "gpt.pth", "the GPT, the language model", 3485 * MB),
-            _same(_INDEX, "bpe.model", "text tokenizer", 476_000),
-            _same(_INDEX, "wav2vec2bert_stats.pt", "mean and variance of the speech features: preparing", 9_400),
+            _same(_INDEX, "gpt.pth", "the GPT, the language model", 3_484_663_079),
+            _same(_INDEX, "bpe.model", "text tokenizer", 475_997),
+            _same(_INDEX, "wav2vec2bert_stats.pt", "mean and variance of the speech features: preparing", 9_343),
             PublishedFile(
                 "facebook/w2v-bert-2.0",
                 "model.safetensors",
                 "w2v-bert-2.0/model.safetensors",
                 "w2v-bert: from a recording to features, for preparing",
-                2322 * MB,
+                2_322_063_736,
             ),
-            PublishedFile("facebook/w2v-bert-2.0", "config.json", "w2v-bert-2.0/config.json", "its sizes", 2_000),
+            PublishedFile("facebook/w2v-bert-2.0", "config.json", "w2v-bert-2.0/config.json", "its sizes", 1_874),
             PublishedFile(
                 "facebook/w2v-bert-2.0",
                 "preprocessor_config.json",
                 "w2v-bert-2.0/preprocessor_config.json",
                 "its front end",
-                300,
+                275,
             ),
             PublishedFile(
                 "amphion/MaskGCT",
                 "semantic_codec/model.safetensors",
                 "semantic_codec/model.safetensors",
                 "semantic codec: from features to codes, for preparing",
-                177 * MB,
+                177_183_712,
             ),
-            _same(_INDEX, "s2mel.pth", "from codes to a spectrogram: speaking", 1205 * MB),
-            _same(_INDEX, "feat1.pt", "voices behind the emotion vectors: speaking", MB),
-            _same(_INDEX, "feat2.pt", "emotion vectors: speaking", MB),
+            _same(_INDEX, "s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223),
+            _same(_INDEX, "feat1.pt", "voices behind the emotion vectors: speaking", 57_170),
+            _same(_INDEX, "feat2.pt", "emotion vectors: speaking", 374_866),
             PublishedFile(
                 "funasr/campplus",
                 "campplus_cn_common.bin",
                 "campplus_cn_common.bin",
                 "the speaker's style: speaking",
-                28 * MB,
+                28_036_335,
             ),
             PublishedFile(
                 "nvidia/bigvgan_v2_22khz_80band_256x",
                 "bigvgan_generator.pt",
                 "bigvgan_v2_22khz_80band_256x/bigvgan_generator.pt",
                 "vocoder: from the spectrogram to the waveform, for speaking",
-                450 * MB,
+                449_228_171,
             ),
             PublishedFile(
                 "nvidia/bigvgan_v2_22khz_80band_256x",
                 "config.json",
                 "bigvgan_v2_22khz_80band_256x/config.json",
                 "its sizes",
-                1_500,
+                1_405,
             ),
             PublishedFile(
                 _INDEX,
                 "qwen0.6bemo4-merge/",
                 "qwen0.6bemo4-merge/",
                 "emotion from a text: speaking",
-                1200 * MB,
+                1_204_000_000,
                 needed=False,
                 is_folder=True,
             ),

@@ -201,5 +201,6 @@ def _others(sentences: Sequence[Sentence], seed: int) -> list[Sentence]:
 def _pace_in_words(pace: Pace | None, is_new: bool) -> str:
     if pace is None:
         return "there is nothing to know the usual length from"
-    against = pace.of if is_new else "what the base says of the same sentence"
-    return f"lengths are held against {against}; the usual pace is that of {pace.of}"
+    if is_new:
+        return f"lengths are held against {pace.of}"
+    return f"lengths are held against what the base says of the same sentence; cut-off speech is known by {pace.of}"

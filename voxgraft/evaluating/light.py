@@ -62,7 +62,7 @@ class LightEvaluation:
 
     def __call__(self, step: int, found: dict[str, Validity]) -> dict[str, Any]:
         """What the validation's line says of it; called by every process at every validation."""
-        told = self._agreed(self._heard(step), found) if self.loop.is_due(step, self.loop.every.listen) else {}
+        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen) else {}
         rounds = [one for one in self._known() if one.step < step]
         if now := _round(step, told):
             rounds.append(now)
@@ -72,16 +72,23 @@ class LightEvaluation:
         best = {"best_step": self.loop.standing.best_step}
         return {"heard": told, **best} if told else best
 
-    def _agreed(self, heard: dict[str, Any], found: dict[str, Validity]) -> dict[str, Any]:
+    def error(self, label: str) -> float | None:
+        """What decides, with the weights as they are now: the same for every process, None where nothing is heard."""
+        return _error(self._agreed(self._heard(label), within=True))
+
+    def _told(self, step: int, found: dict[str, Validity]) -> dict[str, Any]:
+        return self._agreed(self._heard(f"step {step:,}"), within=self._is_within(found))
+
+    def _agreed(self, heard: dict[str, Any], *, within: bool) -> dict[str, Any]:
         """What the first process heard, for all of them: they must take the same step for the best."""
         group, device = self.loop.stepper.group, self.loop.stepper.trained.model.device
-        own = [heard.get(name, math.nan) for name in MEASURED] + [float(self._is_within(found))]
+        own = [heard.get(name, math.nan) for name in MEASURED] + [float(within)]
         said = torch.tensor(own if group.is_first else [0.0] * len(own), dtype=torch.float64, device=device)
-        *values, within = group.summed(said).tolist()
+        *values, are_within = group.summed(said).tolist()
         measured = {name: value for name, value in zip(MEASURED, values, strict=True) if not math.isnan(value)}
-        return {**heard, **measured, "within": bool(within)}
+        return {**heard, **measured, "within": bool(are_within)}
 
-    def _heard(self, step: int) -> dict[str, Any]:
+    def _heard(self, label: str) -> dict[str, Any]:
         """What the first process hears; the others are told."""
         if not self.loop.first:
             return {}
@@ -89,8 +96,8 @@ class LightEvaluation:
         nothing = "" if self.sentences else "no held-out text is there to be said"
         if why := self.sound.why or self.ear.deaf_to(language) or nothing:
             return {"why": why}
-        said = say(self.system, self.sentences, self.voices, self.seed, f"step {step:,}")
-        heard = self.ear.hear(self.sound.waves(said, f"step {step:,}"), self.sound.rate, language, f"step {step:,}")
+        said = say(self.system, self.sentences, self.voices, self.seed, label)
+        heard = self.ear.hear(self.sound.waves(said, label), self.sound.rate, language, label)
         scores = errors_of(self.sentences, heard, self.seed) | stops_of(said, None, None, self.seed)
         measured = {name: scores[name].value for name in MEASURED}
         return {"sentences": len(said), **{name: value for name, value in measured.items() if value is not None}}
@@ -151,6 +158,10 @@ def _sentences(language: str, held_out: Sequence[str]) -> list[Sentence]:
 
 
 def _round(step: int, told: dict[str, Any]) -> Heard | None:
-    errors = (number(told.get(name)) for name in DECIDING)
-    error = next((one for one in errors if one is not None), None)
+    error = _error(told)
     return None if error is None else Heard(step, error, bool(told.get("within", True)))
+
+
+def _error(told: dict[str, Any]) -> float | None:
+    errors = (number(told.get(name)) for name in DECIDING)
+    return next((one for one in errors if one is not None), None)

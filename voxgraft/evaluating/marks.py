@@ -67,7 +67,7 @@ def recordings_mark(recordings: Sequence[Recording], ear: Ear, seed: int) -> Row
         some = [one for one in recordings if one.rate == rate]
         heard += zip(some, ear.hear([one.wave for one in some], rate, language, "recordings"), strict=True)
     errors = errors_of([one.sentence for one, _ in heard], [found for _, found in heard], seed)
-    return Row(language, RECORDINGS, "mark: your recordings", errors)
+    return Row(language, RECORDINGS, "mark: recordings that were given", errors)
 
 
 def codec_mark(

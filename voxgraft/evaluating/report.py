@@ -59,7 +59,7 @@ def report_html(
         "about": about(document, found),
     }
     shown = [(name, title) for name, title in SECTIONS if parts[name]]
-    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in shown)
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in (*shown, ("words", "Words")))
     body = "".join(_section(name, title, parts[name]) for name, title in shown)
     return "\n".join(
         [

@@ -14,7 +14,7 @@ from voxgraft.evaluating.judging import AFTER, BEFORE, SHUFFLED, Evaluation, Utt
 from voxgraft.evaluating.marks import CODEC, RECORDINGS
 from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.scoring import MEASURES, Row, shown_measures
-from voxgraft.evaluating.verdicts import Point, kept_word, main_error, title_of, written
+from voxgraft.evaluating.verdicts import Point, is_goal, kept_word, main_error, title_of, written
 from voxgraft.text.characters import exemplar
 
 __all__ = [
@@ -30,11 +30,12 @@ __all__ = [
 ]
 
 SIGNS = {"yes": ("✓", "good", "yes"), "no": ("✗", "bad", "no"), "unknown": ("–", "soft", "not measured")}
+NOT_YET = ("○", "soft", "not yet")
 NAMES = {
     BEFORE: "base, before",
     AFTER: "after",
     SHUFFLED: "control: other sentences' text",
-    RECORDINGS: "your recordings",
+    RECORDINGS: "recordings that were given",
     CODEC: "held-out clips through the codec",
 }
 
@@ -55,12 +56,12 @@ def points_list(points: Sequence[Point]) -> str:
     """The checklist."""
     items = []
     for point in points:
-        sign, style, word = SIGNS[point.answer]
+        sign, style, word = NOT_YET if is_goal(point) else SIGNS[point.answer]
         items.append(
             f'<li><span class="sign {style}" aria-label="{word}">{sign}</span><div>{escape(point.question)}'
             f'<div class="said">{_tight(escape(point.found))}</div></div></li>'
         )
-    lead = '<p class="lead">Each point is ticked or crossed by a measurement alone; a dash was not measured.</p>'
+    lead = '<p class="lead">Each point is answered by a measurement alone: ✓ yes, ✗ no, ○ not yet, – not measured.</p>'
     return f'{lead}<div class="card"><ul class="checks">{"".join(items)}</ul></div>'
 
 
@@ -183,7 +184,8 @@ def about(document: Mapping[str, Any], found: Evaluation) -> str:
     )
     return (
         f'<div class="card"><dl>{facts}</dl></div>'
-        f"{_folded('What the words mean', meanings)}{_folded('What was not measured, and why', missing)}"
+        f'<div id="words">{_folded("What the words mean", meanings)}</div>'
+        f"{_folded('What was not measured, and why', missing)}"
     )
 
 

@@ -44,7 +44,12 @@ MEASURES = (
     Measure("unsaid", "not said", "percent", "Sentences that could not be said at all; they count as heard empty."),
     Measure("runaway", "runaway", "percent", "Sentences that did not come to an end before their limit."),
     Measure("cut", "cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
-    Measure("duration", "length", "ratio", "Length of the speech against its reference; 1 is the same."),
+    Measure(
+        "duration",
+        "length",
+        "ratio",
+        "Length of the speech: in the new language against the usual pace, in old ones against the base; 1 is equal.",
+    ),
     Measure("likeness", "voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
     Measure("speech_loss", "speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
     Measure("text_use", "text use", "nats", "How much worse the speech loss is with another sentence's text."),

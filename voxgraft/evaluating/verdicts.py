@@ -17,7 +17,7 @@ from voxgraft.evaluating.scoring import MEASURES, Row
 from voxgraft.evaluating.systems import System
 from voxgraft.training.state_word import Thresholds
 
-__all__ = ["Changes", "Point", "changes_of", "checklist", "kept_word", "main_error", "title_of", "written"]
+__all__ = ["Changes", "Point", "changes_of", "checklist", "is_goal", "kept_word", "main_error", "title_of", "written"]
 
 Answer = Literal["yes", "no", "unknown"]
 NEAR_MARK = 0.03
@@ -108,6 +108,11 @@ def changes_of(found: Evaluation, name: str) -> Changes:
     return Changes.of({kept.language: kept.equal for kept in found.kept}, score)
 
 
+def is_goal(point: Point) -> bool:
+    """Whether a no is only a goal that is not reached yet: nothing is broken."""
+    return point.name == "near-mark" and point.answer == "no"
+
+
 def checklist(found: Evaluation, after: System) -> list[Point]:
     """Every point, in the order in which a reader asks."""
     points = [_base_values(found, after), _old_languages(found, after)]
@@ -116,7 +121,7 @@ def checklist(found: Evaluation, after: System) -> list[Point]:
     now = found.row(found.language, AFTER)
     if now is None:
         return points
-    return [*points, _speaks(found, now), _near_mark(found, now), _reads(now), _stops(now), _pace(now)]
+    return [*points, _speaks(found, now), _near_mark(found, now), _reads(now), _stops(now), _pace(found, now)]
 
 
 def _base_values(found: Evaluation, after: System) -> Point:
@@ -178,7 +183,7 @@ _CONTROLS = {BEFORE: "the base without the graft", SHUFFLED: "held against other
 
 
 def _near_mark(found: Evaluation, now: Row) -> Point:
-    question = "Is it as clear as the recordings?"
+    question = "Is it as clear as recordings are to the same listener?"
     for name in ERRORS[:2]:
         own = now.score(name)
         marks = [found.row(now.language, who) for who in (RECORDINGS, CODEC)]
@@ -190,7 +195,8 @@ def _near_mark(found: Evaluation, now: Row) -> Point:
         if (goal.value or 0.0) > DEAF:
             return Point("near-mark", question, "unknown", f"{told}: the listener does not understand them itself")
         near = own.value <= (goal.value or 0.0) + NEAR_MARK
-        return Point("near-mark", question, "yes" if near else "no", told)
+        within = f"{100 * NEAR_MARK:.0f} points more count as clear"
+        return Point("near-mark", question, "yes" if near else "no", told if near else f"not yet: {told}; {within}")
     return Point("near-mark", question, "unknown", "no recordings were listened to (--recordings FOLDER)")
 
 
@@ -212,12 +218,14 @@ def _stops(now: Row) -> Point:
     return Point("stops", question, "yes" if failures <= MOST_FAILURES else "no", told)
 
 
-def _pace(now: Row) -> Point:
+def _pace(found: Evaluation, now: Row) -> Point:
     question, ratio = "Does it keep the pace?", now.score("duration")
     if ratio.value is None:
         return Point("pace", question, "unknown", ratio.why)
     fits = PACES[0] <= ratio.value <= PACES[1]
-    return Point("pace", question, "yes" if fits else "no", f"{ratio.value:.2f} of the usual length")
+    told = f"{ratio.value:.2f} times the usual length, of which {PACES[0]} to {PACES[1]} counts as kept"
+    against = found.paces.get(now.language)
+    return Point("pace", question, "yes" if fits else "no", f"{told}; {against}" if against else told)
 
 
 def _points(name: str, rise: float) -> str:

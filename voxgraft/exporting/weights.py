@@ -209,6 +209,8 @@ def _read_again(
             elif _is_same(base, written, name):
                 same += 1
             elif body_may_change:
+                if not np.isfinite(np.asarray(written.read(name), dtype=np.float32)).all():
+                    raise _differs(path, f"{name} holds values that are not finite")
                 changed += 1
             else:
                 raise _differs(path, f"{name} is not the base's")

@@ -6,7 +6,7 @@ A family knows nothing of optimizers, runs or the command line. Only `families/_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -139,6 +139,10 @@ class Family(ABC):
         if asked := manner.asked():
             raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
         return condition
+
+    def mixed_emotion(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:  # noqa: ARG002
+        """What shares of a family's named emotions make, and how much of the whole that is; most have none."""
+        raise ConfigError("manner-unknown", f"{self.name} has no named emotions")
 
     @abstractmethod
     def stock_sampling(self) -> Sampling:

@@ -24,7 +24,6 @@ __all__ = ["ENDS_SENTENCE", "SENTENCE_END", "Part", "Stretch", "parted"]
 SENTENCE_END = re.compile(r"(?:[.!?…።፧፨؟।。！？]|፡፡|::)[\"'”’»)\]]*(?=\s|$)")
 ENDS_SENTENCE = re.compile(SENTENCE_END.pattern + r"\s*$")
 _SENTENCE = re.compile(r".+?(?:(?:[.!?…።፧፨؟।。！？]|፡፡|::)+[\"'”’»)\]]*(?=\s|$)|$)", re.DOTALL)
-_PHRASE = re.compile(r".+?(?:[,;፣፤፥፦،:—]+(?=\s|$)|$)", re.DOTALL)
 SLACK_SHARE, SLACK_SECONDS = 0.12, 0.6
 """How far a pause may be from where the letters put the end of a piece: of the speech of its cue, and at least."""
 PACES_APART = 1.2
@@ -73,15 +72,13 @@ class _Bound:
 
 def parted(cues: Sequence[Cue], sound: Stretch, options: CutOptions) -> list[Part]:
     """The parts of a clip, none longer than allowed; nothing where text and pauses leave a doubt."""
+    # Commas would give more parts, and more wrong ones: breath is taken anywhere in a long sentence.
     text, clock = " ".join(cue.text for cue in cues), _Clock.of(cues, sound, options.language)
-    for pattern in (_SENTENCE, _PHRASE):
-        pieces = [piece.strip() for piece in pattern.findall(text) if piece.strip()]
-        bounds = _packed(_bounds(pieces, clock, sound, options), options.longest)
-        if bounds and _paces_agree(bounds):
-            return [
-                Part(" ".join(pieces[one.pieces : two.pieces]), one.start, two.end) for one, two in pairwise(bounds)
-            ]
-    return []
+    pieces = [piece.strip() for piece in _SENTENCE.findall(text) if piece.strip()]
+    bounds = _packed(_bounds(pieces, clock, sound, options), options.longest)
+    if not bounds or not _paces_agree(bounds):
+        return []
+    return [Part(" ".join(pieces[one.pieces : two.pieces]), one.start, two.end) for one, two in pairwise(bounds)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from voxgraft.errors import ConfigError, FileError
@@ -57,6 +57,7 @@ def send(folder: Path, repository: str, *, private: bool) -> str:
 
 def receive(repository: str, folder: Path, revision: str | None) -> None:
     """Download a repository into a folder."""
+    hub_files(repository, revision)  # names that lead out of it are refused before anything is written
     with _hub("fetch", repository) as hub:
         hub.snapshot_download(name_of(repository), revision=revision, local_dir=folder)
     cache = folder / ".cache"
@@ -70,6 +71,11 @@ def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
     """What a repository holds."""
     with _hub("look at", repository) as hub:
         info = hub.HfApi().model_info(name_of(repository), revision=revision, files_metadata=True)
+    for one in info.siblings or []:
+        name = PurePosixPath(one.rfilename)
+        if name.is_absolute() or ".." in name.parts or "\\" in one.rfilename:
+            found = f"{repository} names a file {one.rfilename!r:.80}, which lies outside of it"
+            raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
     return [
         HubFile(one.rfilename, int(one.size or 0), getattr(one.lfs, "sha256", None), None if one.lfs else one.blob_id)
         for one in info.siblings or []

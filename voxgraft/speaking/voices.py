@@ -5,6 +5,7 @@ Every recording is read and encoded once.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from voxgraft.speaking.opening import Speakers
 from voxgraft.training.replay import Voice, chosen_voices
 
 __all__ = ["Voices"]
+
+_SHARES = re.compile(r"\d*\.?\d+(?:,\d*\.?\d+)+")
+"""Numbers with commas between them: shares of named emotions, where else a file is named."""
 
 
 @dataclass
@@ -70,9 +74,19 @@ class Voices:
     def _asked_manner(self) -> Manner:
         if self._manner is None:
             settings = self.settings
-            emotion = None if settings.emotion is None else self._emotion(settings.emotion)
-            self._manner = Manner(settings.exaggeration, emotion, settings.emotion_weight)
+            emotion, weight = None, settings.emotion_weight
+            if settings.emotion is not None and _SHARES.fullmatch(str(settings.emotion)):
+                emotion, weight = self._mixed(str(settings.emotion), 1.0 if weight is None else weight)
+            elif settings.emotion is not None:
+                emotion = self._emotion(settings.emotion)
+            self._manner = Manner(settings.exaggeration, emotion, weight)
         return self._manner
+
+    def _mixed(self, shares: str, weight: float) -> tuple[Clip, float]:
+        """Of the family's named emotions; what they leave of the whole is the voice's own."""
+        place = self.speakers.place
+        emotion, whole = place.family.mixed_emotion(place.files, [float(share) for share in shares.split(",")])
+        return emotion, whole * weight
 
     def _emotion(self, path: Path) -> Clip:
         """Of a recording, or as a vector of the model's own width, as it is kept of prepared clips."""

@@ -5,7 +5,7 @@ What training added to the body is multiplied by a share; the rows are new and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from voxgraft.nn.adapter import adapted_layers
 from voxgraft.training.parts import Trained
-from voxgraft.training.retention import Bound
 from voxgraft.training.validation import Validation
 
-__all__ = ["Between", "Point", "chosen_point", "measured_points", "moved"]
+__all__ = ["Between", "Hear", "Point", "chosen_point", "measured_points", "moved"]
+
+Hear = Callable[[str], float | None]
+"""The error of the new language as it is heard from the model as it is now; it is given a word for the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,12 @@ class Point:
     losses: dict[str, float]
     passed: dict[str, float]
     """Base languages that are past the bound there, and by how much they have risen."""
+    error: float | None = None
+    """Of the new language as it is heard there, where something listens."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"share": self.share, "speech_losses": self.losses, "past_bound": self.passed}
+        heard = {} if self.error is None else {"heard_error": self.error}
+        return {"share": self.share, "speech_losses": self.losses, "past_bound": self.passed, **heard}
 
 
 class Between:
@@ -85,24 +90,30 @@ def measured_points(
     between: Between,
     validations: Mapping[str, Validation],
     shares: Sequence[float],
-    bound: Bound | None,
-    first: Mapping[str, float],
+    passed: Callable[[Mapping[str, float]], dict[str, float]],
+    hear: Hear | None = None,
 ) -> list[Point]:
-    """Held-out speech losses of every language at each point, in the order of the shares."""
+    """Held-out speech losses of every language at each point, in the order of the shares, and what is heard there.
+
+    `passed` names the base languages whose losses are past their bound.
+    """
     points = []
     for share in sorted(set(shares)):
         with between.at(share):
             losses = {name: validation.run().speech_loss for name, validation in validations.items()}
-        points.append(Point(share, losses, bound.passed(first, losses) if bound else {}))
+            error = hear(f"a share of {share:g}") if hear else None
+        points.append(Point(share, losses, passed(losses), error))
     return points
 
 
 def chosen_point(points: Sequence[Point]) -> Point:
-    """The lowest loss of the new language among the points within the bound; where there is none, nearest to the base.
+    """The best in the new language among the points within the bound; where there is none, nearest to the base.
 
-    Of two that are equal the one nearer to the base.
+    By what was heard where every point was listened to, else by loss. Of two that are equal the one nearer to the base.
     """
     within = [point for point in points if not point.passed]
     if not within:
         return min(points, key=lambda point: point.share)
+    if all(point.error is not None for point in within):
+        return min(within, key=lambda point: (point.error, point.share))
     return min(within, key=lambda point: (next(iter(point.losses.values())), point.share))

@@ -8,26 +8,21 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from voxgraft.cli.flags import CommandLine
+from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS, Verb
-from voxgraft.config import Leaf, Settings, read_settings, settings_from
-from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.config import Leaf, Settings
+from voxgraft.errors import ConfigError
 from voxgraft.files import seen_from
-from voxgraft.run import RUN_FILE
 from voxgraft.run_settings import RunSettings
 from voxgraft.ui import reading
-from voxgraft.ui.jobs import PASSWORD_VARIABLE
 from voxgraft.ui.roots import Roots
 
-QUICK_SECONDS = 120
 EXECUTED = frozenset({"listener", "train.listener", "pip_flags", "python", "environment", "checkout"})
 """Settings that name a program: never free to type here."""
 BY_NAME = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
@@ -43,9 +38,7 @@ def own_values(verb: Verb, project: Path | None) -> dict[str, Any]:
     """Every setting of a verb as it counts if nothing is said: the run's own value, else the default."""
     values = {leaf.key: leaf.default for leaf in verb.leaves()}
     if project is not None and issubclass(verb.settings, RunSettings):
-        path = project / RUN_FILE
-        run = settings_from(RunSettings, read_settings(RunSettings, path), path)
-        values.update((key, value) for key, value in _flat(run) if key in values)
+        values.update((key, value) for key, value in _flat(reading.run_settings(project)) if key in values)
     return values
 
 
@@ -164,31 +157,11 @@ def shown(argv: Sequence[str]) -> str:
     return shlex.join(["voxgraft", *argv])
 
 
-def ask(argv: Sequence[str], where: Path) -> dict[str, Any]:
-    """The result of a quick verb that only reads, for machines: runs it with --json and waits."""
-    environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
-    try:
-        done = subprocess.run(  # noqa: S603 (a list of words, never a shell)
-            [sys.executable, "-P", "-m", "voxgraft", *argv],
-            cwd=where,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=QUICK_SECONDS,
-            env={**environment, "PYTHONUTF8": "1"},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ConfigError("ui-job-failed", f"`{shown(argv)}` took over {QUICK_SECONDS} s") from None
-    try:
-        found = json.loads(done.stdout)
-    except ValueError:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise ConfigError("ui-job-failed", f"`{shown(argv)}` has failed: {last[0]}") from None
-    if isinstance(found, dict) and isinstance(error := found.get("error"), dict):
-        raise VoxgraftError(
-            error["code"], error["found"], expected=error["expected"], where=error["where"], cure=error["cure"]
-        )
-    return found if isinstance(found, dict) else {}
+def ask(argv: Sequence[str]) -> dict[str, Any]:
+    """What a quick verb has to say, for machines. It runs in this process, which stands in the first root."""
+    line = read_command_line(list(argv), VERBS)
+    assert isinstance(line, CommandLine), f"no verb: {argv}"
+    return line.verb.load()(resolve(line)).to_json()
 
 
 def _trusted(project: Path | None) -> set[Path]:

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 Opened = Callable[[str], Sequence[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What is called when something has happened: `function(project, *inputs)`, with a value for each output."""
+
+    function: Callable[..., Sequence[Any]]
+    inputs: list[Any]
+    outputs: list[Any]
+    slow: bool = False
+    """Whether it takes so long that the others shall not wait for it."""
+
+
 @dataclass(slots=True)
 class Context:
     """The page while it is built."""
@@ -30,9 +41,9 @@ class Context:
     """First part of the addresses under which reports of a project are served; see `pages.py`."""
     forms: list[Form] = field(default_factory=list)
     views: list[JobView] = field(default_factory=list)
-    openings: list[tuple[Opened, list[Any]]] = field(default_factory=list)
-    refreshings: list[tuple[Callable[..., Sequence[Any]], list[Any], list[Any]]] = field(default_factory=list)
-    tickings: list[tuple[Opened, list[Any]]] = field(default_factory=list)
+    openings: list[Happening] = field(default_factory=list)
+    refreshings: list[Happening] = field(default_factory=list)
+    tickings: list[Happening] = field(default_factory=list)
 
     def project_folder(self, project: str) -> Path:
         """The folder of the open project; an error where none is open or it is not a project any more."""
@@ -51,22 +62,24 @@ class Context:
         settings: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **more}
         return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
 
-    def on_project(self, function: Opened, outputs: list[Any]) -> None:
+    def on_project(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
         """Call `function(project)` when a project is opened, and after a reload; it gives a value for each output."""
-        self.openings.append((function, outputs))
+        self.openings.append(Happening(function, [], outputs, slow))
 
-    def on_change(self, function: Opened, outputs: list[Any]) -> None:
+    def on_change(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
         """The same, and again whenever a job of the project has ended."""
-        self.openings.append((function, outputs))
-        self.refreshings.append((function, [], outputs))
+        self.on_project(function, outputs, slow=slow)
+        self.on_job_end(function, [], outputs, slow=slow)
 
-    def on_job_end(self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any]) -> None:
+    def on_job_end(
+        self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
+    ) -> None:
         """Call `function(project, *inputs)` whenever a job of the project has ended."""
-        self.refreshings.append((function, inputs, outputs))
+        self.refreshings.append(Happening(function, inputs, outputs, slow))
 
     def on_tick(self, function: Opened, outputs: list[Any]) -> None:
         """Call `function(project)` every two seconds while the page is open; give `gr.skip()` where nothing is new."""
-        self.tickings.append((function, outputs))
+        self.tickings.append(Happening(function, [], outputs))
 
     def add_view(self, view: JobView) -> None:
         """Keep the view of a verb's newest job up to date."""

@@ -68,6 +68,7 @@ class Form:
     view: JobView | None = None
     preview: Any = None
     button: Any = None
+    followed: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.context.forms.append(self)
@@ -141,8 +142,8 @@ class Form:
         )
         name = self.name.replace(" ", "-")
         with gr.Row():
-            self.button = gr.Button(button, variant="primary", elem_id=f"{name}-start")
-            stop = gr.Button("Stop", variant="stop", visible=False, elem_id=f"{name}-stop")
+            self.button = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
+            stop = gr.Button("Stop", variant="stop", visible=False, elem_id=f"{name}-stop", elem_classes=["vg-act"])
         state = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
         log = gr.Textbox(
             label="What it tells on the way", lines=3, max_lines=14, interactive=False, visible=False,
@@ -155,8 +156,20 @@ class Form:
         self.view = JobView(self.name, state, log, shown_output, stop, gr.State(""), self.json)
         self._wire()
         if keep:
-            self._wire_keeping(gr.Button("Keep these values in run.yaml", size="sm", elem_id=f"{name}-keep"))
+            self._wire_keeping(
+                gr.Button("Keep these values in run.yaml", size="sm", elem_id=f"{name}-keep", elem_classes=["vg-act"])
+            )
         return self.view
+
+    def follow(self, component: Any) -> None:
+        """Show the command anew also when the page itself, and not somebody, has changed a control."""
+        if self.preview is None:
+            self.followed.append(component)
+            return
+        inputs = [self.context.project, *(control.component for control in self.controls)]
+        self.context.wire(
+            [component.change], lambda project, *values: self._preview(project, values), inputs, [self.preview]
+        )
 
     def words(self, project: str, values: Sequence[Any]) -> list[str]:
         """The words of the command for these values; an error where they make no sense."""
@@ -176,7 +189,7 @@ class Form:
         wire = self.context.wire
         if components:
             wire(
-                [component.change for component in components],
+                [component.input for component in components],
                 lambda project, *values: self._preview(project, values),
                 inputs,
                 [self.preview],
@@ -189,11 +202,11 @@ class Form:
         wire([self.view.stop.click], self._stop, [self.context.project], view)
         own = [control.component for control in self.controls if not control.shared]
         self.context.on_project(self._opened, [*own, self.preview])
-        paths = [control for control in self.controls if control.sought and not control.shared]
-        if paths:
-            parts = [control.component for control in paths]
-            self.context.on_job_end(lambda project, *values: self._found_again(project, paths, values), parts, parts)
+        paths = [control.component for control in self.controls if control.sought and not control.shared]
+        self.context.on_job_end(self._found_again, components, [*paths, self.preview])
         self.context.add_view(self.view)
+        for component in self.followed:
+            self.follow(component)
 
     def _wire_keeping(self, button: Any) -> None:
         assert self.view is not None
@@ -250,14 +263,16 @@ class Form:
         assert control.sought is not None
         return self.context.roots.find(control.sought, folder)
 
-    def _found_again(self, project: str, paths: Sequence[Control], values: Sequence[Any]) -> list[Any]:
+    def _found_again(self, project: str, *values: Any) -> list[Any]:
         """Lists of paths after a job has ended; what is empty gets its default, which may only now be there."""
         folder = self.context.project_folder(project)
         own = own_values(verb_named(self.name), folder)
-        return [
-            gr.update(choices=self._found(control, folder), value=value or self._filled(control, own, folder))
-            for control, value in zip(paths, values, strict=True)
-        ]
+        updates, now = [], []
+        for control, value in zip(self.controls, values, strict=True):
+            now.append((value or self._filled(control, own, folder)) if control.sought else value)
+            if control.sought and not control.shared:
+                updates.append(gr.update(choices=self._found(control, folder), value=now[-1]))
+        return [*updates, self._preview(project, now)]
 
     def _filled(self, control: Control, own: Mapping[str, Any], folder: Path | None) -> Any:
         value = own[control.leaf.key]
@@ -328,6 +343,8 @@ def _value(leaf: Leaf, value: Any, command: Command) -> Any:
         return [*value] if leaf.choices else "\n".join(map(str, value or ()))
     if leaf.is_number:
         return value
+    if value is None and leaf.choices and leaf.field.is_required():
+        return leaf.choices[0]
     return "" if value is None else str(value)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import signal
@@ -156,6 +155,13 @@ class Jobs:
         ending = verb.replace(" ", "-")
         return next((job for job in self.all() if job.folder.name.partition("-")[2] == ending), None)
 
+    def newest(self) -> dict[str, Job]:
+        """The newest job of every verb."""
+        found: dict[str, Job] = {}
+        for job in self.all():
+            found.setdefault(job.folder.name.partition("-")[2].replace("-", " "), job)
+        return found
+
     def start(self, verb: str, argv: Sequence[str], where: Path) -> Job:
         """Start `voxgraft ARGV` in the folder `where`, as a process that does not depend on this one."""
         before = self.latest(verb)
@@ -218,13 +224,3 @@ def _tail(path: Path, max_bytes: int) -> str:
     if size > max_bytes:
         data = data.partition(b"\n")[2]
     return data.decode("utf-8", errors="replace")
-
-
-def ended_well(job: Job) -> bool:
-    """Whether a job ran to its end and said yes."""
-    return job.state == "done"
-
-
-def as_json(value: Any) -> str:
-    """A result for people who want to see all of it."""
-    return json.dumps(value, ensure_ascii=False, indent=2)

@@ -32,7 +32,7 @@ def build_bar(context: Context, demo: gr.Blocks) -> None:
             elem_id="project-chooser", interactive=True, scale=3, allow_custom_value=True,
         )  # fmt: skip
         state = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
-    with gr.Accordion("Make a new project", open=False, elem_id="new-project"):
+    with gr.Accordion("Make a new project", open=False, elem_id="new-project") as fold:
         made = _new_project(context)
     with gr.Accordion("What the words mean", open=False, elem_id="words"):
         gr.Markdown(glossary())
@@ -42,7 +42,7 @@ def build_bar(context: Context, demo: gr.Blocks) -> None:
         [made["button"].click],
         lambda *values: _make(context, *values),
         [made["name"], made["language"], made["base"], made["texts"]],
-        [*outputs, made["state"]],
+        [*outputs, made["state"], fold],
         show_progress="minimal",
     )
     context.project.change(
@@ -61,7 +61,7 @@ def _new_project(context: Context) -> dict[str, Any]:
         name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
         language = gr.Textbox(label="Language", info=fields["language"].description, elem_id="new-language")
         base = gr.Dropdown(
-            [("the small one that comes with voxgraft", BUILT_IN), ("none yet: I will download one", "")],
+            [("the small built-in one", BUILT_IN), ("none yet", "")],
             value=BUILT_IN, label="Base", info="The model that learns the language. It is only read.",
             elem_id="new-base", interactive=True, allow_custom_value=True,
         )  # fmt: skip
@@ -73,7 +73,7 @@ def _new_project(context: Context) -> dict[str, Any]:
         label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="new-command",
         buttons=["copy"],
     )  # fmt: skip
-    button = gr.Button("Make the project", variant="primary", elem_id="new-start")
+    button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
     inputs = [name, language, base, texts]
     context.wire([part.change for part in inputs], lambda *values: _preview(context, *values), inputs, [preview])
@@ -95,11 +95,11 @@ def _preview(context: Context, *values: Any) -> str:
 
 def _make(context: Context, *values: Any) -> list[Any]:
     try:
-        ask(_words(context, *values), context.roots.home)
+        ask(_words(context, *values))
         project = context.roots.short(context.roots.inside(values[0].strip()))
-        return [*_opened(context, project), note("made", "good")]
+        return [*_opened(context, project), note("made", "good"), gr.update(open=False)]
     except VoxgraftError as error:
-        return [gr.skip(), gr.skip(), gr.skip(), error_note(error)]
+        return [gr.skip(), gr.skip(), gr.skip(), error_note(error), gr.skip()]
 
 
 def _loaded(context: Context, request: gr.Request) -> list[Any]:

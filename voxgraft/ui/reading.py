@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from voxgraft.bases import base_folder
 from voxgraft.config import read_settings, settings_from
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.importing.manifest import ManifestClip, read_manifest
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
@@ -20,6 +21,16 @@ MAX_CLIPS = 2000
 def run_settings(project: Path) -> RunSettings:
     """What the project's run.yaml says."""
     path = project / RUN_FILE
+    try:
+        status = path.stat()
+    except OSError:
+        raise FileError("file-missing", f"{project} has no {RUN_FILE}", where=path) from None
+    return _run_settings(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=32)
+def _run_settings(path: Path, _changed: int, _size: int) -> RunSettings:
+    """Read once and kept until the file changes: a page asks two dozen times when a project is opened."""
     return settings_from(RunSettings, read_settings(RunSettings, path), path)
 
 

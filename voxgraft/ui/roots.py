@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from voxgraft.errors import FileError
@@ -14,7 +16,9 @@ from voxgraft.run import RUN_FILE
 
 MAX_FOUND = 400
 """A list that nobody can read through is no help; typing the path still works."""
+MAX_FOLDERS = 5000
 DEEP = 4
+SEEN_SECONDS = 1.0
 HIDDEN = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
 """Folders in which nobody chooses a file."""
 MAX_NAME = 120
@@ -100,16 +104,26 @@ def safe_name(name: str) -> str:
 
 
 def _walk(start: Path, sought: Sought) -> Iterator[Path]:
-    for folder, folders, files in os.walk(start):
-        here = Path(folder)
-        depth = len(here.relative_to(start).parts)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in HIDDEN)
-        if depth >= DEEP:
-            folders.clear()
+    # A page asks for a dozen lists at once: what was seen a moment ago serves all of them.
+    for here, files in _seen(start, int(time.monotonic() / SEEN_SECONDS)):
         if (sought.mark and sought.mark in files) or (sought.folders and here != start):
             yield here
-        for name in sorted(files):
+        for name in files:
             if sought.endings and name.lower().endswith(sought.endings) and not name.startswith("."):
                 path = here / name
                 if path.is_file() and not path.is_symlink():
                     yield path
+
+
+@lru_cache(maxsize=16)
+def _seen(start: Path, _moment: int) -> list[tuple[Path, list[str]]]:
+    found = []
+    for folder, folders, files in os.walk(start):
+        here = Path(folder)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in HIDDEN)
+        if len(here.relative_to(start).parts) >= DEEP:
+            folders.clear()
+        found.append((here, sorted(files)))
+        if len(found) >= MAX_FOLDERS:
+            break
+    return found

@@ -22,9 +22,28 @@ CSS = """
 .vg-fact dt { font-size: .8rem; opacity: .8; } .vg-fact dd { margin: 0; overflow-wrap: anywhere; }
 .vg-fact.vg-good { border-left-color: #15803d; } .vg-fact.vg-bad { border-left-color: #b91c1c; }
 .vg-link { font-weight: 600; text-decoration: underline; }
+.vg-live { padding: 0 !important; }
+button.vg-act { max-width: 22rem; flex-grow: 0 !important; width: auto; min-width: 10rem; }
+.vg-scroll table, .vg-scroll tr { border: 0 !important; }
+.vg-scroll th, .vg-scroll td { border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important; }
 .vg-scroll { overflow-x: auto; } .vg-scroll table { border-collapse: collapse; font-size: .85rem; }
-.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .6em; white-space: nowrap;
-  border-bottom: 1px solid var(--border-color-primary); }
+.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .6em !important; white-space: nowrap; }
+.vg-players { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .5em; }
+.vg-player { display: flex; flex-direction: column; gap: .3em; padding: .5em .7em; border-radius: 4px; min-width: 0;
+  background: var(--background-fill-secondary); overflow-wrap: anywhere; }
+.vg-player audio { width: 100%; height: 40px; } .vg-player code { font-size: .75rem; }
+.vg-picture { width: 100%; height: auto; background: #fff; border-radius: 4px; }
+.vg-word { font-size: 1.5rem; font-weight: 700; }
+.vg-charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: .6em;
+  --c0: #0f766e; --c1: #c2410c; --c2: #6d28d9; --c3: #15803d; --c4: #64748b; --c5: #a16207; }
+.dark .vg-charts { --c0: #5eead4; --c1: #fdba74; --c2: #c4b5fd; --c3: #86efac; --c4: #cbd5e1; --c5: #fde047; }
+.vg-charts figure { margin: 0; padding: .5em .7em; border-radius: 4px; background: var(--background-fill-secondary); }
+.vg-charts h3 { font-size: .9rem; margin: 0 0 .3em; } .vg-charts svg { width: 100%; height: auto; display: block; }
+.vg-charts svg text { font-size: 11px; fill: var(--body-text-color); }
+.vg-charts svg path { fill: none; stroke-width: 1.8; } .vg-charts .axis { stroke: var(--border-color-primary); }
+.vg-charts .level { stroke: #94a3b8; stroke-dasharray: 4 4; }
+.vg-charts .legend { display: flex; flex-wrap: wrap; gap: .2em .9em; font-size: .8rem; }
+.vg-charts .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }
 @media (max-width: 600px) { .gradio-container { padding: 6px !important; } }
 """
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,8 @@ def ui(settings: UiSettings) -> Result:
     roots = Roots.of(settings.roots)
     password = _password(settings)
     _require_packages()
-    with _listening(settings) as listener, _uploads_folder() as uploads:
+    # Commands run in the first root; standing there, the page reads the same paths as they do.
+    with _listening(settings) as listener, _uploads_folder() as uploads, chdir(roots.home):
         os.environ["GRADIO_TEMP_DIR"] = str(uploads)
         guarded = make_app(roots, settings, password)
         address = f"http://{_in_address(settings.host)}:{settings.port}/"
@@ -52,7 +53,7 @@ def make_app(roots: Roots, settings: UiSettings, password: str | None) -> Guard:
     import gradio as gr
     from fastapi import FastAPI
 
-    from voxgraft.ui.app import build
+    from voxgraft.ui.app import HEAD, build
     from voxgraft.ui.pages import add_pages
     from voxgraft.ui.style import CSS, theme
 
@@ -64,7 +65,7 @@ def make_app(roots: Roots, settings: UiSettings, password: str | None) -> Guard:
     gr.mount_gradio_app(
         app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
         show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
-        enable_monitoring=False, footer_links=[], theme=theme(), css=CSS,
+        enable_monitoring=False, footer_links=[], theme=theme(), css=CSS, head=HEAD,
     )  # fmt: skip
     # Only then does gradio ask, of a file that a request names, whether it was uploaded here.
     demo.has_launched = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -136,6 +136,11 @@ class IndexTTS2(Family):
                 raise ConfigError("manner-unknown", "emotion_weight is given without an emotion", expected="--emotion")
             return condition
         return with_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
+
+    def mixed_emotion(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
+        from voxgraft.families.indextts2.emotions import mixed_emotion
+
+        return mixed_emotion(files, shares)
 
     def stock_sampling(self) -> Sampling:
         from voxgraft.nn.sampling import Sampling

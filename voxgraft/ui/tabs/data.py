@@ -71,6 +71,7 @@ def _import(context: Context) -> Control:
             [context.project, files],
             [landed, files, sources],
         )
+        form.follow(sources)
     return form.control("dataset")
 
 
@@ -98,7 +99,7 @@ def _looking(context: Context, dataset: Control) -> None:
         form.use("dataset", dataset)
         form.add_all(("problems", "clips"))
         form.finish("Show everything about the dataset")
-        context.on_change(lambda project: _facts(context, project, None), [state, clip])
+        context.on_change(lambda project: _facts(context, project, None), [state, clip], slow=True)
         context.wire(
             [dataset.component.change],
             lambda project, name: _facts(context, project, name),
@@ -119,7 +120,7 @@ def _facts(context: Context, project: str, name: str | None) -> list[Any]:
     if not (folder / "manifest.jsonl").is_file():
         return [note(NOTHING_YET), gr.update(choices=[], value=None)]
     try:
-        found = ask(["data", "info", context.roots.short(folder), "--json"], context.roots.home)
+        found = ask(["data", "info", context.roots.short(folder), "--json"])
         listed = [(_clip_line(clip), clip.id) for clip in clips(folder)]
     except VoxgraftError as error:
         return [error_note(error), gr.update(choices=[], value=None)]

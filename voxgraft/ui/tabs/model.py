@@ -46,20 +46,20 @@ def _base(context: Context) -> None:
                 [], label="Base of this project", info="Folder of the base, as its makers publish it. It is only read.",
                 allow_custom_value=True, interactive=True, elem_id="model-choice", scale=3,
             )  # fmt: skip
-            button = gr.Button("Use this base", elem_id="model-use", scale=1)
+            button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
         said = gr.HTML(elem_id="model-use-state", elem_classes=["vg-live"])
         shown = gr.HTML(elem_id="model-shown")
         context.on_change(lambda project: _choices(context, project), [choice])
         context.wire(
             [button.click], lambda project, name: _use(context, project, name), [context.project, choice], [said, shown]
         )
-        form = Form(context, "show", json=True)
+        form = Form(context, "show")
         with gr.Row():
             form.add("base", sought=FOLDERS, default=lambda project: project, label="What to show")
             form.add("family")
             form.add("fingerprint")
         form.finish("Show what is in it")
-        context.on_change(lambda project: [_inventory(context, project)], [shown])
+        context.on_change(lambda project: [_inventory(context, project)], [shown], slow=True)
 
 
 def _choices(context: Context, project: str) -> list[Any]:
@@ -67,7 +67,7 @@ def _choices(context: Context, project: str) -> list[Any]:
     now = reading.base(folder)
     known = [context.roots.short(path) for path in bases(context.roots)]
     value = context.roots.short(now.resolve()) if now is not None else None
-    return [gr.update(choices=[("the small one that comes with voxgraft", "tiny"), *known], value=value)]
+    return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
 
 
 def bases(roots: Roots) -> list[Path]:
@@ -87,7 +87,7 @@ def _use(context: Context, project: str, name: str | None) -> list[Any]:
             place = str(base_folder(Path("tiny")))
         else:
             place = str(context.roots.inside(name or ""))
-        ask(["show", "--no-fingerprint", "--json", "--", place], context.roots.home)
+        ask(["show", "--no-fingerprint", "--json", "--", place])
         keep(folder, {"base": _quoted(place)})
     except VoxgraftError as error:
         return [error_note(error), gr.skip()]
@@ -104,7 +104,7 @@ def _inventory(context: Context, project: str) -> str:
     if reading.base(folder) is None:
         return note("this project has no base yet: choose one, or download one below", "warn")
     try:
-        found = ask(["show", "--no-fingerprint", "--json", "--", context.roots.short(folder)], context.roots.home)
+        found = ask(["show", "--no-fingerprint", "--json", "--", context.roots.short(folder)])
     except VoxgraftError as error:
         return error_note(error)
     rows = ", ".join(f"{name} {count:,}" for name, count in found.get("text_rows", {}).items())
@@ -152,7 +152,7 @@ def _download(context: Context) -> None:
         )  # fmt: skip
         form.finish("Download")
         assert form.button is not None
-        context.wire([name.change, context.project.change], lambda chosen: _terms(context, chosen), [name], [terms])
+        context.wire([name.change, context.project.change], _terms, [name], [terms])
         listing = form.control("list_only").component
         gate = [agreed, listing]
         context.wire(
@@ -163,11 +163,11 @@ def _download(context: Context) -> None:
         )
 
 
-def _terms(context: Context, chosen: str | None) -> str:
+def _terms(chosen: str | None) -> str:
     if not chosen:
         return ""
     try:
-        found = ask(["download", str(chosen), "--list", "--json"], context.roots.home)
+        found = ask(["download", str(chosen), "--list", "--json"])
     except VoxgraftError as error:
         return error_note(error)
     total = sum(item.get("bytes") or 0 for item in found["files"] if not item["there"])

@@ -106,7 +106,7 @@ def _buttons(context: Context, found: Any) -> None:
             verb, words = CURES.get(str(item["code"]), ("", ""))
             if verb and verb not in offered:
                 offered.add(verb)
-                button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}")
+                button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
                 said = gr.HTML(elem_classes=["vg-live"])
                 context.wire([button.click], _curing(context, verb), [context.project], [said])
 

@@ -41,7 +41,7 @@ def _spelling(context: Context) -> None:
             label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
             buttons=["copy"],
         )  # fmt: skip
-        button = gr.Button("Spell it", variant="primary", elem_id="spell-start")
+        button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
         inputs = [context.project, text]
         context.wire([text.change], lambda project, typed: _preview(context, project, typed), inputs, [command])
@@ -72,7 +72,7 @@ def _preview(context: Context, project: str, typed: str) -> str:
 
 def _spell(context: Context, project: str, typed: str) -> str:
     try:
-        found = ask(_words(context, project, typed), context.roots.home)
+        found = ask(_words(context, project, typed))
     except VoxgraftError as error:
         return error_note(error)
     return "".join(_sentence(sentence) for sentence in found["sentences"]) or note("type something")

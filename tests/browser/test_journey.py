@@ -1,0 +1,173 @@
+"""The whole journey in a real browser: from recordings to hearing a sentence, with everything that can happen on the way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.browsing import Server, Window, serving
+from tests.talks import write_talks
+from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.keeping import keep
+
+PROJECT = "amharic"
+WAIT_SECONDS = 120.0
+SMALL = {
+    "train.tokens_per_step": "720",
+    "train.warmup_steps": "2",
+    "train.valid_every": "1000",
+    "train.save_every": "10",
+    "train.sample_every": "100000",
+    "train.log_every": "1",
+    "train.rank": "4",
+    "train.tensorboard": "false",
+}
+"""What makes a step short, and a run of a few of them whole."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("journey") / "home"
+    folder.mkdir()
+    with serving(folder) as started:
+        yield started
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Wait until something is there, and give it."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (value := found()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+    return value
+
+
+def step_of(project: Path) -> int:
+    """The last step that the journal tells of."""
+    try:
+        lines = (project / "journal.jsonl").read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return 0
+    return max((json.loads(line)["step"] for line in lines), default=0)
+
+
+def test_from_recordings_to_hearing_a_sentence(browser: Any, server: Server) -> None:
+    project = server.folder / PROJECT
+    window = Window(browser, server)
+    _make_project(window)
+    _bring_recordings_in(window, server)
+    _graft(window)
+    _preflight(window)
+    keep(project, SMALL)
+    _train_through_everything(browser, window, server)
+    window = Window(browser, server)
+    window.open(PROJECT, "speak")
+    _hear(window)
+    assert not window.foreign
+    assert not [line for line in window.console if "Content Security Policy" in line]
+
+
+def _make_project(window: Window) -> None:
+    window.open()
+    window.open_part("new-project")
+    window.fill("new-name", PROJECT)
+    window.fill("new-language", "am")
+    window.page.locator("#new-start").click()
+    window.ready(PROJECT)
+    assert f"project={PROJECT}" in window.page.url
+
+
+def _bring_recordings_in(window: Window, server: Server) -> None:
+    write_talks(server.folder.parent / "talks", 4, 4)
+    window.upload("data-upload", *sorted((server.folder.parent / "talks").iterdir()))
+    window.page.wait_for_selector("#data-upload-state .vg-good")
+    assert window.command("data-import", "uploads") == (
+        f"voxgraft data import {PROJECT}/clips {PROJECT}/uploads --language am"
+    )
+    window.run("data-import")
+    assert "new clips" in window.value("data-import-output")
+    window.open_part("data-look")
+    window.page.wait_for_selector("#data-facts .vg-fact")
+    window.page.locator("#data-clip input").click()
+    window.page.get_by_role("option").first.click()
+    window.page.wait_for_selector("#data-sound audio, #data-sound #waveform, #data-sound button")
+    window.open_part("data-splitting")
+    window.run("data-split")
+
+
+def _graft(window: Window) -> None:
+    window.tab("Model")
+    assert "manifest.jsonl" in window.command("graft", "clips/manifest.jsonl")
+    window.run("graft")
+    assert "kept" in window.value("graft-output")
+    window.tab("Tokenizer")
+    window.page.locator("#spell-start").click()
+    window.page.wait_for_selector("#spell-state table")
+    assert "[am]" in window.text("spell-state")
+
+
+def _preflight(window: Window) -> None:
+    window.tab("Preflight")
+    window.run("check")
+    window.page.locator("#cure-set-missing").click()
+    window.ended("prepare")
+    window.run("check")
+    window.page.wait_for_function("document.querySelector('#check-verdict').innerText.includes('ready to train')")
+
+
+def _train_through_everything(browser: Any, window: Window, server: Server) -> None:
+    project = server.folder / PROJECT
+    window.page.reload()
+    window.open(PROJECT, "train")
+    window.fill("train-train-steps", "4000")
+    window.command("train", "--train.steps 4000")
+    window.page.locator("#train-start").click()
+    until(lambda: step_of(project) >= 2)
+
+    window.page.reload()
+    window.ready(PROJECT)
+    window.page.wait_for_selector("#train-state .vg-busy")
+    assert "tab=train" in window.page.url
+
+    server.kill()
+    seen = step_of(project)
+    until(lambda: step_of(project) >= seen + 3)
+    server.start()
+    window = Window(browser, server)
+    window.open(PROJECT, "train")
+    window.page.wait_for_selector("#train-state .vg-busy")
+
+    until(lambda: step_of(project) >= 12)
+    window.page.locator("#train-stop").click()
+    window.page.wait_for_selector("#train-state .vg-note:not(.vg-busy)")
+    first = Jobs(project).latest("train")
+    assert first is not None
+    until(lambda: not first.alive)
+    stopped_at = step_of(project)
+    assert stopped_at < 4000
+
+    window.page.reload()
+    window.ready(PROJECT)
+    window.fill("train-train-steps", str(stopped_at + 5))
+    window.command("train", f"--train.steps {stopped_at + 5}")
+    window.page.locator("#train-start").click()
+    until(lambda: (Jobs(project).latest("train") or first).number > first.number)
+    window.ended("train")
+    assert step_of(project) == stopped_at + 5
+
+
+def _hear(window: Window) -> None:
+    window.fill("speak-text", "ሰላም ለዓለም")
+    window.command("speak", "ሰላም")
+    window.run("speak")
+    window.page.wait_for_selector("#speak-heard audio")
+    seconds = window.page.locator("#speak-heard audio").first.evaluate(
+        "async sound => { sound.load(); for (let i = 0; i < 100 && !(sound.duration > 0); i++)"
+        " await new Promise(done => setTimeout(done, 100)); return sound.duration; }"
+    )
+    assert seconds > 0.1

@@ -1,0 +1,108 @@
+"""Only the interface's own pages may use it, under names that are known, and with the password where one is set."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from voxgraft.ui.guard import Guard, is_local
+
+
+async def _inner(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": b"inside"})
+
+
+def answer(guard: Guard, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
+    """Status and headers of a guarded answer."""
+    given = {"host": "127.0.0.1:7860", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(guard(scope, _never, send))
+    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+
+
+async def _never() -> Any:
+    raise AssertionError("nothing is to be received")
+
+
+GUARD = Guard(_inner, frozenset({"127.0.0.1", "localhost", "::1"}), open_prefix="/pages/secret")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:7860", "LOCALHOST", "[::1]:7860"])
+def test_known_names_are_let_in(host: str) -> None:
+    assert answer(GUARD, host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:7860", "", "[::1", "evil.example@127.0.0.2"]
+)
+def test_a_name_that_only_leads_here_is_refused_as_in_dns_rebinding(host: str) -> None:
+    assert answer(GUARD, host=host)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:7860.evil.example", "", "file://"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_page_of_another_origin_may_not_ask(origin: str, method: str) -> None:
+    assert answer(GUARD, method=method, origin=origin)[0] == 403
+
+
+def test_the_interfaces_own_pages_may_ask() -> None:
+    assert answer(GUARD, method="POST", origin="http://127.0.0.1:7860", sec_fetch_site="same-origin")[0] == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_page_fetches_embeds_or_frames_is_refused_and_a_link_is_not(site: str) -> None:
+    for mode, target in (("no-cors", "image"), ("no-cors", "script"), ("navigate", "iframe"), ("cors", "empty")):
+        assert answer(GUARD, sec_fetch_site=site, sec_fetch_mode=mode, sec_fetch_dest=target)[0] == 403
+    link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert answer(GUARD, **link)[0] == 200
+    assert answer(GUARD, method="POST", **link)[0] == 403
+
+
+def test_reports_under_their_secret_may_be_fetched_by_their_own_sandboxed_page() -> None:
+    foreign = {"origin": "null", "sec_fetch_site": "cross-site"}
+    assert answer(GUARD, path="/pages/secret/x.wav", **foreign)[0] == 200
+    assert answer(GUARD, path="/pages/guessed/x.wav", **foreign)[0] == 403
+    assert answer(GUARD, path="/pages/secret/x.wav", host="evil.example")[0] == 403
+
+
+def test_every_answer_forbids_frames_and_other_sources() -> None:
+    for headers in (answer(GUARD)[1], answer(GUARD, host="evil.example")[1]):
+        assert headers["x-frame-options"] == "DENY"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "http" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def _basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
+
+
+def test_with_a_password_nothing_is_served_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voxgraft.ui.guard.WRONG_PASSWORD_SECONDS", 0)
+    guard = Guard(_inner, frozenset({"127.0.0.1"}), password="ሰላም:långt lösenord")
+    assert answer(guard)[1]["www-authenticate"].startswith("Basic")
+    for wrong in (_basic("wrong"), _basic(""), "Basic ***", "Bearer x", "Basic", _basic("ሰላም")):
+        assert answer(guard, authorization=wrong)[0] == 401
+    assert answer(guard, authorization=_basic("ሰላም:långt lösenord"))[0] == 200
+
+
+def test_which_addresses_only_this_machine_can_reach() -> None:
+    assert all(map(is_local, ("127.0.0.1", "127.8.0.1", "localhost", "::1", "[::1]")))
+    assert not any(map(is_local, ("0.0.0.0", "::", "192.168.0.4", "example.com", "127.0.0.1.example.com")))

@@ -1,0 +1,132 @@
+"""Jobs are processes of their own: they outlive who started them, and their folders tell everything about them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from voxgraft.errors import ConfigError
+from voxgraft.ui.jobs import PASSWORD_VARIABLE, Job, Jobs
+
+WAIT_SECONDS = 120.0
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not found():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def ended(job: Job) -> Job:
+    until(lambda: not job.alive)
+    return job
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def test_a_job_ends_with_its_exit_code_its_result_and_what_it_told(project: Path, tmp_path: Path) -> None:
+    jobs = Jobs(project)
+    fine = ended(jobs.start("data text", ["data", "text", "ሰላም 3", "--language", "am", "--json"], tmp_path))
+    assert (fine.state, fine.exit_code) == ("done", 0)
+    assert fine.result() is not None
+    refused = ended(jobs.start("show", ["show", "nowhere"], tmp_path))
+    assert (refused.state, refused.exit_code) == ("failed", 2)
+    assert "file-missing" in refused.log()
+    assert [job.number for job in jobs.all()] == [2, 1]
+    assert jobs.latest("data text") == fine
+    assert jobs.newest() == {"show": refused, "data text": fine}
+
+
+def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_finds_it(
+    project: Path, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # The verb waits for its texts, which come when the server is dead.
+    words = ["data", "text", "--language", "am", "--texts", str(pipe), "--json"]
+    code = (
+        "import sys, time; from pathlib import Path; from voxgraft.ui.jobs import Jobs\n"
+        f"Jobs(Path({str(project)!r})).start('data text', {words!r}, Path({str(tmp_path)!r}))\n"
+        "print('started', flush=True); time.sleep(600)"
+    )
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"started\n"
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+    job = Jobs(project).latest("data text")
+    assert job is not None
+    assert job.state == "running"
+    until(lambda: (job.folder / "pid.json").exists())
+    with pytest.raises(ConfigError) as caught:
+        Jobs(project).start("data text", words, tmp_path)
+    assert caught.value.code == "ui-job-running"
+    job.stop()
+    ended(job)
+    assert job.state == "stopped"
+    assert job.exit_code is not None
+
+
+def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "pipe"], tmp_path)
+    until(lambda: (job.folder / "pid.json").exists())
+    time.sleep(1.5)  # past the start of the interpreter, which dies of the signal in its own words
+    job.stop()
+    assert ended(job).state == "stopped"
+    job.stop()
+
+
+def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "pipe"], tmp_path)
+    until(lambda: (job.folder / "pid.json").exists())
+    os.killpg(job._read("pid.json")["group"], signal.SIGKILL)
+    assert ended(job).state == "lost"
+    assert job.exit_code is None
+
+
+def test_a_job_does_not_inherit_the_password(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "correct horse")
+    os.mkfifo(tmp_path / "pipe")
+    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "pipe"], tmp_path)
+    until(lambda: (job.folder / "pid.json").exists())
+    environment = Path(f"/proc/{job._read('pid.json')['pid']}/environ")
+    if not environment.exists():
+        pytest.skip("NOT TESTED: no /proc here")
+    until(lambda: b"PYTHONUTF8" in environment.read_bytes())
+    assert b"correct horse" not in environment.read_bytes()
+    job.stop()
+    ended(job)
+
+
+def test_a_module_in_the_folder_of_the_visitor_is_not_run(project: Path, tmp_path: Path) -> None:
+    for name in ("voxgraft.py", "json.py", "numpy.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    job = ended(Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path))
+    assert job.state == "done"
+    assert not (tmp_path / "executed").exists()
+
+
+def test_what_is_no_job_is_passed_over(project: Path) -> None:
+    (project / "jobs" / "notes").mkdir(parents=True)
+    (project / "jobs" / "0007-train").mkdir()
+    (project / "jobs" / "0007-train" / "job.json").write_text("{broken")
+    found = Jobs(project).all()
+    assert [job.number for job in found] == [7]
+    assert (found[0].state, found[0].verb, found[0].argv) == ("lost", "", [])

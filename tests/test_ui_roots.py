@@ -1,0 +1,122 @@
+"""The browser names files inside the allowed folders only, and what it uploads lands there under a harmless name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxgraft.errors import FileError
+from voxgraft.ui.roots import DATASETS, PROJECTS, TEXTS, Roots, Sought, safe_name
+from voxgraft.ui.uploads import take_over
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    for name in ("open", "other", "secret"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "secret" / "key.txt").write_text("secret")
+    (tmp_path / "open" / "a.txt").write_text("a")
+    return Roots.of((tmp_path / "open", tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["../secret/key.txt", "/etc/passwd", "a/../../secret", "..", "x/../..", "", "a\0b", "~/x/../../../..", "a" * 5000],
+)
+def test_a_path_outside_the_roots_is_refused_however_it_is_written(roots: Roots, typed: str) -> None:
+    if typed.startswith("~"):
+        assert roots.home in roots.inside("~/x").parents, "a tilde is a letter like any other"
+        typed = "~/x/../../../.."
+    with pytest.raises(FileError) as caught:
+        roots.inside(typed)
+    assert caught.value.code == "ui-outside"
+
+
+def test_a_link_that_leads_out_is_refused_and_one_that_stays_inside_is_not(roots: Roots, tmp_path: Path) -> None:
+    (roots.home / "out").symlink_to(tmp_path / "secret")
+    (roots.home / "file").symlink_to(tmp_path / "secret" / "key.txt")
+    (roots.home / "in").symlink_to(tmp_path / "other")
+    for typed in ("out", "out/key.txt", "file", "in/../../secret/key.txt"):
+        with pytest.raises(FileError):
+            roots.inside(typed)
+    assert roots.inside("in") == tmp_path.resolve() / "other"
+
+
+def test_a_folder_that_only_begins_like_a_root_is_outside(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "opened").mkdir()
+    with pytest.raises(FileError):
+        roots.inside(tmp_path / "opened")
+
+
+def test_short_names_lead_back_to_the_same_place_and_are_never_flags(roots: Roots) -> None:
+    for name in ("a.txt", "-rf", "--config=x", "sub/ሰላም.txt"):
+        path = roots.home / name
+        assert roots.inside(roots.short(path)) == path
+        assert not roots.short(path).startswith("-")
+
+
+def test_lists_hold_what_was_sought_and_neither_links_nor_hidden_files(roots: Roots, tmp_path: Path) -> None:
+    (roots.home / "run").mkdir()
+    (roots.home / "run" / "run.yaml").write_text("")
+    (roots.home / "run" / "clips").mkdir()
+    (roots.home / "run" / "clips" / "manifest.jsonl").write_text("")
+    (roots.home / ".hidden.txt").write_text("")
+    (roots.home / "linked.txt").symlink_to(tmp_path / "secret" / "key.txt")
+    assert roots.find(PROJECTS) == ["run"]
+    assert roots.find(DATASETS) == ["run/clips"]
+    assert set(roots.find(TEXTS)) == {"a.txt", "run/clips/manifest.jsonl"}
+    assert "run" in roots.find(Sought(folders=True))
+
+
+@given(st.text(max_size=300))
+def test_the_name_of_an_uploaded_file_is_one_plain_name_whatever_the_browser_says(name: str) -> None:
+    safe = safe_name(name)
+    assert safe
+    assert not safe.startswith((".", "-"))
+    assert not set(safe) & set("/\\\0\n")
+    assert len(safe.encode()) <= 200
+    assert Path(safe).name == safe
+
+
+def test_names_of_other_scripts_stay_readable() -> None:
+    assert safe_name("../../ንግግር 1.srt") == "ንግግር_1.srt"
+    assert safe_name("C:\\films\\talk one.mp4") == "talk_one.mp4"
+
+
+def test_uploads_land_in_the_project_and_never_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, project = tmp_path / "landing", tmp_path / "project"
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
+    project.mkdir()
+    for number in (1, 2):
+        (landing / str(number)).mkdir(parents=True)
+        (landing / str(number) / "talk.srt").write_text(str(number))
+    taken = take_over(project, [str(landing / str(number) / "talk.srt") for number in (1, 2)])
+    assert [path.read_text() for path in taken] == ["1", "2"]
+    assert {path.parent for path in taken} == {project / "uploads"}
+
+
+def test_a_file_that_was_not_uploaded_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "landing" / "link.txt").symlink_to(tmp_path / "secret.txt")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
+    for name in ("secret.txt", "landing/../secret.txt", "landing/link.txt"):
+        with pytest.raises(FileError) as caught:
+            take_over(tmp_path, [str(tmp_path / name)])
+        assert caught.value.code == "ui-upload"
+    assert (tmp_path / "secret.txt").read_text() == "secret"
+
+
+def test_an_uploads_folder_that_is_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "landing" / "a.txt").write_text("a")
+    (tmp_path / "project" / "uploads").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
+    with pytest.raises(FileError):
+        take_over(tmp_path / "project", [str(tmp_path / "landing" / "a.txt")])
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -1,0 +1,66 @@
+"""`voxgraft ui` says at its start what is wrong: no gradio, no password, a port that is taken."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.ui.verb import ui
+from voxgraft.ui_settings import UiSettings
+
+
+def code_of(settings: UiSettings) -> str:
+    with pytest.raises(VoxgraftError) as caught:
+        ui(settings)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_an_address_that_others_can_reach_is_only_served_with_a_password(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VOXGRAFT_UI_PASSWORD", raising=False)
+    assert code_of(UiSettings(roots=(tmp_path,), host=host)) == "ui-password"
+    monkeypatch.setenv("VOXGRAFT_UI_PASSWORD", "short")
+    assert code_of(UiSettings(roots=(tmp_path,), host=host)) == "ui-password"
+    (tmp_path / "word").write_text("\n")
+    assert code_of(UiSettings(roots=(tmp_path,), host=host, password_file=tmp_path / "word")) == "ui-password"
+
+
+def test_a_password_is_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOXGRAFT_UI_PASSWORD", "hunter2")
+    with pytest.raises(VoxgraftError) as caught:
+        ui(UiSettings(roots=(tmp_path,), host="0.0.0.0"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_built(tmp_path: Path) -> None:
+    pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert code_of(UiSettings(roots=(tmp_path,), port=taken.getsockname()[1])) == "ui-port"
+    assert code_of(UiSettings(roots=(tmp_path / "nowhere",))) == "file-missing"
+
+
+def test_without_gradio_the_cure_names_the_extra(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['gradio'] = None\nfrom voxgraft.cli import run\nsys.exit(run(['ui', '--port', '1']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'voxgraft[ui]'" in done.stderr
+
+
+def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
+    code = (
+        "import sys; from voxgraft.cli import run; run(['ui', '--help'])\n"
+        "import voxgraft.ui.jobs, voxgraft.ui.runner, voxgraft.ui.guard, voxgraft.ui.commands, voxgraft.ui.verb\n"
+        "sys.exit('gradio' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,45 @@
+"""The web interface's page and a project for tests, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxgraft.new import new
+from voxgraft.settings import NewSettings
+from voxgraft.ui.roots import Roots
+
+PROJECT = "am"
+
+
+@contextmanager
+def page_of(folder: Path) -> Iterator[Any]:
+    """The context of a page that is built for a folder, as the server would build it."""
+    pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+    from voxgraft.ui import app
+    from voxgraft.ui.context import Context
+
+    built: list[Context] = []
+
+    class Noted(Context):
+        def __init__(self, *values: Any, **more: Any) -> None:
+            super().__init__(*values, **more)
+            built.append(self)
+
+    ordinary, app.Context = app.Context, Noted  # type: ignore[misc]
+    try:
+        with chdir(folder):
+            app.build(Roots.of((folder,)), "/pages/secret")
+            yield built[0]
+    finally:
+        app.Context = ordinary  # type: ignore[misc]
+
+
+def make_project(folder: Path, name: str = PROJECT) -> Path:
+    """A project on the built-in base."""
+    with chdir(folder):
+        return new(NewSettings(run=folder / name, base=Path("tiny"), language="am")).run

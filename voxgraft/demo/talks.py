@@ -1,0 +1,93 @@
+"""A folder of talks to try things with: the speech that ships, as recordings with subtitles, as people have them.
+
+`python -m voxgraft.demo.talks FOLDER` writes one. Nobody speaks in it: the voices are synthetic.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from voxgraft.demo.data import BundledClip, bundled_clips
+from voxgraft.families import family
+
+__all__ = ["spoken", "write_talks"]
+
+TALKS, UTTERANCES = 12, 20
+"""Thirteen minutes in all, pauses and all."""
+RATE = 44_100
+PAUSE_SECONDS = 0.7
+EARLY_SECONDS, LATE_SECONDS = 0.15, 0.25
+"""Subtitles come before the first word and stay after the last."""
+
+
+def write_talks(folder: Path, talks: int, utterances: int) -> list[str]:
+    """So many talks of one speaker each, with their subtitles; all that is said in them."""
+    folder.mkdir(parents=True)
+    said = []
+    of: dict[str, list[BundledClip]] = {}
+    for clip in bundled_clips("train", "am"):
+        of.setdefault(clip.speaker, []).append(clip)
+    for number in range(talks):
+        own = of[sorted(of)[number % len(of)]]
+        clips, own[:utterances] = own[:utterances], []
+        samples, times = spoken(clips)
+        # Every other talk as another kind of file.
+        with soundfile.SoundFile(folder / f"talk{number}.{'flac' if number % 2 else 'ogg'}", "w", RATE, 1) as file:
+            for start in range(0, len(samples), RATE):  # libsndfile dies of long stretches of Vorbis
+                file.write(samples[start : start + RATE])
+        write = _vtt if number % 3 == 2 else _srt
+        ending = "vtt" if number % 3 == 2 else "srt"
+        (folder / f"talk{number}.{ending}").write_text(write(clips, times), encoding="utf-8")
+        said += [clip.text for clip in clips]
+    return said
+
+
+def spoken(clips: list[BundledClip]) -> tuple[NDArray[np.float32], list[tuple[float, float]]]:
+    """The clips one after another with pauses, and where each is."""
+    import soxr
+
+    tiny = family("tiny")
+    files = tiny.files(tiny.shipped() or Path())
+    vocoder, voices = tiny.vocoder(files), tiny.voices(files)
+    assert vocoder is not None
+    pause = np.zeros(round(PAUSE_SECONDS * RATE), np.float32)
+    parts, times = [pause], []
+    for clip in clips:
+        wave = vocoder.sound([clip.codes.tolist()], [voices[clip.speaker]])[0]
+        wave = soxr.resample(wave, vocoder.sample_rate, RATE)
+        start = sum(map(len, parts)) / RATE
+        times.append((start, start + len(wave) / RATE))
+        parts += [wave.astype(np.float32), pause]
+    samples = np.concatenate(parts)
+    return (samples + 1e-4 * np.random.default_rng(0).standard_normal(len(samples))).astype(np.float32), times
+
+
+def _srt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
+    blocks = [
+        f"{number}\n{_time(start - EARLY_SECONDS, ',')} --> {_time(end + LATE_SECONDS, ',')}\n{clip.text}\n"
+        for number, (clip, (start, end)) in enumerate(zip(clips, times, strict=True), 1)
+    ]
+    return "\n".join(blocks)
+
+
+def _vtt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
+    blocks = [
+        f"{_time(start - EARLY_SECONDS, '.')} --> {_time(end + LATE_SECONDS, '.')}\n{clip.text}\n"
+        for clip, (start, end) in zip(clips, times, strict=True)
+    ]
+    return "WEBVTT\n\n" + "\n".join(blocks)
+
+
+def _time(seconds: float, point: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{point}{rest % 1000:03d}"
+
+
+if __name__ == "__main__":
+    write_talks(Path(sys.argv[1]), TALKS, UTTERANCES)

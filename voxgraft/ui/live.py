@@ -1,0 +1,259 @@
+"""What the Train tab shows of a run: figures, curves, samples, saved steps, read from its folder. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from voxgraft.amounts import brief_bytes
+from voxgraft.cli.train_picture import ENDINGS, state_words
+from voxgraft.cli.watched import LOSSES, Watched
+from voxgraft.evaluating.charts import Series, chart
+from voxgraft.files import read_json
+from voxgraft.history import SPEECH, History, number
+from voxgraft.journal import Journal
+from voxgraft.run import RunFolder
+from voxgraft.training.step_folders import damage_of, read_manifest, step_folders
+from voxgraft.ui.context import Context
+from voxgraft.ui.jobs import Job
+from voxgraft.ui.players import Sound, players, sound_of
+from voxgraft.ui.views import facts, finding_note, note, table
+
+NOT_YET = "not trained yet: what training tells will be here"
+STATE_KINDS = {"stuck": "bad", "learning": "good", "good enough": "good"}
+OPENING_BYTES = 16 << 10
+MOST_FINDINGS = 8
+EVERY, ENDS = "all", "first and newest"
+"""What can be asked for beside one step of the samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """A saved step that training can go on from."""
+
+    step: int
+    num_bytes: int
+    loss: float | None
+    is_best: bool
+    damage: str | None
+
+    @property
+    def words(self) -> str:
+        """For a list to choose from."""
+        loss = f", held-out speech loss {self.loss:.3f}" if self.loss is not None else ""
+        return f"step {self.step:,}: {brief_bytes(self.num_bytes)}{loss}{', the best' if self.is_best else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A journal as it is now: every curve, and what a terminal would say of it."""
+
+    history: History
+    watched: Watched
+
+
+def stamp_of_run(run: RunFolder) -> str:
+    """Changes when there is something new in the journal or among the saved steps."""
+    return f"{_changed(run.journal)} {_changed(run.steps)}"
+
+
+def told(run: RunFolder) -> Telling:
+    """The journal of a run; read again only when it has changed."""
+    return _told(run.journal, _changed(run.journal))
+
+
+@lru_cache(maxsize=8)
+def _told(journal: Path, _: str) -> Telling:
+    entries = Journal(journal).read()
+    watched = Watched()
+    for entry in entries:
+        watched.add(entry["kind"], entry["step"], entry)
+    return Telling(History.of(entries), watched)
+
+
+def figures(told: Telling, *, at_work: bool, bound: float | None) -> str:
+    """State, progress, time left, losses with their levels, uses and retention."""
+    history, watched = told.history, told.watched
+    if not history.steps and not history.valid:
+        return note(NOT_YET)
+    return facts(_facts(history, watched, at_work, bound)) + _losses(history) + _findings(history)
+
+
+def _facts(history: History, watched: Watched, at_work: bool, bound: float | None) -> list[tuple[str, str, str]]:
+    state = history.state.values if history.state else {}
+    word = str(state.get("state", "nothing was measured yet"))
+    total = f" of {history.num_steps:,}" if history.num_steps else ""
+    share = f" ({watched.share:.0%})" if watched.share is not None else ""
+    found = [
+        ("state", state_words(state) if state else word, STATE_KINDS.get(word, "note")),
+        ("step", f"{history.last_step:,}{total}{share}", "note"),
+        ("time left", _time_left(history, watched, at_work), "note"),
+    ]
+    for use in ("text", "voice"):
+        if points := history.held_out(f"{use}_use"):
+            kind = "note" if use == "voice" else "good" if points[-1][1] >= 0.1 else "warn"  # see docs/watching.md
+            found.append((f"{use} use", f"{points[-1][1]:+.3f}", kind))
+    for name in history.base_languages:
+        if kept := history.retention(name):
+            words = f"speech loss {kept[-1][1]:+.2%} since step 0"
+            found.append((f"retention of {name}", words, "good" if kept[-1][1] <= (bound or 0) else "bad"))
+    named = watched.facts()
+    found += [(name, named[name], "note") for name in ("speed", "rates", "memory") if name in named]
+    if history.best_step:
+        found.append(("best step so far", f"{history.best_step:,}", "good"))
+    return found
+
+
+def _time_left(history: History, watched: Watched, at_work: bool) -> str:
+    if at_work:
+        return watched.left_words() or "unknown"
+    if history.ended is None:
+        return "not at work; start it to go on"
+    reason = str(history.ended.values.get("reason", ""))
+    return f"ended: {ENDINGS.get(reason, reason)}"
+
+
+def _losses(history: History) -> str:
+    """Both losses with every level that they are to be held against."""
+    best = history.valid.get(history.language, {}).get(history.best_step, {}) if history.best_step else {}
+    rows = []
+    for name, key in LOSSES.items():
+        trained, held_out = history.train(key), history.held_out(key)
+        values = (
+            trained[-1][1] if trained else None,
+            held_out[-1][1] if held_out else None,
+            number(best.get(key)),
+            history.first_level(key),
+            history.chance.get(key),
+        )
+        rows.append((f"{name} loss", *("–" if value is None else f"{value:.3f}" for value in values)))
+    return table(("", "train", "held out", "best", "step 0", "chance"), rows)
+
+
+def _findings(history: History) -> str:
+    """What training has found, the newest first."""
+    return "".join(
+        finding_note({**event.values, "found": f"step {event.step:,}: {event.values.get('found', '')}"})
+        for event in history.findings[: -MOST_FINDINGS - 1 : -1]
+    )
+
+
+def curves(history: History) -> str:
+    """Curves as inline pictures: they are replaced at once, so nothing flickers."""
+    drawn: list[str] = []
+    for name, key in LOSSES.items():
+        series = [Series("train", history.train(key), 1, faint=True), Series("held out", history.held_out(key), 0)]
+        levels = {"step 0": (history.first_level(key), 4), "chance": (history.chance.get(key), 5)}
+        for word, (level, colour) in levels.items():
+            if level is not None:
+                ends = [(0, level), (max(history.last_step, 1), level)]
+                series.append(Series(f"{word}: {level:.2f}", ends, colour, faint=True))
+        drawn += chart(f"{name.capitalize()} loss, nats", series) if history.last_step else []
+    uses = [Series(name, history.held_out(f"{name}_use"), at) for at, name in enumerate(("text", "voice"))]
+    drawn += chart("Use: how much worse with another sentence's text, another voice", uses, [0.0])
+    old = [
+        Series(name, [(step, 100 * share) for step, share in history.retention(name)], at)
+        for at, name in enumerate(history.base_languages)
+    ]
+    drawn += chart("Old languages: rise of the speech loss since step 0, %", old, [0.0])
+    return f'<div class="vg-charts">{"".join(drawn)}</div>' if drawn else ""
+
+
+def opening_lines(job: Job | None) -> str:
+    """What training said of itself before the first step, from the beginning of the job's log."""
+    if job is None:
+        return ""
+    try:
+        with (job.folder / "log.txt").open("rb") as stream:
+            lines = stream.read(OPENING_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    first = next((at for at, line in enumerate(lines) if line.startswith("run:")), None)
+    if first is None:
+        return ""
+    last = next((at for at in range(first, len(lines)) if lines[at].startswith(("step ", "start:"))), len(lines) - 1)
+    more = [line for line in lines[last + 1 : last + 3] if line.startswith(("this time:", "changed:"))]
+    return "\n".join([*lines[first : last + 1], *more])
+
+
+def sample_choices(history: History) -> tuple[list[tuple[str, str]], list[str]]:
+    """Steps that were spoken at, and languages that were spoken."""
+    steps = [(f"step {step:,}", str(step)) for step in sorted(history.samples, reverse=True)]
+    languages = {str(one.get("language", "")): None for entry in history.samples.values() for one in _spoken(entry)}
+    return [(ENDS, ENDS), (EVERY, EVERY), *steps], [EVERY, *languages]
+
+
+def samples(context: Context, run: RunFolder, history: History, step: str, language: str) -> str:
+    """What was spoken on the way: players, or codes where there is no waveform end."""
+    known = sorted(history.samples)
+    if not known:
+        return note("nothing was spoken yet")
+    chosen = {ENDS: [known[0], known[-1]], EVERY: known}.get(step, [int(step)] if step.isdecimal() else known)
+    found = [
+        _sample(context, run, at, one)
+        for at in dict.fromkeys(at for at in chosen if at in history.samples)
+        for one in _spoken(history.samples[at])
+        if language in (EVERY, "", one.get("language"))
+    ]
+    return players(found, note("nothing was spoken then"))
+
+
+def _spoken(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [one for one in entry.get("spoken") or () if isinstance(one, Mapping)]
+
+
+def _sample(context: Context, run: RunFolder, step: int, one: Mapping[str, Any]) -> Sound:
+    language, text, name = (str(one.get(key, "")) for key in ("language", "text", "name"))
+    title = f"step {step:,}, {language}"
+    marks = [f"{number(one.get('seconds')) or 0:.1f} s"]
+    marks += [] if one.get("stopped", True) else ["did not stop by itself"]
+    marks += ["code for code as at step 0"] if one.get("same_as_step_0") and step else []
+    folder = context.roots.inside(run.samples / f"step-{step:06d}")
+    sound, codes = folder / f"{Path(name).name}.wav", folder / f"{Path(name).name}.json"
+    if sound.is_file():
+        return sound_of(context, sound, title, text, language=language, about=", ".join(marks))
+    kept = read_json(codes) if codes.is_file() else {}
+    spoken = [code for code in kept.get("codes", ()) if isinstance(code, int)] if isinstance(kept, dict) else []
+    return Sound(title, text, language, ", ".join(marks), codes=spoken)
+
+
+def saved_steps(run: RunFolder, history: History) -> list[SavedStep]:
+    """The saved steps, newest first."""
+    losses = dict(history.held_out(SPEECH))
+    found = []
+    for folder in reversed(step_folders(run)):
+        if folder.is_old:
+            continue
+        damage = damage_of(folder, quick=True)
+        sizes = read_manifest(folder.path)["files"].values() if damage is None else ()
+        size = sum(int(entry["bytes"]) for entry in sizes)
+        is_best = bool(history.best_step) and folder.step == history.best_step
+        found.append(SavedStep(folder.step, size, losses.get(folder.step), is_best, damage))
+    return found
+
+
+def steps_table(steps: Sequence[SavedStep]) -> str:
+    """Saved steps with what they take and how good they are."""
+    if not steps:
+        return note("no step was saved yet")
+    rows = [
+        (
+            f"{one.step:,}",
+            brief_bytes(one.num_bytes),
+            "–" if one.loss is None else f"{one.loss:.4f}",
+            "the best" if one.is_best else one.damage or "",
+        )
+        for one in steps
+    ]
+    return table(("step", "size", "held-out speech loss", ""), rows)
+
+
+def _changed(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return "-"
+    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"

@@ -1,0 +1,78 @@
+"""Forms whose results are new files of the project, and files that are uploaded for one control.
+
+A verb that would not write over what is there gets a name that is free when its button is pressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.ui.context import Context
+from voxgraft.ui.controls import Form
+from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.uploads import take_over
+from voxgraft.ui.views import error_note, note
+
+Naming = Callable[[Path], Path]
+
+
+@dataclass
+class MakingForm(Form):
+    """A form with outputs that are named by themselves while nobody names them."""
+
+    fresh: dict[str, Naming] = field(default_factory=dict)
+    """By setting: a free name in the project."""
+    unless: dict[str, str] = field(default_factory=dict)
+    """By setting: another one that makes the name unnecessary where it is given."""
+
+    def words(self, project: str, values: Sequence[Any]) -> list[str]:
+        """The words of the command, with a free name for every output that has none."""
+        folder = self.context.project_folder(project)
+        given = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
+        for key, naming in self.fresh.items():
+            if not given.get(key) and not given.get(self.unless.get(key, "")):
+                given[key] = self.context.roots.short(naming(folder).resolve())
+        return self.command.words(given, folder, self.fixed(folder))
+
+
+def free(path: Path) -> Path:
+    """The path, or the next one with a number of which nothing is there, whatever its ending."""
+    number, tried = 1, path
+    while tried.exists() or any(tried.parent.glob(f"{escape(tried.stem)}.*")):
+        number += 1
+        tried = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return tried
+
+
+def uploading(context: Context, form: Form, key: str, label: str, endings: Sequence[str]) -> None:
+    """A place to drop one file, which then is the value of a control of the form."""
+    name = f"{form.name}-{key}".replace(" ", "-").replace("_", "-")
+    control = form.control(key)
+    file = gr.File(label=label, file_types=list(endings), elem_id=f"{name}-upload", height=110, scale=1)
+    said = gr.HTML(elem_id=f"{name}-upload-state", elem_classes=["vg-live"])
+
+    def landed(project: str, given: str | None) -> list[Any]:
+        try:
+            taken = take_over(context.project_folder(project), [given] if given else [])
+        except VoxgraftError as error:
+            return [error_note(error), None, gr.skip()]
+        if not taken:
+            return [gr.skip(), gr.skip(), gr.skip()]
+        value = context.roots.short(taken[0])
+        return [note(f"in the project now: {taken[0].name}", "good"), None, [value] if control.leaf.is_list else value]
+
+    context.wire([file.upload], landed, [context.project, file], [said, file, control.component])
+    form.follow(control.component)
+
+
+def last_result(folder: Path, verb: str) -> dict[str, Any] | None:
+    """What the newest job of a verb found, for machines; nothing while it runs."""
+    job = Jobs(folder).latest(verb)
+    return job.result() if job is not None and not job.alive else None

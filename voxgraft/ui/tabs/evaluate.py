@@ -1,0 +1,265 @@
+"""The tab Evaluate: before and after, in scores and by ear; the report; several runs beside each other."""
+
+from __future__ import annotations
+
+import html
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.errors import VoxgraftError
+from voxgraft.files import read_json, read_text
+from voxgraft.run import RunFolder
+from voxgraft.ui.context import Context
+from voxgraft.ui.controls import Form
+from voxgraft.ui.listeners import listener_choices
+from voxgraft.ui.making import MakingForm, free, last_result
+from voxgraft.ui.pages import page_link
+from voxgraft.ui.players import SOUND_DATA, Sound, address_of, picture, players
+from voxgraft.ui.roots import FOLDERS, PROJECTS, Sought
+from voxgraft.ui.views import error_note, finding_note, note, table
+
+SENTENCES = Sought(endings=(".txt", ".tsv"))
+EVALUATED = Sought(mark="scores.json")
+MAX_REPORT_BYTES = 256 << 20
+ANSWERS = {"yes": "good", "no": "bad"}
+MEASURES = {
+    "phone_error": ("phone error", "percent"),
+    "cer": ("letter error", "percent"),
+    "wer": ("word error", "percent"),
+    "unsaid": ("not said", "percent"),
+    "runaway": ("runaway", "percent"),
+    "cut": ("cut off", "percent"),
+    "duration": ("length", "ratio"),
+    "likeness": ("voice", "number"),
+    "speech_loss": ("speech loss", "nats"),
+    "text_use": ("text use", "nats"),
+    "kl": ("KL to base", "nats"),
+}
+"""Titles and forms as in `voxgraft/evaluating/scoring.py`, which cannot be had without torch; a test compares them."""
+
+
+def build(context: Context) -> None:
+    """Lay the tab out."""
+    _evaluate(context)
+    _results(context)
+    _compare(context)
+    _plot(context)
+
+
+def _evaluate(context: Context) -> None:
+    with gr.Accordion("1. Speak and listen, before and after", open=True, elem_id="evaluate-run"):
+        gr.Markdown(
+            "The base and what you made of it say the same sentences; a listener writes down what it hears. What "
+            "cannot be measured says why. A listener that is a program is for the command line alone."
+        )
+        form = Form(
+            context, "evaluate",
+            choices={"listener": listener_choices(context.roots)}, path_keys=("voices",),
+        )  # fmt: skip
+        with gr.Row():
+            form.add("subject", sought=PROJECTS, default=lambda project: project, label="What is judged")
+            form.add("most", label="Sentences of each language")
+            form.add("listener")
+            form.add("name", label="Name of the evaluation")
+        with gr.Accordion("More", open=False):
+            form.add_all(("which", "step", "language", "languages"))
+            with gr.Row():
+                form.add("sentences", sought=SENTENCES)
+                form.add("recordings", sought=FOLDERS)
+                form.add("voices")
+                form.add("players")
+            with gr.Row():
+                form.add("base", sought=FOLDERS)
+                form.add("output", sought=FOLDERS)
+                for key in ("family", "seed", "device", "precision"):
+                    form.add(key)
+        form.finish("Evaluate", output="What was found")
+
+
+def _results(context: Context) -> None:
+    with gr.Accordion("2. What was found", open=True, elem_id="evaluate-found"):
+        with gr.Row():
+            chosen = gr.Dropdown(
+                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
+                elem_id="evaluate-chosen",
+            )  # fmt: skip
+            language = gr.Dropdown(
+                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
+                info="The same sentences from the base and from what you made.",
+            )  # fmt: skip
+        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
+        heard = gr.HTML(elem_id="evaluate-players")
+        context.on_change(lambda project: _opened(context, project), [chosen, shown, language, heard], slow=True)
+        context.wire(
+            [chosen.input],
+            lambda folder: _shown(context, folder),
+            [chosen],
+            [shown, language, heard],
+        )
+        context.wire(
+            [language.input],
+            lambda folder, spoken: _players(context, folder, spoken),
+            [chosen, language],
+            [heard],
+        )
+
+
+def evaluations(run: RunFolder) -> list[Path]:
+    """Folders of the project's evaluations, the newest first."""
+    found = [path.parent for path in run.eval.glob("*/scores.json")] if run.eval.is_dir() else []
+    return sorted(found, key=lambda folder: (folder / "scores.json").stat().st_mtime, reverse=True)
+
+
+def _opened(context: Context, project: str) -> list[Any]:
+    names = [context.roots.short(folder) for folder in evaluations(RunFolder(context.project_folder(project)))]
+    first = names[0] if names else None
+    return [gr.update(choices=names, value=first), *_shown(context, first)]
+
+
+def _shown(context: Context, folder: str | None) -> list[Any]:
+    """Scores, checklist and links; the languages that can be listened to."""
+    if not folder:
+        return [note("nothing was evaluated yet"), gr.update(choices=[], value=None), ""]
+    try:
+        place = context.roots.inside(folder)
+        scores = read_json(place / "scores.json")
+        languages = list(dict.fromkeys(str(row["language"]) for row in scores["rows"]))
+        first = scores.get("language") or (languages[0] if languages else None)
+        said = _links(context, place) + _checklist(scores) + _scores(scores)
+        return [said, gr.update(choices=languages, value=first), _players(context, folder, first)]
+    except VoxgraftError as error:
+        return [error_note(error), gr.update(choices=[], value=None), ""]
+    except (KeyError, TypeError, AttributeError):
+        return [note(f"scores.json in {folder} is not one of ours", "bad"), gr.update(choices=[], value=None), ""]
+
+
+def _links(context: Context, folder: Path) -> str:
+    report = folder / "report.html"
+    if not report.is_file():
+        return ""
+    whole = page_link(context.pages, context.roots, report, "open the report")
+    blind = html.escape(address_of(context, report) + "#blind", quote=True)
+    alone = f'<a class="vg-link" href="{blind}" target="_blank" rel="noopener">listen without knowing who speaks</a>'
+    return f"<p>{whole} &nbsp; {alone}</p>"
+
+
+def _checklist(scores: dict[str, Any]) -> str:
+    word = str(scores["retention"]["word"])
+    kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
+    head = note(f"old languages, base speech logits with and without what was added: {word}", kind)
+    points = [
+        note(f"{point['question']} {point['found']}", ANSWERS.get(str(point["answer"]), "note"))
+        for point in scores["checklist"]
+    ]
+    return head + "".join(points)
+
+
+def _scores(scores: dict[str, Any]) -> str:
+    """Every score that somebody has, as people read it."""
+    rows = scores["rows"]
+    shown = [name for name in MEASURES if any(_value(row, name) is not None for row in rows)]
+    shown = [name for name in shown if name != "unsaid" or any(_value(row, name) for row in rows)]
+    cells = [(row["language"], row["title"], *(written(name, _value(row, name)) for name in shown)) for row in rows]
+    return table(("language", "who", *(MEASURES[name][0] for name in shown)), cells)
+
+
+def _value(row: dict[str, Any], name: str) -> float | None:
+    value = row["scores"].get(name, {}).get("value")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def written(name: str, value: float | None) -> str:
+    """A score as people read it; a dash where there is none."""
+    if value is None:
+        return "–"
+    form = MEASURES.get(name, ("", "percent"))[1]
+    return f"{100 * value:.1f} %" if form == "percent" else f"{value:.{3 if form == 'nats' else 2}f}"
+
+
+class _Players(HTMLParser):
+    """The players of a report: whose, which language, which text, and the sound itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        if tag == "audio" and SOUND_DATA.fullmatch(given.get("src", "")):
+            self.found.append(given)
+
+
+def _players(context: Context, folder: str | None, language: str | None) -> str:
+    """The sentences that the report plays, in one language."""
+    if not folder or not language:
+        return ""
+    report = context.roots.inside(folder) / "report.html"
+    if not report.is_file():
+        return ""
+    parser = _Players()
+    parser.feed(read_text(report, MAX_REPORT_BYTES))
+    sounds = [
+        Sound(f"{one.get('data-who', '?')} ({language})", one.get("data-text", ""), language, address=one["src"])
+        for one in parser.found
+        if one.get("data-language") == language
+    ]
+    return players(sounds, note("the report plays nothing in this language: there was no waveform end, or no sound"))
+
+
+def _compare(context: Context) -> None:
+    with gr.Accordion("3. Compare several evaluations", open=False, elem_id="evaluate-compare"):
+        form = MakingForm(
+            context, "compare", json=True, fresh={"output": lambda project: free(project / "compared.png")}
+        )  # fmt: skip
+        with gr.Row():
+            form.add("runs", sought=EVALUATED, label="Evaluations", info="Folders with a scores.json, two or more.")
+            form.add("measure")
+            form.add("output", sought=FOLDERS, label="Name of the picture", info="Empty: a new one in the project.")
+        form.finish("Compare")
+        shown = gr.HTML(elem_id="compare-shown", elem_classes=["vg-live"])
+        context.on_change(lambda project: [_compared(context, project)], [shown])
+
+
+def _compared(context: Context, project: str) -> str:
+    found = last_result(context.project_folder(project), "compare")
+    if found is None:
+        return ""
+    if "error" in found:
+        return finding_note(found["error"])
+    measure = str(found["measure"])
+    rows = [
+        (name, one["mode"], one["step"], written(measure, one["error"]["value"]), one["worst_language"], one["logits"])
+        for name, one in found["runs"].items()
+    ]
+    title = MEASURES.get(measure, (measure, ""))[0]
+    columns = ("run", "way", "step", f"{title}, new language", "old language that lost most", "logits of old ones")
+    differing = "".join(note(f"not the same {what} in all: their errors were not measured alike", "warn")
+                        for what in found["differing"])  # fmt: skip
+    return differing + table(columns, rows) + _picture(context, found, "what runs learnt, and what it cost")
+
+
+def _plot(context: Context) -> None:
+    with gr.Accordion("4. Curves of one or several runs as a picture", open=False, elem_id="evaluate-plot"):
+        form = MakingForm(context, "plot", json=True,
+                          fresh={"output": lambda project: free(project / "plotted.png")})  # fmt: skip
+        with gr.Row():
+            form.add("runs", sought=PROJECTS, default=lambda project: [project])
+            form.add("output", sought=FOLDERS, label="Name of the picture", info="Empty: a new one in the project.")
+        form.finish("Draw")
+        shown = gr.HTML(elem_id="plot-shown", elem_classes=["vg-live"])
+        context.on_change(lambda project: [_plotted(context, project)], [shown])
+
+
+def _plotted(context: Context, project: str) -> str:
+    found = last_result(context.project_folder(project), "plot")
+    if found is None:
+        return ""
+    return finding_note(found["error"]) if "error" in found else _picture(context, found, "curves of the runs")
+
+
+def _picture(context: Context, found: dict[str, Any], words: str) -> str:
+    drawn = next((name for name in found["files"] if str(name).endswith(".png")), None)
+    return picture(context, context.roots.inside(drawn), words) if drawn else ""

@@ -1,0 +1,186 @@
+"""The tab Export: give the graft back to stock programs or to others, with its terms; zips to send and to take in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.amounts import brief_bytes
+from voxgraft.errors import VoxgraftError
+from voxgraft.files import read_json
+from voxgraft.run import RunFolder
+from voxgraft.ui import reading
+from voxgraft.ui.context import Context
+from voxgraft.ui.controls import Form
+from voxgraft.ui.making import MakingForm, free, last_result, uploading
+from voxgraft.ui.players import download
+from voxgraft.ui.roots import FOLDERS, Sought
+from voxgraft.ui.views import facts, finding_note, note, table
+
+SHARED = Sought(endings=("terms.json", "graft.json"))
+ZIPS = Sought(endings=(".zip",))
+TERMS = ("data_licence", "consent", "accept_terms")
+NOT_STATED = "needed before anything is exported: whose the recordings are, and that the speakers agreed"
+
+
+def build(context: Context) -> None:
+    """Lay the tab out."""
+    _export(context)
+    _push(context)
+    _pull(context)
+
+
+def _export(context: Context) -> None:
+    with gr.Accordion("1. Export", open=True, elem_id="export-make"):
+        gr.Markdown(
+            "For the base's own program: *grown* speaks the old languages exactly as before, *merged* the new one. "
+            "*peft* is the adapter alone, *graft* the small folder to share with others who have voxgraft."
+        )
+        form = Form(context, "export", given=lambda project: {"subject": project}, json=True)
+        with gr.Row():
+            form.add("to", default=_target)
+            form.add("dtype", label="Number format")
+            form.add("parts")
+            form.add("drop_in")
+        with gr.Row():
+            form.add("data_licence", label="Licence of the recordings and texts (required)")
+            form.add("consent", label="Consent of the speakers (required)")
+        terms = gr.HTML(elem_id="export-terms")
+        form.add("accept_terms", label="I pass on the terms of the base (required)")
+        with gr.Accordion("More", open=False), gr.Row():
+            form.add("output", sought=FOLDERS)
+            form.add("overwrite")
+            form.add("copy_files")
+        lacking = gr.HTML(note(NOT_STATED, "warn"), elem_id="export-lacking", elem_classes=["vg-live"])
+        form.finish("Export")
+        _require_terms(context, form, lacking)
+        shown = gr.HTML(elem_id="export-shown", elem_classes=["vg-live"])
+        context.on_change(lambda project: [_licence(context, project), _exported(context, project)], [terms, shown])
+
+
+def _require_terms(context: Context, form: Form, lacking: Any) -> None:
+    """The button is there for those who have said all three."""
+    parts = [form.control(key).component for key in TERMS]
+    context.wire(
+        [*(part.change for part in parts), context.project.change],
+        lambda *said: [gr.update(interactive=all(said)), "" if all(said) else note(NOT_STATED, "warn")],
+        parts,
+        [form.button, lacking],
+    )
+
+
+def _target(project: Path) -> str | None:
+    """What is made unless somebody chooses: the graft to share."""
+    return "graft" if reading.grown_tokenizer(project) is not None else None
+
+
+def _licence(context: Context, project: str) -> str:
+    """What the base's licence asks of whoever shares what was made of it."""
+    path = RunFolder(context.project_folder(project)).graft / "graft.json"
+    if not path.is_file():
+        return note("the graft is not made yet: see the tab Model", "warn")
+    try:
+        licence = read_json(path).get("licence")
+    except VoxgraftError as error:
+        return finding_note(error.finding.to_json())
+    return facts([("terms of the base", str(licence or "see its makers' page"), "warn")])
+
+
+def _exported(context: Context, project: str) -> str:
+    found = last_result(context.project_folder(project), "export")
+    if found is None:
+        return ""
+    if "error" in found:
+        return finding_note(found["error"])
+    rows = [
+        (
+            name,
+            f"{one['names']} of {one['expected']}",
+            one["kept"],
+            one["changed"],
+            f"{one['dtype']}, {one['precision']}",
+        )
+        for name, one in found.get("checkpoints", {}).items()
+    ]
+    head = note(f"{brief_bytes(found['bytes'])} in {found['folder']}: pack it below to send it", "good")
+    checked = table(("checkpoint", "names and shapes", "the same as the base", "changed", "numbers"), rows)
+    return head + (checked if rows else "") + "".join(map(finding_note, found["findings"]))
+
+
+def _push(context: Context) -> None:
+    with gr.Accordion("2. Pack it into one zip, or send it to a hub", open=False, elem_id="export-push"):
+        form = MakingForm(
+            context, "push", json=True, path_keys=("to",),
+            fresh={"to": lambda project: free(project / f"{project.name}.zip")},
+        )  # fmt: skip
+        with gr.Row():
+            folder = form.add("folder", sought=FOLDERS, default=_newest_export, label="Folder")
+            form.add("to", label="To", info="Empty: a new zip in the project. NAME.zip, or OWNER/NAME on the hub that "
+                     "huggingface_hub of this machine is signed in to.")  # fmt: skip
+            form.add("private")
+        form.finish("Pack, or send")
+        shown = gr.HTML(elem_id="push-shown", elem_classes=["vg-live"])
+        context.on_change(lambda project: [_pushed(context, project)], [shown])
+        context.on_change(lambda project: [_shareable(context, project)], [folder], slow=True)
+        form.follow(folder)
+
+
+def _newest_export(project: Path) -> Path | None:
+    """What was exported last; before that the graft."""
+    run = RunFolder(project)
+    exports = sorted(run.export.iterdir(), key=lambda path: path.stat().st_mtime) if run.export.is_dir() else []
+    folders = [path for path in exports if path.is_dir() and not path.name.endswith(".previous")]
+    return folders[-1] if folders else run.graft if run.graft.is_dir() else None
+
+
+def _shareable(context: Context, project: str) -> Any:
+    """Folders that can be packed: grafts and exports."""
+    folder = context.project_folder(project)
+    found = context.roots.find(SHARED, folder)
+    names = list(dict.fromkeys(context.roots.short((context.roots.home / name).parent) for name in found))
+    newest = _newest_export(folder)
+    return gr.update(choices=names, value=context.roots.short(newest.resolve()) if newest else None)
+
+
+def _pushed(context: Context, project: str) -> str:
+    found = last_result(context.project_folder(project), "push")
+    if found is None:
+        return ""
+    if "error" in found:
+        return finding_note(found["error"])
+    told = "".join(map(finding_note, found.get("findings", ())))
+    place = str(found["place"])
+    if not place.endswith(".zip"):
+        return note(f"sent to {place}", "good") + told
+    path = context.roots.inside(place)
+    size = brief_bytes(path.stat().st_size) if path.is_file() else ""
+    return f"<p>{download(context, path, f'save {path.name} ({size})')}</p>" + told
+
+
+def _pull(context: Context) -> None:
+    with gr.Accordion("3. Take in what somebody gave you", open=False, elem_id="export-pull"):
+        gr.Markdown("Unpacks a graft or an export, and checks that it is whole. Nothing in it is run.")
+        form = MakingForm(
+            context, "pull", json=True, path_keys=("source",),
+            fresh={"folder": lambda project: free(project / "pulled")},
+        )  # fmt: skip
+        with gr.Row():
+            form.add("source", sought=ZIPS, label="From")
+            form.add("folder", sought=FOLDERS, label="Into the folder", info="Empty: a new one in the project.")
+            form.add("revision")
+        uploading(context, form, "source", "Upload a zip", (".zip",))
+        form.finish("Unpack and check")
+        shown = gr.HTML(elem_id="pull-shown", elem_classes=["vg-live"])
+        context.on_change(lambda project: [_pulled(context, project)], [shown])
+
+
+def _pulled(context: Context, project: str) -> str:
+    found = last_result(context.project_folder(project), "pull")
+    if found is None:
+        return ""
+    if "error" in found:
+        return finding_note(found["error"])
+    head = note(f"whole, in {found['place']}: the tab Speak can speak with a graft in it", "good")
+    return head + "".join(map(finding_note, found.get("findings", ())))

@@ -1,0 +1,233 @@
+"""The tab Train: start, stop and go on; what the run tells while it trains; its samples; its saved steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.amounts import brief_bytes
+from voxgraft.errors import VoxgraftError
+from voxgraft.run import RunFolder
+from voxgraft.ui import live, reading
+from voxgraft.ui.context import Context
+from voxgraft.ui.controls import Form
+from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.listeners import listener_choices
+from voxgraft.ui.making import last_result
+from voxgraft.ui.roots import TEXTS, Sought
+from voxgraft.ui.views import error_note, finding_note, note, table
+
+SETS = Sought(mark="set.json")
+NEWEST, FRESH = "", "fresh"
+REFRESH_SECONDS = 2.0
+RATES = ("train.row_rate", "train.adapter_rate", "train.body_rate", "train.weight_decay", "train.clip")
+COURSE = ("train.schedule", "train.warmup_steps", "train.final_share")
+INTERVALS = ("train.log_every", "train.valid_every", "train.save_every", "train.sample_every", "train.listen_every")
+ENDING = ("train.keep_last", "train.patience", "train.min_delta", "train.min_steps")
+SIZE = ("train.rank", "train.alpha", "train.tokens_per_step", "train.pack_tokens", "train.seed")
+MACHINE = ("train.device", "train.precision", "train.compile", "train.checkpointing", "train.deterministic")
+LOSSES = ("train.text_weight", "train.speech_weight", "train.silent_share", "train.emotion_from")
+MERGED = ("train.full_body", "train.kl_weight", "train.retention_bound", "train.interpolate")
+REPLAY = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.lone_clips")
+
+
+def build(context: Context) -> None:
+    """Lay the tab out."""
+    gr.Markdown(
+        "Training runs by itself: you may close this page, and the run is found again when you come back. Stop "
+        "finishes the step and saves; starting again goes on from there. The base's rows are frozen by construction."
+    )
+    form, choice = _form(context)
+    _live(context, form, choice)
+    _clean(context)
+
+
+def _form(context: Context) -> tuple[Form, Any]:
+    form = Form(context, "train", choices={"train.listener": listener_choices(context.roots)})
+    with gr.Row():
+        choice = gr.Dropdown(
+            [("the newest saved step, or the beginning", NEWEST)], value=NEWEST, label="Start from", interactive=True,
+            info="Where training goes on. What comes after a chosen step is set aside, not removed.",
+            elem_id="train-from", scale=2,
+        )  # fmt: skip
+        form.add("train.mode")
+        form.add("train.steps")
+        form.add("train.epochs")
+    hidden = [form.add("from_step"), form.add("fresh")]
+    for component in hidden:
+        component.visible = "hidden"  # the list above sets both
+    _more(form)
+    form.finish("Start training", output="How it ended", keep=True)
+    context.wire([choice.input], _starting_point, [choice], hidden)
+    for component in hidden:
+        form.follow(component)
+    return form, choice
+
+
+def _starting_point(chosen: str | None) -> list[Any]:
+    step = int(chosen) if chosen and chosen.isdecimal() else None
+    return [step, chosen == FRESH]
+
+
+def _more(form: Form) -> None:
+    with gr.Accordion("Rates and schedule", open=False, elem_id="train-rates"):
+        form.add_all(RATES)
+        form.add_all(COURSE)
+    with gr.Accordion("How often: journal, validation, saving, samples; when to stop early", open=False):
+        form.add_all(INTERVALS)
+        form.add_all(ENDING)
+    with gr.Accordion("Data", open=False, elem_id="train-data"):
+        with gr.Row():
+            for key in ("data.train", "data.valid", "data.replay", "data.replay_valid"):
+                form.add(key, sought=SETS)
+            form.add("data.replay_texts", sought=TEXTS)
+        form.add_all(REPLAY)
+    with gr.Accordion("Size of a step, memory and machine", open=False, elem_id="train-machine"):
+        gr.Markdown("Batch size and gradient accumulation elsewhere: a step has so many tokens, whatever the memory.")
+        form.add_all(SIZE)
+        form.add_all(MACHINE)
+    with gr.Accordion("Losses, and the merged mode", open=False):
+        form.add_all(LOSSES)
+        form.add_all(MERGED)
+        form.add("as_in_the_seeds")
+    with gr.Accordion("Samples on the way, and listening", open=False), gr.Row():
+        form.add("train.sample_texts", lines=3)
+        for key in ("train.sample_sound", "train.listener", "train.tensorboard"):
+            form.add(key)
+
+
+def _live(context: Context, form: Form, choice: Any) -> None:
+    """Everything that follows the journal. One stamp says what this page has seen of it."""
+    with gr.Accordion("How it stands", open=True, elem_id="train-live"):
+        figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
+        curves = gr.HTML(elem_id="train-curves")
+        with gr.Accordion("What training said of itself before the first step", open=False):
+            opening = gr.Textbox(
+                label="Opening lines", lines=4, max_lines=20, interactive=False, elem_classes=["vg-mono"],
+                elem_id="train-opening",
+            )  # fmt: skip
+    with gr.Accordion("Listen on the way", open=True, elem_id="train-listen"):
+        with gr.Row():
+            step = gr.Dropdown(
+                [live.ENDS, live.EVERY], value=live.ENDS, label="Step", interactive=True, elem_id="train-sample-step",
+                info="The same sentences in the same voice each time: only training makes a difference.",
+            )  # fmt: skip
+            language = gr.Dropdown(
+                [live.EVERY], value=live.EVERY, label="Language", interactive=True, elem_id="train-sample-language",
+                info="Old languages are spoken too: they must stay as they were.",
+            )  # fmt: skip
+        spoken = gr.HTML(elem_id="train-samples")
+    with gr.Accordion("Saved steps", open=False, elem_id="train-saved"):
+        saved = gr.HTML(elem_id="train-steps")
+    seen = gr.State({})
+    hidden = [form.control(key).component for key in ("from_step", "fresh")]
+    clock = gr.Timer(REFRESH_SECONDS)
+    context.wire(
+        [clock.tick, context.project.change],
+        lambda project, known, at, spoken_in: _refreshed(context, project, known or {}, (at, spoken_in)),
+        [context.project, seen, step, language],
+        [seen, figures, curves, opening, saved, step, language, spoken, choice, *hidden],
+        trigger_mode="once",
+    )
+    context.wire(
+        [step.input, language.input],
+        lambda project, at, spoken_in: _samples(context, project, at, spoken_in),
+        [context.project, step, language],
+        [spoken],
+    )
+
+
+def _refreshed(context: Context, project: str, known: dict[str, str], asked: tuple[str, str]) -> list[Any]:
+    """What is new since the page last looked; all else is left alone, players that play above all."""
+    nothing = [gr.skip()] * 11
+    try:
+        folder = context.project_folder(project)
+    except VoxgraftError:
+        return nothing
+    run, job = RunFolder(folder), Jobs(folder).latest("train")
+    at_work = job is not None and job.alive
+    stamp = f"{project} {live.stamp_of_run(run)} {job.folder.name if job else ''} {at_work}"
+    if stamp == known.get("run"):
+        return nothing
+    try:
+        told = live.told(run)
+        steps = live.saved_steps(run, told.history)
+    except VoxgraftError as error:
+        return [{"project": project, "run": stamp}, error_note(error), *nothing[2:]]
+    heard = f"{project} {sorted(told.history.samples)}"
+    sampled: list[Any] = [gr.skip()] * 3
+    if heard != known.get("samples"):
+        step_choices, languages = live.sample_choices(told.history)
+        shown = live.samples(context, run, told.history, asked[0] or live.ENDS, asked[1] or live.EVERY)
+        sampled = [gr.update(choices=step_choices), gr.update(choices=languages), shown]
+    return [
+        {"project": project, "run": stamp, "samples": heard},
+        live.figures(told, at_work=at_work, bound=_bound(folder)),
+        live.curves(told.history),
+        live.opening_lines(job),
+        live.steps_table(steps),
+        *sampled,
+        *_starting_points(steps, project != known.get("project") or at_work),
+    ]
+
+
+def _bound(folder: Path) -> float | None:
+    try:
+        return reading.run_settings(folder).train.retention_bound
+    except VoxgraftError:
+        return None
+
+
+def _starting_points(steps: list[live.SavedStep], anew: bool) -> list[Any]:
+    """Where training can start. Once it is at work the choice is over: the next start goes on from the newest."""
+    newest = f"the newest saved step ({steps[0].step:,})" if steps else "the beginning"
+    choices = [(newest, NEWEST)]
+    choices += [(one.words, str(one.step)) for one in steps if one.damage is None]
+    choices += [("begin again at step 0 (fresh)", FRESH)] if steps else []
+    if anew:
+        return [gr.update(choices=choices, value=NEWEST), None, False]
+    return [gr.update(choices=choices), gr.skip(), gr.skip()]
+
+
+def _samples(context: Context, project: str, step: str, language: str) -> Any:
+    try:
+        run = RunFolder(context.project_folder(project))
+        return live.samples(context, run, live.told(run).history, step or live.ENDS, language or live.EVERY)
+    except VoxgraftError as error:
+        return error_note(error)
+
+
+def _clean(context: Context) -> None:
+    with gr.Accordion("Make room: remove saved steps that are not needed", open=False, elem_id="train-clean"):
+        gr.Markdown(
+            "First without the tick: shows what would go, with sizes. The first step, the best one and the last ones "
+            "always stay. Not while it trains."
+        )
+        form = Form(context, "clean", json=True)
+        with gr.Row():
+            form.add("keep")
+            form.add("yes", label="Yes, remove what is listed", info="Without it nothing is removed, only shown.")
+        form.finish("Show, or remove")
+        shown = gr.HTML(elem_id="clean-shown", elem_classes=["vg-live"])
+        context.on_change(lambda project: [_cleaned(context, project)], [shown])
+
+
+def _cleaned(context: Context, project: str) -> str:
+    found = last_result(context.project_folder(project), "clean")
+    if found is None:
+        return ""
+    if "error" in found:
+        return finding_note(found["error"])
+    words = ("kept", "removed") if found["removed"] else ("stays", "would go")
+    rows = [(one["folder"], brief_bytes(one["bytes"]), words[one["remove"]], one["why"]) for one in found["folders"]]
+    count = sum(bool(one["remove"]) for one in found["folders"])
+    amount = f"{count} folder{'s' if count != 1 else ''}, {brief_bytes(found['bytes'])}"
+    if not count:
+        head = note("nothing to remove", "good")
+    elif found["removed"]:
+        head = note(f"removed {amount}", "good")
+    else:
+        head = note(f"nothing was removed yet; tick the box and press again to remove {amount}", "warn")
+    return head + table(("in steps/", "size", "", "why"), rows) + "".join(map(finding_note, found["findings"]))
