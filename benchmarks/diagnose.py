@@ -2,6 +2,7 @@
 
     python benchmarks/diagnose.py                        two T3 files of 2.1 GB, two gpt.pth of 3.5 GB
     python benchmarks/diagnose.py --size small --rounds 1  a few seconds, for trying the script
+    python benchmarks/diagnose.py --files FOLDER --only-make   makes the files and keeps them, to be measured when it is quiet
 
 A base of random weights is made, and beside it a checkpoint in which every tensor moved and the text tables grew: the
 slowest case, since nothing is equal. Each measurement is a process of its own; files are warm in the page cache.
@@ -48,6 +49,9 @@ def main() -> None:
         return
     results = []
     for name in options.families:
+        if options.files is not None:
+            results.append(_measure(name, options, options.files / name))
+            continue
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="diagnose-bench-") as folder:
             results.append(_measure(name, options, Path(folder)))
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.platform()}
@@ -57,12 +61,12 @@ def main() -> None:
 
 
 def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    base = make_random_base(name, folder / "base", size=options.size)
-    tuned = folder / f"tuned{base.checkpoint.suffix}"
-    _write_moved(name, base, tuned)
+    base, tuned = _files(name, options, folder)
+    if options.only_make:
+        return {"family": name, "files": [str(base.checkpoint), str(tuned)]}
     times: dict[str, list[dict[str, float]]] = {}
-    for _ in range(options.rounds):
-        for job in ("read", "diagnose", *(("repair",) if options.repair else ())):
+    for number in range(options.rounds):
+        for job in ("read", "diagnose", *(("repair",) if options.repair and not number else ())):
             output = folder / "repaired.safetensors"
             times.setdefault(job, []).append(_in_child(job, base, tuned, output))
             _remove(folder)
@@ -76,6 +80,18 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         "by_reading_once": {job: round(value / seconds["read"], 2) for job, value in seconds.items()},
         "verdict": times["diagnose"][0].get("verdict"),
     }
+
+
+def _files(name: str, options: argparse.Namespace, folder: Path) -> tuple[BaseFiles, Path]:
+    """The base and the checkpoint that moved; what is there already is taken as it is."""
+    if (folder / "base").is_dir():
+        base = family(name).files(folder / "base")
+    else:
+        base = make_random_base(name, folder / "base", size=options.size)
+    tuned = folder / f"tuned{base.checkpoint.suffix}"
+    if not tuned.exists():
+        _write_moved(name, base, tuned)
+    return base, tuned
 
 
 def _remove(folder: Path) -> None:
@@ -157,7 +173,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", default="full", choices=("tiny", "small", "full"))
     parser.add_argument("--families", nargs="+", default=list(FAMILIES))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repair", action="store_true", help="also repair, which writes and reads back a third file")
+    parser.add_argument("--repair", action="store_true", help="also repair, once: writes and reads back a third file")
+    parser.add_argument("--files", type=Path, help="folder for files that are kept, and taken if they are there")
+    parser.add_argument("--only-make", action="store_true", help="measure nothing")
     parser.add_argument("--folder", type=Path, help="where temporary files go; four of them need 12 GB")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("paths", nargs="*", help=argparse.SUPPRESS)

@@ -19,6 +19,7 @@ from tests.damaged_checkpoints import (
     Evil,
     Ground,
     adam,
+    interleaved,
     moved_body,
     not_merged,
     padded_data,
@@ -207,6 +208,11 @@ def _no_letters(ground: Ground, folder: Path) -> Made:
     return {"checkpoint": ground.write(folder, ground.grown()), "tokenizer": tokenizer, "language": "am"}
 
 
+def _interleaved(ground: Ground, folder: Path) -> Made:
+    tokenizer = interleaved(ground.tokenizer, folder / "interleaved.model")
+    return {"checkpoint": ground.write(folder, ground.grown()), "tokenizer": tokenizer}
+
+
 def _padded(ground: Ground, folder: Path) -> Made:
     return {
         **with_tokenizer(ground, ground.write(folder, ground.grown())),
@@ -371,6 +377,7 @@ DAMAGED = [
     Damage("flat map", T3, _flat_map, FRESH, ("tokenizer-flat-map",), "a flat map in place of a tokenizer"),
     Damage("tokenizer of its own", INDEX, _standalone, FRESH, ("special-ids-moved",), "numbers everything anew"),
     Damage("no single characters", INDEX, _no_letters, FRESH, ("proof-unknown-letters",), "have no piece"),
+    Damage("old text spelled otherwise", INDEX, _interleaved, "RESUME", ("proof-changed",), "spells old languages"),
     Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "it learnt padding"),
     Damage("wrong start and stop", INDEX, _start_stop, FRESH, ("config-start-stop",), "the wrong ids"),
     Damage("config unlike rows", INDEX, _other_config, "RESUME", ("config-vs-rows",), "its config is not its own"),

@@ -174,6 +174,17 @@ def without_letters(base: Path, path: Path, size: int) -> Path:
     return path
 
 
+def interleaved(base: Path, path: Path) -> Path:
+    """A grown model some of whose pieces are of Latin letters, and rank before the base's own."""
+    model = proto.ModelProto.FromString(base.read_bytes())
+    there = {piece.piece for piece in model.pieces}
+    pairs = [one + two for one in "ETAOINSHR" for two in "ETAOINSHR" if one + two not in there]
+    for piece, text in zip(list(model.pieces)[-12:], pairs, strict=False):
+        piece.piece, piece.score = text, 0.0
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 def padded_data(folder: Path) -> Path:
     """Prepared clips as a batched preprocessing writes them: all as long as the longest, the length stated so."""
     chance = np.random.default_rng(0)

@@ -50,6 +50,7 @@ NOT_RUN = {
     "voxgraft pull OWNER/NAME": NETWORK,
     "voxgraft go runs/amharic-real --to chatterbox": "needs the published front end of Chatterbox",
     "voxgraft speak hello --base BASE --language en --voice me.wav --codes hello.json": "needs a base that clones voices",
+    "voxgraft speak 'ሰላም' --graft amharic --base BASE": "Chatterbox sounds through its companion",
     "voxgraft ui": FOREVER,
     "voxgraft ui --host 0.0.0.0 --port 7860": FOREVER,
 }
@@ -237,7 +238,7 @@ def test_commands_in_the_text_are_commands_that_there_are(page: str) -> None:
 
 def known_command(words: list[str], where: str) -> None:
     """Verb and flags are there; in the text values may be left out."""
-    if words[0] in ("--help", "--version"):
+    if words[0] in ("--help", "--version", "VERB"):
         return
     verbs = [verb for verb in VERBS if words[: len(verb.name.split())] == verb.name.split()]
     groups = {verb.name.split()[0] for verb in VERBS if " " in verb.name}

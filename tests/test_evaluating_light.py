@@ -127,9 +127,9 @@ def test_a_step_past_the_bound_on_old_languages_is_never_the_best(place: Place, 
 
 def test_a_process_that_does_not_write_does_not_listen(place: Place, tmp_path: Path) -> None:
     loop, light = judged(place, tmp_path / "run", open_ear(parrot(tmp_path, "abcd")))
-    assert light._heard(4)["sentences"] == 2
+    assert light._heard("step 4")["sentences"] == 2
     loop.stepper.group = Processes(rank=1)
-    assert light._heard(4) == {}
+    assert light._heard("step 4") == {}
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_a_voice_that_the_sound_cannot_have_is_the_reason_that_nothing_is_heard_
     monkeypatch.setattr(type(kind), "vocoder", lambda *_: Picky())
     course = open_course(run.folder, run.settings(train_listen_every=2), kind, run.files)
     light = light_evaluation(course, _loop(course, Processes()), parrot(tmp_path, "x"))
-    assert light._heard(2) == {"why": "this voice has no recording"}
+    assert light._heard("step 2") == {"why": "this voice has no recording"}
 
 
 def test_the_share_of_a_merged_training_is_chosen_by_ear_where_something_listens(tmp_path: Path) -> None:

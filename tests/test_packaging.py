@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,7 @@ def test_the_docker_commands_of_the_page_fit_the_dockerfile() -> None:
     arguments = {rest.partition("=")[0] for rest in of("ARG")}
     built = {words[words.index("-t") + 1] for words in lines if words[1] == "build"}
     for words in lines:
-        named = [
-            word.partition("=")[0] for before, word in zip(words, words[1:], strict=False) if before == "--build-arg"
-        ]
+        named = [word.partition("=")[0] for before, word in pairwise(words) if before == "--build-arg"]
         assert set(named) <= arguments
         if words[1] == "run":
             (at,) = [place for place, word in enumerate(words) if word in built]
@@ -129,9 +128,13 @@ def test_the_notebook_tells_the_story_and_plays_what_came_of_it(
 def executed(source: str, names: dict[str, Any]) -> Any:
     """As a notebook does it: the value of a last line that is an expression."""
     tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, "cell", "exec"), names)
+        return None
+    tree.body.pop()
     exec(compile(tree, "cell", "exec"), names)
-    return None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
 
 
 def test_make_refuses_a_python_that_is_not_tested_and_says_which_are(tmp_path: Path) -> None:

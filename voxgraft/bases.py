@@ -26,7 +26,8 @@ def base_family(folder: Path, name: str | None) -> Family:
 
 
 def base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
-    """Family and tokenizer of a base folder, or of a tokenizer file by itself."""
+    """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file by itself."""
+    path = base_folder(path)
     if is_folder(path):
         found, file = _tokenizer_in(path, name)
         return found, open_tokenizer(file)

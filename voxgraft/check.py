@@ -55,7 +55,7 @@ class CheckResult:
             lines.append(f"not checked: {'; '.join(skipped)}")
         if self.not_given:
             lines.append(f"not given: {', '.join(self.not_given)}")
-        return [*lines, self._verdict(), *self._next()]
+        return [*lines, self.verdict, *self._next()]
 
     def _next(self) -> list[Line]:
         """What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without."""
@@ -70,7 +70,9 @@ class CheckResult:
             return [f"next: voxgraft prepare {run}; training cannot start before there are clips"]
         return [f"next: voxgraft train {run}"]
 
-    def _verdict(self) -> Line:
+    @property
+    def verdict(self) -> Line:
+        """How many findings there are of each level."""
         counts = {level: sum(item.level == level for item in self.outcome.findings) for level in _STYLES}
         listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
         return styled((listed, _STYLES["error"] if counts["error"] else "bold green"))

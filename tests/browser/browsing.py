@@ -127,7 +127,9 @@ class Window:
         self.page.wait_for_selector("#project-chooser")
         if project:
             self.page.wait_for_function(
-                "project => document.querySelector('#project-chooser input')?.value === project", arg=project
+                "project => document.querySelector('#project-chooser input')?.value === project"
+                " && new URLSearchParams(window.location.search).get('project') === project",
+                arg=project,
             )
 
     def tab(self, title: str) -> None:
@@ -170,6 +172,10 @@ class Window:
         """Wait until the newest job of a form has ended so (good, bad, note); what its line says."""
         self.page.wait_for_selector(f"#{verb}-state .vg-{ending}")
         return self.text(f"{verb}-state")
+
+    def result(self, verb: str) -> str:
+        """What the newest job of a form printed."""
+        return str(self.page.locator(f"#{verb}-state .vg-result").inner_text())
 
     def text(self, control: str) -> str:
         return str(self.page.locator(f"#{control}").inner_text())

@@ -21,6 +21,8 @@ REACH_SECONDS = 1.2
 CONTEXT_SECONDS = 8.0
 """Surroundings that loud and soft are judged by."""
 GOOD_PAUSE_SECONDS = 0.45
+STOP_SECONDS, STOP_COST = (0.09, 0.18), 0.5
+"""A pause of the first length may be a stop inside a word, which costs so much; one of the second is none."""
 SLOPE = 2.2
 """What a second away from the cue's own time costs, where a good pause is worth one."""
 BROKEN_OFF_SECONDS = 0.1
@@ -167,7 +169,9 @@ def _worth(pause: Pause, one: Cue | None, two: Cue | None) -> float:
     away = abs(pause.start - one.end) if one else abs(pause.end - _of(two).start)
     if one and pause.start < one.end < pause.end:  # subtitles stand a little longer than the voice
         away *= 0.4
-    return min(pause.seconds, GOOD_PAUSE_SECONDS) / GOOD_PAUSE_SECONDS - SLOPE * away
+    shortest, longest = STOP_SECONDS
+    stop = min(1.0, max(0.0, (longest - pause.seconds) / (longest - shortest)))
+    return min(pause.seconds, GOOD_PAUSE_SECONDS) / GOOD_PAUSE_SECONDS - STOP_COST * stop - SLOPE * away
 
 
 def _softest(tape: Tape, one: Cue | None, two: Cue | None) -> float:

@@ -18,14 +18,12 @@ from voxgraft.importing.media import AUDIO_ENDINGS
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.rows import COLUMNS, Row, row_of
 
-__all__ = ["LIST_ENDINGS", "SIDE_CARS", "parse_json_lines", "parse_table", "read_list", "side_car", "side_car_rows"]
+__all__ = ["SIDE_CARS", "parse_json_lines", "parse_table", "read_list", "side_car", "side_car_rows"]
 
-LIST_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".psv")
 SIDE_CARS = (".normalized.txt", ".txt", ".lab")
 DELIMITERS = ("|", "\t", ";", ",")
 MAX_FIELD = 1 << 20
 _SPEAKER_SHARE = 0.34
-_KNOWN = {name for names in COLUMNS.values() for name in names}
 Found = Iterator[Row | Problem]
 
 

@@ -28,6 +28,8 @@ class Happening:
     outputs: list[Any]
     slow: bool = False
     """Whether it takes so long that the others shall not wait for it."""
+    tab: str = ""
+    """The tab that it belongs to; only what is in view is looked after."""
 
 
 @dataclass(slots=True)
@@ -39,11 +41,13 @@ class Context:
     """A hidden text: the short name of the open project's folder, or nothing. The first input of every event."""
     pages: str = ""
     """First part of the addresses under which reports of a project are served; see `pages.py`."""
+    tab: str = ""
+    """The tab that is being built."""
     forms: list[Form] = field(default_factory=list)
     views: list[JobView] = field(default_factory=list)
     openings: list[Happening] = field(default_factory=list)
     refreshings: list[Happening] = field(default_factory=list)
-    tickings: list[Happening] = field(default_factory=list)
+    beats: dict[str, Any] = field(default_factory=dict)
 
     def project_folder(self, project: str) -> Path:
         """The folder of the open project; an error where none is open or it is not a project any more."""
@@ -64,7 +68,7 @@ class Context:
 
     def on_project(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
         """Call `function(project)` when a project is opened, and after a reload; it gives a value for each output."""
-        self.openings.append(Happening(function, [], outputs, slow))
+        self.openings.append(Happening(function, [], outputs, slow, self.tab))
 
     def on_change(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
         """The same, and again whenever a job of the project has ended."""
@@ -75,11 +79,11 @@ class Context:
         self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
     ) -> None:
         """Call `function(project, *inputs)` whenever a job of the project has ended."""
-        self.refreshings.append(Happening(function, inputs, outputs, slow))
+        self.refreshings.append(Happening(function, inputs, outputs, slow, self.tab))
 
-    def on_tick(self, function: Opened, outputs: list[Any]) -> None:
-        """Call `function(project)` every two seconds while the page is open; give `gr.skip()` where nothing is new."""
-        self.tickings.append(Happening(function, [], outputs))
+    def beat(self) -> Any:
+        """A hidden part that changes every two seconds while this tab is in view, and when a project is opened."""
+        return self.beats.setdefault(self.tab, gr.State(""))
 
     def add_view(self, view: JobView) -> None:
         """Keep the view of a verb's newest job up to date."""

@@ -14,16 +14,15 @@ from typing import Any
 import gradio as gr
 
 from voxgraft.config import Leaf
-from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.errors import VoxgraftError
 from voxgraft.ui.commands import EXECUTED, Command, own_values, shown, verb_named
 from voxgraft.ui.context import Context
 from voxgraft.ui.jobs import Job, Jobs
 from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import FOLDERS, Sought
-from voxgraft.ui.views import error_note, job_note, note
+from voxgraft.ui.views import error_note, job_html, note
 
 AUTOMATIC = "automatic"
-NO_PROJECT = "choose or make a project at the top first"
 Fixed = Callable[[Path], Mapping[str, Any]]
 
 
@@ -39,18 +38,20 @@ class Control:
     """Whether it belongs to another form, which fills it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class JobView:
     """Where the newest job of a verb is shown."""
 
     verb: str
-    state: Any
-    log: Any
-    output: Any
-    stop: Any
-    stamp: Any
+    shown: Any
+    tab: str
+    title: str = "Result"
     for_machines: bool = False
     """Whether the result is JSON, which a tab shows in a form of its own."""
+
+    def html(self, job: Job | None) -> str:
+        """What it shows of a job."""
+        return job_html(job, self.for_machines, self.title)
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class Form:
         about: dict[str, Any] = {
             "label": label or _label(key),
             "info": info or leaf.field.description,
-            "elem_id": f"{self.name}-{key}".replace(" ", "-").replace(".", "-").replace("_", "-"),
+            "elem_id": slug(f"{self.name}-{key}"),
             "interactive": True,
         }
         if leaf.is_path and sought is None:
@@ -135,29 +136,22 @@ class Form:
             value=self._preview("", [control.component.value for control in self.controls]),
             interactive=False,
             elem_classes=["vg-command"],
-            elem_id=f"{self.name.replace(' ', '-')}-command",
+            elem_id=f"{slug(self.name)}-command",
             buttons=["copy"],
             lines=1,
             max_lines=6,
         )
-        name = self.name.replace(" ", "-")
-        with gr.Row():
-            self.button = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
-            stop = gr.Button("Stop", variant="stop", visible=False, elem_id=f"{name}-stop", elem_classes=["vg-act"])
-        state = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
-        log = gr.Textbox(
-            label="What it tells on the way", lines=3, max_lines=14, interactive=False, visible=False,
-            elem_classes=["vg-mono"], elem_id=f"{name}-log",
-        )  # fmt: skip
-        shown_output = gr.Textbox(
-            label=output, lines=3, max_lines=30, interactive=False, visible=False,
-            elem_classes=["vg-mono"], elem_id=f"{name}-output", buttons=["copy"],
-        )  # fmt: skip
-        self.view = JobView(self.name, state, log, shown_output, stop, gr.State(""), self.json)
+        self.view, self.button, stop = job_parts(self.context, self.name, button, title=output, for_machines=self.json)
+        self.context.wire([stop.click], self._stop, [self.context.project], [self.view.shown])
         self._wire()
         if keep:
             self._wire_keeping(
-                gr.Button("Keep these values in run.yaml", size="sm", elem_id=f"{name}-keep", elem_classes=["vg-act"])
+                gr.Button(
+                    "Keep these values in run.yaml",
+                    size="sm",
+                    elem_id=f"{slug(self.name)}-keep",
+                    elem_classes=["vg-act"],
+                )
             )
         return self.view
 
@@ -197,21 +191,18 @@ class Form:
             )
         assert self.view is not None
         assert self.button is not None
-        view = [self.view.state, self.view.log, self.view.output, self.view.stop, self.view.stamp]
-        wire([self.button.click], self._start, inputs, view)
-        wire([self.view.stop.click], self._stop, [self.context.project], view)
+        wire([self.button.click], self._start, inputs, [self.view.shown])
         own = [control.component for control in self.controls if not control.shared]
         self.context.on_project(self._opened, [*own, self.preview])
         paths = [control.component for control in self.controls if control.sought and not control.shared]
         self.context.on_job_end(self._found_again, components, [*paths, self.preview])
-        self.context.add_view(self.view)
         for component in self.followed:
             self.follow(component)
 
     def _wire_keeping(self, button: Any) -> None:
         assert self.view is not None
         inputs = [self.context.project, *(control.component for control in self.controls)]
-        self.context.wire([button.click], self._keep, inputs, [self.preview, self.view.state])
+        self.context.wire([button.click], self._keep, inputs, [self.preview, self.view.shown])
 
     def _keep(self, project: str, *values: Any) -> list[Any]:
         try:
@@ -224,19 +215,21 @@ class Form:
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else "run.yaml has these values already"
         return [self._preview(project, values), note(kept, "good")]
 
-    def _start(self, project: str, *values: Any) -> list[Any]:
+    def _start(self, project: str, *values: Any) -> str:
+        assert self.view is not None
         try:
             words = self.words(project, values)
             job = Jobs(self.context.project_folder(project)).start(self.name, words, self.context.roots.home)
         except VoxgraftError as error:
-            return [error_note(error), gr.skip(), gr.skip(), gr.skip(), gr.skip()]
-        return job_updates(job, self.json)
+            return error_note(error)
+        return self.view.html(job)
 
-    def _stop(self, project: str) -> list[Any]:
+    def _stop(self, project: str) -> str:
+        assert self.view is not None
         job = Jobs(self.context.project_folder(project)).latest(self.name)
         if job is not None:
             job.stop()
-        return job_updates(job, self.json)
+        return self.view.html(job)
 
     def _opened(self, project: str) -> list[Any]:
         """Every control as the project has it, and the command of that."""
@@ -281,23 +274,24 @@ class Form:
         return _value(control.leaf, value, self.command)
 
 
-def job_updates(job: Job | None, for_machines: bool = False) -> list[Any]:
-    """What a view shows of a job: state, log, output, the Stop button, and the stamp of all that."""
-    if job is None:
-        return ["", gr.update(visible=False), gr.update(visible=False), gr.update(visible=False), ""]
-    log, output, alive = job.log().strip(), job.output().strip(), job.alive
-    return [
-        job_note(job),
-        gr.update(value=log, visible=bool(log)),
-        gr.update(visible=False) if for_machines else gr.update(value=output, visible=bool(output)),
-        gr.update(visible=alive),
-        stamp_of(job),
-    ]
+def job_parts(
+    context: Context, verb: str, button: str, *, title: str = "Result", for_machines: bool = False
+) -> tuple[JobView, Any, Any]:
+    """Where the newest job of a verb is shown, the button that starts one, and the one that stops it while it runs."""
+    name = slug(verb)
+    with gr.Column(elem_classes=["vg-form"]):
+        with gr.Row():
+            start = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
+            stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
+        shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
+    view = JobView(verb, shown, context.tab, title, for_machines)
+    context.add_view(view)
+    return view, start, stop
 
 
-def stamp_of(job: Job | None) -> str:
-    """Changes when there is something new to show of a job; a job that runs shows its time."""
-    return "" if job is None else f"{job.folder.name} {job.state} {job.seconds if job.alive else 0:.0f}"
+def slug(name: str) -> str:
+    """A verb's or a setting's name as part of an id."""
+    return name.replace(" ", "-").replace(".", "-").replace("_", "-")
 
 
 def _label(key: str) -> str:
@@ -318,16 +312,16 @@ def _component(leaf: Leaf, words: Sequence[str], sought: Sought | None, lines: i
     if sought is not None:
         value: Any = [str(item) for item in default or []] if leaf.is_list else str(default or "")
         return gr.Dropdown([], value=value or None, allow_custom_value=True, multiselect=leaf.is_list or None, **about)
-    if leaf.is_number and not leaf.is_list:
+    if leaf.is_number and not leaf.is_list and not _may_be_empty(leaf):
         is_whole = int in _types(leaf.field.annotation)
         step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
-        return gr.Number(
-            value=default, precision=0 if is_whole else None, step=step, placeholder=AUTOMATIC, min_width=120, **about
-        )
+        return gr.Number(value=default, precision=0 if is_whole else None, step=step, min_width=120, **about)
     if leaf.is_list:
         about["info"] = f"{about['info']} One on each line."
         return gr.Textbox(value="\n".join(map(str, default or ())), lines=max(2, lines), **about)
-    return gr.Textbox(value=str(default or ""), lines=lines, placeholder=AUTOMATIC if default is None else "", **about)
+    about["min_width"] = 120 if leaf.is_number else 160
+    text = "" if default is None else f"{default:g}" if leaf.is_number else str(default)
+    return gr.Textbox(value=text, lines=lines, placeholder=AUTOMATIC if default is None else "", **about)
 
 
 def _value(leaf: Leaf, value: Any, command: Command) -> Any:
@@ -340,23 +334,20 @@ def _value(leaf: Leaf, value: Any, command: Command) -> Any:
         words = command.plain(leaf, value)
         return words if leaf.is_list else (words[0] if words else None)
     if leaf.is_list:
-        return [*value] if leaf.choices else "\n".join(map(str, value or ()))
+        return [*value] if leaf.choices else "\n".join(command.plain(leaf, value))
     if leaf.is_number:
-        return value
+        return next(iter(command.plain(leaf, value)), "") if _may_be_empty(leaf) else value
     if value is None and leaf.choices and leaf.field.is_required():
         return leaf.choices[0]
     return "" if value is None else str(value)
+
+
+def _may_be_empty(leaf: Leaf) -> bool:
+    """Whether a number may be left open. Gradio's own field of a number puts 0 where nothing is."""
+    return type(None) in _types(leaf.field.annotation)
 
 
 def _types(annotation: Any) -> tuple[Any, ...]:
     from typing import get_args
 
     return (annotation, *get_args(annotation))
-
-
-def no_project() -> ConfigError:
-    """What is said while no project is open."""
-    return ConfigError("ui-no-project", NO_PROJECT)
-
-
-__all__ = ["AUTOMATIC", "Control", "Form", "JobView", "job_updates", "note", "stamp_of"]

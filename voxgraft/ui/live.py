@@ -101,7 +101,9 @@ def _facts(history: History, watched: Watched, at_work: bool, bound: float | Non
             words = f"speech loss {kept[-1][1]:+.2%} since step 0"
             found.append((f"retention of {name}", words, "good" if kept[-1][1] <= (bound or 0) else "bad"))
     named = watched.facts()
-    found += [(name, named[name], "note") for name in ("speed", "rates", "memory") if name in named]
+    found += [
+        (name, named[name].removeprefix(f"{name} "), "note") for name in ("speed", "rates", "memory") if name in named
+    ]
     if history.best_step:
         found.append(("best step so far", f"{history.best_step:,}", "good"))
     return found
@@ -193,12 +195,14 @@ def samples(context: Context, run: RunFolder, history: History, step: str, langu
         return note("nothing was spoken yet")
     chosen = {ENDS: [known[0], known[-1]], EVERY: known}.get(step, [int(step)] if step.isdecimal() else known)
     found = [
-        _sample(context, run, at, one)
+        (str(one.get("name", "")), _sample(context, run, at, one))
         for at in dict.fromkeys(at for at in chosen if at in history.samples)
         for one in _spoken(history.samples[at])
         if language in (EVERY, "", one.get("language"))
     ]
-    return players(found, note("nothing was spoken then"))
+    names = {name: None for name, _ in found}
+    by_sentence = [sound for name in names for other, sound in found if other == name]
+    return players(by_sentence, note("nothing was spoken then"))
 
 
 def _spoken(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -55,8 +55,9 @@ def uploading(context: Context, form: Form, key: str, label: str, endings: Seque
     """A place to drop one file, which then is the value of a control of the form."""
     name = f"{form.name}-{key}".replace(" ", "-").replace("_", "-")
     control = form.control(key)
-    file = gr.File(label=label, file_types=list(endings), elem_id=f"{name}-upload", height=110, scale=1)
-    said = gr.HTML(elem_id=f"{name}-upload-state", elem_classes=["vg-live"])
+    with gr.Column(min_width=260):
+        file = gr.File(label=label, file_types=list(endings), elem_id=f"{name}-upload", height=150)
+        said = gr.HTML(elem_id=f"{name}-upload-state", elem_classes=["vg-live"])
 
     def landed(project: str, given: str | None) -> list[Any]:
         try:

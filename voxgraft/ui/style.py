@@ -21,7 +21,14 @@ CSS = """
 .vg-fact { border-left: 4px solid #777; padding: .3em .6em; background: var(--background-fill-secondary); }
 .vg-fact dt { font-size: .8rem; opacity: .8; } .vg-fact dd { margin: 0; overflow-wrap: anywhere; }
 .vg-fact.vg-good { border-left-color: #15803d; } .vg-fact.vg-bad { border-left-color: #b91c1c; }
+.vg-fact.vg-warn { border-left-color: #b45309; }
 .vg-link { font-weight: 600; text-decoration: underline; }
+button.vg-stop { display: none; }
+.vg-form:has(.vg-busy) button.vg-stop { display: block; }
+.vg-form pre { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .8rem; white-space: pre; margin: 0; }
+.vg-result, .vg-tail { overflow: auto; max-height: 30rem; padding: .6em;
+  border: 1px solid var(--border-color-primary); }
+.vg-tail { display: flex; flex-direction: column-reverse; max-height: 14rem; }
 .vg-live { padding: 0 !important; }
 button.vg-act { max-width: 22rem; flex-grow: 0 !important; width: auto; min-width: 10rem; }
 .vg-scroll table, .vg-scroll tr { border: 0 !important; }
@@ -31,6 +38,7 @@ button.vg-act { max-width: 22rem; flex-grow: 0 !important; width: auto; min-widt
 .vg-players { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .5em; }
 .vg-player { display: flex; flex-direction: column; gap: .3em; padding: .5em .7em; border-radius: 4px; min-width: 0;
   background: var(--background-fill-secondary); overflow-wrap: anywhere; }
+.vg-player > a { align-self: flex-start; }
 .vg-player audio { width: 100%; height: 40px; } .vg-player code { font-size: .75rem; }
 .vg-picture { width: 100%; height: auto; background: #fff; border-radius: 4px; }
 .vg-word { font-size: 1.5rem; font-weight: 700; }

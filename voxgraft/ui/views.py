@@ -19,6 +19,9 @@ STATE_WORDS = {
     "lost": ("its end was not seen (killed, or the machine was switched off); start it again to go on", "bad"),
 }
 
+MAX_LOG_BYTES = 16 << 10
+EXIT_INPUT = 2
+
 
 def note(text: str, kind: str = "note") -> str:
     """One text in a box of a colour: good, bad, busy, note."""
@@ -41,15 +44,29 @@ def finding_note(finding: Mapping[str, Any]) -> str:
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
 
 
-def job_note(job: Job | None) -> str:
-    """How a job stands, in one line."""
+def job_html(job: Job | None, for_machines: bool = False, title: str = "Result") -> str:
+    """How a job stands: one line, what it tells on the way, and its result (which for machines is shown elsewhere)."""
     if job is None:
         return ""
-    state = job.state
+    state, log = job.state, job.log(MAX_LOG_BYTES).strip()
     words, kind = STATE_WORDS[state]
-    if state == "failed" and job.exit_code == 2:
+    if state == "failed" and job.exit_code == EXIT_INPUT:
         words = "was refused: see below"
-    return note(f"{words} ({brief_seconds(job.seconds)})", kind)
+    parts = [note(f"{words} ({brief_seconds(job.seconds)})", kind)]
+    if log:
+        is_open = " open" if state != "done" else ""
+        told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{html.escape(log)}</pre></div>'
+        parts.append(f"<details{is_open}><summary>What it tells on the way</summary>{told}</details>")
+    if not for_machines and (output := job.output().strip()):
+        named = html.escape(title, quote=True)
+        pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{html.escape(output)}</pre>'
+        parts.append(f'<div class="vg-title">{named}</div>{pre}')
+    return "".join(parts)
+
+
+def job_stamp(job: Job) -> str:
+    """Changes when there is something new to show of a job; one that runs shows its time."""
+    return f"{job.folder.name}/{job.state}/{job.seconds if job.alive else 0:.0f}"
 
 
 def facts(pairs: Iterable[tuple[str, str, str]]) -> str:

@@ -39,12 +39,17 @@ def _diagnose(context: Context) -> Form:
     with gr.Accordion("1. What happened to it?", open=True, elem_id="diagnose-look"):
         form = MakingForm(context, "diagnose", json=True, fresh={"output": lambda project: free(project / "diagnosis")})
         with gr.Row():
-            form.add("checkpoint", sought=CHECKPOINTS, default=lambda project: project)
+            form.add(
+                "checkpoint",
+                sought=CHECKPOINTS,
+                default=lambda project: project,
+                info="A file of anyone's (.safetensors, .pt, .pth), a folder with one, or a project. Copy large ones into the folder.",
+            )
             form.add("base", sought=FOLDERS, default=reading.base)
             form.add("tokenizer", sought=TOKENIZERS, default=reading.grown_tokenizer)
             form.add("language", default=reading.language)
         with gr.Row():
-            uploading(context, form, "checkpoint", "Upload a checkpoint (large ones: copy them into the folder)",
+            uploading(context, form, "checkpoint", "Upload a checkpoint",
                       (".safetensors", ".pt", ".pth"))  # fmt: skip
             uploading(context, form, "tokenizer", "Upload its tokenizer", (".json", ".model"))
         with gr.Accordion("More to look at, and listening", open=False):

@@ -45,8 +45,9 @@ def _export(context: Context) -> None:
             form.add("parts")
             form.add("drop_in")
         with gr.Row():
-            form.add("data_licence", label="Licence of the recordings and texts (required)")
-            form.add("consent", label="Consent of the speakers (required)")
+            licence = form.add("data_licence", label="Licence of the recordings and texts (required)")
+            consent = form.add("consent", label="Consent of the speakers (required)")
+            licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
         terms = gr.HTML(elem_id="export-terms")
         form.add("accept_terms", label="I pass on the terms of the base (required)")
         with gr.Accordion("More", open=False), gr.Row():

@@ -151,12 +151,13 @@ def _download(context: Context) -> None:
             "before. On the command line, giving the command says the same.",
         )  # fmt: skip
         form.finish("Download")
-        assert form.button is not None
-        context.wire([name.change, context.project.change], _terms, [name], [terms])
+        form.button.interactive = False
+        context.wire([name.change], _terms, [name], [terms])
+        context.on_project(lambda _: [_terms(name.value)], [terms], slow=True)
         listing = form.control("list_only").component
         gate = [agreed, listing]
         context.wire(
-            [agreed.change, listing.change, context.project.change],
+            [agreed.change, listing.change],
             lambda yes, only: gr.update(interactive=bool(yes or only)),
             gate,
             [form.button],

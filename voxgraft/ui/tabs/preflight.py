@@ -9,11 +9,11 @@ import gradio as gr
 from voxgraft.errors import VoxgraftError
 from voxgraft.ui import reading
 from voxgraft.ui.context import Context
-from voxgraft.ui.controls import Form, job_updates
+from voxgraft.ui.controls import Form
 from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.roots import DATASETS, FOLDERS, Sought
 from voxgraft.ui.tabs.model import CHECKPOINTS
-from voxgraft.ui.views import error_note, finding_note, note, table
+from voxgraft.ui.views import error_note, finding_note, job_html, note, table
 
 CONFIGS = Sought(endings=(".yaml", ".yml", ".sh", ".txt"))
 CURES: dict[str, tuple[str, str]] = {
@@ -122,7 +122,7 @@ def _curing(context: Context, verb: str) -> Any:
             job = Jobs(folder).start(verb, form.words(project, form.opening_values(project)), context.roots.home)
         except VoxgraftError as error:
             return error_note(error)
-        return str(job_updates(job)[0])
+        return job_html(job)
 
     return cure
 

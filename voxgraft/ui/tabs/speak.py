@@ -11,12 +11,12 @@ from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.ui import reading
 from voxgraft.ui.commands import Command, verb_named
 from voxgraft.ui.context import Context
-from voxgraft.ui.controls import Form, JobView, job_updates
+from voxgraft.ui.controls import Form, job_parts
 from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.making import MakingForm, free, last_result, uploading
 from voxgraft.ui.players import Sound, download, players, sound_of
 from voxgraft.ui.roots import FOLDERS, PROJECTS, Sought
-from voxgraft.ui.views import error_note, finding_note
+from voxgraft.ui.views import error_note, finding_note, job_html
 
 TEXT_FILES = Sought(endings=(".txt", ".tsv"))
 WAVES = Sought(endings=(".wav",))
@@ -85,19 +85,10 @@ def _form(context: Context) -> MakingForm:
 
 def _beside(context: Context, form: MakingForm) -> None:
     """The same texts from the base alone, in a job of its own, and all sounds side by side."""
-    with gr.Row():
-        button = gr.Button("Say it with the base alone, to compare", elem_id="speak-base-start")
-        stop = gr.Button("Stop", variant="stop", visible=False, elem_id="speak-base-stop")
-    state = gr.HTML(elem_id="speak-base-state", elem_classes=["vg-live"])
-    log = gr.Textbox(label="What the base tells on the way", visible=False, interactive=False, elem_id="speak-base-log",
-                     elem_classes=["vg-mono"], lines=2, max_lines=8)  # fmt: skip
-    output = gr.Textbox(label="Result", visible=False, interactive=False, elem_id="speak-base-output")
-    view = JobView(BESIDE, state, log, output, stop, gr.State(""), for_machines=True)
-    context.add_view(view)
-    parts = [view.state, view.log, view.output, view.stop, view.stamp]
+    view, button, stop = job_parts(context, BESIDE, "Say it with the base alone, to compare", for_machines=True)
     inputs = [context.project, *(control.component for control in form.controls)]
-    context.wire([button.click], lambda project, *values: _start(context, form, project, values), inputs, parts)
-    context.wire([stop.click], lambda project: _stop(context, project), [context.project], parts)
+    context.wire([button.click], lambda project, *values: _start(context, form, project, values), inputs, [view.shown])
+    context.wire([stop.click], lambda project: _stop(context, project), [context.project], [view.shown])
     shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
     context.on_change(lambda project: [_heard(context, project)], [shown])
 
@@ -115,20 +106,20 @@ def base_words(context: Context, form: Form, project: str, values: Sequence[Any]
     return command.words({**kept, "base": str(base)}, folder, {"output": output})
 
 
-def _start(context: Context, form: Form, project: str, values: Sequence[Any]) -> list[Any]:
+def _start(context: Context, form: Form, project: str, values: Sequence[Any]) -> str:
     try:
         words = base_words(context, form, project, values)
         job = Jobs(context.project_folder(project)).start(BESIDE, words, context.roots.home)
     except VoxgraftError as error:
-        return [error_note(error), gr.skip(), gr.skip(), gr.skip(), gr.skip()]
-    return job_updates(job, for_machines=True)
+        return error_note(error)
+    return job_html(job, for_machines=True)
 
 
-def _stop(context: Context, project: str) -> list[Any]:
+def _stop(context: Context, project: str) -> str:
     job = Jobs(context.project_folder(project)).latest(BESIDE)
     if job is not None:
         job.stop()
-    return job_updates(job, for_machines=True)
+    return job_html(job, for_machines=True)
 
 
 def _heard(context: Context, project: str) -> str:
@@ -161,6 +152,6 @@ def _companion(context: Context) -> None:
             "Makes an environment for the stock program once; it needs a network and some gigabytes. For IndexTTS-2, "
             "whose source you have to fetch yourself, and for other environments, use the command line."
         )
-        form = Form(context, "companion", choices={"name": ("chatterbox",)})
-        form.add_all(("name", "anew"))
+        form = Form(context, "companion", given=lambda _: {"name": "chatterbox"})
+        form.add("anew")
         form.finish("Make it")

@@ -21,7 +21,6 @@ from voxgraft.ui.views import error_note, finding_note, note, table
 
 SETS = Sought(mark="set.json")
 NEWEST, FRESH = "", "fresh"
-REFRESH_SECONDS = 2.0
 RATES = ("train.row_rate", "train.adapter_rate", "train.body_rate", "train.weight_decay", "train.clip")
 COURSE = ("train.schedule", "train.warmup_steps", "train.final_share")
 INTERVALS = ("train.log_every", "train.valid_every", "train.save_every", "train.sample_every", "train.listen_every")
@@ -67,7 +66,7 @@ def _form(context: Context) -> tuple[Form, Any]:
 
 
 def _starting_point(chosen: str | None) -> list[Any]:
-    step = int(chosen) if chosen and chosen.isdecimal() else None
+    step = chosen if chosen and chosen.isdecimal() else ""
     return [step, chosen == FRESH]
 
 
@@ -121,22 +120,45 @@ def _live(context: Context, form: Form, choice: Any) -> None:
         spoken = gr.HTML(elem_id="train-samples")
     with gr.Accordion("Saved steps", open=False, elem_id="train-saved"):
         saved = gr.HTML(elem_id="train-steps")
-    seen = gr.State({})
     hidden = [form.control(key).component for key in ("from_step", "fresh")]
-    clock = gr.Timer(REFRESH_SECONDS)
-    context.wire(
-        [clock.tick, context.project.change],
-        lambda project, known, at, spoken_in: _refreshed(context, project, known or {}, (at, spoken_in)),
-        [context.project, seen, step, language],
-        [seen, figures, curves, opening, saved, step, language, spoken, choice, *hidden],
-        trigger_mode="once",
-    )
+    _follow(context, (step, language), [figures, curves, opening, saved, step, language, spoken, choice, *hidden])
     context.wire(
         [step.input, language.input],
         lambda project, at, spoken_in: _samples(context, project, at, spoken_in),
         [context.project, step, language],
         [spoken],
     )
+
+
+def _follow(context: Context, asked: tuple[Any, Any], shown: list[Any]) -> None:
+    """The clock only asks whether something is new, which costs a page little; what is new comes in a second event."""
+    there, seen = gr.State(""), gr.State({})
+    context.wire(
+        [context.beat().change],
+        lambda project, known: _stamp(context, project, known),
+        [context.project, there],
+        [there],
+        trigger_mode="once",
+    )
+    context.wire(
+        [there.change],
+        lambda project, known, step, language: _refreshed(context, project, known or {}, (step, language)),
+        [context.project, seen, *asked],
+        [seen, *shown],
+        trigger_mode="always_last",
+    )
+
+
+def _stamp(context: Context, project: str, known: str) -> Any:
+    """Changes when there is something new to show."""
+    try:
+        folder = context.project_folder(project)
+    except VoxgraftError:
+        return gr.skip()
+    job = Jobs(folder).latest("train")
+    work = f"{job.folder.name} {job.alive}" if job is not None else ""
+    stamp = f"{project} {live.stamp_of_run(RunFolder(folder))} {work}"
+    return stamp if stamp != known else gr.skip()
 
 
 def _refreshed(context: Context, project: str, known: dict[str, str], asked: tuple[str, str]) -> list[Any]:
@@ -148,14 +170,11 @@ def _refreshed(context: Context, project: str, known: dict[str, str], asked: tup
         return nothing
     run, job = RunFolder(folder), Jobs(folder).latest("train")
     at_work = job is not None and job.alive
-    stamp = f"{project} {live.stamp_of_run(run)} {job.folder.name if job else ''} {at_work}"
-    if stamp == known.get("run"):
-        return nothing
     try:
         told = live.told(run)
         steps = live.saved_steps(run, told.history)
     except VoxgraftError as error:
-        return [{"project": project, "run": stamp}, error_note(error), *nothing[2:]]
+        return [{"project": project}, error_note(error), *nothing[2:]]
     heard = f"{project} {sorted(told.history.samples)}"
     sampled: list[Any] = [gr.skip()] * 3
     if heard != known.get("samples"):
@@ -163,7 +182,7 @@ def _refreshed(context: Context, project: str, known: dict[str, str], asked: tup
         shown = live.samples(context, run, told.history, asked[0] or live.ENDS, asked[1] or live.EVERY)
         sampled = [gr.update(choices=step_choices), gr.update(choices=languages), shown]
     return [
-        {"project": project, "run": stamp, "samples": heard},
+        {"project": project, "samples": heard},
         live.figures(told, at_work=at_work, bound=_bound(folder)),
         live.curves(told.history),
         live.opening_lines(job),
@@ -187,7 +206,7 @@ def _starting_points(steps: list[live.SavedStep], anew: bool) -> list[Any]:
     choices += [(one.words, str(one.step)) for one in steps if one.damage is None]
     choices += [("begin again at step 0 (fresh)", FRESH)] if steps else []
     if anew:
-        return [gr.update(choices=choices, value=NEWEST), None, False]
+        return [gr.update(choices=choices, value=NEWEST), "", False]
     return [gr.update(choices=choices), gr.skip(), gr.skip()]
 
 

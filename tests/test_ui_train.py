@@ -1,0 +1,183 @@
+"""The tab Train shows what a real run tells, and its controls say what `voxgraft train` is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ui_runs import PROJECT, done, form_of, home_of, tab_of, words_of
+from voxgraft.run import RunFolder
+from voxgraft.ui import live
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.tabs import train as tab
+
+
+@pytest.fixture(scope="module")
+def home(made_once: MadeOnce) -> Path:
+    return home_of(made_once)
+
+
+@pytest.fixture(scope="module")
+def context(home: Path) -> Iterator[Any]:
+    with tab_of(home, "train") as found:
+        yield found
+
+
+@pytest.fixture
+def copied(home: Path, tmp_path: Path) -> Path:
+    """The project elsewhere, to be changed; its base stays where it is."""
+    shutil.copytree(home / PROJECT, tmp_path / PROJECT)
+    return tmp_path
+
+
+def shown(context: Any, known: dict[str, str], asked: tuple[str, str] = (live.ENDS, live.EVERY)) -> dict[str, Any]:
+    """What the page is sent, by what it is."""
+    names = ("known", "figures", "curves", "opening", "saved", "step", "language", "samples", "choice", "from", "fresh")
+    return dict(zip(names, tab._refreshed(context, PROJECT, known, asked), strict=True))
+
+
+def is_skipped(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("__type__") == "update" and len(value) == 1
+
+
+def test_a_project_that_was_just_opened_is_trained_with_its_own_values(context: Any) -> None:
+    assert words_of(context, "train") == ["train", PROJECT]
+
+
+def test_what_is_changed_stands_in_the_command_and_nothing_else_does(context: Any) -> None:
+    words = words_of(context, "train", train__steps="40", train__row_rate=0.0005, train__compile="no")
+    assert words == ["train", PROJECT, "--train.row-rate", "0.0005", "--train.steps", "40", "--no-train.compile"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "flags"), [(tab.NEWEST, []), ("2", ["--from-step", "2"]), (tab.FRESH, ["--fresh"]), (None, [])]
+)
+def test_the_point_to_start_from_becomes_a_flag(context: Any, chosen: str | None, flags: list[str]) -> None:
+    step, fresh = tab._starting_point(chosen)
+    assert words_of(context, "train", from_step=step, fresh=fresh) == ["train", PROJECT, *flags]
+
+
+def test_a_run_is_shown_with_its_state_and_its_reason_its_losses_and_their_levels(context: Any) -> None:
+    found = shown(context, {})
+    history = live.told(RunFolder(context.roots.home / PROJECT)).history
+    assert history.state is not None
+    for part in ("too early", str(history.state.values["why"]), "4 of 4 (100%)", "ended: done", "text use", "chance"):
+        assert part in found["figures"]
+    for key in ("text_loss", "speech_loss"):
+        assert f"{history.first_level(key):.3f}" in found["figures"]
+        assert f"{history.chance[key]:.3f}" in found["figures"]
+        assert f"chance: {history.chance[key]:.2f}" in found["curves"]
+        assert f"step 0: {history.first_level(key):.2f}" in found["curves"]
+    assert found["curves"].count("<svg") == 3
+
+
+def test_retention_of_every_old_language_is_shown_against_the_bound(context: Any) -> None:
+    history = live.told(RunFolder(context.roots.home / PROJECT)).history
+    for step, loss in ((0, 4.0), (4, 4.4)):
+        history.valid.setdefault("en", {})[step] = {"set": "en", "speech_loss": loss, "text_loss": 1.0}
+    try:
+        figures = live.figures(live.Telling(history, live.Watched()), at_work=True, bound=0.05)
+        assert re.search(r'vg-bad"><dt>retention of en</dt><dd>speech loss \+10\.00%', figures)
+        figures = live.figures(live.Telling(history, live.Watched()), at_work=True, bound=0.2)
+        assert 'vg-good"><dt>retention of en' in figures
+        assert "Old languages" in live.curves(history)
+    finally:
+        del history.valid["en"]
+
+
+def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is_no_sound(copied: Path) -> None:
+    with tab_of(copied, "train") as context:
+        samples = shown(context, {})["samples"]
+        assert samples.count("<audio") == 6  # three languages, the first step and the newest
+        assert "step 0, am" in samples and "step 4, am" in samples and "step 2, am" not in samples
+        assert "/pages/secret/am/samples/step-000004/am.wav?v=" in samples
+        one = tab._samples(context, PROJECT, "2", "en")
+        assert one.count("<audio") == 1 and "step 2, en" in one and "Hello world" in one
+        (copied / PROJECT / "samples" / "step-000002" / "en.wav").unlink()
+        silent = tab._samples(context, PROJECT, "2", "en")
+        codes = json.loads((copied / PROJECT / "samples" / "step-000002" / "en.json").read_text())["codes"]
+        assert "<audio" not in silent
+        assert f"{len(codes):,} codes" in silent and " ".join(map(str, codes[:5])) in silent
+
+
+def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(copied: Path) -> None:
+    with tab_of(copied, "train") as context:
+        stamp = tab._stamp(context, PROJECT, "")
+        assert is_skipped(tab._stamp(context, PROJECT, stamp))
+        first = shown(context, {})
+        with (copied / PROJECT / "journal.jsonl").open("a") as journal:
+            journal.write(json.dumps({"kind": "step", "step": 5, "text_loss": 1.2345, "speech_loss": 2.0}) + "\n")
+        assert tab._stamp(context, PROJECT, stamp) != stamp
+        second = shown(context, first["known"])
+        assert "1.234" in second["figures"]
+        assert is_skipped(second["samples"])
+        assert is_skipped(second["from"]), "a step that somebody has chosen is not unchosen by news"
+
+
+def test_saved_steps_are_offered_with_size_and_score_and_damaged_ones_are_not(copied: Path) -> None:
+    (copied / PROJECT / "steps" / "step-000002" / "rows.safetensors").write_bytes(b"")
+    with tab_of(copied, "train") as context:
+        found = shown(context, {})
+        values = [value for _, value in found["choice"]["choices"]]
+        assert values == [tab.NEWEST, "4", "0", tab.FRESH]
+        words = dict((value, words) for words, value in found["choice"]["choices"])
+        assert re.fullmatch(r"step 4: [\d.]+ [kMG]B, held-out speech loss \d\.\d{3}, the best", words["4"])
+        assert "has 0 bytes" in found["saved"]
+
+
+def test_a_broken_journal_is_told_and_a_project_without_one_says_so(copied: Path) -> None:
+    journal = copied / PROJECT / "journal.jsonl"
+    journal.write_text("{broken\n")
+    with tab_of(copied, "train") as context:
+        assert "journal-broken" in shown(context, {})["figures"]
+        journal.unlink()
+        assert live.NOT_YET in shown(context, {})["figures"]
+
+
+def test_the_opening_lines_are_those_of_the_newest_training(copied: Path) -> None:
+    line = words_line(copied)
+    job = done(copied, "train", line)
+    with tab_of(copied, "train") as context:
+        opening = shown(context, {})["opening"]
+    assert job.exit_code == 0, job.log()
+    assert opening.startswith("run:")
+    assert "fixed:" in opening and "goes on from step 4" in opening
+    assert "step 5" not in opening
+
+
+def words_line(home: Path) -> list[str]:
+    """Three more steps, by a command of the form."""
+    with tab_of(home, "train") as context:
+        return words_of(
+            context, "train", train__steps="7", train__tokens_per_step=400, train__rank=4, train__warmup_steps=1,
+            train__log_every=1, train__sample_texts="am:ሰ", train__tensorboard=False, data__min_prompt_seconds=0.1,
+        )  # fmt: skip
+
+
+def test_clean_shows_sizes_and_removes_only_after_a_yes(copied: Path) -> None:
+    with tab_of(copied, "train") as context:
+        job = done(copied, "clean", words_of(context, "clean"))
+        assert job.exit_code == 1
+        asked = tab._cleaned(context, PROJECT)
+        assert "tick the box and press again" in asked and "step-000002" in asked and "would go" in asked
+        assert (copied / PROJECT / "steps" / "step-000002").is_dir()
+        done(copied, "clean", words_of(context, "clean", yes=True))
+        assert "removed 1 folder" in tab._cleaned(context, PROJECT)
+        assert not (copied / PROJECT / "steps" / "step-000002").exists()
+
+
+def test_a_listener_can_be_chosen_and_a_program_cannot(context: Any) -> None:
+    form = form_of(context, "train")
+    assert set(form.choices["train.listener"]) == {"built-in", "none"}
+    with pytest.raises(Exception, match="config-value"):
+        words_of(context, "train", train__listener="command:/bin/sh")

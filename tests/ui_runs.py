@@ -1,0 +1,84 @@
+"""A project that was trained and evaluated, single tabs of the web interface, and jobs that end at once, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.whole_runs import WholeRun, make_run
+from voxgraft.cli.app import run as run_line
+from voxgraft.files import write_json
+from voxgraft.ui.jobs import Job, Jobs
+from voxgraft.ui.roots import Roots
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+PROJECT = "am"
+
+
+def make_home(folder: Path) -> None:
+    """A folder with a base and a project on it: four steps, with samples that can be heard, and an evaluation."""
+    made = make_run("tiny", folder / "made")
+    made.path.rename(folder / PROJECT)
+    run = WholeRun(made.family_name, folder / PROJECT, made.base)
+    run.train(train_sample_every=2, train_sample_texts=None)
+    with contextlib.chdir(folder):
+        job = done(folder, "evaluate", ["evaluate", PROJECT, "--most", "2", "--players", "2", "--languages", "en"])
+        assert job.exit_code == 0, job.log()
+
+
+def home_of(made_once: MadeOnce) -> Path:
+    """The folder above, made once. Nobody writes to it."""
+    return made_once.folder("ui-home", make_home)
+
+
+@contextlib.contextmanager
+def tab_of(home: Path, name: str) -> Iterator[Any]:
+    """The context of a page with one tab, as the server would build it in that folder."""
+    gradio = pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+    from importlib import import_module
+
+    from voxgraft.ui.context import Context
+
+    with contextlib.chdir(home), gradio.Blocks():
+        context = Context(Roots.of((home,)), gradio.Textbox(), "/pages/secret")
+        import_module(f"voxgraft.ui.tabs.{name}").build(context)
+        yield context
+
+
+def form_of(context: Any, verb: str) -> Any:
+    """The form of a verb."""
+    return next(form for form in context.forms if form.name == verb)
+
+
+def words_of(context: Any, verb: str, **typed: Any) -> list[str]:
+    """The command of a form as the project opens it, with some controls changed; `__` stands for the dot in a key."""
+    form = form_of(context, verb)
+    keys = [control.leaf.key for control in form.controls]
+    values = form.opening_values(PROJECT)
+    for name, value in typed.items():
+        values[keys.index(name.replace("__", "."))] = value
+    return [str(word) for word in form.words(PROJECT, values)]
+
+
+def done(home: Path, verb: str, words: Sequence[str]) -> Job:
+    """A job of the project that has run to its end, in this process; the server would start one of its own."""
+    jobs = Jobs(home / PROJECT)
+    job = jobs._made(verb)
+    write_json(job.folder / "job.json", {"verb": verb, "argv": list(words), "started": time.time()})
+    with (
+        contextlib.chdir(home),
+        (job.folder / "out.txt").open("w", encoding="utf-8") as out,
+        (job.folder / "log.txt").open("w", encoding="utf-8") as log,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(log),
+    ):
+        code = run_line(list(words))
+    write_json(job.folder / "exit.json", {"exit_code": code, "ended": time.time()})
+    return job
