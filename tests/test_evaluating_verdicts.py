@@ -10,7 +10,7 @@ from voxgraft.evaluating.judging import Evaluation
 from voxgraft.evaluating.proofs import Change, Kept
 from voxgraft.evaluating.rates import Score, unmeasured
 from voxgraft.evaluating.scoring import Row
-from voxgraft.evaluating.verdicts import changes_of, checklist, kept_word, main_error, written
+from voxgraft.evaluating.verdicts import changes_of, checklist, is_goal, kept_word, main_error, written
 
 
 class Graft:
@@ -88,7 +88,20 @@ def test_what_was_not_measured_is_neither_ticked_nor_crossed_and_says_why() -> N
 def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
     rows = (row("after", cer=0.98), row("recordings", cer=0.97))
     assert answers(found(*rows))["near-mark"] == "unknown"
-    assert answers(found(row("after", cer=0.2), row("recordings", cer=0.1)))["near-mark"] == "no"
+    judged = found(row("after", cer=0.2), row("recordings", cer=0.1))
+    assert answers(judged)["near-mark"] == "no"
+    (point,) = [point for point in checklist(judged, Graft()) if point.name == "near-mark"]  # type: ignore[arg-type]
+    assert point.found.startswith("not yet: ")
+    assert is_goal(point), "a goal that is not reached breaks nothing"
+
+
+def test_a_pace_says_what_it_is_held_against() -> None:
+    judged = found(row("after", **{**GOOD, "duration": 0.5}))
+    judged.paces["am"] = "lengths are held against held-out recordings"
+    (point,) = [point for point in checklist(judged, Graft()) if point.name == "pace"]  # type: ignore[arg-type]
+    assert point.answer == "no"
+    assert "0.50 times the usual length" in point.found
+    assert judged.paces["am"] in point.found
 
 
 def test_a_promise_that_is_broken_is_crossed_and_where_none_was_made_the_change_decides() -> None:

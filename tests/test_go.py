@@ -140,10 +140,8 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     edit(run, "train", steps=400)
     command = [sys.executable, "-m", "voxgraft", "go", str(run), "--until", "train"]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
     while max(whole_steps(RunFolder(run)), default=0) < 4:
         assert child.poll() is None, child.communicate()[1].decode()
-        assert time.monotonic() < deadline
         time.sleep(0.05)
     child.send_signal(signal.SIGKILL)
     child.communicate()

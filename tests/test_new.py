@@ -88,6 +88,17 @@ def test_a_new_run_says_what_was_given_and_nothing_else(project: Path) -> None:
     assert made == RunSettings.model_validate(given)
 
 
+def test_recordings_are_the_sources_of_the_run_and_have_its_texts(project: Path) -> None:
+    (project / "talks").mkdir()
+    done = program(project, "new", "runs/am", "--base", "base", "--language", "am", "--sources", "talks", "--json")
+    assert json.loads(done.stdout)["next"] == "voxgraft go runs/am"
+    values = yaml.safe_load((project / "runs/am/run.yaml").read_text(encoding="utf-8"))
+    assert (values["data"]["sources"], values["texts"]) == (["../../talks"], ["data/manifest.jsonl"])
+    done = program(project, "new", "two", "--sources", "talks", "--texts", "am.txt")
+    assert yaml.safe_load((project / "two/run.yaml").read_text(encoding="utf-8"))["texts"] == ["../am.txt"]
+    assert error_code(program(project, "new", "three", "--sources", "nowhere", "--json")) == "file-missing"
+
+
 def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None:
     assert voxgraft(project, "new", "run").returncode == 0
     lines = (project / "run" / "run.yaml").read_text(encoding="utf-8").splitlines()

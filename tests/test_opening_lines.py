@@ -130,6 +130,11 @@ def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResul
     assert opening["a step"].startswith(f"900 positions, about {clips} clips, in packs of at most ")
     assert opening["rates"] == "rows 1e-3, adapter 1e-3; warm-up 2 steps, then cosine"
     assert opening["steps"].startswith("3 in all, ")
+    assert [
+        word
+        for word in ("text", "speech", "held out", "text use", "step 0", "chance")
+        if word not in opening["reading"]
+    ] == []
 
 
 def test_memory_is_marked_as_an_estimate_and_time_is_not_guessed(

@@ -61,7 +61,13 @@ def build(roots: Roots, pages: str = "") -> gr.Blocks:
             context.wire([tab.select], _chosen(module), [], chosen, js=TAB_ADDRESS % module, trigger_mode="always_last")
         asked = gr.Textbox(visible="hidden")
         demo.load(
-            _asked, asked, [tabs, active, *timers], js=TAB_ASKED, api_visibility="private", show_progress="hidden"
+            _asked,
+            asked,
+            [tabs, active, *timers],
+            js=TAB_ASKED,
+            api_visibility="private",
+            show_progress="hidden",
+            show_progress_on=[project],
         )
     return demo
 

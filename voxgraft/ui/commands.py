@@ -142,7 +142,8 @@ class Command:
             if leaf.key in self.verb.positional:
                 places += words
             elif leaf.field.annotation is bool and words:
-                flags.append(name if words[0] == "yes" else name.replace("--", "--no-", 1))
+                off = f"{name}=no" if "." in name else name.replace("--", "--no-", 1)
+                flags.append(name if words[0] == "yes" else off)
             elif words and any(word.startswith("-") for word in words):
                 flags += [f"{name}={word}" for word in words]
             elif words:

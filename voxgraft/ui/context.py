@@ -63,7 +63,9 @@ class Context:
         **more: Any,
     ) -> Any:  # fmt: skip
         """An event without spinner and without a public address."""
-        settings: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **more}
+        # Gradio tells every part that ever waited for something of every event: so nothing but one part waits.
+        quiet = {"show_progress": "hidden", "show_progress_on": [self.project], "api_visibility": "private"}
+        settings: dict[str, Any] = {**quiet, **more}
         return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
 
     def on_project(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:

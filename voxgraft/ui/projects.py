@@ -44,6 +44,7 @@ def build_bar(context: Context, demo: gr.Blocks) -> None:
         [made["name"], made["language"], made["base"], made["texts"]],
         [*outputs, made["state"], fold],
         show_progress="minimal",
+        show_progress_on=[made["state"]],
     )
     context.project.change(
         None, [context.project], [context.project], js=ADDRESS, api_visibility="private", show_progress="hidden"
@@ -52,7 +53,9 @@ def build_bar(context: Context, demo: gr.Blocks) -> None:
     def loaded(request: gr.Request) -> list[Any]:
         return _loaded(context, request)
 
-    demo.load(loaded, None, outputs, api_visibility="private", show_progress="hidden")
+    demo.load(
+        loaded, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
+    )
 
 
 def _new_project(context: Context) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def _diagnose(context: Context) -> Form:
                 "checkpoint",
                 sought=CHECKPOINTS,
                 default=lambda project: project,
-                info="A file of anyone's (.safetensors, .pt, .pth), a folder with one, or a project. Copy large ones into the folder.",
+                info="A file (.safetensors, .pt, .pth), a folder with one, or a project. Large ones: copy them here.",
             )
             form.add("base", sought=FOLDERS, default=reading.base)
             form.add("tokenizer", sought=TOKENIZERS, default=reading.grown_tokenizer)

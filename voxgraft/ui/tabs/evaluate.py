@@ -56,7 +56,7 @@ def _evaluate(context: Context) -> None:
             "cannot be measured says why. A listener that is a program is for the command line alone."
         )
         form = Form(
-            context, "evaluate",
+            context, "evaluate", json=True,
             choices={"listener": listener_choices(context.roots)}, path_keys=("voices",),
         )  # fmt: skip
         with gr.Row():
@@ -76,7 +76,7 @@ def _evaluate(context: Context) -> None:
                 form.add("output", sought=FOLDERS)
                 for key in ("family", "seed", "device", "precision"):
                     form.add(key)
-        form.finish("Evaluate", output="What was found")
+        form.finish("Evaluate")
 
 
 def _results(context: Context) -> None:
@@ -114,9 +114,15 @@ def evaluations(run: RunFolder) -> list[Path]:
 
 
 def _opened(context: Context, project: str) -> list[Any]:
-    names = [context.roots.short(folder) for folder in evaluations(RunFolder(context.project_folder(project)))]
+    folder = context.project_folder(project)
+    names = [context.roots.short(found) for found in evaluations(RunFolder(folder))]
+    last = last_result(folder, "evaluate") or {}
+    if "error" not in last and last.get("folder") and str(last["folder"]) not in names:
+        names.insert(0, str(last["folder"]))  # of something else than a run, in a folder of its own
     first = names[0] if names else None
-    return [gr.update(choices=names, value=first), *_shown(context, first)]
+    shown, *others = _shown(context, first)
+    refused = finding_note(last["error"]) if "error" in last else ""
+    return [gr.update(choices=names, value=first), refused + shown, *others]
 
 
 def _shown(context: Context, folder: str | None) -> list[Any]:

@@ -64,12 +64,14 @@ def _export(context: Context) -> None:
 def _require_terms(context: Context, form: Form, lacking: Any) -> None:
     """The button is there for those who have said all three."""
     parts = [form.control(key).component for key in TERMS]
-    context.wire(
-        [*(part.change for part in parts), context.project.change],
-        lambda *said: [gr.update(interactive=all(said)), "" if all(said) else note(NOT_STATED, "warn")],
-        parts,
-        [form.button, lacking],
-    )
+    form.button.interactive = False
+    context.wire([part.change for part in parts], stated, parts, [form.button, lacking])
+
+
+def stated(*said: Any) -> list[Any]:
+    """Whether the button can be pressed, and what is said while it cannot."""
+    whole = all(isinstance(part, bool) or str(part or "").strip() for part in said) and all(said)
+    return [gr.update(interactive=whole), "" if whole else note(NOT_STATED, "warn")]
 
 
 def _target(project: Path) -> str | None:

@@ -47,7 +47,8 @@ def _form(context: Context) -> MakingForm:
         form.add("voice", sought=WAVES)
         form.add("run", sought=PROJECTS, default=lambda project: project, label="Who speaks: a run")
         form.add("seed")
-    with gr.Row():
+    with gr.Accordion("A voice of your own", open=False, elem_id="speak-voice-own"):
+        gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. Ask whoever it belongs to.")
         uploading(context, form, "voice", "Upload a voice to imitate (WAV)", (".wav",))
     with gr.Accordion("How it is drawn: temperature and the like", open=False, elem_id="speak-drawing"):
         form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
@@ -85,7 +86,7 @@ def _form(context: Context) -> MakingForm:
 
 def _beside(context: Context, form: MakingForm) -> None:
     """The same texts from the base alone, in a job of its own, and all sounds side by side."""
-    view, button, stop = job_parts(context, BESIDE, "Say it with the base alone, to compare", for_machines=True)
+    view, button, stop = job_parts(context, BESIDE, "Say it with the base", for_machines=True)
     inputs = [context.project, *(control.component for control in form.controls)]
     context.wire([button.click], lambda project, *values: _start(context, form, project, values), inputs, [view.shown])
     context.wire([stop.click], lambda project: _stop(context, project), [context.project], [view.shown])

@@ -48,7 +48,7 @@ def _spelling(context: Context) -> None:
         context.on_change(lambda project: [_preview(context, project, EXAMPLE)], [command])
         context.wire(
             [button.click], lambda project, typed: _spell(context, project, typed), inputs, [state],
-            show_progress="minimal",
+            show_progress="minimal", show_progress_on=[state],
         )  # fmt: skip
 
 

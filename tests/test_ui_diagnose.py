@@ -1,0 +1,99 @@
+"""The tab Diagnose shows the verdict of a real diagnosis, repairs what it looked at, and gives a bundle to save."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
+from voxgraft.ui import reading
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.tabs import diagnose as tab
+
+
+@pytest.fixture
+def home(made_once: MadeOnce, tmp_path: Path) -> Path:
+    shutil.copytree(home_of(made_once) / PROJECT, tmp_path / PROJECT)
+    return tmp_path
+
+
+@pytest.fixture
+def context(home: Path) -> Iterator[Any]:
+    with tab_of(home, "diagnose") as found:
+        yield found
+
+
+def checkpoint_of(home: Path) -> Path:
+    """A copy of the base's own checkpoint, inside the roots."""
+    base = reading.base(home / PROJECT)
+    assert base is not None
+    name = next(path.name for path in base.iterdir() if path.suffix == ".safetensors")
+    return Path(shutil.copy(base / name, home / "theirs.safetensors"))
+
+
+def test_a_diagnosis_begins_with_the_project_and_what_it_knows(context: Any) -> None:
+    words = words_of(context, "diagnose")
+    assert words[:2] == ["diagnose", PROJECT]
+    assert words[words.index("--tokenizer") + 1] == f"{PROJECT}/graft/tokenizer.json"
+    assert words[words.index("--output") + 1] == f"{PROJECT}/diagnosis"
+
+
+def test_a_run_of_ours_gets_its_word_its_reason_and_a_link_to_the_report(context: Any, home: Path) -> None:
+    assert tab._verdict(context, PROJECT) == ""
+    done(home, "diagnose", words_of(context, "diagnose"))
+    shown = tab._verdict(context, PROJECT)
+    assert 'vg-good"><span class="vg-word">RESUME</span>' in shown
+    assert f'href="/pages/secret/{PROJECT}/diagnosis/report.html"' in shown
+    assert (home / PROJECT / "diagnosis" / "report.html").is_file()
+
+
+def test_a_file_that_is_cut_off_is_diagnosed_with_picture_and_findings(context: Any, home: Path) -> None:
+    path = checkpoint_of(home)
+    sound = words_of(context, "diagnose", checkpoint=path.name, tokenizer=None, language="")
+    done(home, "diagnose", sound)
+    assert f'src="/pages/secret/{PROJECT}/diagnosis/diagnosis.png' in tab._verdict(context, PROJECT)
+    path.write_bytes(path.read_bytes()[:4000])
+    words = words_of(context, "diagnose", checkpoint=path.name, tokenizer=None, language="")
+    assert words[words.index("--output") + 1] == f"{PROJECT}/diagnosis-2", "nothing is written over"
+    done(home, "diagnose", words)
+    shown = tab._verdict(context, PROJECT)
+    assert 'vg-bad"><span class="vg-word">START FRESH</span>' in shown
+    assert "checkpoint-truncated" in shown
+
+
+def test_a_repair_takes_the_checkpoint_and_the_base_from_above_and_writes_a_new_file(context: Any, home: Path) -> None:
+    path = checkpoint_of(home)
+    words = words_of(context, "repair", checkpoint=path.name, only=["rows"], tokenizer=None, language="")
+    assert words[:2] == ["repair", path.name]
+    assert words[words.index("--only") + 1] == "rows"
+    assert words[words.index("--output") + 1] == f"{PROJECT}/repaired.safetensors"
+    before = path.read_bytes()
+    job = done(home, "repair", words)
+    assert job.exit_code == 0, job.log()
+    assert "written to" in job.output()
+    assert path.read_bytes() == before
+
+
+def test_a_bundle_can_be_saved_and_says_what_is_in_it(context: Any, home: Path) -> None:
+    done(home, "bundle", words_of(context, "bundle"))
+    shown = tab._bundled(context, PROJECT)
+    path = home / PROJECT / f"{PROJECT}-bundle.zip"
+    assert f'href="/pages/secret/{PROJECT}/{path.name}' in shown
+    for name in zipfile.ZipFile(path).namelist():
+        assert name in shown
+
+
+def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -> None:
+    done(home, "diagnose", words_of(context, "diagnose", checkpoint="nowhere.pth"))
+    shown = tab._verdict(context, PROJECT)
+    assert "file-missing" in shown
+    assert "cure:" in shown

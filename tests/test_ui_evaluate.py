@@ -1,0 +1,126 @@
+"""The tab Evaluate shows the scores of a real evaluation as its own table does, and plays what the report plays."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
+from voxgraft.evaluating.rates import Score
+from voxgraft.evaluating.scoring import MEASURES
+from voxgraft.evaluating.verdicts import written
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.tabs import evaluate as tab
+
+FOLDER = f"{PROJECT}/eval/default"
+
+
+@pytest.fixture
+def home(made_once: MadeOnce, tmp_path: Path) -> Path:
+    shutil.copytree(home_of(made_once) / PROJECT, tmp_path / PROJECT)
+    return tmp_path
+
+
+@pytest.fixture
+def context(home: Path) -> Iterator[Any]:
+    with tab_of(home, "evaluate") as found:
+        yield found
+
+
+def opened(context: Any) -> dict[str, Any]:
+    return dict(zip(("chosen", "shown", "language", "players"), tab._opened(context, PROJECT), strict=True))
+
+
+def test_measures_are_called_and_written_as_the_verb_does() -> None:
+    assert {one.name: (one.title, one.form) for one in MEASURES} == tab.MEASURES
+    for name in tab.MEASURES:
+        for value in (None, 0.0, 0.123456, 7.5):
+            assert tab.written(name, value) == written(name, Score(value))
+
+
+def test_the_project_is_judged_unless_something_else_is_named(context: Any) -> None:
+    assert words_of(context, "evaluate") == ["evaluate", PROJECT, "--json"]
+    words = words_of(context, "evaluate", step="2", most=5, listener="none", languages="en\nfr", name="early")
+    assert words[2:] == ["--step", "2", "--languages", "en", "fr", "--most", "5", "--listener", "none", "--name",
+                         "early", "--json"]  # fmt: skip
+
+
+def test_scores_checklist_and_links_of_the_newest_evaluation_are_shown(context: Any, home: Path) -> None:
+    found = opened(context)
+    scores = json.loads((home / FOLDER / "scores.json").read_text())
+    assert found["chosen"]["value"] == FOLDER
+    assert f'href="/pages/secret/{FOLDER}/report.html"' in found["shown"]
+    assert f'href="/pages/secret/{FOLDER}/report.html#blind"' in found["shown"]
+    assert "with and without what was added: equal" in found["shown"]
+    for point in scores["checklist"]:
+        assert point["question"] in found["shown"]
+    for row in scores["rows"]:
+        for name in ("phone_error", "speech_loss"):
+            value = row["scores"].get(name, {}).get("value")
+            assert f"<td>{written(name, Score(value))}</td>" in found["shown"]
+
+
+def test_the_same_sentences_are_played_before_and_after_in_the_chosen_language(context: Any) -> None:
+    found = opened(context)
+    assert found["language"]["value"] == "am"
+    assert set(found["language"]["choices"]) == {"am", "en"}
+    titles = re.findall(r"<strong>([^<]+)</strong>", found["players"])
+    assert titles == ["before (am)", "after (am)"] * 2
+    for data in re.findall(r'src="data:audio/wav;base64,([^"]+)"', found["players"]):
+        assert base64.b64decode(data)[:4] == b"RIFF"
+    english = tab._players(context, FOLDER, "en")
+    assert "<audio" in english
+    assert "(am)" not in english
+
+
+def test_a_report_from_elsewhere_puts_no_markup_into_the_page(context: Any, home: Path) -> None:
+    wav = base64.b64encode(b"RIFF").decode()
+    sound = f'data-language="am" data-who="&lt;b&gt;x" data-text="&quot;&gt;&lt;script&gt;1&lt;/script&gt;"'
+    (home / FOLDER / "report.html").write_text(
+        f'<audio {sound} src="data:audio/wav;base64,{wav}"></audio><audio {sound} src="javascript:alert(1)"></audio>'
+    )
+    players = tab._players(context, FOLDER, "am")
+    assert players.count("<audio") == 1
+    assert "<script" not in players
+    assert "<b>" not in players
+    assert "javascript:" not in players
+
+
+def test_a_broken_scores_file_is_told_and_breaks_nothing(context: Any, home: Path) -> None:
+    for text in ("{", "[]", '{"rows": [1]}', '{"rows": [], "retention": 3}'):
+        (home / FOLDER / "scores.json").write_text(text)
+        assert "vg-bad" in opened(context)["shown"]
+
+
+def test_a_refused_evaluation_says_why(context: Any, home: Path) -> None:
+    done(home, "evaluate", words_of(context, "evaluate", languages="xx"))
+    assert "evaluate-language" in opened(context)["shown"]
+
+
+def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, home: Path) -> None:
+    shutil.copytree(home / FOLDER, home / PROJECT / "eval" / "second")
+    words = words_of(context, "compare", runs=[FOLDER, f"{PROJECT}/eval/second"], measure="speech_loss")
+    job = done(home, "compare", words)
+    shown = tab._compared(context, PROJECT)
+    assert f'src="/pages/secret/{PROJECT}/compared.png' in shown, job.log()
+    assert "default" in shown
+    assert "second" in shown
+    assert "speech loss, new language" in shown
+
+
+def test_curves_of_runs_are_drawn_beside_what_is_there(context: Any, home: Path) -> None:
+    (home / PROJECT / "plotted.png").write_bytes(b"mine")
+    done(home, "plot", words_of(context, "plot"))
+    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in tab._plotted(context, PROJECT)
+    assert (home / PROJECT / "plotted.png").read_bytes() == b"mine"

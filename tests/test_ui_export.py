@@ -1,0 +1,90 @@
+"""The tab Export asks for the terms, exports what is asked for, and packs it into a zip that others can take in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ui_runs import PROJECT, done, form_of, home_of, tab_of, words_of
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.tabs import export as tab
+
+TERMS = {"data_licence": "CC BY 4.0", "consent": "all have agreed", "accept_terms": True}
+
+
+@pytest.fixture
+def home(made_once: MadeOnce, tmp_path: Path) -> Path:
+    shutil.copytree(home_of(made_once) / PROJECT, tmp_path / PROJECT)
+    return tmp_path
+
+
+@pytest.fixture
+def context(home: Path) -> Iterator[Any]:
+    with tab_of(home, "export") as found:
+        yield found
+
+
+@pytest.mark.parametrize("lacking", ["data_licence", "consent", "accept_terms", None])
+def test_the_button_can_be_pressed_once_all_terms_are_stated(context: Any, lacking: str | None) -> None:
+    assert form_of(context, "export").button.interactive is False
+    said = {**TERMS, **({lacking: False if lacking == "accept_terms" else "  "} if lacking else {})}
+    button, words = tab.stated(*said.values())
+    assert button["interactive"] is (lacking is None)
+    assert ("needed before" in words) is (lacking is not None)
+
+
+def test_the_graft_is_exported_unless_something_else_is_chosen(context: Any) -> None:
+    words = words_of(context, "export", **TERMS)
+    assert words == ["export", PROJECT, "--to", "graft", "--data-licence", "CC BY 4.0", "--consent",
+                     "all have agreed", "--accept-terms", "--json"]  # fmt: skip
+    other = words_of(context, "export", to="chatterbox", drop_in=True, dtype="bf16", parts="grown", **TERMS)
+    assert other[2:8] == ["--to", "chatterbox", "--drop-in", "--parts", "grown", "--dtype"]
+
+
+def test_the_terms_of_the_base_stand_before_the_tick(context: Any) -> None:
+    assert "Apache-2.0" in tab._licence(context, PROJECT)
+
+
+def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> None:
+    done(home, "export", words_of(context, "export", **TERMS))
+    shown = tab._exported(context, PROJECT)
+    assert f"in {PROJECT}/export/graft" in shown
+    assert "terms-not-stated" not in shown
+    folders = tab._shareable(context, PROJECT)
+    assert folders["value"] == f"{PROJECT}/export/graft"
+    assert f"{PROJECT}/graft" in folders["choices"]
+    job = done(home, "push", words_of(context, "push", folder=folders["value"]))
+    assert f'download="{PROJECT}.zip"' in tab._pushed(context, PROJECT), job.log()
+    done(home, "pull", words_of(context, "pull", source=f"{PROJECT}/{PROJECT}.zip"))
+    assert f"whole, in {PROJECT}/pulled" in tab._pulled(context, PROJECT)
+    assert (home / PROJECT / "pulled" / "graft.json").is_file()
+
+
+def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context: Any, home: Path) -> None:
+    done(home, "export", words_of(context, "export", to="tiny", **TERMS))
+    shown = tab._exported(context, PROJECT)
+    assert "<td>grown</td>" in shown
+    assert "<td>merged</td>" in shown
+
+
+def test_what_is_not_an_export_of_ours_is_refused_with_a_cure(context: Any, home: Path) -> None:
+    (home / "bad.zip").write_bytes(b"PK not a zip")
+    done(home, "pull", words_of(context, "pull", source="bad.zip"))
+    shown = tab._pulled(context, PROJECT)
+    assert "vg-bad" in shown
+    assert "cure:" in shown
+    assert not (home / PROJECT / "pulled").exists()
+
+
+def test_a_repository_is_named_as_it_is_typed_and_a_zip_outside_is_refused(context: Any) -> None:
+    assert words_of(context, "push", to="owner/name")[2] == "owner/name"
+    with pytest.raises(Exception, match="ui-outside"):
+        words_of(context, "push", to="../../x.zip")
