@@ -1,5 +1,6 @@
 # Everything that a fresh machine needs: Python 3.11 to 3.13 with venv, and make.
 #
+#   make setup   the environment alone, in .venv; the others do it by themselves
 #   make demo    the whole story on a small base, in a folder demo/
 #   make test    the tests
 #   make check   format, lint, types, tests: what must be green before a commit
@@ -16,10 +17,12 @@ INTEROP ?= small
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help demo test check interop docs clean
+.PHONY: help setup demo test check interop docs clean
 
 help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
+
+setup: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/voxgraft demo

@@ -65,6 +65,7 @@ FOREIGN = {
     "python -m voxgraft.demo.talks talks": "writes more talks by what has made those of the test",
     "tmux": "holds a terminal open",
     "git": NETWORK,
+    "source": "is for the terminal of a person",
     "cd": "is followed by what needs it",
     "sudo": "changes the machine",
 }
@@ -174,7 +175,8 @@ def foreign(command: str) -> str:
         return done.stdout
     looked_at: dict[str, Callable[[list[str]], None]] = {"make": look_at_make, "torchrun": look_at_torchrun}
     looked_at |= {"pip": look_at_pip}
-    looked_at.get(name, lambda _: None)(words)
+    if name in looked_at:
+        looked_at[name](words)
     return ""
 
 

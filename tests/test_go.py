@@ -18,7 +18,7 @@ from tests.talks import write_talks
 from voxgraft.cli import run as run_cli
 from voxgraft.errors import VoxgraftError
 from voxgraft.files import sha256_of
-from voxgraft.go import STAGES, GoResult, go
+from voxgraft.go import STAGES, GoResult, StageOutcome, go
 from voxgraft.going.settings import GoSettings
 from voxgraft.graft_folder import open_graft
 from voxgraft.importing.manifest import read_manifest, write_manifest
@@ -193,6 +193,16 @@ def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: 
     assert ran(gone(run, until="train")) == []
 
 
+def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anything_runs(run: Path) -> None:
+    edit(run, "train", rank=8, steps=3)
+    with pytest.raises(VoxgraftError) as caught:
+        gone(run)
+    assert caught.value.code == "trained-otherwise"
+    assert "train.rank is 8, and was 4" in caught.value.finding.found
+    assert ran(gone(run, when_changed="fresh", until="train")) == ["check", "train"]
+    assert open_graft(run / "graft").card.method["trained"]["rank"] == 8
+
+
 def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     old = sha256_of(run / "export" / "graft" / "graft.json")
     edit(run, "train", steps=3)
@@ -230,6 +240,15 @@ def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_co
     assert (result.exit_code, words(result)) == (1, {"import": "ended here"})
     assert "broken" in why(result, "import")
     assert run_cli(["go", str(run), "--quiet"]) == 1
+
+
+@pytest.mark.parametrize(("code", "said"), [(1, "has said no"), (130, "was interrupted"), (0, "")])
+def test_the_last_line_says_how_to_go_on_if_it_did_not_come_to_its_end(tmp_path: Path, code: int, said: str) -> None:
+    word: Any = "ended here" if code else "done"
+    lines = GoResult(tmp_path, (StageOutcome("train", word, "no step is saved yet"),), code).lines()
+    assert len(lines) == (2 if code else 1)
+    assert said in str(lines[-1])
+    assert not code or f"voxgraft go {tmp_path}" in str(lines[-1])
 
 
 def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(run: Path, tmp_path: Path) -> None:

@@ -103,6 +103,13 @@ def test_clips_that_were_cut_from_one_recording_belong_together() -> None:
     assert len(set(recordings_of(loose).values())) == 16
 
 
+def test_a_name_of_very_many_digits_is_taken() -> None:
+    """Twice as many take twice as long, and not four times: half a million would take hours."""
+    names = ["1" * 500_000 + "x", "- " * 250_000 + "x", "ሀ-١٢٣", "take_01", "take_02", "other"]
+    found = recordings_of([Row(at, name, "x") for at, name in enumerate(names)])
+    assert [found[at] for at in range(2, 6)] == ["ሀ", "take", "take", "other"]
+
+
 def test_ljspeech_is_imported_and_what_is_missing_is_told(tmp_path: Path) -> None:
     for at in range(4):
         _sound(tmp_path / "lj" / "wavs" / f"LJ00{at}-0001.wav", seed=at)

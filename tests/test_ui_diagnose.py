@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
+from voxgraft.families import family
 from voxgraft.ui import reading
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def checkpoint_of(home: Path) -> Path:
     """A copy of the base's own checkpoint, inside the roots."""
     base = reading.base(home / PROJECT)
     assert base is not None
-    name = next(path.name for path in base.iterdir() if path.suffix == ".safetensors")
-    return Path(shutil.copy(base / name, home / "theirs.safetensors"))
+    return Path(shutil.copy(family("tiny").files(base).checkpoint, home / "theirs.safetensors"))
 
 
 def test_a_diagnosis_begins_with_the_project_and_what_it_knows(context: Any) -> None:

@@ -86,7 +86,7 @@ def test_the_same_sentences_are_played_before_and_after_in_the_chosen_language(c
 
 def test_a_report_from_elsewhere_puts_no_markup_into_the_page(context: Any, home: Path) -> None:
     wav = base64.b64encode(b"RIFF").decode()
-    sound = f'data-language="am" data-who="&lt;b&gt;x" data-text="&quot;&gt;&lt;script&gt;1&lt;/script&gt;"'
+    sound = 'data-language="am" data-who="&lt;b&gt;x" data-text="&quot;&gt;&lt;script&gt;1&lt;/script&gt;"'
     (home / FOLDER / "report.html").write_text(
         f'<audio {sound} src="data:audio/wav;base64,{wav}"></audio><audio {sound} src="javascript:alert(1)"></audio>'
     )

@@ -58,10 +58,9 @@ def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> Non
     shown = tab._exported(context, PROJECT)
     assert f"in {PROJECT}/export/graft" in shown
     assert "terms-not-stated" not in shown
-    folders = tab._shareable(context, PROJECT)
-    assert folders["value"] == f"{PROJECT}/export/graft"
-    assert f"{PROJECT}/graft" in folders["choices"]
-    job = done(home, "push", words_of(context, "push", folder=folders["value"]))
+    words = words_of(context, "push")
+    assert words[1] == f"{PROJECT}/export/graft"
+    job = done(home, "push", words)
     assert f'download="{PROJECT}.zip"' in tab._pushed(context, PROJECT), job.log()
     done(home, "pull", words_of(context, "pull", source=f"{PROJECT}/{PROJECT}.zip"))
     assert f"whole, in {PROJECT}/pulled" in tab._pulled(context, PROJECT)
@@ -85,6 +84,6 @@ def test_what_is_not_an_export_of_ours_is_refused_with_a_cure(context: Any, home
 
 
 def test_a_repository_is_named_as_it_is_typed_and_a_zip_outside_is_refused(context: Any) -> None:
-    assert words_of(context, "push", to="owner/name")[2] == "owner/name"
+    assert words_of(context, "push", folder=f"{PROJECT}/graft", to="owner/name")[2] == "owner/name"
     with pytest.raises(Exception, match="ui-outside"):
-        words_of(context, "push", to="../../x.zip")
+        words_of(context, "push", folder=f"{PROJECT}/graft", to="../../x.zip")

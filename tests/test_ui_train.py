@@ -164,10 +164,7 @@ def test_the_opening_lines_are_those_of_the_newest_training(copied: Path) -> Non
 def words_line(home: Path) -> list[str]:
     """Three more steps, by a command of the form."""
     with tab_of(home, "train") as context:
-        return words_of(
-            context, "train", train__steps="7", train__tokens_per_step=400, train__rank=4, train__warmup_steps=1,
-            train__log_every=1, train__sample_texts="am:ሰ", train__tensorboard=False, data__min_prompt_seconds=0.1,
-        )  # fmt: skip
+        return words_of(context, "train", train__steps="7", train__sample_texts="am:ሰ", train__sample_sound=False)
 
 
 def test_clean_shows_sizes_and_removes_only_after_a_yes(copied: Path) -> None:

@@ -14,18 +14,29 @@ from tests.whole_runs import WholeRun, make_run
 from voxgraft.cli.app import run as run_line
 from voxgraft.files import write_json
 from voxgraft.ui.jobs import Job, Jobs
+from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import Roots
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce
 
 PROJECT = "am"
+SMALL = {
+    "train.tokens_per_step": "400",
+    "train.warmup_steps": "1",
+    "train.log_every": "1",
+    "train.rank": "4",
+    "train.tensorboard": "false",
+    "data.min_prompt_seconds": "0.1",
+}
+"""What makes a step short; in run.yaml, so that the page trains so too."""
 
 
 def make_home(folder: Path) -> None:
     """A folder with a base and a project on it: four steps, with samples that can be heard, and an evaluation."""
     made = make_run("tiny", folder / "made")
     made.path.rename(folder / PROJECT)
+    keep(folder / PROJECT, SMALL)
     run = WholeRun(made.family_name, folder / PROJECT, made.base)
     run.train(train_sample_every=2, train_sample_texts=None)
     with contextlib.chdir(folder):

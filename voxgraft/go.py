@@ -22,6 +22,7 @@ from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Decision, Stage, Work
 from voxgraft.going.training_stages import CHECK, GRAFT, TRAIN
 from voxgraft.results import Line, Result, Table, styled
+from voxgraft.train import EXIT_INTERRUPTED
 
 __all__ = ["STAGES", "GoResult", "StageOutcome", "go"]
 
@@ -61,9 +62,11 @@ class GoResult:
             for one in self.stages
         )
         lines: list[Line] = [Table(("stage", "", "took", "why"), rows)]
-        if self.exit_code:
-            again = f"voxgraft go {shlex.quote(str(self.run))}"
-            lines.append(f"`{self.stages[-1].name}` has said no, above. When that is mended, `{again}` goes on there.")
+        again, last = f"voxgraft go {shlex.quote(str(self.run))}", self.stages[-1].name
+        if self.exit_code == EXIT_INTERRUPTED:
+            lines.append(f"`{last}` was interrupted; `{again}` goes on there.")
+        elif self.exit_code:
+            lines.append(f"`{last}` has said no, above. When that is mended, `{again}` goes on there.")
         return lines
 
 

@@ -96,6 +96,7 @@ def _bring_recordings_in(window: Window, server: Server) -> None:
     window.page.get_by_role("option").first.click()
     window.page.wait_for_selector("#data-sound audio, #data-sound #waveform, #data-sound button")
     window.open_part("data-splitting")
+    window.command("data-split", "clips")
     window.run("data-split")
 
 
@@ -112,6 +113,7 @@ def _graft(window: Window) -> None:
 
 def _preflight(window: Window) -> None:
     window.tab("Preflight")
+    window.command("check", PROJECT)
     window.run("check")
     window.page.locator("#cure-set-missing").click()
     window.ended("prepare")
@@ -121,8 +123,8 @@ def _preflight(window: Window) -> None:
 
 def _train_through_everything(browser: Any, window: Window, server: Server) -> None:
     project = server.folder / PROJECT
-    window.page.reload()
     window.open(PROJECT, "train")
+    window.command("train", PROJECT)
     window.fill("train-train-steps", "4000")
     window.command("train", "--train.steps 4000")
     window.page.locator("#train-start").click()
@@ -152,6 +154,7 @@ def _train_through_everything(browser: Any, window: Window, server: Server) -> N
 
     window.page.reload()
     window.ready(PROJECT)
+    window.command("train", PROJECT)
     window.fill("train-train-steps", str(stopped_at + 5))
     window.command("train", f"--train.steps {stopped_at + 5}")
     window.page.locator("#train-start").click()
@@ -161,6 +164,7 @@ def _train_through_everything(browser: Any, window: Window, server: Server) -> N
 
 
 def _hear(window: Window) -> None:
+    window.command("speak", PROJECT)
     window.fill("speak-text", "ሰላም ለዓለም")
     window.command("speak", "ሰላም")
     window.run("speak")

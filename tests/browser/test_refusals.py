@@ -68,6 +68,7 @@ def test_a_path_that_leads_out_is_refused_in_the_form_and_nothing_starts(
 ) -> None:
     window = Window(browser, server)
     window.open(PROJECT, "model")
+    window.command("graft", PROJECT)
     window.fill("graft-texts", typed)
     assert "ui-outside" in window.command("graft", "ui-outside")
     window.page.locator("#graft-start").click()

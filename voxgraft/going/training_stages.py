@@ -26,6 +26,7 @@ from voxgraft.run_yaml import settings_of
 from voxgraft.settings import CheckSettings, GraftSettings, TrainVerbSettings
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.train import TrainResult, train
+from voxgraft.training.resuming import FIXED_OPTIONS
 from voxgraft.training.step_folders import read_state_file
 
 __all__ = ["CHECK", "GRAFT", "TRAIN"]
@@ -74,12 +75,11 @@ def _decide_train(work: Work) -> Decision:
     if other := _other_identity(values["identity"], card):
         return Decision(True, f"step {saved.step:,} was made with {other}")
     over = _over(work, values["standing"])
+    if changed := _changes(work, values["identity"], is_over=bool(over)):
+        return work.changed("; ".join(changed))
     if not over:
         return Decision(True, f"goes on from step {saved.step:,}")
-    if not _is_left(work, card):
-        return Decision(True, f"{over}, and what it leaves is not written yet")
-    changed = [*_other_sets(work, values["identity"]), *_other_options(work.settings.train, values["identity"])]
-    return work.changed("; ".join(changed)) if changed else Decision(False, over)
+    return Decision(False, over) if _is_left(work, card) else Decision(True, f"{over}, and it has left nothing yet")
 
 
 def _train(work: Work) -> TrainResult:
@@ -92,11 +92,16 @@ def _begins_again(work: Work) -> bool:
     if work.told.when_changed != "fresh" or saved is None or card is None:
         return False
     values = read_state_file(saved)["values"]
-    identity = values["identity"]
-    if _other_identity(identity, card):
-        return True
-    differs = [*_other_sets(work, identity), *_other_options(work.settings.train, identity)]
-    return bool(_over(work, values["standing"])) and bool(differs)
+    identity, is_over = values["identity"], bool(_over(work, values["standing"]))
+    return bool(_other_identity(identity, card) or _changes(work, identity, is_over=is_over))
+
+
+def _changes(work: Work, identity: dict[str, Any], *, is_over: bool) -> list[str]:
+    """What a training that is over was not done with, or what one that is not over cannot go on with."""
+    options = _other_options(work.settings.train, identity)
+    if is_over:
+        return [*_other_sets(work, identity), *options.values()]
+    return [words for name, words in options.items() if name in FIXED_OPTIONS]
 
 
 def _other_identity(identity: dict[str, Any], card: GraftCard) -> str:
@@ -168,8 +173,8 @@ def _other_sets(work: Work, identity: dict[str, Any]) -> list[str]:
     return found
 
 
-def _other_options(train: TrainSettings, identity: dict[str, Any]) -> list[str]:
-    """Settings of training that are not those of the saved step."""
+def _other_options(train: TrainSettings, identity: dict[str, Any]) -> dict[str, str]:
+    """Settings of training that are not those of the saved step, by name, in words."""
     options = identity.get("options", {})
     now = {name: getattr(train, name) for name in OPTIONS}
     before = {name: options.get(name) for name in OPTIONS}
@@ -180,7 +185,7 @@ def _other_options(train: TrainSettings, identity: dict[str, Any]) -> list[str]:
         now[name] = before[name] = options.get(name)
         if stated is not None or usual is not None:
             now[name] = stated if stated is not None else usual
-    return [f"train.{name} is {now[name]}, and was {before[name]}" for name in now if now[name] != before[name]]
+    return {name: f"train.{name} is {now[name]}, and was {before[name]}" for name in now if now[name] != before[name]}
 
 
 GRAFT = Stage("graft", _decide_graft, _graft)

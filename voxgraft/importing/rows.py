@@ -6,7 +6,6 @@ What such lists call their columns is here, and where they mean their files to l
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What the columns are called in lists that people have, the first that is there counts."""
 AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
 FEW_RECORDINGS = 3
-_LAST_NUMBER = re.compile(r"[-_.\s]*\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +134,14 @@ def recordings_of(rows: Sequence[Row]) -> dict[int, str]:
     Where that would make hardly any recordings of many files, every file is one.
     """
     stems = {row.line: Path(row.recording or row.audio).stem or row.audio for row in rows}
-    short = {row.line: stems[row.line] if row.recording else _LAST_NUMBER.sub("", stems[row.line]) for row in rows}
+    short = {row.line: stems[row.line] if row.recording else _without_number(stems[row.line]) for row in rows}
     useful = all(short.values()) and len(set(short.values())) >= min(FEW_RECORDINGS, len(set(stems.values())))
     return short if useful else stems
+
+
+def _without_number(stem: str) -> str:
+    """A name without the number at its end. No pattern: it would go through a long run of digits again and again."""
+    end = len(stem)
+    while end and stem[end - 1].isdecimal():
+        end -= 1
+    return stem if end == len(stem) else stem[:end].rstrip("-_. \t\r\n\f\v")

@@ -183,7 +183,7 @@ class Form:
         wire = self.context.wire
         if components:
             wire(
-                [component.input for component in components],
+                [event for component in components for event in _typed(component)],
                 lambda project, *values: self._preview(project, values),
                 inputs,
                 [self.preview],
@@ -292,6 +292,12 @@ def job_parts(
 def slug(name: str) -> str:
     """A verb's or a setting's name as part of an id."""
     return name.replace(" ", "-").replace(".", "-").replace("_", "-")
+
+
+def _typed(component: Any) -> list[Any]:
+    """The events of somebody changing a control, and never of the page filling it: then others are not filled yet."""
+    # What is pasted, or filled in by a program, is only told when the text is left.
+    return [component.input, component.blur] if isinstance(component, gr.Textbox) else [component.input]
 
 
 def _label(key: str) -> str:

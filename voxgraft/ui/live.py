@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,8 @@ NOT_YET = "not trained yet: what training tells will be here"
 STATE_KINDS = {"stuck": "bad", "learning": "good", "good enough": "good"}
 OPENING_BYTES = 16 << 10
 MOST_FINDINGS = 8
+PAUSE_SECONDS_PER_BYTE = 2e-6
+"""Between two readings of a journal that is being written to: ten seconds for 5 MB."""
 EVERY, ENDS = "all", "first and newest"
 """What can be asked for beside one step of the samples."""
 
@@ -56,8 +59,18 @@ class Telling:
 
 
 def stamp_of_run(run: RunFolder) -> str:
-    """Changes when there is something new in the journal or among the saved steps."""
-    return f"{_changed(run.journal)} {_changed(run.steps)}"
+    """Changes when there is something new in the journal or among the saved steps.
+
+    A long journal takes its time to read, so one that is being written to is looked at less often.
+    """
+    try:
+        status = run.journal.stat()
+    except OSError:
+        return _changed(run.steps)
+    pause = max(0.001, PAUSE_SECONDS_PER_BYTE * status.st_size)
+    is_quiet = time.time() - status.st_mtime > pause
+    seen = str(status.st_mtime_ns) if is_quiet else f"{status.st_mtime // pause:.0f}"
+    return f"{seen} {_changed(run.steps)}"
 
 
 def told(run: RunFolder) -> Telling:

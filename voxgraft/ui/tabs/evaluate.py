@@ -223,7 +223,8 @@ def _compare(context: Context) -> None:
         with gr.Row():
             form.add("runs", sought=EVALUATED, label="Evaluations", info="Folders with a scores.json, two or more.")
             form.add("measure")
-            form.add("output", sought=FOLDERS, label="Name of the picture", info="Empty: a new one in the project.")
+            form.add("output", sought=FOLDERS, default=lambda _: "", label="Name of the picture",
+                     info="Empty: a new one in the project.")  # fmt: skip
         form.finish("Compare")
         shown = gr.HTML(elem_id="compare-shown", elem_classes=["vg-live"])
         context.on_change(lambda project: [_compared(context, project)], [shown])

@@ -19,7 +19,7 @@ from voxgraft.ui.players import download
 from voxgraft.ui.roots import FOLDERS, Sought
 from voxgraft.ui.views import facts, finding_note, note, table
 
-SHARED = Sought(endings=("terms.json", "graft.json"))
+SHARED = Sought(mark="terms.json")
 ZIPS = Sought(endings=(".zip",))
 TERMS = ("data_licence", "consent", "accept_terms")
 NOT_STATED = "needed before anything is exported: whose the recordings are, and that the speakers agreed"
@@ -119,32 +119,22 @@ def _push(context: Context) -> None:
             fresh={"to": lambda project: free(project / f"{project.name}.zip")},
         )  # fmt: skip
         with gr.Row():
-            folder = form.add("folder", sought=FOLDERS, default=_newest_export, label="Folder")
+            form.add(
+                "folder", sought=SHARED, default=_newest_export, label="Folder", info="Of an export, or of a graft."
+            )
             form.add("to", label="To", info="Empty: a new zip in the project. NAME.zip, or OWNER/NAME on the hub that "
                      "huggingface_hub of this machine is signed in to.")  # fmt: skip
             form.add("private")
         form.finish("Pack, or send")
         shown = gr.HTML(elem_id="push-shown", elem_classes=["vg-live"])
         context.on_change(lambda project: [_pushed(context, project)], [shown])
-        context.on_change(lambda project: [_shareable(context, project)], [folder], slow=True)
-        form.follow(folder)
 
 
 def _newest_export(project: Path) -> Path | None:
-    """What was exported last; before that the graft."""
-    run = RunFolder(project)
-    exports = sorted(run.export.iterdir(), key=lambda path: path.stat().st_mtime) if run.export.is_dir() else []
-    folders = [path for path in exports if path.is_dir() and not path.name.endswith(".previous")]
-    return folders[-1] if folders else run.graft if run.graft.is_dir() else None
-
-
-def _shareable(context: Context, project: str) -> Any:
-    """Folders that can be packed: grafts and exports."""
-    folder = context.project_folder(project)
-    found = context.roots.find(SHARED, folder)
-    names = list(dict.fromkeys(context.roots.short((context.roots.home / name).parent) for name in found))
-    newest = _newest_export(folder)
-    return gr.update(choices=names, value=context.roots.short(newest.resolve()) if newest else None)
+    """What was exported last."""
+    exports = [path.parent for path in RunFolder(project).export.glob("*/terms.json")]
+    whole = [path for path in exports if not path.name.endswith(".previous")]
+    return max(whole, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _pushed(context: Context, project: str) -> str:

@@ -86,7 +86,7 @@ def _form(context: Context) -> MakingForm:
 
 def _beside(context: Context, form: MakingForm) -> None:
     """The same texts from the base alone, in a job of its own, and all sounds side by side."""
-    view, button, stop = job_parts(context, BESIDE, "Say it with the base", for_machines=True)
+    view, button, stop = job_parts(context, BESIDE, "Hear the base", for_machines=True)
     inputs = [context.project, *(control.component for control in form.controls)]
     context.wire([button.click], lambda project, *values: _start(context, form, project, values), inputs, [view.shown])
     context.wire([stop.click], lambda project: _stop(context, project), [context.project], [view.shown])

@@ -1,0 +1,225 @@
+"""Train, Diagnose, Evaluate, Export and Speak in a real browser, on a project that was trained for a moment."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.browsing import Server, Window, serving
+from tests.browser.test_journey import step_of, until
+from tests.ui_runs import PROJECT, home_of
+from voxgraft.run import RunFolder
+from voxgraft.training.step_folders import whole_steps
+from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.keeping import keep
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+ENDLESS = {"train.steps": "1000000", "train.save_every": "1000000", "train.valid_every": "1000000",
+           "train.sample_every": "1000000", "train.log_every": "10"}  # fmt: skip
+LOUDNESS = """async source => {
+  const data = await (await fetch(source)).arrayBuffer();
+  const sound = await new OfflineAudioContext(1, 8000, 8000).decodeAudioData(data);
+  const samples = sound.getChannelData(0);
+  return [sound.duration, Math.sqrt(samples.reduce((sum, one) => sum + one * one, 0) / samples.length)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def server(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("tabs") / "home"
+    shutil.copytree(home_of(made_once), folder)
+    try:
+        with serving(folder) as started:
+            yield started
+    finally:
+        for job in Jobs(folder / PROJECT).all():  # a test that fails leaves no endless training behind
+            while job.alive:
+                job.stop()
+                time.sleep(1)
+
+
+def opened(browser: Any, server: Server, tab: str, command: str) -> Window:
+    """A page with one tab in view, once its form shows the command."""
+    window = Window(browser, server)
+    window.open(PROJECT, tab)
+    window.command(tab, command)
+    return window
+
+
+def choose(window: Window, control: str, words: str) -> None:
+    """Take an entry of a list by the words that it begins with."""
+    window.page.locator(f"#{control} input").click()
+    window.page.locator("[role=option]", has_text=words).first.click()
+
+
+def loudness(window: Window, player: str) -> tuple[float, float]:
+    """Length of what a player plays, and its root mean square, as the browser decodes it."""
+    source = window.page.locator(player).first.get_attribute("src")
+    seconds, level = window.page.evaluate(LOUDNESS, source)
+    return float(seconds), float(level)
+
+
+def test_training_is_started_watched_reloaded_stopped_and_gone_on_with(browser: Any, server: Server) -> None:
+    project = server.folder / PROJECT
+    keep(project, ENDLESS)
+    window = opened(browser, server, "train", f"voxgraft train {PROJECT}")
+    _wait_for_players(window, "train-samples", 6)
+    assert loudness(window, "#train-samples audio")[1] > 0.001
+    choose(window, "train-from", "step 2")
+    assert window.command("train", "--from-step").endswith("--from-step 2")
+    window.page.locator("#train-start").click()
+    until(lambda: step_of(project) > 6)
+    job = Jobs(project).latest("train")
+    assert job is not None
+    assert job.argv == ["train", PROJECT, "--from-step", "2"]
+    window.page.reload()
+    window.ready(PROJECT)
+    seen = _step_shown(window)
+    until(lambda: _step_shown(window) > seen)
+    assert "goes on from step 2" in str(window.page.locator("#train-opening textarea").input_value())
+    window.page.locator("#train-stop").click()
+    window.page.wait_for_selector("#train-figures >> text=ended: stopped as told")
+    until(lambda: not job.alive)
+    last = whole_steps(RunFolder(project))[-1]
+    assert last >= seen
+    window.command("train", f"voxgraft train {PROJECT}")
+    assert "--from-step" not in window.value("train-command"), "the next start goes on from the newest step"
+    _go_on(window, project, last)
+    assert not window.console
+    assert not window.foreign
+
+
+def _wait_for_players(window: Window, part: str, count: int) -> None:
+    window.page.wait_for_function(
+        "([part, count]) => document.querySelectorAll(`#${part} audio`).length === count", arg=[part, count]
+    )
+
+
+def _step_shown(window: Window) -> int:
+    fact = window.page.locator("#train-figures .vg-fact", has_text="step").filter(has_text=" of 1,000,000").first
+    return int(str(fact.inner_text()).split(" of ")[0].split()[-1].replace(",", ""))
+
+
+def _go_on(window: Window, project: Path, last: int) -> None:
+    window.page.locator("#train-start").click()
+    until(lambda: step_of(project) > last + 3)
+    window.page.locator("#train-stop").click()
+    job = Jobs(project).latest("train")
+    assert job is not None
+    until(lambda: not job.alive)
+    assert f"goes on from step {last:,}" in job.log()
+
+
+def test_a_sentence_is_said_and_the_player_has_its_sound(browser: Any, server: Server) -> None:
+    window = opened(browser, server, "speak", "voxgraft speak")
+    window.fill("speak-text", "hello world")
+    window.fill("speak-language", "en")
+    window.open_part("speak-drawing")
+    window.fill("speak-max-seconds", "1.5")
+    command = window.command("speak", "--max-seconds 1.5")
+    assert "'hello world'" in command
+    assert "--language en" in command
+    window.page.locator("#speak-start").click()
+    window.page.wait_for_selector("#speak-heard audio")
+    seconds, level = loudness(window, "#speak-heard audio")
+    assert seconds > 0.3
+    assert level > 0.001
+    assert window.page.evaluate("() => document.querySelector('#speak-heard audio').duration") == pytest.approx(seconds)
+    window.page.locator("#speak-base-start").click()
+    _wait_for_players(window, "speak-heard", 2)
+    assert not window.console
+    assert not window.foreign
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "name"),
+    [
+        ("speak-voice-own", "voice", "voice.wav"),
+        ("speak-manner", "emotion", "emotion.npy"),
+        ("speak-many", "file", "texts.tsv"),
+    ],
+)
+def test_a_broken_file_for_speaking_gets_the_verbs_own_words(
+    browser: Any, server: Server, tmp_path: Path, part: str, key: str, name: str
+) -> None:
+    window = opened(browser, server, "speak", "voxgraft speak")
+    if key != "file":
+        window.fill("speak-text", "hello")
+    window.fill("speak-language", "en")
+    window.open_part(part)
+    _upload_broken(window, "speak", key, tmp_path / name)
+    jobs = Jobs(server.folder / PROJECT)
+    before = jobs.latest("speak")
+    window.page.locator("#speak-start").click()
+    job = until(lambda: (found := jobs.latest("speak")) != before and found)
+    until(lambda: not job.alive)
+    error = (job.result() or {})["error"]
+    assert key in error["found"] or name in error["found"] + error["where"]
+    window.page.wait_for_selector(f"#speak-heard .vg-bad >> text={error['code']}")
+    assert error["cure"] in window.text("speak-heard")
+
+
+def test_a_broken_file_in_the_other_uploads_gets_the_verbs_own_words(
+    browser: Any, server: Server, tmp_path: Path
+) -> None:
+    window = opened(browser, server, "diagnose", f"voxgraft diagnose {PROJECT}")
+    _upload_broken(window, "diagnose", "checkpoint", tmp_path / "model.safetensors")
+    window.run("diagnose", "bad")
+    window.page.wait_for_selector("#diagnose-verdict .vg-word >> text=START FRESH")
+    _upload_broken(window, "diagnose", "tokenizer", tmp_path / "tokenizer.json")
+    window.page.locator("#diagnose-start").click()
+    window.page.wait_for_selector("#diagnose-verdict >> text=tokenizer.json")
+    window.tab("Export")
+    window.command("export", "voxgraft export")
+    window.open_part("export-pull")
+    _upload_broken(window, "pull", "source", tmp_path / "given.zip")
+    window.run("pull", "bad")
+    window.page.wait_for_selector("#pull-shown >> text=given.zip")
+    assert not window.console
+
+
+def _upload_broken(window: Window, verb: str, key: str, path: Path) -> None:
+    path.write_bytes(b"\xff\xfe this is none of it \x00\x01")
+    window.upload(f"{verb}-{key}-upload", path)
+    window.command(verb, f"{PROJECT}/uploads/{path.stem}")
+
+
+def test_an_evaluation_is_read_and_listened_to_and_its_report_opens_in_a_sandbox(browser: Any, server: Server) -> None:
+    window = opened(browser, server, "evaluate", "voxgraft evaluate")
+    window.page.wait_for_selector("#evaluate-scores table")
+    assert loudness(window, "#evaluate-players audio")[1] > 0.001
+    assert "before (am)" in window.text("evaluate-players")
+    with window.page.expect_popup() as popup:
+        window.page.locator("#evaluate-scores a", has_text="without knowing").click()
+    report = popup.value
+    report.wait_for_selector("#blind button")
+    report.locator("#blind button", has_text="A or B").click()
+    report.wait_for_selector("#stage audio")
+    assert report.evaluate("() => window.origin") == "null", "a report from elsewhere cannot use the interface"
+    assert not window.console
+
+
+def test_an_export_needs_its_terms_and_is_packed_into_a_zip_to_save(browser: Any, server: Server) -> None:
+    window = opened(browser, server, "export", "voxgraft export")
+    start = window.page.locator("#export-start")
+    assert start.is_disabled()
+    window.fill("export-data-licence", "CC BY 4.0")
+    window.fill("export-consent", "all have agreed")
+    assert start.is_disabled()
+    window.check("export-accept-terms")
+    window.command("export", "--accept-terms")
+    window.run("export")
+    window.open_part("export-push")
+    window.command("push", f"{PROJECT}/export/graft")
+    window.run("push")
+    with window.page.expect_download() as download:
+        window.page.locator("#push-shown a").click()
+    assert Path(download.value.path()).read_bytes()[:2] == b"PK"
+    assert not window.console
