@@ -49,7 +49,7 @@ def candidates(control: Any, choices: Any) -> list[Any]:
 
 def sound_values(form: Any) -> list[Any]:
     """What the form has when the project is opened, with something in everything that must be given."""
-    values = form.opening_values(PROJECT)
+    values: list[Any] = form.opening_values(PROJECT)
     for at, control in enumerate(form.controls):
         required = control.leaf.field.is_required()
         if required and values[at] in (None, "", []):

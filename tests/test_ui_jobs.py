@@ -77,9 +77,8 @@ def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_fin
         Jobs(project).start("data text", words, tmp_path)
     assert caught.value.code == "ui-job-running"
     job.stop()
-    ended(job)
-    assert job.state == "stopped"
-    assert job.exit_code is not None
+    assert ended(job).exit_code is not None
+    assert Job(job.folder).state == "stopped"
 
 
 def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> None:

@@ -20,23 +20,13 @@ PROJECT = "am"
 def page_of(folder: Path) -> Iterator[Any]:
     """The context of a page that is built for a folder, as the server would build it."""
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-    from voxgraft.ui import app
+    from voxgraft.ui.app import build
     from voxgraft.ui.context import Context
 
     built: list[Context] = []
-
-    class Noted(Context):
-        def __init__(self, *values: Any, **more: Any) -> None:
-            super().__init__(*values, **more)
-            built.append(self)
-
-    ordinary, app.Context = app.Context, Noted  # type: ignore[misc]
-    try:
-        with chdir(folder):
-            app.build(Roots.of((folder,)), "/pages/secret")
-            yield built[0]
-    finally:
-        app.Context = ordinary  # type: ignore[misc]
+    with chdir(folder):
+        build(Roots.of((folder,)), "/pages/secret", built.append)
+        yield built[0]
 
 
 def make_project(folder: Path, name: str = PROJECT) -> Path:

@@ -147,7 +147,7 @@ def test_a_page_of_another_origin_can_neither_read_nor_drive_nor_frame_it(browse
 @pytest.mark.parametrize("header", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}])
 def test_foreign_names_and_origins_are_refused_everywhere(server: Server, header: dict[str, str]) -> None:
     for path in ("", "config", "gradio_api/info", "gradio_api/startup-events", "theme.css"):
-        assert status(server, path, **header) == 403
+        assert status(server, path, None, **header) == 403
 
 
 def test_names_and_texts_with_markup_are_shown_as_they_are(browser: Any, server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -42,8 +43,8 @@ for (const touch of ["pointerdown", "keydown"]) {
 """Remembers what the page was opened with: gradio selects its first tab by itself before it asks."""
 
 
-def build(roots: Roots, pages: str = "") -> gr.Blocks:
-    """The whole page."""
+def build(roots: Roots, pages: str = "", seen: Callable[[Context], None] | None = None) -> gr.Blocks:
+    """The whole page. `seen` is given its context when everything is in it."""
     with gr.Blocks(title="voxgraft", analytics_enabled=False, fill_width=True) as demo:
         gr.Markdown("# voxgraft\nTeach a voice a new language, and prove that it still speaks the old ones.")
         project, active = gr.Textbox(visible="hidden", elem_id="project"), gr.Textbox(visible="hidden")
@@ -69,6 +70,8 @@ def build(roots: Roots, pages: str = "") -> gr.Blocks:
             show_progress="hidden",
             show_progress_on=[project],
         )
+        if seen is not None:
+            seen(context)
     return demo
 
 

@@ -25,7 +25,9 @@ EXIT_INPUT = 2
 
 def note(text: str, kind: str = "note") -> str:
     """One text in a box of a colour: good, bad, busy, note."""
-    return f'<div class="vg-note vg-{kind}">{html.escape(text)}</div>'
+    # Read out when it appears, except for what changes every moment.
+    role = "" if kind == "busy" else ' role="status"'
+    return f'<div class="vg-note vg-{kind}"{role}>{html.escape(text)}</div>'
 
 
 def error_note(error: VoxgraftError) -> str:
