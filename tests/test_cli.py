@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -227,3 +228,10 @@ def test_a_mistyped_line_is_answered_with_the_nearest_right_one(
     assert error["code"] == code
     assert cure in error["cure"]
     assert error["where"] == "command line"
+
+
+def test_a_switch_that_is_off_is_told_by_the_flag_that_turns_it_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--help"]) == 0
+    told = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
+    assert "--train.no-full-body" in told
+    assert not [flag for flag in told if flag.startswith("--no-train.")]

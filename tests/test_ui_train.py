@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, form_of, home_of, tab_of, words_of
+from voxgraft.cli.watched import Watched
 from voxgraft.run import RunFolder
 from voxgraft.ui import live
 
@@ -86,9 +87,9 @@ def test_retention_of_every_old_language_is_shown_against_the_bound(context: Any
     for step, loss in ((0, 4.0), (4, 4.4)):
         history.valid.setdefault("en", {})[step] = {"set": "en", "speech_loss": loss, "text_loss": 1.0}
     try:
-        figures = live.figures(live.Telling(history, live.Watched()), at_work=True, bound=0.05)
+        figures = live.figures(live.Telling(history, Watched()), at_work=True, bound=0.05)
         assert re.search(r'vg-bad"><dt>retention of en</dt><dd>speech loss \+10\.00%', figures)
-        figures = live.figures(live.Telling(history, live.Watched()), at_work=True, bound=0.2)
+        figures = live.figures(live.Telling(history, Watched()), at_work=True, bound=0.2)
         assert 'vg-good"><dt>retention of en' in figures
         assert "Old languages" in live.curves(history)
     finally:

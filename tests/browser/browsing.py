@@ -139,8 +139,8 @@ class Window:
         """Type into a text, a number, or a list that takes any text."""
         field = self.page.locator(f"#{control} textarea, #{control} input").first
         field.fill(text)
-        if field.get_attribute("role") in ("listbox", "combobox"):
-            field.press("Enter")
+        if field.evaluate("field => field.tagName === 'INPUT' && field.type !== 'number'"):
+            field.press("Enter")  # a list takes a text that it does not hold only so
         field.blur()
 
     def value(self, control: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.browser.browsing import Server, Window, serving
 from tests.ui_pages import PROJECT, make_project
+from voxgraft.ui.jobs import Jobs
 
 PASSWORD = "a long password"
 MARKUP = "x<img src=x onerror=window.broken=1>"
@@ -199,3 +200,30 @@ def test_every_field_and_button_of_the_page_has_a_name_for_a_screen_reader(brows
         && !part.innerText.trim())
       .map(part => part.outerHTML.slice(0, 160))""")
     assert not nameless
+
+
+def test_broken_recordings_and_subtitles_are_told_of_and_break_nothing(browser: Any, server: Server) -> None:
+    broken = server.folder.parent / "broken"
+    broken.mkdir()
+    files = {
+        "talk.srt": b"1\n00:00:01,000 --> 00:00:02,000\nselam\n",
+        "talk.mp4": b"\x00\x01not a film" * 99,
+        "binary.srt": bytes(range(256)) * 9,
+        "binary.wav": b"RIFF\xff\xff\xff\xffWAVE",
+        "table.csv": b"\xff\xfe\x00|||\n",
+        "lines.jsonl": b'{"audio": 7\n',
+    }
+    for name, data in files.items():
+        (broken / name).write_bytes(data)
+    window = Window(browser, server)
+    window.open(PROJECT, "data")
+    window.command("data-import", "is not given")
+    window.upload("data-upload", *(broken / name for name in files))
+    window.page.wait_for_selector("#data-upload-state .vg-good")
+    window.command("data-import", "uploads")
+    window.run("data-import", "bad")
+    job = Jobs(server.folder / PROJECT).latest("data import")
+    assert job is not None
+    assert job.exit_code in (1, 2)
+    assert "Traceback" not in job.log()
+    assert not window.console

@@ -156,5 +156,6 @@ def _show_default(verb: Verb, leaf: Leaf) -> Callable[[Any], str] | bool:
     text = str(leaf.default)
     if isinstance(leaf.default, bool):
         flag = verb.names_of(leaf)[0]
-        text = flag if leaf.default else flag.replace("--", "--no-", 1)
+        section, dot, name = flag.removeprefix("--").rpartition(".")
+        text = flag if leaf.default else f"--{section}{dot}no-{name}"
     return lambda _: text

@@ -137,7 +137,6 @@ class Form:
             interactive=False,
             elem_classes=["vg-command"],
             elem_id=f"{slug(self.name)}-command",
-            buttons=["copy"],
             lines=1,
             max_lines=6,
         )
@@ -296,8 +295,9 @@ def slug(name: str) -> str:
 
 def _typed(component: Any) -> list[Any]:
     """The events of somebody changing a control, and never of the page filling it: then others are not filled yet."""
-    # What is pasted, or filled in by a program, is only told when the text is left.
-    return [component.input, component.blur] if isinstance(component, gr.Textbox) else [component.input]
+    # A text that is pasted, and a path that a list does not hold, are only told when the control is left.
+    leaves = isinstance(component, gr.Textbox | gr.Dropdown)
+    return [component.input, component.blur] if leaves else [component.input]
 
 
 def _label(key: str) -> str:

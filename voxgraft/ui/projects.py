@@ -74,7 +74,6 @@ def _new_project(context: Context) -> dict[str, Any]:
         )  # fmt: skip
     preview = gr.Textbox(
         label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="new-command",
-        buttons=["copy"],
     )  # fmt: skip
     button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])

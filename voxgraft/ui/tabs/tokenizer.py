@@ -39,7 +39,6 @@ def _spelling(context: Context) -> None:
         text = gr.Textbox(EXAMPLE, label="Text", info="One sentence on each line.", lines=2, elem_id="spell-text")
         command = gr.Textbox(
             label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
-            buttons=["copy"],
         )  # fmt: skip
         button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])

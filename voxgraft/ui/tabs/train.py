@@ -102,7 +102,7 @@ def _live(context: Context, form: Form, choice: Any) -> None:
     with gr.Accordion("How it stands", open=True, elem_id="train-live"):
         figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
         curves = gr.HTML(elem_id="train-curves")
-        with gr.Accordion("What training said of itself before the first step", open=False):
+        with gr.Accordion("What training said of itself before the first step", open=False, elem_id="train-said"):
             opening = gr.Textbox(
                 label="Opening lines", lines=4, max_lines=20, interactive=False, elem_classes=["vg-mono"],
                 elem_id="train-opening",
