@@ -43,6 +43,8 @@ def main(words: list[str]) -> None:
 
 def take(window: Window, project: str, tab: str, width: int) -> None:
     window.open(project, tab)
+    if tab == "preflight":
+        window.run("check")  # its findings are what the tab is for
     window.page.wait_for_timeout(SETTLE_MS)
     height = min(MAX_HEIGHT, int(window.page.evaluate("document.documentElement.scrollHeight")))
     shot = window.page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height}, full_page=True)

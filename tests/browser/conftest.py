@@ -1,5 +1,20 @@
 """The browser, for every test of this folder."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
 from tests.browser.browsing import browser
 
-__all__ = ["browser"]
+__all__ = ["browser", "closed"]
+
+
+@pytest.fixture(autouse=True)
+def closed(browser: Any) -> Iterator[None]:
+    """A page that is left open goes on asking its server, and takes the processor from the tests after it."""
+    yield
+    for context in browser.contexts:
+        context.close()
