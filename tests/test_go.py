@@ -227,6 +227,20 @@ def test_a_clip_with_another_text_is_prepared_again(prepared: Path) -> None:
     assert ran(gone(run, until="prepare")) == []
 
 
+def test_clips_that_came_later_get_a_side_and_no_other_clip_changes_its_own(prepared: Path) -> None:
+    path = prepared / "data" / "manifest.jsonl"
+    clips = list(read_manifest(path))
+    before = {clip.id: clip.split for clip in clips}
+    late = [clip.id for clip in clips if clip.split][::3]
+    write_manifest(path, [replace(clip, split=None) if clip.id in late else clip for clip in clips])
+    assert "split" in ran(gone(prepared, until="split"))
+    after = {clip.id: clip.split for clip in read_manifest(path)}
+    assert {name: side for name, side in after.items() if name not in late} == {
+        name: side for name, side in before.items() if name not in late
+    }
+    assert all(after[name] for name in late)
+
+
 def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_code_of_import(
     run: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,12 @@ def until(found: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def long_work(folder: Path) -> list[str]:
+    """The words of a verb that has far more to do than any test waits for."""
+    (folder / "long.txt").write_text("1987 ዓ.ም. 25 % እና 3,000 ብር\n" * 1_000_000, encoding="utf-8")
+    return ["data", "text", "--language", "am", "--texts", "long.txt"]
+
+
 def ended(job: Job) -> Job:
     until(lambda: not job.alive)
     return job
@@ -54,10 +60,7 @@ def test_a_job_ends_with_its_exit_code_its_result_and_what_it_told(project: Path
 def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_finds_it(
     project: Path, tmp_path: Path
 ) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    # The verb waits for its texts, which come when the server is dead.
-    words = ["data", "text", "--language", "am", "--texts", str(pipe), "--json"]
+    words = [*long_work(tmp_path), "--json"]
     code = (
         "import sys, time; from pathlib import Path; from voxgraft.ui.jobs import Jobs\n"
         f"Jobs(Path({str(project)!r})).start('data text', {words!r}, Path({str(tmp_path)!r}))\n"
@@ -82,8 +85,7 @@ def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_fin
 
 
 def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "pipe"], tmp_path)
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     time.sleep(1.5)  # past the start of the interpreter, which dies of the signal in its own words
     job.stop()
@@ -91,9 +93,32 @@ def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> 
     job.stop()
 
 
+def test_a_stop_that_comes_before_the_verb_has_started_is_not_forgotten(project: Path, tmp_path: Path) -> None:
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job.stop()
+    assert ended(job).state == "stopped"
+
+
+def test_a_verb_that_is_killed_by_nobody_who_pressed_stop_is_told_as_lost(project: Path, tmp_path: Path) -> None:
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    until(lambda: (job.folder / "pid.json").exists())
+    os.kill(job._read("pid.json")["pid"], signal.SIGKILL)
+    assert (ended(job).exit_code, job.state) == (-signal.SIGKILL, "lost")
+
+
+def test_a_third_stop_ends_what_hears_no_other(project: Path, tmp_path: Path) -> None:
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    until(lambda: (job.folder / "pid.json").exists())
+    os.kill(job._read("pid.json")["pid"], signal.SIGSTOP)
+    for _ in range(2):
+        job.stop()
+    assert job.alive
+    job.stop()
+    assert not ended(job).alive
+
+
 def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "pipe"], tmp_path)
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     os.killpg(job._read("pid.json")["group"], signal.SIGKILL)
     assert ended(job).state == "lost"
@@ -102,8 +127,7 @@ def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tm
 
 def test_a_job_does_not_inherit_the_password(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "correct horse")
-    os.mkfifo(tmp_path / "pipe")
-    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "pipe"], tmp_path)
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     environment = Path(f"/proc/{job._read('pid.json')['pid']}/environ")
     if not environment.exists():

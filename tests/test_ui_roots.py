@@ -98,6 +98,17 @@ def test_uploads_land_in_the_project_and_never_overwrite(tmp_path: Path, monkeyp
     assert {path.parent for path in taken} == {project / "uploads"}
 
 
+def test_no_folder_becomes_a_project_by_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, project = tmp_path / "landing", tmp_path / "project"
+    landing.mkdir()
+    project.mkdir()
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
+    (landing / "Run.yaml").write_text("train: {listener: 'command:sh {wav}'}")
+    (taken,) = take_over(project, [str(landing / "Run.yaml")])
+    assert taken.name == "uploaded-Run.yaml"
+    assert not [path for path in taken.parent.iterdir() if path.name.lower() == "run.yaml"]
+
+
 def test_a_file_that_was_not_uploaded_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "landing").mkdir()
     (tmp_path / "secret.txt").write_text("secret")

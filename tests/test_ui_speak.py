@@ -56,8 +56,9 @@ def test_where_codes_are_asked_for_no_sound_is_demanded(context: Any) -> None:
 
 def test_every_line_is_an_utterance_and_no_line_is_a_flag(context: Any) -> None:
     words = words_of(context, "speak", text="ሰላም\n\n--overwrite\n")
-    assert words[words.index("--") + 1 :][:2] == ["ሰላም", "--overwrite"]
+    assert words[words.index("--") + 1 :] == ["ሰላም", "--overwrite"]
     assert "--overwrite" not in words[: words.index("--")]
+    assert "--json" in words[: words.index("--")]
 
 
 def test_every_way_of_drawing_reaches_the_verb(context: Any) -> None:

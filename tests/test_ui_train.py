@@ -60,6 +60,11 @@ def test_what_is_changed_stands_in_the_command_and_nothing_else_does(context: An
     assert words == ["train", PROJECT, "--train.row-rate", "0.0005", "--train.steps", "40", "--train.compile", "no"]
 
 
+def test_a_choice_to_begin_again_ends_with_the_training_it_was_for_even_if_nobody_looked(context: Any) -> None:
+    seen = {"project": PROJECT, "samples": "", "job": "0001-train"}
+    assert shown(context, seen)["fresh"] is False, "there is another job now than when the choice was made"
+
+
 @pytest.mark.parametrize(
     ("chosen", "flags"), [(tab.NEWEST, []), ("2", ["--from-step", "2"]), (tab.FRESH, ["--fresh"]), (None, [])]
 )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from voxgraft.data_settings import DataSplitSettings
 from voxgraft.errors import ConfigError, Finding, finding
 from voxgraft.importing.dataset import open_dataset
+from voxgraft.importing.fingerprints import Print
 from voxgraft.importing.listening_through import listen_through
 from voxgraft.importing.manifest import SPLITS, ManifestClip, Split, write_manifest
 from voxgraft.importing.splitting import Leak, leaks, split_clips
 from voxgraft.importing.summary import hours
 from voxgraft.results import Line, Table
 
-__all__ = ["DataSplit", "data_split"]
+__all__ = ["DataSplit", "data_split", "split_the_rest"]
 
 MOST_SHOWN = 8
 
@@ -85,5 +87,24 @@ def data_split(settings: DataSplitSettings) -> DataSplit:
         heard = listen_through(dataset, clips)
         made = split_clips(clips, shares, settings.by, settings.seed, heard.prints)
         write_manifest(dataset.manifest, made)
-    unheard = tuple(clip.id for clip in made if clip.id not in heard.prints and clip.is_used)
-    return DataSplit(dataset.manifest, tuple(made), tuple(leaks(made, heard.prints)), unheard)
+    return _looked_through(dataset.manifest, made, heard.prints)
+
+
+def split_the_rest(folder: Path) -> DataSplit:
+    """Give a side to the clips that have none: that of their recording, else the one that is learnt from."""
+    dataset = open_dataset(folder)
+    with dataset.locked():
+        clips = list(dataset.clips())
+        heard = listen_through(dataset, clips)
+        sides = {clip.recording: clip.split for clip in clips if clip.split is not None}
+        made = [
+            clip if clip.split or not clip.is_used else replace(clip, split=sides.get(clip.recording, "train"))
+            for clip in clips
+        ]
+        write_manifest(dataset.manifest, made)
+    return _looked_through(dataset.manifest, made, heard.prints)
+
+
+def _looked_through(manifest: Path, clips: Sequence[ManifestClip], prints: Mapping[str, Print]) -> DataSplit:
+    unheard = tuple(clip.id for clip in clips if clip.id not in prints and clip.is_used)
+    return DataSplit(manifest, tuple(clips), tuple(leaks(clips, prints)), unheard)

@@ -96,11 +96,13 @@ class NewResult:
 def new(settings: NewSettings) -> NewResult:
     """Make the run folder; nothing is written unless everything that was given is sound."""
     _refuse_existing(settings.run)
+    kind: Family | None = None
     if settings.base is not None:
         settings = settings.model_copy(update={"base": base_folder(settings.base)})
         assert settings.base is not None
         existing_folder(settings.base)
-        base_family(settings.base, settings.family).files(settings.base)
+        kind = base_family(settings.base, settings.family)
+        kind.files(settings.base)
     for path in settings.texts:
         existing_file(path)
     for path in settings.sources:
@@ -111,7 +113,8 @@ def new(settings: NewSettings) -> NewResult:
         old = read_old(settings.old)
         given = Given(settings.base, settings.family, settings.language, settings.texts)
         translation = translate(old, given)
-    run_settings = _run_settings(settings, translation.values, old)
+    usual = {f"train.{name}": value for name, value in kind.new_run.items()} if kind else {}
+    run_settings = _run_settings(settings, {**usual, **translation.values}, old)
     kind = _family_of(settings.base or translation.values.get("base"), run_settings.family)
     text = _run_yaml(run_settings, settings.run, translation.rows)
     findings = (*translation.findings, *_language_findings(run_settings, kind), *_incomplete(run_settings))

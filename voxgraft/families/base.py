@@ -103,6 +103,8 @@ class Family(ABC):
     """Speech codes per second."""
     loss_weights: ClassVar[tuple[float, float]]
     """Of text and speech, where the user does not say."""
+    new_run: ClassVar[dict[str, Any]] = {}
+    """Training settings that a new run of this family begins with, where they are not the usual ones."""
     imitates: ClassVar[bool] = True
     """Whether any recording lends its voice; else only voices that the base has by name."""
     licence: ClassVar[str]

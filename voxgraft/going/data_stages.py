@@ -10,7 +10,7 @@ from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.sets import open_set
 from voxgraft.data_import import DataImportResult, data_import
 from voxgraft.data_settings import DataImportSettings, DataSplitSettings
-from voxgraft.data_split import DataSplit, data_split
+from voxgraft.data_split import DataSplit, data_split, split_the_rest
 from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.files import is_file, is_folder
 from voxgraft.going.stage import Decision, Stage, Work
@@ -66,7 +66,12 @@ def _decide_split(work: Work) -> Decision:
 
 
 def _split(work: Work) -> DataSplit:
-    return data_split(DataSplitSettings(dataset=dataset_of(work).folder))
+    """What has a side keeps it: a clip that was learnt from must never become one that judges."""
+    dataset = dataset_of(work)
+    own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
+    if any(clip.split is not None for clip in own):
+        return split_the_rest(dataset.folder)
+    return data_split(DataSplitSettings(dataset=dataset.folder))
 
 
 def _decide_prepare(work: Work) -> Decision:

@@ -15,8 +15,8 @@ from voxgraft.ui.roots import Roots
 
 TABS = {
     "Data": "data",
-    "Tokenizer": "tokenizer",
     "Model": "model",
+    "Tokenizer": "tokenizer",
     "Preflight": "preflight",
     "Train": "train",
     "Diagnose": "diagnose",

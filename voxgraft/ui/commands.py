@@ -67,7 +67,7 @@ class Command:
                 is_own = given == self.plain(leaf, own[leaf.key])
                 words_of[leaf.key] = given if leaf.field.is_required() or not is_own else []
         self._check(words_of, project)
-        return [*self.verb.name.split(), *self._line(words_of), *(["--json"] if self.json else [])]
+        return [*self.verb.name.split(), *self._line(words_of)]
 
     def changed(self, values: Mapping[str, Any], project: Path, fixed: Mapping[str, Any]) -> dict[str, str]:
         """The settings of a run that are not as its run.yaml has them, each as a YAML text; paths seen from the run."""
@@ -148,8 +148,9 @@ class Command:
                 flags += [f"{name}={word}" for word in words]
             elif words:
                 flags += [name, *words]
+        flags += ["--json"] if self.json else []
         if any(word.startswith("-") for word in places):
-            return [*flags, "--", *places]
+            return [*flags, "--", *places]  # after it nothing is a flag any more
         return [*places, *flags]
 
 

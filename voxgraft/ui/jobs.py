@@ -28,6 +28,8 @@ JOBS_FOLDER = "jobs"
 PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"  # noqa: S105 (the name, not the word)
 MAX_SHOWN_BYTES = 64 << 10
 EXIT_INTERRUPTED = 130
+POLITE_STOPS = 2
+"""The first lets training finish its step and save, the second ends it."""
 _NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
 
 
@@ -89,8 +91,10 @@ class Job:
         code = self.exit_code
         if code is None:
             return "lost"
-        if code == EXIT_INTERRUPTED or code < 0 or (asked and code != 0):
+        if code == EXIT_INTERRUPTED or (asked and code != 0):
             return "stopped"
+        if code < 0:  # killed, by nobody who pressed Stop
+            return "lost"
         return "done" if code == 0 else "failed"
 
     def log(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
@@ -110,7 +114,7 @@ class Job:
         return found if isinstance(found, dict) else None
 
     def stop(self) -> None:
-        """Ask it to stop as Ctrl-C does; asked a second time, tell it to."""
+        """Ask it to stop as Ctrl-C does; a second time is a second Ctrl-C, and a third one kills it."""
         if not self.alive:
             return
         times = int(self._read("stop.json").get("times", 0)) + 1
@@ -118,7 +122,7 @@ class Job:
         group = self._read("pid.json").get("group")
         if isinstance(group, int) and group > 1:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGINT if times == 1 else signal.SIGTERM)
+                os.killpg(group, signal.SIGINT if times <= POLITE_STOPS else signal.SIGKILL)
 
     def _read(self, name: str) -> dict[str, Any]:
         try:

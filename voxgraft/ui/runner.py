@@ -28,6 +28,8 @@ def main(folder: Path, lock: int) -> int:
             pass_fds=(lock,),
         )
     write_json(folder / "pid.json", {"pid": child.pid, "group": os.getpgrp(), "started": time.time()})
+    if (folder / "stop.json").exists():  # asked before there was anybody to tell
+        child.send_signal(signal.SIGINT)
     code = child.wait()
     write_json(folder / "exit.json", {"exit_code": code, "ended": time.time()})
     return 0

@@ -30,7 +30,7 @@ button.vg-stop { display: none; }
   border: 1px solid var(--border-color-primary); }
 .vg-tail { display: flex; flex-direction: column-reverse; max-height: 14rem; }
 .vg-live { padding: 0 !important; }
-.vg-live:not(:has(.vg-note, .vg-facts, .vg-scroll, a, audio, table)) { display: none; }
+.vg-live:has(.prose:empty) { display: none; }
 .vg-bar .block { min-width: 100% !important; }
 .label-wrap > span { text-align: left; }
 button.vg-act { max-width: 22rem; flex-grow: 0 !important; width: auto; min-width: 10rem; }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from voxgraft.errors import FileError
 from voxgraft.files import free_bytes, reason_of
+from voxgraft.run import RUN_FILE
 from voxgraft.ui.roots import safe_name
 
 UPLOADS = "uploads"
@@ -37,12 +38,17 @@ def _moved(source: Path, folder: Path) -> Path:
         folder.mkdir(exist_ok=True)
         if folder.is_symlink() or folder.resolve().parent != folder.parent.resolve():
             raise FileError("ui-upload", f"{folder.name} is a link", where=folder)
-        target = _free(folder / safe_name(source.name))
+        target = _free(folder / _harmless(safe_name(source.name)))
         shutil.move(source, target)
         target.chmod(0o644)
     except OSError as error:
         raise FileError("ui-upload", f"{source.name}: {reason_of(error)}", where=folder) from None
     return target
+
+
+def _harmless(name: str) -> str:
+    """Settings that somebody brings are a text like others: no folder becomes a project by an upload."""
+    return f"uploaded-{name}" if name.lower() == RUN_FILE else name
 
 
 def _free(path: Path) -> Path:

@@ -175,20 +175,21 @@ def _refreshed(context: Context, project: str, known: dict[str, str], asked: tup
         steps = live.saved_steps(run, told.history)
     except VoxgraftError as error:
         return [{"project": project}, error_note(error), *nothing[2:]]
-    heard = f"{project} {sorted(told.history.samples)}"
+    heard, newest_job = f"{project} {sorted(told.history.samples)}", job.folder.name if job else ""
+    anew = project != known.get("project") or at_work or newest_job != known.get("job")
     sampled: list[Any] = [gr.skip()] * 3
     if heard != known.get("samples"):
         step_choices, languages = live.sample_choices(told.history)
         shown = live.samples(context, run, told.history, asked[0] or live.ENDS, asked[1] or live.EVERY)
         sampled = [gr.update(choices=step_choices), gr.update(choices=languages), shown]
     return [
-        {"project": project, "samples": heard},
+        {"project": project, "samples": heard, "job": newest_job},
         live.figures(told, at_work=at_work, bound=_bound(folder)),
         live.curves(told.history),
         live.opening_lines(job),
         live.steps_table(steps),
         *sampled,
-        *_starting_points(steps, project != known.get("project") or at_work),
+        *_starting_points(steps, anew),
     ]
 
 
@@ -200,7 +201,7 @@ def _bound(folder: Path) -> float | None:
 
 
 def _starting_points(steps: list[live.SavedStep], anew: bool) -> list[Any]:
-    """Where training can start. Once it is at work the choice is over: the next start goes on from the newest."""
+    """Where training can start. The choice is for one training: the next start goes on from the newest."""
     newest = f"the newest saved step ({steps[0].step:,})" if steps else "the beginning"
     choices = [(newest, NEWEST)]
     choices += [(one.words, str(one.step)) for one in steps if one.damage is None]
