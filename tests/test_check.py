@@ -183,7 +183,9 @@ def test_a_run_is_checked_by_its_run_yaml(chatterbox: Made, tmp_path: Path, caps
     assert run_cli(["check", str(run)]) == 1
     printed = capsys.readouterr().out
     assert "error rate-out-of-range: train.row_rate is 0.2, above the range for the rows of chatterbox" in printed
-    assert printed.rstrip().splitlines()[-1].startswith("1 error, ")
+    verdict, following = printed.rstrip().splitlines()[-2:]
+    assert verdict.startswith("1 error, ")
+    assert following == "next: cure the errors; training does not start while there is one"
 
 
 # ---- base, run and graft ----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from voxgraft.families.encoding import Clip
 from voxgraft.history import History
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.train import _loop, train
+from voxgraft.train import _loop
 from voxgraft.training.loop import Loop
 from voxgraft.training.processes import Processes
 from voxgraft.training.replay import Voice
@@ -184,16 +184,16 @@ def test_a_voice_that_the_sound_cannot_have_is_the_reason_that_nothing_is_heard_
     assert light._heard("step 2") == {"why": "this voice has no recording"}
 
 
-def test_the_share_of_a_merged_training_is_chosen_by_ear_where_something_listens(tmp_path: Path) -> None:
-    chosen = {}
-    for name, listening in {"by loss": {}, "by ear": {"train_listen_every": 4}}.items():
-        run = make_run("tiny", tmp_path / name.replace(" ", "-"))
-        settings = run.settings(train_mode="merged", train_adapter_rate=2e-3, **listening)
-        wanted = {"listener": parrot(run.folder.path, "ሰላም"), "interpolate": (0.25, 1.0)}
-        result = train(settings.model_copy(update={"train": settings.train.model_copy(update=wanted)}))
-        assert result.merged is not None
-        chosen[name] = result.merged
-    assert chosen["by loss"].point.share == 1.0
-    assert chosen["by ear"].point.share == 0.25, "of points that are understood equally well the nearest to the base"
-    assert [point.error is None for point in chosen["by ear"].points] == [False, False]
-    assert [point.error for point in chosen["by loss"].points] == [None, None]
+def test_between_base_and_tuned_one_number_says_how_well_it_is_understood(place: Place, tmp_path: Path) -> None:
+    _, light = judged(place, tmp_path / "run", open_ear(moody_listener(tmp_path, ["good", "bad", "perfect"])))
+    good, bad, perfect = (light.error(f"a share of {share}") for share in (0.25, 0.5, 1))
+    assert good is not None
+    assert bad is not None
+    assert bad > good > 0
+    assert perfect == 0
+
+
+def test_where_nothing_is_heard_there_is_no_number_and_the_loss_decides(place: Place, tmp_path: Path) -> None:
+    deaf = Sound(None, why="there is no sound here")
+    _, light = judged(place, tmp_path / "run", open_ear(parrot(tmp_path, "abcd")), sound=deaf)
+    assert light.error("a share of 1") is None

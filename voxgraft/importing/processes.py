@@ -5,15 +5,27 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 
 __all__ = ["worker_pool"]
 
 
-def worker_pool(workers: int) -> ProcessPoolExecutor:
+@contextmanager
+def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that are started anew, not forked: the faces have threads, and a fork would copy their locks."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    try:
+        yield pool
+    except BaseException:
+        # A pool that breaks while it is still starting its processes forgets the last one, and waits for it for ever.
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _end_with_parent() -> None:
