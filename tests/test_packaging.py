@@ -73,7 +73,7 @@ def test_extras_and_versions_that_it_installs_are_those_of_the_project() -> None
     assert install[install.index("-c") + 1] == "constraints.txt"
     assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     arguments = {rest.partition("=")[0] for rest in of("ARG")}
-    assert set(re.findall(r"\$\{(\w+)\}", command)) == arguments == {"TORCH", "USER_ID"}
+    assert set(re.findall(r"\$\{(\w+)\}", command)) == arguments == {"PIP_FLAGS", "USER_ID"}
 
 
 def test_the_container_starts_our_program_as_nobody_special() -> None:
