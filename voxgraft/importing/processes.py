@@ -17,14 +17,14 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that are started anew, not forked: the faces have threads, and a fork would copy their locks."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    is_done = False
     try:
         yield pool
-    except BaseException:
-        # A pool that breaks while it is still starting its processes forgets the last one, and waits for it for ever.
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
+        is_done = True
     finally:
+        # A pool that breaks while it is still starting its processes forgets the last one, and waits for it for ever.
+        for process in [] if is_done else list((pool._processes or {}).values()):
+            process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
