@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
 __all__ = ["worker_pool"]
@@ -17,14 +18,14 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that are started anew, not forked: the faces have threads, and a fork would copy their locks."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
-    is_done = False
     try:
         yield pool
-        is_done = True
-    finally:
+    except (BrokenProcessPool, OSError):
         # A pool that breaks while it is still starting its processes forgets the last one, and waits for it for ever.
-        for process in [] if is_done else list((pool._processes or {}).values()):
+        for process in list((pool._processes or {}).values()):
             process.terminate()
+        raise
+    finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 

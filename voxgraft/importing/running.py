@@ -121,16 +121,13 @@ def _run(dataset: Dataset, tasks: Sequence[_Task], options: ImportOptions, worke
     if min(workers, len(tasks)) <= 1:
         yield from map(work, tasks)
         return
-    with worker_pool(min(workers, len(tasks))) as pool:
-        futures = [pool.submit(work, task) for task in tasks]
-        try:
-            for future in as_completed(futures):
+    try:
+        with worker_pool(min(workers, len(tasks))) as pool:
+            for future in as_completed([pool.submit(work, task) for task in tasks]):
                 yield future.result()
-        except BrokenProcessPool:
-            found = "a process was ended from outside (often for memory); nothing that it had finished is lost"
-            raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+    except BrokenProcessPool:
+        found = "a process was ended from outside (often for memory); nothing that it had finished is lost"
+        raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
 
 
 def _bring(dataset: Dataset, options: ImportOptions, task: _Task) -> Brought:
