@@ -31,10 +31,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
     return {name: Place.make(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
 
 
-def cap_at(num_bytes: int) -> None:
+def take_what_is_left() -> list[torch.Tensor]:
+    """Forbid torch to ask the device for more, and fill what it has asked for already; held as long as the list is."""
     torch.cuda.empty_cache()
-    total = torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + num_bytes) / total)
+    torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / torch.cuda.mem_get_info()[1])
+    taken = []
+    for size in (1 << power for power in range(24, 8, -1)):
+        try:
+            while True:
+                taken.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            continue
+    return taken
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -65,9 +73,10 @@ def test_what_was_known_is_taken_and_gives_the_same_bits_again(places: dict[str,
 
 def test_a_device_without_room_for_the_longest_clip_is_refused(places: dict[str, Place], capped: None) -> None:
     made = Made(places["chatterbox"], on_device(MODES["gated"], compile=True))
-    cap_at(0)
+    taken = take_what_is_left()
     with pytest.raises(ConfigError, match="memory-too-small"):
         fit_packs(made.stepper, made.stream)
+    assert taken, "nothing was left to take, so that the cap alone refused"
 
 
 def test_a_kept_speaker_speaks_with_the_weights_of_the_last_step(places: dict[str, Place]) -> None:
