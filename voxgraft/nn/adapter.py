@@ -9,7 +9,7 @@ Shapes: I inputs and O outputs of a layer, R rank of the adapter.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from voxgraft.errors import GraftError
 from voxgraft.nn.frozen import modules_by_prefix
 from voxgraft.nn.grown import Grafted
 from voxgraft.nn.linear import Linear, TransposedLinear
-from voxgraft.nn.low_rank import linear_as_one
+from voxgraft.nn.low_rank import linear_as_one, linears_as_one
 
 __all__ = [
     "AdaptedLayer",
@@ -39,6 +39,7 @@ __all__ = [
     "merged_weight",
     "remove_adapter",
     "require_same_shapes",
+    "side_by_side",
 ]
 
 
@@ -130,9 +131,8 @@ class AdaptedLayer(Grafted):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
-        if self.gate.on and self._pays_as_one(x):
-            down = self.down if self.scale == 1 else self.down * self.scale
-            return linear_as_one(x, self._weight_as_linear(), self._parameters["bias"], down, self.up)
+        if self.out_features > self.in_features and self.learns_as_one(x):  # where a sum costs more than a copy of x
+            return linear_as_one(x, self._weight_as_linear(), self._parameters["bias"], self.scaled_down, self.up)
         result: Tensor = super().forward(x)
         if not self.gate.on:
             return result
@@ -141,11 +141,16 @@ class AdaptedLayer(Grafted):
             return (result.float() + self._low_rank(x).float()).to(result.dtype)
         return result + self._low_rank(x)
 
-    def _pays_as_one(self, x: Tensor) -> bool:
-        """In compiled training in half precision, where the result is wider than the input: a sum costs more there."""
-        weight, wider = self.base_weight, self.out_features > self.in_features
+    def learns_as_one(self, x: Tensor) -> bool:
+        """Whether layer and adapter can be one product: in compiled training in half precision, the layer fixed."""
+        weight = self.base_weight
         learning = torch.compiler.is_compiling() and torch.is_grad_enabled() and not weight.requires_grad
-        return wider and learning and x.dtype == weight.dtype and weight.element_size() == 2
+        return self.gate.on and learning and x.dtype == weight.dtype and weight.element_size() == 2
+
+    @property
+    def scaled_down(self) -> Tensor:
+        """[R, I]"""
+        return self.down if self.scale == 1 else self.down * self.scale
 
     def _weight_as_linear(self) -> Tensor:
         """[O, I]"""
@@ -215,6 +220,15 @@ _ADAPTED: dict[type, type[AdaptedLinear | AdaptedTransposedLinear]] = {
     nn.Linear: AdaptedLinear,
     TransposedLinear: AdaptedTransposedLinear,
 }
+
+
+def side_by_side(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
+    """What each of several layers without a bias makes of the same x: one product, where their adapters learn."""
+    adapted = [layer for layer in layers if isinstance(layer, AdaptedLinear) and layer.learns_as_one(x)]
+    if len(adapted) < len(layers):
+        return [layer(x) for layer in layers]
+    weights, ups = [layer.base_weight for layer in adapted], [layer.up for layer in adapted]
+    return linears_as_one(x, weights, [layer.scaled_down for layer in adapted], ups)
 
 
 def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float, seed: int) -> Gate:

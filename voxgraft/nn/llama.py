@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
+from voxgraft.nn.adapter import side_by_side
 from voxgraft.nn.attention import Context
 from voxgraft.nn.body import Body
 
@@ -99,8 +100,10 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(size.width, size.width, bias=False)
 
     def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
-        q, k, v = (part(x).unflatten(-1, (self.heads, -1)) for part in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = context.attend(layer, rotated(q, rotation), rotated(k, rotation), v)  # [T, H, D]
+        parts = side_by_side(x, (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (part.view(*part.shape[:-1], self.heads, -1) for part in parts)  # [T, H, D]
+        # A view of all three would keep all three for the backward pass.
+        mixed = context.attend(layer, rotated(q, rotation), rotated(k, rotation), v.contiguous())  # [T, H, D]
         out: Tensor = self.o_proj(mixed.flatten(-2))
         return out
 
@@ -113,6 +116,7 @@ class _Mlp(nn.Module):
         self.down_proj = nn.Linear(size.mlp, size.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        # Not side by side: what comes back to them is cheaper to write in two places than in one.
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 

@@ -1,39 +1,59 @@
-"""A linear layer and its low-rank adapter as one matrix product, for training with the layer itself fixed.
+"""Linear layers and their low-rank adapters as one matrix product, for training with the layers themselves fixed.
 
-x W^T + (x down^T) up^T is [x, x down^T] [W, up]^T: no second result to write, to read and to add. Needs torch only.
+x W^T + (x down^T) up^T is [x, x down^T] [W, up]^T: no second result to write, to read and to add. Layers that read the
+same x stand below one another, so that a step is made of fewer and larger products. Needs torch only.
 
 Shapes: T positions, I inputs, O outputs, R rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
-__all__ = ["linear_as_one"]
+__all__ = ["linear_as_one", "linears_as_one"]
+
+
+def linears_as_one(
+    x: Tensor, weights: Sequence[Tensor], downs: Sequence[Tensor], ups: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """What each of several layers without a bias makes of x, as by `linear_as_one`."""
+    ranks = [len(down) for down in downs]
+    below = [F.pad(up, (sum(ranks[:at]), sum(ranks[at + 1 :]))) for at, up in enumerate(ups)]  # each reads its own part
+    out = _as_one(x, weights, None, torch.cat(list(downs)), torch.cat(below))
+    return torch.split(out, [len(weight) for weight in weights], -1)
 
 
 def linear_as_one(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
     """[..., I], [O, I], [O], [R, I], [O, R] -> [..., O]; gradients flow to `x`, `down` and `up` alone."""
-    rows = x.reshape(-1, x.shape[-1])
-    out: Tensor = _AsOne.apply(rows, weight, bias, down.to(weight.dtype), up.to(weight.dtype))  # type: ignore[no-untyped-call]
-    return out.reshape(*x.shape[:-1], len(weight))
+    return _as_one(x, [weight], bias, down, up)
+
+
+def _as_one(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+    rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
+    out: Tensor = _AsOne.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
+    return out.reshape(*x.shape[:-1], len(up))
 
 
 class _AsOne(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, *weights: Tensor) -> Tensor:
         narrow = x @ down.T  # [T, R]
-        ctx.save_for_backward(x, weight, down, up, narrow)
-        both = torch.cat([x, narrow], -1) @ torch.cat([weight, up], -1).T
+        ctx.save_for_backward(x, down, up, narrow, *weights)
+        both = torch.cat([x, narrow], -1) @ torch.cat([torch.cat(weights), up], -1).T
         return both if bias is None else both + bias
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, down, up, narrow = ctx.saved_tensors
+        x, down, up, narrow, *weights = ctx.saved_tensors
         [gradient] = gradients
         to_narrow = gradient @ up  # [T, R]
-        to_x = gradient @ weight + to_narrow @ down
-        return to_x, None, None, to_narrow.T @ x, gradient.T @ narrow
+        to_x = to_narrow @ down
+        # One by one: below one another they would be a copy of the layers, kept from one pass to the other.
+        for part, weight in zip(torch.split(gradient, [len(weight) for weight in weights], -1), weights, strict=True):
+            to_x = to_x.addmm(part, weight)
+        return to_x, None, to_narrow.T @ x, gradient.T @ narrow, *(None for _ in weights)

@@ -28,6 +28,10 @@ class Share:
     """
 
     batches: tuple[tuple[PackedBatch, NearBatch | None, bool], ...]
+    counts: tuple[int, int, int]
+    """Positions that each loss of the whole step is a mean over; 1 where there is none."""
+    num_positions: int
+    """Of the whole step."""
 
 
 class Ahead:
@@ -66,9 +70,13 @@ class Ahead:
 
     def _share(self, items: Sequence[Item]) -> Share:
         """A process that runs short computes some pack all the same, for nothing: all must come to the exchange."""
-        packs = packs_of([self.examples.num_positions(item) for item in items], self.pack_tokens)
+        lengths = [self.examples.num_positions(item) for item in items]
+        packs = packs_of(lengths, self.pack_tokens)
         mine = deal(packs, self.group.world_size)[self.group.rank]
-        return Share(tuple(self._made([items[at] for at in pack or packs[0]], pack is not None) for pack in mine))
+        batches = tuple(self._made([items[at] for at in pack or packs[0]], pack is not None) for pack in mine)
+        text, speech = self.examples.num_scored(items)
+        counts = max(1, text), max(1, speech), max(1, self.examples.num_near(items))
+        return Share(batches, counts, sum(lengths))
 
     def _made(self, items: Sequence[Item], counts: bool) -> tuple[PackedBatch, NearBatch | None, bool]:
         return self._batch(items), self.examples.near_batch(items), counts

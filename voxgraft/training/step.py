@@ -19,7 +19,7 @@ from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
 from voxgraft.nn.attention import best_backend
 from voxgraft.nn.losses import cross_entropy_sum
-from voxgraft.training.ahead import Ahead
+from voxgraft.training.ahead import Ahead, Share
 from voxgraft.training.captured import Captured
 from voxgraft.training.determinism import be_deterministic
 from voxgraft.training.examples import Examples
@@ -111,35 +111,34 @@ class Stepper:
 
     def step(self, number: int, items: Sequence[Item]) -> StepReport:
         """Learn from the items of a step, which is the same on every process."""
-        self.optimizer.zero_grad(set_to_none=True)
-        sums = self.group.summed(self._gradients_or_refuse(items))
+        share = self.ahead.share(items)
+        sums = self.group.summed(self._gradients_or_refuse(share))
         self.ahead.begin()
         rates = set_rates(self.optimizer, number, self.options)
         norms = self._move_if_finite(sums) if self._flat else self._clipped()
         # The one place in a step that waits for the device.
         values = torch.cat([sums, torch.stack(list(norms.values()))]).tolist()
-        means = [total / count for total, count in zip(values[:NUM_LOSSES], self._counts(items), strict=True)]
+        means = [total / count for total, count in zip(values[:NUM_LOSSES], share.counts, strict=True)]
         lengths = values[NUM_LOSSES:]
         self._require_finite([*means, *lengths], number, items)
         if not self._flat:
             self._move()
-        positions = sum(map(self.examples.num_positions, items))
         text, speech, kl = means
         gradients = dict(zip(norms, lengths, strict=True))
-        return StepReport(text, speech, rates, gradients, positions, len(items), kl if self.base else None)
+        return StepReport(text, speech, rates, gradients, share.num_positions, len(items), kl if self.base else None)
 
-    def _gradients_or_refuse(self, items: Sequence[Item]) -> Tensor:
+    def _gradients_or_refuse(self, share: Share) -> Tensor:
         try:
-            return self._gradients(items) if self.captured is None else self._replayed(items)
+            return self._gradients(share) if self.captured is None else self._replayed(share)
         except torch.OutOfMemoryError:
             found = f"no room for packs of {self.options.pack_tokens:,} positions"
             expected = "a smaller train.pack_tokens, which changes nothing of what is learnt"
             raise ConfigError("memory-too-small", found, expected=expected) from None
 
-    def _gradients(self, items: Sequence[Item]) -> Tensor:
+    def _gradients(self, share: Share) -> Tensor:
         """Backward through this process's packs. Returns its summed losses, [3]"""
-        share = self.ahead.share(items)
-        weights = self._weights(items)
+        self.optimizer.zero_grad(set_to_none=True)
+        weights = self._weights(share.counts)
         total = torch.zeros(NUM_LOSSES, device=self.trained.model.device)
         for at, (batch, near, counts) in enumerate(share.batches):
             base_hidden = self._base_hidden(near)
@@ -164,7 +163,7 @@ class Stepper:
             with torch.no_grad(), self._gate():  # as a validation has it beside what was recorded
                 self._summed(batch.to(self.trained.model.device))
         elif self.base is not None and self.group.world_size == 1:
-            self._gradients(items)
+            self._gradients(self.ahead.share(items))
             self.optimizer.zero_grad(set_to_none=True)
         else:
             self.try_pass(batch)
@@ -182,12 +181,12 @@ class Stepper:
         self.options = replace(self.options, pack_tokens=pack_tokens)
         self.ahead = Ahead(self.examples, pack_tokens, self.group, fill=self.captured is not None)
 
-    def _replayed(self, items: Sequence[Item]) -> Tensor:
+    def _replayed(self, share: Share) -> Tensor:
         """The same by replay, on a device that is faster than the processor can tell it what to do. [3]"""
         assert self.captured is not None
-        weights = self.scaler.scale(self._weights(items))
+        weights = self.scaler.scale(self._weights(share.counts))
         total = torch.zeros(NUM_LOSSES, device=self.trained.model.device)
-        for at, (batch, _, _) in enumerate(self.ahead.share(items).batches):
+        for at, (batch, _, _) in enumerate(share.batches):
             total += self.captured.run(batch, weights, first=at == 0)
         self.captured.give()
         return total
@@ -204,17 +203,11 @@ class Stepper:
             sums: Tensor = self.learner(batch)
         return sums
 
-    def _weights(self, items: Sequence[Item]) -> Tensor:
+    def _weights(self, counts: Sequence[int]) -> Tensor:
         """From sums to the step's loss; times the number of processes, whose gradients are averaged. [3]"""
         chosen = (self.options.text_weight, self.options.speech_weight, self.options.kl_weight)
-        counts = self._counts(items)
         weights = [weight * self.group.world_size / n for weight, n in zip(chosen, counts, strict=True)]
         return torch.tensor(weights, device=self.trained.model.device)
-
-    def _counts(self, items: Sequence[Item]) -> tuple[int, int, int]:
-        """Positions that each loss is a mean over; 1 where there is none."""
-        text, speech = self.examples.num_scored(items)
-        return max(1, text), max(1, speech), max(1, self.examples.num_near(items))
 
     def _base_hidden(self, near: NearBatch | None) -> Tensor | None:
         if self.base is None or near is None:
