@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("voxgraft", deadline=None)
 settings.load_profile("voxgraft")
 
-FUZZ_SHARE = 0.2
+FUZZ_SHARE = 0.1
 """Of a whole campaign, which takes minutes, in an ordinary run of the suite."""
 
 

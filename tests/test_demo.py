@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ import pytest
 
 from tests.test_graft_and_extend import run_cli
 from voxgraft.config import merged_values
+from voxgraft.corpus.clips import Role
 from voxgraft.demo import DemoResult, demo
-from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips
+from voxgraft.demo.data import LANGUAGE, BundledClip, SetWriter, bundled_clips
 from voxgraft.demo.keyboard import Changes, Keyboard
 from voxgraft.demo.mistakes import MISTAKES, Told, _try_to_train
 from voxgraft.demo.story import _make_anew
@@ -36,6 +39,16 @@ from voxgraft.journal import Journal
 from voxgraft.results import Table, plain
 from voxgraft.run import RunFolder
 from voxgraft.settings import DemoMistake, DemoSettings, GraftSettings
+from voxgraft.spelling import Spelling
+
+NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "demo.ipynb"
+
+
+class BriefWriter(SetWriter):
+    """Holds fewer clips out, which every validation goes through."""
+
+    def write(self, name: str, role: Role, clips: Sequence[BundledClip], spelling: Spelling | None = None) -> Path:
+        return super().write(name, role, clips[:8] if role == "valid" else clips, spelling)
 
 
 class BriefKeyboard(Keyboard):
@@ -43,6 +56,11 @@ class BriefKeyboard(Keyboard):
 
     def new(self, changes: Changes) -> None:
         super().new(merged_values(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512}}))
+
+    @property
+    def writer(self) -> SetWriter:
+        usual = super().writer
+        return BriefWriter(usual.run, usual.family, usual.files, usual.graft)
 
 
 def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
@@ -54,13 +72,19 @@ def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, st
     return {(when, item.code) for when, item in told.caught}
 
 
-def test_the_demo_goes_from_nothing_to_a_report_and_leaves_the_base_as_it_was(tmp_path: Path) -> None:
+def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_base_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = family("tiny").shipped()
     assert base is not None
     before = {path.name: sha256_of(path) for path in base.iterdir()}
-    done = run_cli("demo", tmp_path / "demo", "--steps", "3", "--sentences", "2", "--seed", "5", "--json")
-    assert done.returncode == 0, done.stderr
-    story = json.loads(done.stdout)
+    monkeypatch.chdir(tmp_path)
+    names, shown = run_notebook({"STEPS": 3, "SENTENCES": 2})
+    assert "bits changed in the base" in capsys.readouterr().out
+    pages = [one._repr_html_() for one in shown if one is not None]
+    assert len(pages) == 3
+    assert all("<audio" in page for page in pages)
+    story = names["result"].to_json()
     assert story["equal"] == {"en": True, "fr": True}
     assert story["base_values_changed"] == 0
     assert {"before", "after", "shuffled", "recordings", "codec"} <= story["languages"]["am"].keys()
@@ -69,10 +93,32 @@ def test_the_demo_goes_from_nothing_to_a_report_and_leaves_the_base_as_it_was(tm
     assert "<audio" in Path(story["report"]).read_text(encoding="utf-8")
     run = tmp_path / "demo" / "am"
     assert [line["step"] for line in Journal(run / "journal.jsonl").read() if line["kind"] == "end"] == [3]
-    shared = open_graft(tmp_path / "demo" / "export").card
-    assert shared.method["trained"]["seed"] == 5
-    assert shared.adapter is not None
+    assert open_graft(tmp_path / "demo" / "export").card.adapter is not None
     assert {path.name: sha256_of(path) for path in base.iterdir()} == before
+
+
+def run_notebook(parameters: dict[str, int]) -> tuple[dict[str, Any], list[Any]]:
+    """All its names, and the values that its cells show."""
+    names: dict[str, Any] = {}
+    shown: list[Any] = []
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            shown.append(executed("".join(cell["source"]), names))
+        if "parameters" in cell["metadata"].get("tags", ()):
+            names |= parameters
+    return names, shown
+
+
+def executed(source: str, names: dict[str, Any]) -> Any:
+    """As a notebook does it: the value of a last line that is an expression."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, "cell", "exec"), names)
+        return None
+    tree.body.pop()
+    exec(compile(tree, "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
 
 
 def test_a_folder_that_is_not_a_demo_is_not_touched(tmp_path: Path) -> None:
@@ -182,7 +228,14 @@ def test_codes_of_another_codec_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "data" / "train").exists()
 
 
-@pytest.mark.parametrize("mistake", ["no-single-characters", "wrong-tokenizer", "padded-codes"])
+def test_the_command_tells_of_a_mistake_with_the_seed_that_it_was_given(tmp_path: Path) -> None:
+    done = run_cli("demo", tmp_path / "demo", "--mistake", "padded-codes", "--seed", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mistake"]["caught"] is True
+    assert "seed: 5" in (tmp_path / "demo" / "am" / "run.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("mistake", ["no-single-characters", "wrong-tokenizer"])
 def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake: DemoMistake, tmp_path: Path) -> None:
     result = demo(DemoSettings(folder=tmp_path / "demo", mistake=mistake))
     assert result.exit_code == 0

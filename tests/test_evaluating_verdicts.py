@@ -9,6 +9,7 @@ import pytest
 from voxgraft.evaluating.judging import Evaluation
 from voxgraft.evaluating.proofs import Change, Kept
 from voxgraft.evaluating.rates import Score, unmeasured
+from voxgraft.evaluating.report_parts import figures
 from voxgraft.evaluating.scoring import Row
 from voxgraft.evaluating.verdicts import changes_of, checklist, is_goal, kept_word, main_error, written
 
@@ -93,6 +94,17 @@ def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
     (point,) = [point for point in checklist(judged, Graft()) if point.name == "near-mark"]  # type: ignore[arg-type]
     assert point.found.startswith("not yet: ")
     assert is_goal(point), "a goal that is not reached breaks nothing"
+
+
+def test_the_headline_holds_an_error_against_a_mark_of_the_same_error_alone() -> None:
+    after = row("after", phone_error=0.3, cer=0.4)
+    alike = figures({}, found(after, row("codec", phone_error=0.02, cer=0.05)))
+    assert "the mark, phone error" in alike
+    assert "no mark" not in alike
+    letters = figures({}, found(after, row("codec", cer=0.05)))
+    assert "the mark, letter error" in letters
+    assert "now 40.0\u00a0% (no mark for phone error)" in letters
+    assert "the mark" not in figures({}, found(after))
 
 
 def test_a_pace_says_what_it_is_held_against() -> None:

@@ -123,7 +123,11 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: 
     fresh = new_run(tmp_path / "fresh")
     before = listing(fresh)
     planned = gone(fresh, dry_run=True)
-    assert words(planned) == {**dict.fromkeys(ALL, "would run"), "split": "open"}
+    assert words(planned) == {**dict.fromkeys(ALL, "would run"), "split": "not known yet"}
+    assert why(planned, "split") == "depends on what `import` leaves"
+    assert why(planned, "graft") == "no graft yet"
+    more = gone(run, dry_run=True, most=3)
+    assert words(more) == {**dict.fromkeys(ALL, "skipped"), "evaluate": "would run"}
     assert listing(fresh) == before
     assert run_cli(["go", str(fresh), "--dry-run", "--until", "graft", "--quiet"]) == 0
     assert listing(fresh) == before
@@ -149,7 +153,7 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     edit(run, "train", steps=reached + 1)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
-    assert why(result, "train") == f"goes on from step {reached:,}"
+    assert why(result, "train") == f"went on from step {reached:,}"
     assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
 
 
@@ -208,8 +212,8 @@ def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     edit(run, "train", steps=3)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
-    assert why(result, "train") == "goes on from step 2"
-    assert why(result, "evaluate") == "its scores are of another model"
+    assert why(result, "train") == "went on from step 2"
+    assert why(result, "evaluate") == "its scores were of another model"
     assert sha256_of(run / "export" / "graft" / "graft.json") != old
     assert sha256_of(run / "export" / "graft.previous" / "graft.json") == old
 
@@ -256,13 +260,47 @@ def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_co
     assert run_cli(["go", str(run), "--quiet"]) == 1
 
 
-@pytest.mark.parametrize(("code", "said"), [(1, "has said no"), (130, "was interrupted"), (0, "")])
-def test_the_last_line_says_how_to_go_on_if_it_did_not_come_to_its_end(tmp_path: Path, code: int, said: str) -> None:
-    word: Any = "ended here" if code else "done"
-    lines = GoResult(tmp_path, (StageOutcome("train", word, "no step is saved yet"),), code).lines()
-    assert len(lines) == (2 if code else 1)
+ENDS = [
+    *[("train", "ended here", 1, "has said no"), ("train", "ended here", 130, "was interrupted")],
+    *[("train", "done", 0, "goes on with `evaluate`"), ("export", "done", 0, "")],
+    *[("train", "would run", 0, ""), ("train", "skipped", 0, "")],
+]
+
+
+@pytest.mark.parametrize(("stage", "word", "code", "said"), ENDS)
+def test_the_last_line_says_how_to_go_on_if_it_did_not_come_to_its_end(
+    tmp_path: Path, stage: str, word: Any, code: int, said: str
+) -> None:
+    lines = GoResult(tmp_path, (StageOutcome(stage, word, "no step is saved yet"),), code).lines()
+    assert len(lines) == (2 if said else 1)
     assert said in str(lines[-1])
-    assert not code or f"voxgraft go {tmp_path}" in str(lines[-1])
+    assert not said or f"voxgraft go {tmp_path}" in str(lines[-1])
+
+
+def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run(tmp_path)
+    assert run_cli(["go", str(run), "--until", "check"]) == 0
+    printed = "".join(capsys.readouterr())
+    assert "next: voxgraft" not in printed
+    assert f"next: `voxgraft go {run}` goes on with `train`." in printed.replace("\n", "")
+    for reason in ("there were no clips yet", "there was no graft yet", "there was no set for", "training came next"):
+        assert reason in printed, reason
+
+
+def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tmp_path: Path) -> None:
+    assert ran(go(GoSettings(run=run))) == [], "nothing is told of sentences: the scores stay"
+    more = gone(run, most=3)
+    assert ran(more) == ["evaluate"]
+    assert why(more, "evaluate") == "its scores were of 2 sentences of am, not of 3"
+    own = tmp_path / "am.txt"
+    own.write_text("ሰላም ለዓለም።\nደህና ነኝ።\n", encoding="utf-8")
+    others = gone(run, most=3, sentences=(own,))
+    assert ran(others) == ["evaluate"]
+    assert "(am.txt)" in why(others, "evaluate")
+    assert ran(gone(run, most=3, sentences=(own,))) == []
+    assert ran(go(GoSettings(run=run))) == []
 
 
 def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(run: Path, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def sound_values(form: Any) -> list[Any]:
     values: list[Any] = form.opening_values(PROJECT)
     for at, control in enumerate(form.controls):
         required = control.leaf.field.is_required()
+        required = required or control.leaf.key == next(iter(form.one_of), None)
         if required and values[at] in (None, "", []):
             values[at] = candidates(control, form.choices)[0]
     return values

@@ -15,7 +15,7 @@ import pytest
 from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
 from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.scoring import MEASURES
-from voxgraft.evaluating.verdicts import written
+from voxgraft.evaluating.verdicts import Point, is_goal, written
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce
@@ -49,6 +49,20 @@ def test_measures_are_called_and_written_as_the_verb_does() -> None:
             assert tab.written(name, value) == written(name, Score(value))
 
 
+def test_a_goal_that_is_not_reached_yet_is_no_fault_as_in_the_report(context: Any, home: Path) -> None:
+    names = ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "pace")
+    for name in names:
+        kinds = {answer: tab.kind_of({"name": name, "answer": answer}) for answer in ("yes", "no", "unknown")}
+        goal = is_goal(Point(name, "?", "no", ""))
+        assert kinds == {"yes": "good", "no": "yet" if goal else "bad", "unknown": "unmeasured"}
+    path = home / FOLDER / "scores.json"
+    scores = json.loads(path.read_text())
+    assert {point["name"] for point in scores["checklist"]} == set(names)
+    scores["checklist"] = [{"name": "near-mark", "question": "Clear?", "answer": "no", "found": "not yet"}]
+    path.write_text(json.dumps(scores))
+    assert '<div class="vg-note vg-yet" role="status">Clear? not yet</div>' in opened(context)["shown"]
+
+
 def test_the_project_is_judged_unless_something_else_is_named(context: Any) -> None:
     assert words_of(context, "evaluate") == ["evaluate", PROJECT, "--json"]
     words = words_of(context, "evaluate", step="2", most=5, listener="none", languages="en\nfr", name="early")
@@ -77,6 +91,7 @@ def test_the_same_sentences_are_played_before_and_after_in_the_chosen_language(c
     assert set(found["language"]["choices"]) == {"am", "en"}
     titles = re.findall(r"<strong>([^<]+)</strong>", found["players"])
     assert titles == ["before (am)", "after (am)"] * 2
+    assert len(re.findall(r"<small>\d+\.\d s", found["players"])) == 4
     for data in re.findall(r'src="data:audio/wav;base64,([^"]+)"', found["players"]):
         assert base64.b64decode(data)[:4] == b"RIFF"
     english = tab._players(context, FOLDER, "en")

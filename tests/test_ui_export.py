@@ -87,3 +87,14 @@ def test_a_repository_is_named_as_it_is_typed_and_a_zip_outside_is_refused(conte
     assert words_of(context, "push", folder=f"{PROJECT}/graft", to="owner/name")[2] == "owner/name"
     with pytest.raises(Exception, match="ui-outside"):
         words_of(context, "push", folder=f"{PROJECT}/graft", to="../../x.zip")
+
+
+def test_terms_that_were_told_on_a_command_line_stand_in_the_form(context: Any, home: Path) -> None:
+    assert "--consent" not in words_of(context, "export")
+    done(home, "export", ["export", PROJECT, "--to", "graft", "--consent", "asked", "--json"])
+    words = words_of(context, "export")
+    assert words[words.index("--consent") + 1] == "asked"
+    assert "--data-licence" not in words
+    assert "--accept-terms" not in words
+    (home / PROJECT / "export" / "graft" / "terms.json").write_text("[]")
+    assert "--consent" not in words_of(context, "export")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from voxgraft.ui.guard import Guard, is_local
+from voxgraft.ui.guard import MOST_WAITING, Guard, is_local
 
 
 async def _inner(scope: Any, receive: Any, send: Any) -> None:
@@ -18,11 +18,19 @@ async def _inner(scope: Any, receive: Any, send: Any) -> None:
 
 def answer(guard: Guard, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
     """Status and headers of a guarded answer."""
+    return asyncio.run(answering(guard, path, method, **headers))
+
+
+async def answering(
+    guard: Guard, path: str = "/", method: str = "GET", client: str = "192.0.2.1", **headers: str
+) -> tuple[int, dict[str, str]]:
+    """The same, beside others."""
     given = {"host": "127.0.0.1:7860", **{name.replace("_", "-"): value for name, value in headers.items()}}
     scope = {
         "type": "http",
         "method": method,
         "path": path,
+        "client": (client, 50_000),
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
     sent: list[Any] = []
@@ -30,7 +38,7 @@ def answer(guard: Guard, path: str = "/", method: str = "GET", **headers: str) -
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(guard(scope, _never, send))
+    await guard(scope, _never, send)
     return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 
@@ -101,6 +109,53 @@ def test_with_a_password_nothing_is_served_without_it(monkeypatch: pytest.Monkey
     for wrong in (_basic("wrong"), _basic(""), "Basic ***", "Bearer x", "Basic", _basic("ሰላም")):
         assert answer(guard, authorization=wrong)[0] == 401
     assert answer(guard, authorization=_basic("ሰላም:långt lösenord"))[0] == 200
+
+
+def guesses(guard: Guard, *asked: dict[str, str]) -> list[tuple[int, int, dict[str, str]]]:
+    """Number, status and headers of many answers that were asked for at once, in the order in which they came."""
+    came: list[tuple[int, int, dict[str, str]]] = []
+
+    async def one(number: int, headers: dict[str, str]) -> None:
+        came.append((number, *await answering(guard, **headers)))
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(one(number, headers) for number, headers in enumerate(asked)))
+
+    asyncio.run(all_at_once())
+    return came
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> Guard:
+    monkeypatch.setattr("voxgraft.ui.guard.WRONG_PASSWORD_SECONDS", 0.02)
+    return Guard(_inner, frozenset({"127.0.0.1"}), password="correct horse")
+
+
+def test_many_guesses_at_once_are_looked_at_one_after_the_other(locked: Guard) -> None:
+    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(6)]
+    came = guesses(locked, *wrong, {"authorization": _basic("correct horse")})
+    assert [(number, status) for number, status, _ in came] == [*((number, 401) for number in range(6)), (6, 200)]
+
+
+def test_more_guesses_than_can_wait_are_not_looked_at_at_all(locked: Guard) -> None:
+    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(MOST_WAITING)]
+    came = guesses(locked, *wrong, {"authorization": _basic("correct horse")})
+    assert {number: status for number, status, _ in came}[MOST_WAITING] == 429
+    assert answer(locked, authorization=_basic("correct horse"))[0] == 200, "it does not last"
+
+
+def test_who_guesses_keeps_neither_another_address_nor_a_browser_that_knew_the_password_out(locked: Guard) -> None:
+    right = {"authorization": _basic("correct horse")}
+    cookie = answer(locked, **right)[1]["set-cookie"].partition(";")[0]
+    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(MOST_WAITING + 5)]
+    others = [{**right, "client": "192.0.2.9"}, {**right, "cookie": f"a=b; {cookie}"}]
+    came = guesses(locked, *wrong, *others)
+    good = [number for number, status, _ in came if status == 200]
+    assert set(good) == {len(wrong), len(wrong) + 1}
+    first_wrong = next(at for at, (_, status, _) in enumerate(came) if status == 401)
+    assert all([number for number, _, _ in came].index(number) < first_wrong for number in good)
+    assert answer(locked, cookie=cookie)[0] == 401, "the mark alone opens nothing"
+    assert answer(locked, cookie=cookie, authorization=_basic("wrong"))[0] == 401
 
 
 def test_which_addresses_only_this_machine_can_reach() -> None:

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from voxgraft.errors import ConfigError
+from voxgraft.files import write_json
 from voxgraft.ui.jobs import PASSWORD_VARIABLE, Job, Jobs
+from voxgraft.ui.processes import started_at
 
 WAIT_SECONDS = 120.0
 
@@ -115,6 +118,51 @@ def test_a_third_stop_ends_what_hears_no_other(project: Path, tmp_path: Path) ->
     assert job.alive
     job.stop()
     assert not ended(job).alive
+
+
+@pytest.mark.parametrize("change", ["machine", "starts"])
+def test_a_process_that_only_has_the_number_of_a_job_is_never_stopped(
+    project: Path, tmp_path: Path, change: str
+) -> None:
+    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    until(lambda: (job.folder / "pid.json").exists())
+    own = job._read("pid.json")
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    forged = {**own, "pid": stranger.pid, "group": stranger.pid, "starts": {str(stranger.pid): "1"}}
+    if change == "machine":
+        forged |= {"machine": "another", "starts": {str(stranger.pid): started_at(stranger.pid)}}
+    try:
+        write_json(job.folder / "pid.json", forged, overwrite=True)
+        for _ in range(3):
+            with pytest.raises(ConfigError) as caught:
+                job.stop()
+            assert caught.value.code == "ui-job-elsewhere"
+        assert stranger.poll() is None
+        assert job.alive
+    finally:
+        stranger.kill()
+        stranger.wait()
+        write_json(job.folder / "pid.json", own, overwrite=True)
+        job.stop()
+        ended(job)
+
+
+def test_of_many_starts_at_once_one_is_a_job(project: Path, tmp_path: Path) -> None:
+    words = long_work(tmp_path)
+
+    def start(_: int) -> str:
+        try:
+            return Jobs(project).start("data text", words, tmp_path).folder.name
+        except ConfigError as error:
+            return error.code
+
+    with ThreadPoolExecutor(6) as clicks:
+        found = sorted(clicks.map(start, range(6)))
+    job = Jobs(project).latest("data text")
+    assert job is not None
+    job.stop()
+    ended(job)
+    assert found == ["0001-data-text", *["ui-job-running"] * 5]
 
 
 def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_uploads_land_in_the_project_and_never_overwrite(tmp_path: Path, monkeyp
     for number in (1, 2):
         (landing / str(number)).mkdir(parents=True)
         (landing / str(number) / "talk.srt").write_text(str(number))
-    taken = take_over(project, [str(landing / str(number) / "talk.srt") for number in (1, 2)])
+    taken = take_over(Roots.of((tmp_path,)), project, [str(landing / str(number) / "talk.srt") for number in (1, 2)])
     assert [path.read_text() for path in taken] == ["1", "2"]
     assert {path.parent for path in taken} == {project / "uploads"}
 
@@ -104,7 +104,7 @@ def test_no_folder_becomes_a_project_by_an_upload(tmp_path: Path, monkeypatch: p
     project.mkdir()
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
     (landing / "Run.yaml").write_text("train: {listener: 'command:sh {wav}'}")
-    (taken,) = take_over(project, [str(landing / "Run.yaml")])
+    (taken,) = take_over(Roots.of((tmp_path,)), project, [str(landing / "Run.yaml")])
     assert taken.name == "uploaded-Run.yaml"
     assert not [path for path in taken.parent.iterdir() if path.name.lower() == "run.yaml"]
 
@@ -116,7 +116,7 @@ def test_a_file_that_was_not_uploaded_is_not_taken_over(tmp_path: Path, monkeypa
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
     for name in ("secret.txt", "landing/../secret.txt", "landing/link.txt"):
         with pytest.raises(FileError) as caught:
-            take_over(tmp_path, [str(tmp_path / name)])
+            take_over(Roots.of((tmp_path,)), tmp_path, [str(tmp_path / name)])
         assert caught.value.code == "ui-upload"
     assert (tmp_path / "secret.txt").read_text() == "secret"
 
@@ -129,5 +129,37 @@ def test_an_uploads_folder_that_is_a_link_is_refused(tmp_path: Path, monkeypatch
     (tmp_path / "project" / "uploads").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
     with pytest.raises(FileError):
-        take_over(tmp_path / "project", [str(tmp_path / "landing" / "a.txt")])
+        take_over(Roots.of((tmp_path,)), tmp_path / "project", [str(tmp_path / "landing" / "a.txt")])
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "audio,text\n{},ሰላም\n"),
+        ("a.csv", "{}|ሰላም\nx.wav|እሺ\n"),
+        ("a.jsonl", '{{"audio": "x.wav", "text": "a"}}\n{{"audio_filepath": "{}", "text": "a"}}\n'),
+        ("a.tsv", "text\tvoice\nሰላም\t{}\n"),
+    ],
+)
+def test_a_list_that_came_through_the_browser_names_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    landing, home = tmp_path / "landing", tmp_path / "home"
+    landing.mkdir()
+    (home / "project").mkdir(parents=True)
+    (tmp_path / "secret.wav").write_bytes(b"secret")
+    (home / "inside.wav").write_bytes(b"")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
+    roots = Roots.of((home,))
+    for outside in (tmp_path / "secret.wav", "../../../secret.wav", "..\\\\..\\\\..\\\\x.wav", "/etc/passwd"):
+        (landing / name).write_text(text.format(outside), encoding="utf-8")
+        with pytest.raises(FileError) as caught:
+            take_over(roots, home / "project", [str(landing / name)])
+        assert caught.value.code == "ui-upload"
+        assert not (home / "project" / "uploads").exists()
+    for inside in ("x/y.wav", "ሰላም/እሺ..", str(home / "inside.wav"), "project/../inside.wav"):
+        (landing / name).write_text(text.format(inside), encoding="utf-8")
+        assert take_over(roots, home / "project", [str(landing / name)])
+        (home / "project" / "uploads" / name).unlink()
+        (home / "project" / "uploads").rmdir()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +49,8 @@ def copied(home: Path, tmp_path: Path) -> Path:
 
 def shown(context: Any, known: dict[str, str], asked: tuple[str, str] = (live.ENDS, live.EVERY)) -> dict[str, Any]:
     """What the page is sent, by what it is."""
-    names = ("known", "figures", "curves", "opening", "saved", "step", "language", "samples", "choice", "from", "fresh")
+    names = ("known", "figures", "curves", "opening", "saved", "step", "language", "samples", "choice", "from", "fresh",
+             "elsewhere", "start")  # fmt: skip
     return dict(zip(names, tab._refreshed(context, PROJECT, known, asked), strict=True))
 
 
@@ -192,3 +199,88 @@ def test_a_listener_can_be_chosen_and_a_program_cannot(context: Any) -> None:
     assert set(form.choices["train.listener"]) == {"built-in", "none"}
     with pytest.raises(Exception, match="config-value"):
         words_of(context, "train", train__listener="command:/bin/sh")
+
+
+@contextlib.contextmanager
+def training_elsewhere(run: Path, verb: str = "train") -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has the run's lock, as a training in a terminal has it."""
+    code = (
+        "import sys, time; from pathlib import Path; from voxgraft.run import RunFolder\n"
+        f"with RunFolder(Path({str(run)!r})).lock({verb!r}):\n    print('has it', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"has it\n"
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_started_again(copied: Path) -> None:
+    run = RunFolder(copied / PROJECT)
+    with tab_of(copied, "train") as context:
+        quiet = tab._stamp(context, PROJECT, "")
+        with training_elsewhere(run.path) as process:
+            assert tab._stamp(context, PROJECT, quiet) != quiet
+            found = shown(context, {})
+            assert f"process {process.pid} on" in found["elsewhere"]
+            assert found["start"]["interactive"] is False
+            assert " left</dd>" in found["figures"] or "known after" in found["figures"]
+            with pytest.raises(Exception, match="run-locked"), run.lock():
+                pass
+        after = shown(context, {})
+        assert after["elsewhere"] == ""
+        assert after["start"]["interactive"] is True
+        assert "ended: done" in after["figures"]
+
+
+def test_who_prepares_elsewhere_is_told_and_is_no_training(copied: Path) -> None:
+    with tab_of(copied, "train") as context, training_elsewhere(copied / PROJECT, "prepare"):
+        found = shown(context, {})
+        assert "`voxgraft prepare` is at work" in found["elsewhere"]
+        assert "ended: done" in found["figures"]
+
+
+def test_a_training_that_was_killed_is_not_at_work_though_it_left_its_name(copied: Path) -> None:
+    run = RunFolder(copied / PROJECT)
+    with tab_of(copied, "train") as context:
+        with training_elsewhere(run.path) as process:
+            assert shown(context, {})["elsewhere"]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert run.lock_file.read_bytes(), "it did not take its name back"
+        assert shown(context, {})["elsewhere"] == ""
+        with run.lock():
+            pass
+
+
+def test_a_sample_that_another_project_has_not_is_not_asked_for(context: Any) -> None:
+    found = shown(context, {}, ("400", "sw"))
+    assert (found["step"]["value"], found["language"]["value"]) == (live.ENDS, live.EVERY)
+    assert found["samples"].count("<audio") == 6
+    assert shown(context, {}, ("2", "en"))["step"]["value"] == "2"
+
+
+def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(copied: Path) -> None:
+    journal = copied / PROJECT / "journal.jsonl"
+    run, now = RunFolder(copied / PROJECT), time.time()
+    stamps = set()
+    with journal.open("ab") as stream:
+        stream.truncate(50_000_000)  # a pause of minutes
+        for line in range(10):
+            stream.truncate(50_000_000 + 300 * line)
+            os.utime(journal, (now - 5 + 0.1 * line, now - 5 + 0.1 * line))
+            stamps.add(live.stamp_of_run(run))
+    assert len(stamps) <= 2
+
+
+def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(copied: Path) -> None:
+    told = live.told(RunFolder(copied / PROJECT))
+    told.history.num_steps = 1000
+    for step in range(5, 10):
+        told.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
+    assert "33 min left" in live.figures(told, at_work=True, bound=None)

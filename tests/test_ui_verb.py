@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.ui_pages import make_project
 from voxgraft.errors import VoxgraftError
-from voxgraft.ui.verb import ui
+from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.roots import Roots
+from voxgraft.ui.verb import _stopped, jobs_at_work, ui
 from voxgraft.ui_settings import UiSettings
 
 
@@ -64,3 +71,56 @@ def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
         "sys.exit('gradio' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_leaves_nothing_behind_and_says_how_to_come_back(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent")
+    waiting, home = tmp_path / "waiting", tmp_path / "home"
+    waiting.mkdir()
+    home.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    server = subprocess.Popen(
+        [sys.executable, "-m", "voxgraft", "ui", "--port", str(port)], cwd=home, text=True,
+        env={**os.environ, "TMPDIR": str(waiting)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        _answering(server, port)
+        assert list(waiting.glob("voxgraft-ui-*"))
+        server.send_signal(number)
+        out, said = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert (server.returncode, said.count("error")) == (0, 0), said
+    assert "start it again with `voxgraft ui`" in out
+    assert not list(waiting.glob("voxgraft-ui-*"))
+
+
+def _answering(server: subprocess.Popen[str], port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError("it has not started")
+
+
+def test_the_last_line_names_what_goes_on_without_the_page(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    (tmp_path / "long.txt").write_text("1987 ዓ.ም. 25 % እና 3,000 ብር\n" * 1_000_000, encoding="utf-8")
+    roots = Roots.of((tmp_path,))
+    assert jobs_at_work(roots) == []
+    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "long.txt"], tmp_path)
+    try:
+        assert jobs_at_work(roots) == ["data text in am"]
+        assert "data text in am goes on" in _stopped(jobs_at_work(roots))
+    finally:
+        job.stop()
+        while job.alive:
+            time.sleep(0.05)

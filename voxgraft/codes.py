@@ -1971,6 +1971,16 @@ CATALOGUE: dict[str, Code] = {
         "What a tab does is done in a project, and none is open.",
         "choose a project at the top of the page, or make a new one there.",
     ),
+    "ui-needed": Code(
+        "web interface",
+        "The form lacks something that its command cannot do without.",
+        "fill in what is named.",
+    ),
+    "ui-job-elsewhere": Code(
+        "web interface",
+        "The job's processes were started on another machine or in another container, and cannot be told to stop from here.",
+        "stop it where it runs.",
+    ),
     "ui-job-running": Code(
         "web interface",
         "The same verb is at work in this project; two at once would do the same work twice.",

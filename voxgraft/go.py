@@ -27,7 +27,11 @@ from voxgraft.train import EXIT_INTERRUPTED
 __all__ = ["STAGES", "GoResult", "StageOutcome", "go"]
 
 STAGES = (IMPORT, SPLIT, GRAFT, PREPARE, CHECK, TRAIN, EVALUATE, EXPORT)
-Word = Literal["done", "skipped", "ended here", "would run", "open"]
+Word = Literal["done", "skipped", "ended here", "would run", "not known yet"]
+LEAVE_NOTHING = ("check", "evaluate")
+"""Stages by which no later one decides."""
+POINTS_ON = "next: voxgraft "
+"""How a verb says what its user does next. Inside `go` nobody does it: it is what `go` does next itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class GoResult:
             lines.append(f"`{last}` was interrupted; `{again}` goes on there.")
         elif self.exit_code:
             lines.append(f"`{last}` has said no, above. When that is mended, `{again}` goes on there.")
+        elif (follows := _follower(last)) and "done" in (one.word for one in self.stages):
+            lines.append(f"next: `{again}` goes on with `{follows}`.")
         return lines
 
 
@@ -79,6 +85,12 @@ def go(settings: GoSettings) -> GoResult:
 def _last(settings: GoSettings) -> int:
     names = [stage.name for stage in STAGES]
     return names.index(settings.until) if settings.until else len(names) - 1
+
+
+def _follower(name: str) -> str:
+    """The stage after this one; empty after the last."""
+    names = [stage.name for stage in STAGES]
+    return next(iter(names[names.index(name) + 1 :]), "") if name in names else ""
 
 
 def _gone(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
@@ -94,8 +106,8 @@ def _gone(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
         result: Result = stage.work(work)
         word: Word = "ended here" if result.exit_code else "done"
         seconds = time.monotonic() - began
-        progress.chapter(list(result.lines()))
-        outcomes.append(StageOutcome(stage.name, word, decision.why, seconds, result.to_json()))
+        progress.chapter([line for line in result.lines() if not str(line).startswith(POINTS_ON)])
+        outcomes.append(StageOutcome(stage.name, word, decision.why_done, seconds, result.to_json()))
         if result.exit_code:
             return GoResult(settings.run, tuple(outcomes), result.exit_code)
     return GoResult(settings.run, tuple(outcomes))
@@ -109,10 +121,10 @@ def _planned(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
         decision = _decided(stage, Work(settings), known=not first)
         word: Word = "skipped"
         if decision is not None and decision.runs:
-            first, word = first or stage.name, "would run"
+            first, word = first or ("" if stage.name in LEAVE_NOTHING else stage.name), "would run"
         elif first:
-            word = "open"
-        why = f"shown by what `{first}` leaves" if decision is None or word == "open" else decision.why
+            word = "not known yet"
+        why = decision.why if decision is not None and word != "not known yet" else f"depends on what `{first}` leaves"
         outcomes.append(StageOutcome(stage.name, word, why))
     return GoResult(settings.run, tuple(outcomes))
 

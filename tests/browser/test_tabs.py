@@ -120,7 +120,7 @@ def _go_on(window: Window, project: Path, last: int) -> None:
 
 
 def test_a_sentence_is_said_and_the_player_has_its_sound(browser: Any, server: Server) -> None:
-    window = opened(browser, server, "speak", "voxgraft speak")
+    window = opened(browser, server, "speak", "still needed: Text")
     window.fill("speak-text", "hello world")
     window.fill("speak-language", "en")
     window.open_part("speak-drawing")
@@ -151,7 +151,7 @@ def test_a_sentence_is_said_and_the_player_has_its_sound(browser: Any, server: S
 def test_a_broken_file_for_speaking_gets_the_verbs_own_words(
     browser: Any, server: Server, tmp_path: Path, part: str, key: str, name: str
 ) -> None:
-    window = opened(browser, server, "speak", "voxgraft speak")
+    window = opened(browser, server, "speak", "still needed: Text")
     if key != "file":
         window.fill("speak-text", "hello")
     window.fill("speak-language", "en")

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +27,8 @@ EARLY_SECONDS, LATE_SECONDS = 0.15, 0.25
 """Subtitles come before the first word and stay after the last."""
 
 
-def write_talks(folder: Path, talks: int, utterances: int) -> list[str]:
-    """So many talks of one speaker each, with their subtitles; all that is said in them."""
+def write_talks(folder: Path, talks: int, utterances: int, tell: Callable[[str], object] = str) -> list[str]:
+    """So many talks of one speaker each, with their subtitles; all that is said. `tell` gets a line for each."""
     folder.mkdir(parents=True)
     said = []
     of: dict[str, list[BundledClip]] = {}
@@ -37,13 +39,15 @@ def write_talks(folder: Path, talks: int, utterances: int) -> list[str]:
         clips, own[:utterances] = own[:utterances], []
         samples, times = spoken(clips)
         # Every other talk as another kind of file.
-        with soundfile.SoundFile(folder / f"talk{number}.{'flac' if number % 2 else 'ogg'}", "w", RATE, 1) as file:
+        path = folder / f"talk{number}.{'flac' if number % 2 else 'ogg'}"
+        with soundfile.SoundFile(path, "w", RATE, 1) as file:
             for start in range(0, len(samples), RATE):  # libsndfile dies of long stretches of Vorbis
                 file.write(samples[start : start + RATE])
         write = _vtt if number % 3 == 2 else _srt
         ending = "vtt" if number % 3 == 2 else "srt"
         (folder / f"talk{number}.{ending}").write_text(write(clips, times), encoding="utf-8")
         said += [clip.text for clip in clips]
+        tell(f"{number + 1} of {talks}: {path.name}, {len(samples) / RATE:.0f} s")
     return said
 
 
@@ -89,5 +93,16 @@ def _time(seconds: float, point: str) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{point}{rest % 1000:03d}"
 
 
+def main(words: list[str]) -> int:
+    """The talks of the tutorial, a line for each; 2 where that cannot be."""
+    tell = partial(print, file=sys.stderr)
+    if len(words) != 1 or Path(words[0]).exists():
+        tell("python -m voxgraft.demo.talks FOLDER: name one folder, which must not be there yet")
+        return 2
+    tell(f"making {TALKS} talks of about a minute in {words[0]}")
+    write_talks(Path(words[0]), TALKS, UTTERANCES, tell)
+    return 0
+
+
 if __name__ == "__main__":
-    write_talks(Path(sys.argv[1]), TALKS, UTTERANCES)
+    sys.exit(main(sys.argv[1:]))

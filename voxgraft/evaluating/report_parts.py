@@ -228,11 +228,17 @@ def _kept_figure(found: Evaluation) -> str:
 
 
 def _mark_figure(found: Evaluation) -> str:
-    for name in (main_error(found), "cer"):
-        marks = [row for row in found.rows if row.who in (RECORDINGS, CODEC) and row.language == found.language]
-        row = next((row for row in marks if name and row.score(name).value is not None), None)
-        if row is not None and name:
-            return _figure("the mark to reach", written(name, row.score(name)), f"{title_of(name)} of {NAMES[row.who]}")
+    """The mark of the headline's own error; else of letters, beside what the graft has of that."""
+    main = main_error(found)
+    marks = [row for row in found.rows if row.who in (RECORDINGS, CODEC) and row.language == found.language]
+    for name in dict.fromkeys(filter(None, (main, "cer"))):
+        row = next((row for row in marks if row.score(name).value is not None), None)
+        if row is None:
+            continue
+        told = f"of {NAMES[row.who]}"
+        if name != main and main is not None and (now := found.row(row.language, AFTER)) is not None:
+            told += f"; now {written(name, now.score(name))} (no mark for {title_of(main)})"
+        return _figure(f"the mark, {title_of(name)}", written(name, row.score(name)), told)
     return ""
 
 

@@ -38,10 +38,14 @@ def _decide_import(work: Work) -> Decision:
         return Decision(False, "run.yaml names no data.sources")
     found = find_sources(sources, work.language).sources
     if not dataset.has_manifest:
-        return Decision(True, f"{len(found):,} recordings with texts, and no clips yet")
+        told = f"{len(found):,} recordings with texts, and"
+        return Decision(True, f"{told} no clips yet", f"{told} there were no clips yet")
     waiting = waiting_sources(dataset, found)
     if waiting:
-        return Decision(True, f"not imported yet, or changed since: {_named([source.name for source in waiting])}")
+        names = _named([source.name for source in waiting])
+        return Decision(
+            True, f"not imported yet, or changed since: {names}", f"was not imported yet, or had changed since: {names}"
+        )
     return Decision(False, f"all {len(found):,} recordings are in {dataset.folder}")
 
 
@@ -61,7 +65,8 @@ def _decide_split(work: Work) -> Decision:
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
     without = sum(clip.split is None for clip in own)
     if without:
-        return Decision(True, f"{without:,} of {len(own):,} clips are on no side yet")
+        told = f"{without:,} of {len(own):,} clips"
+        return Decision(True, f"{told} are on no side yet", f"{told} were on no side yet")
     return Decision(False, f"all {len(own):,} clips have their side")
 
 
@@ -80,7 +85,8 @@ def _decide_prepare(work: Work) -> Decision:
         return Decision(False, "run.yaml names its sets (data.train, data.valid)")
     missing = [name for name in ROLES.values() if not is_folder(work.run.data_set(name))]
     if missing:
-        return Decision(True, f"no set for {' and '.join(missing)} yet")
+        names = " and ".join(missing)
+        return Decision(True, f"no set for {names} yet", f"there was no set for {names} yet")
     if not dataset.has_manifest:
         return Decision(False, "the sets are there, and no clips that they could be made of")
     why = _other_than(work, dataset.manifest)
@@ -102,7 +108,7 @@ def _other_than(work: Work, manifest: Path) -> str:
         if card is not None and made.header.made_from.base_sha256 != card.base["checkpoint_sha256"]:
             return f"{role} was made for another base"
         if ledger.sets.get(role) != made.fingerprint:
-            return f"{role} is not the set that `prepare` wrote last"
+            return f"{role} was changed after `prepare` wrote it"
         if why := _other_clips(made, [one for one in chosen if one.role == role], ledger):
             return f"{role}: {why}"
     return ""
@@ -113,13 +119,13 @@ def _other_clips(made: ClipSet, wanted: Sequence[WantedClip], ledger: Ledger) ->
     for one in wanted:
         clip, record = one.clip, ledger.clips.get(one.clip.id)
         if record is None or record.audio != clip.audio:
-            return f"{clip.id} is new"
+            return f"{clip.id} came later"
         if not _same_sound(one.path, record):
-            return f"the sound of {clip.id} has changed"
+            return f"the sound of {clip.id} was changed"
         if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
-            return f"{clip.id} has another text, speaker or recording"
+            return f"{clip.id} got another text, speaker or recording"
     gone = infos.keys() - {one.clip.id for one in wanted}
-    return f"{_named(sorted(gone))} shall not be in it any more" if gone else ""
+    return f"{_named(sorted(gone))} was taken out" if gone else ""
 
 
 def _same_sound(path: Path, record: ClipRecord) -> bool:

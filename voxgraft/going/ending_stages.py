@@ -8,12 +8,14 @@ from typing import Any
 from voxgraft.errors import GraftError
 from voxgraft.evaluate import EvaluateResult, evaluate
 from voxgraft.evaluating.scores_file import SCORES_NAME
+from voxgraft.evaluating.sentences import sets_of
 from voxgraft.evaluating.subjects import left_by
 from voxgraft.exchange_settings import ExportKind, ExportSettings
 from voxgraft.export import ExportResult, export
 from voxgraft.exporting.names import CARD_NAME as EXPORT_CARD
 from voxgraft.exporting.terms import read_terms
 from voxgraft.files import is_file, is_there, read_json, sha256_of
+from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Decision, Stage, Work
 from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
 from voxgraft.graft_folder import ROWS_NAME
@@ -37,10 +39,29 @@ def _made_of(work: Work) -> dict[str, str]:
 def _decide_evaluate(work: Work) -> Decision:
     path = work.run.eval / NAME / SCORES_NAME
     if not is_file(path):
-        return Decision(True, "not evaluated yet")
-    subject = _keys(path, MAX_BYTES).get("subject")
-    same = isinstance(subject, dict) and _holds(subject, _made_of(work))
-    return Decision(not same, "its scores are of this very model" if same else "its scores are of another model")
+        return Decision(True, "not evaluated yet", "it was not evaluated yet")
+    scores = _keys(path, MAX_BYTES)
+    subject, spoken = scores.get("subject"), scores.get("sentences")
+    if not (isinstance(subject, dict) and _holds(subject, _made_of(work))):
+        return Decision(True, "its scores are of another model", "its scores were of another model")
+    if other := _other_sentences(work.told, spoken if isinstance(spoken, dict) else {}):
+        return Decision(True, f"its scores are {other}", f"its scores were {other}")
+    return Decision(False, "its scores are of this very model")
+
+
+def _other_sentences(told: GoSettings, spoken: dict[str, Any]) -> str:
+    """What the scores were made with, where something else was told now; who tells nothing asks for nothing else."""
+    if told.model_fields_set.isdisjoint(("sentences", "most")):
+        return ""
+    languages = list(dict.fromkeys([*spoken, *(path.stem for path in told.sentences)]))
+    for language, wanted in sets_of(languages, told.sentences, told.most).items():
+        one = spoken.get(language)
+        known = one if isinstance(one, dict) else {}
+        if known.get("sha256") != wanted.sha256:
+            return f"not of the sentences of {language} that are asked for now ({wanted.source})"
+        if known.get("count") != len(wanted.sentences):
+            return f"of {known.get('count')} sentences of {language}, not of {len(wanted.sentences)}"
+    return ""
 
 
 def _evaluate(work: Work) -> EvaluateResult:
@@ -60,11 +81,11 @@ def _decide_export(work: Work) -> Decision:
     kind = _kind(work)
     folder = work.run.export / kind
     if not is_there(folder):
-        return Decision(True, f"no export for {kind} yet")
+        return Decision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")
     if not _is_same(work, kind, folder):
         return Decision(True, f"{folder.name} was made of another model")
     if other := _other_terms(work, folder):
-        return Decision(True, f"it shall say another {other}")
+        return Decision(True, f"it did not say this {other}")
     return Decision(False, f"{folder} is of this very model")
 
 
@@ -86,7 +107,7 @@ def _other_terms(work: Work, folder: Path) -> str:
         return "licence of the data"
     if told.consent is not None and (terms is None or terms.consent != told.consent):
         return "consent of the speakers"
-    return "word on the terms of the base" if told.accept_terms and (terms is None or not terms.accepted) else ""
+    return "yes to the terms of the base" if told.accept_terms and (terms is None or not terms.accepted) else ""
 
 
 def _export(work: Work) -> ExportResult:

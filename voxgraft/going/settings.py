@@ -26,9 +26,9 @@ class GoSettings(Settings):
     when_changed: WhenChanged = "stop"
     """A run that was trained, and asks for something else now: stop and say what; fresh begins again; keep goes on."""
     sentences: tuple[Path, ...] = ()
-    """Of `evaluate`: your own sentences, in files named after their language: am.txt, or am.tsv."""
+    """Of `evaluate`: your own sentences, in files named after their language: am.txt, or am.tsv. Others: done again."""
     most: int = Field(100, ge=2)
-    """Of `evaluate`: sentences of each language, at most."""
+    """Of `evaluate`: sentences of each language, at most. Another number: done again."""
     to: ExportKind | None = None
     """Of `export`: what is made. Empty: the graft to share, or after merged training the stock program's folders."""
     data_licence: str | None = Field(None, max_length=2000)

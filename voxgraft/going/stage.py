@@ -25,6 +25,12 @@ class Decision:
 
     runs: bool
     why: str
+    was: str = ""
+    """The same reason once the stage is done; empty where `why` is true then as well."""
+
+    @property
+    def why_done(self) -> str:
+        return self.was or self.why
 
 
 class Work:
@@ -70,8 +76,10 @@ class Work:
             found = f"the run was trained, and {what}"
             raise GraftError("trained-otherwise", found, where=self.run.path)
         fresh = self.told.when_changed == "fresh"
-        done = "begins again" if fresh else "kept as it is"
-        return Decision(fresh, f"{what}; {done} (--when-changed {self.told.when_changed})")
+        flag = f"(--when-changed {self.told.when_changed})"
+        if not fresh:
+            return Decision(False, f"{what}; kept as it is {flag}")
+        return Decision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
 
 
 @dataclass(frozen=True, slots=True)

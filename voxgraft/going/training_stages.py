@@ -44,7 +44,7 @@ RATES = {"row_rate": "rows", "adapter_rate": "adapter", "body_rate": "body"}
 def _decide_graft(work: Work) -> Decision:
     card = work.card
     if card is None:
-        return Decision(True, "no graft yet")
+        return Decision(True, "no graft yet", "there was no graft yet")
     with opened(settings_of(CheckSettings, work.run)) as subject:
         changed = [item.found for item in belonging_findings(subject)]
     if not changed:
@@ -59,7 +59,7 @@ def _graft(work: Work) -> GraftResult:
 def _decide_check(work: Work) -> Decision:
     coming = _decide_train(work)
     if coming.runs:
-        return Decision(True, "training comes next")
+        return Decision(True, "training comes next", "training came next")
     return Decision(False, "nothing is to be trained")
 
 
@@ -70,7 +70,7 @@ def _check(work: Work) -> CheckResult:
 def _decide_train(work: Work) -> Decision:
     saved, card = work.last_step, work.card
     if saved is None or card is None:
-        return Decision(True, "no step is saved yet")
+        return Decision(True, "no step is saved yet", "no step was saved yet")
     values = read_state_file(saved)["values"]
     if other := _other_identity(values["identity"], card):
         return Decision(True, f"step {saved.step:,} was made with {other}")
@@ -78,8 +78,10 @@ def _decide_train(work: Work) -> Decision:
     if changed := _changes(work, values["identity"], is_over=bool(over)):
         return work.changed("; ".join(changed))
     if not over:
-        return Decision(True, f"goes on from step {saved.step:,}")
-    return Decision(False, over) if _is_left(work, card) else Decision(True, f"{over}, and it has left nothing yet")
+        return Decision(True, f"goes on from step {saved.step:,}", f"went on from step {saved.step:,}")
+    if _is_left(work, card):
+        return Decision(False, over)
+    return Decision(True, f"{over}, and it has left nothing yet", f"{over}, and it had left nothing yet")
 
 
 def _train(work: Work) -> TrainResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from voxgraft.corpus.clips import Role
 from voxgraft.errors import ConfigError, GraftError, nearest
-from voxgraft.files import is_folder
+from voxgraft.files import is_file, is_folder
 from voxgraft.importing.manifest import NAME, ManifestClip, Split, read_manifest
 
 __all__ = ["ROLES", "Chosen", "WantedClip", "chosen_clips", "manifest_path", "voices_by_speaker"]
@@ -37,9 +37,13 @@ class Chosen:
 
 
 def manifest_path(given: Path | None, run_data: Path) -> Path:
-    """The manifest that was named, or that lies in the folder that was named, or in the run."""
+    """The manifest that was named, or that lies in the folder that was named, or in the run.
+
+    A folder need not be there yet: what does not end like a manifest is taken for one.
+    """
     place = given or run_data
-    return place / NAME if is_folder(place) or given is None else place
+    is_manifest = not is_folder(place) and (is_file(place) or place.suffix == Path(NAME).suffix)
+    return place if is_manifest else place / NAME
 
 
 def chosen_clips(path: Path, language: str) -> Chosen:

@@ -15,6 +15,7 @@ import gradio as gr
 from voxgraft.errors import VoxgraftError
 from voxgraft.ui.context import Context, Happening
 from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.reading import stamp
 from voxgraft.ui.views import job_stamp
 
 TICK_SECONDS = 2.0
@@ -75,17 +76,18 @@ def _wire_watch(context: Context, watch: Watch) -> None:
 
 
 def looked(context: Context, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
-    """What is new of a tab: the project, the jobs that have ended, how its own jobs stand; and that time has passed."""
+    """What is new of a tab: the project, jobs that have ended or run.yaml, how its own jobs stand; that time passed."""
     before = dict(known or {})
     has_beat = tab in context.beats
     try:
-        newest = Jobs(context.project_folder(project)).newest()
+        folder = context.project_folder(project)
+        newest = Jobs(folder).newest()
     except VoxgraftError:
         return [gr.skip()] * (5 if has_beat else 4)
     own = {view.verb for view in context.views if view.tab == tab}
     now = {
         "project": project,
-        "ended": " ".join(job.folder.name for job in newest.values() if not job.alive),
+        "ended": " ".join([stamp(folder), *(job.folder.name for job in newest.values() if not job.alive)]),
         "stood": " ".join(job_stamp(job) for verb, job in newest.items() if verb in own),
     }
     is_other = before.get("project") != project

@@ -57,20 +57,22 @@ class Command:
     def words(self, values: Mapping[str, Any], project: Path | None, fixed: Mapping[str, Any]) -> list[str]:
         """The words after `voxgraft`. `fixed` values are ours; `values` were typed by somebody."""
         own = own_values(self.verb, project)
-        trusted = _trusted(project)
         words_of = {}
         for leaf in self.verb.leaves():
             if leaf.key in fixed:
                 words_of[leaf.key] = self.plain(leaf, fixed[leaf.key])
             elif leaf.key in values:
-                given = self._judged(leaf, self.plain(leaf, values[leaf.key]), trusted)
-                is_own = given == self.plain(leaf, own[leaf.key])
-                words_of[leaf.key] = given if leaf.field.is_required() or not is_own else []
+                known = self.plain(leaf, own[leaf.key])
+                given = self._judged(leaf, self.plain(leaf, values[leaf.key]), [*known, *self._named(leaf, project)])
+                words_of[leaf.key] = given if leaf.field.is_required() or given != known else []
         self._check(words_of, project)
         return [*self.verb.name.split(), *self._line(words_of)]
 
     def changed(self, values: Mapping[str, Any], project: Path, fixed: Mapping[str, Any]) -> dict[str, str]:
-        """The settings of a run that are not as its run.yaml has them, each as a YAML text; paths seen from the run."""
+        """The settings of a run that are not as its run.yaml has them, each as a YAML text; paths seen from the run.
+
+        An empty value means what the run has, so it is none of them.
+        """
         self.words(values, project, fixed)
         own = own_values(self.verb, project)
         run_keys = dict(_flat(RunSettings()))
@@ -78,11 +80,13 @@ class Command:
         for leaf in self.verb.leaves():
             if leaf.key not in values or leaf.key not in run_keys:
                 continue
-            words = self._judged(leaf, self.plain(leaf, values[leaf.key]), set())
-            if words == self.plain(leaf, own[leaf.key]):
+            known = self.plain(leaf, own[leaf.key])
+            ours = [*known, *self._named(leaf, project)]
+            words = self._judged(leaf, self.plain(leaf, values[leaf.key]), ours)
+            if not words or words == known:
                 continue
             if leaf.is_path:
-                words = [str(seen_from(project, Path(os.path.relpath(self.roots.inside(word))))) for word in words]
+                words = [self._from_run(word, ours, project) for word in words]
             found[leaf.key] = _yaml(leaf, words)
         return found
 
@@ -102,23 +106,32 @@ class Command:
             return [word for item in value for word in self.plain(leaf, item)]
         return [str(value)]
 
-    def _judged(self, leaf: Leaf, words: list[str], trusted: Collection[Path]) -> list[str]:
-        """Typed words: paths must be inside or the run's own, chosen words among the choices."""
-        if words and leaf.key in EXECUTED and leaf.key not in self.choices:
+    def _judged(self, leaf: Leaf, words: list[str], own: Collection[str]) -> list[str]:
+        """Typed words: paths must be inside, chosen words among the choices. What is the run's `own` is not judged."""
+        typed = [word for word in words if word not in own]
+        if typed and leaf.key in EXECUTED and leaf.key not in self.choices:
             raise ConfigError("ui-executed", f"`{leaf.key}` names a program, and nothing typed here is executed")
         known = self.choices.get(leaf.key)
-        if known is not None and (other := [word for word in words if word not in known]):
+        if known is not None and (other := [word for word in typed if word not in known]):
             raise ConfigError("config-value", f"`{leaf.key}` is {other[0]!r}", expected=", ".join(map(str, known)))
-        is_path = leaf.is_path or (leaf.key in self.path_keys and any("/" in word or "." in word for word in words))
+        is_path = leaf.is_path or (leaf.key in self.path_keys and any("/" in word or "." in word for word in typed))
         if not is_path:
             return words
-        by_name = (self.verb.name, leaf.key) in BY_NAME
-        return [word if by_name and word == "tiny" else self._path(word, trusted) for word in words]
+        passed = {*own, "tiny"} if (self.verb.name, leaf.key) in BY_NAME else {*own}
+        return [word if word in passed else self.roots.short(self.roots.inside(word)) for word in words]
 
-    def _path(self, word: str, trusted: Collection[Path]) -> str:
-        if word in map(str, trusted):
+    def _named(self, leaf: Leaf, project: Path | None) -> list[str]:
+        """Paths that forms of this setting are filled with because the run names them, wherever they are."""
+        if project is None or not leaf.is_path:
+            return []
+        found = [self.roots.short((self.roots.home / path).resolve()) for path in _named_by_run(leaf.key, project)]
+        return [*found, *map(str, _named_by_run(leaf.key, project))]
+
+    def _from_run(self, word: str, own: Collection[str], project: Path) -> str:
+        """A path as run.yaml states it."""
+        if word in own and Path(word).is_absolute():
             return word
-        return self.roots.short(self.roots.inside(word))
+        return str(seen_from(project, Path(os.path.relpath(self.roots.inside(word)))))
 
     def _check(self, words_of: Mapping[str, list[str]], project: Path | None) -> None:
         """Raise what the verb itself would say of its settings."""
@@ -166,10 +179,12 @@ def ask(argv: Sequence[str]) -> dict[str, Any]:
     return line.verb.load()(resolve(line)).to_json()
 
 
-def _trusted(project: Path | None) -> set[Path]:
-    """What a run reads outside the roots because whoever made it said so: its base."""
-    found = reading.base(project) if project is not None else None
-    return {found.resolve()} if found is not None else set()
+def _named_by_run(key: str, project: Path) -> list[Path]:
+    """What a run reads, also outside the roots, because whoever wrote its run.yaml said so."""
+    if key == "base":
+        found = reading.base(project)
+        return [found] if found is not None else []
+    return reading.named_by_run(project).get(key, [])
 
 
 def _yaml(leaf: Leaf, words: Sequence[str]) -> str:

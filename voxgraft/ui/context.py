@@ -73,14 +73,14 @@ class Context:
         self.openings.append(Happening(function, [], outputs, slow, self.tab))
 
     def on_change(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
-        """The same, and again whenever a job of the project has ended."""
+        """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
         self.on_project(function, outputs, slow=slow)
         self.on_job_end(function, [], outputs, slow=slow)
 
     def on_job_end(
         self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
     ) -> None:
-        """Call `function(project, *inputs)` whenever a job of the project has ended."""
+        """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
         self.refreshings.append(Happening(function, inputs, outputs, slow, self.tab))
 
     def beat(self) -> Any:

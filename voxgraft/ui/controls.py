@@ -5,7 +5,6 @@ Names, helps, choices and defaults stand in the settings and nowhere else. What 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +13,17 @@ from typing import Any
 import gradio as gr
 
 from voxgraft.config import Leaf
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.ui.commands import EXECUTED, Command, own_values, shown, verb_named
+from voxgraft.ui.components import choices_of, component_of, shown_value
 from voxgraft.ui.context import Context
 from voxgraft.ui.jobs import Job, Jobs
 from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import FOLDERS, Sought
 from voxgraft.ui.views import error_note, job_html, note
 
-AUTOMATIC = "automatic"
+KEEP = "Keep these values in run.yaml"
+NEEDED, NO_PROJECT = "ui-needed", "ui-no-project"
 Fixed = Callable[[Path], Mapping[str, Any]]
 
 
@@ -65,9 +66,13 @@ class Form:
     choices: dict[str, Sequence[str]] = field(default_factory=dict)
     path_keys: tuple[str, ...] = ()
     json: bool = False
+    one_of: tuple[str, ...] = ()
+    """Settings of which at least one has to be given, beside those that must be."""
     controls: list[Control] = field(default_factory=list)
     view: JobView | None = None
     preview: Any = None
+    filled: Any = None
+    """A hidden part: what the page itself has put into the controls last; anything else was put there by somebody."""
     button: Any = None
     followed: list[Any] = field(default_factory=list)
 
@@ -107,7 +112,7 @@ class Form:
         }
         if leaf.is_path and sought is None:
             sought = FOLDERS
-        component = _component(leaf, words, sought, lines, about)
+        component = component_of(leaf, words, sought, lines, about)
         self.controls.append(Control(leaf, component, sought, default))
         return component
 
@@ -140,18 +145,16 @@ class Form:
             lines=1,
             max_lines=6,
         )
-        self.view, self.button, stop = job_parts(self.context, self.name, button, title=output, for_machines=self.json)
+        self.filled = gr.State([])
+        kept = f"{slug(self.name)}-keep"
+        keeping = gr.Button(KEEP, elem_id=kept, elem_classes=["vg-act"], render=False) if keep else None
+        self.view, self.button, stop = job_parts(
+            self.context, self.name, button, title=output, for_machines=self.json, beside=keeping
+        )
         self.context.wire([stop.click], self._stop, [self.context.project], [self.view.shown])
         self._wire()
-        if keep:
-            self._wire_keeping(
-                gr.Button(
-                    "Keep these values in run.yaml",
-                    size="sm",
-                    elem_id=f"{slug(self.name)}-keep",
-                    elem_classes=["vg-act"],
-                )
-            )
+        if keeping is not None:
+            self._wire_keeping(keeping)
         return self.view
 
     def follow(self, component: Any) -> None:
@@ -168,13 +171,29 @@ class Form:
         """The words of the command for these values; an error where they make no sense."""
         folder = self.context.project_folder(project)
         typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
-        return self.command.words(typed, folder, self.fixed(folder))
+        return self.command_of(folder, typed)
+
+    def command_of(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
+        """The words of the command for values by their keys; what is still missing is said in the page's own words."""
+        fixed = self.fixed(folder)
+        self.require({**typed, **fixed})
+        return self.command.words(typed, folder, fixed)
+
+    def require(self, values: Mapping[str, Any]) -> None:
+        """An error that names, as the page does, what has to be given and is not."""
+        given = {key for key, value in values.items() if _has_something(value)}
+        needed = [_label_of(one) for one in self.controls if one.leaf.field.is_required() and one.leaf.key not in given]
+        if self.one_of and not given & {*self.one_of}:
+            needed.append(" or ".join(_label_of(self.control(key)) for key in self.one_of))
+        if needed:
+            raise ConfigError(NEEDED, f"still needed: {', '.join(needed)}")
 
     def _preview(self, project: str, values: Sequence[Any]) -> str:
         try:
             return shown(self.words(project, values))
         except VoxgraftError as error:
-            return str(error)
+            # That something is not there yet is nobody's fault, and no error to be shown.
+            return error.finding.found if error.code in (NEEDED, NO_PROJECT) else str(error)
 
     def _wire(self) -> None:
         components = [control.component for control in self.controls]
@@ -191,10 +210,10 @@ class Form:
         assert self.view is not None
         assert self.button is not None
         wire([self.button.click], self._start, inputs, [self.view.shown])
-        own = [control.component for control in self.controls if not control.shared]
-        self.context.on_project(self._opened, [*own, self.preview])
-        paths = [control.component for control in self.controls if control.sought and not control.shared]
-        self.context.on_job_end(self._found_again, components, [*paths, self.preview])
+        filling = [control.component for control in self.controls if not control.shared]
+        filling += [self.preview, self.filled]
+        self.context.on_project(self._opened, filling)
+        self.context.on_job_end(self._filled_again, [self.filled, *components], filling)
         for component in self.followed:
             self.follow(component)
 
@@ -211,7 +230,8 @@ class Form:
             keep(folder, changed)
         except VoxgraftError as error:
             return [gr.skip(), error_note(error)]
-        kept = f"written into run.yaml: {', '.join(changed)}" if changed else "run.yaml has these values already"
+        nothing = "nothing to write: all values are the run's own, or empty"
+        kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
         return [self._preview(project, values), note(kept, "good")]
 
     def _start(self, project: str, *values: Any) -> str:
@@ -225,63 +245,86 @@ class Form:
 
     def _stop(self, project: str) -> str:
         assert self.view is not None
-        job = Jobs(self.context.project_folder(project)).latest(self.name)
-        if job is not None:
-            job.stop()
+        try:
+            job = Jobs(self.context.project_folder(project)).latest(self.name)
+            if job is not None:
+                job.stop()
+        except VoxgraftError as error:
+            return error_note(error)
         return self.view.html(job)
 
     def _opened(self, project: str) -> list[Any]:
         """Every control as the project has it, and the command of that."""
         folder = self.context.project_folder(project) if project else None
         try:
-            own = own_values(verb_named(self.name), folder)
-        except VoxgraftError as error:
-            return [*(gr.skip() for control in self.controls if not control.shared), str(error)]
-        values = [self._filled(control, own, folder) for control in self.controls]
-        updates = [
-            gr.update(value=value, choices=self._found(control, folder)) if control.sought else gr.update(value=value)
-            for control, value in zip(self.controls, values, strict=True)
-            if not control.shared
+            values = self._values(folder)
+        except VoxgraftError as error:  # a run.yaml that cannot be read: nothing of another project stays here
+            values = self._values(None)
+            return [*self._updates(None, None, values), str(error), values]
+        return [*self._updates(folder, None, values), self._preview(project, values), values]
+
+    def _filled_again(self, project: str, filled: Sequence[Any], *values: Any) -> list[Any]:
+        """After a job, or a change of run.yaml: what somebody typed, or emptied, stays; all else is as it is now."""
+        folder = self.context.project_folder(project)
+        fresh = self._values(folder)
+        before = filled if len(filled) == len(values) else fresh
+        now = [
+            new if self._are_same(control, value, old) else value
+            for control, value, old, new in zip(self.controls, values, before, fresh, strict=True)
         ]
-        return [*updates, self._preview(project, values)]
+        return [*self._updates(folder, values, now), self._preview(project, now), fresh]
 
     def opening_values(self, project: str) -> list[Any]:
         """Every control's value as the project has it."""
-        folder = self.context.project_folder(project)
+        return self._values(self.context.project_folder(project))
+
+    def _values(self, folder: Path | None) -> list[Any]:
         own = own_values(verb_named(self.name), folder)
         return [self._filled(control, own, folder) for control in self.controls]
 
-    def _found(self, control: Control, folder: Path | None) -> list[str]:
-        assert control.sought is not None
-        return self.context.roots.find(control.sought, folder)
+    def _are_same(self, control: Control, one: Any, other: Any) -> bool:
+        return self.command.plain(control.leaf, one) == self.command.plain(control.leaf, other)
 
-    def _found_again(self, project: str, *values: Any) -> list[Any]:
-        """Lists of paths after a job has ended; what is empty gets its default, which may only now be there."""
-        folder = self.context.project_folder(project)
-        own = own_values(verb_named(self.name), folder)
-        updates, now = [], []
-        for control, value in zip(self.controls, values, strict=True):
-            now.append((value or self._filled(control, own, folder)) if control.sought else value)
-            if control.sought and not control.shared:
-                updates.append(gr.update(choices=self._found(control, folder), value=now[-1]))
-        return [*updates, self._preview(project, now)]
+    def _updates(self, folder: Path | None, before: Sequence[Any] | None, values: Sequence[Any]) -> list[Any]:
+        """What the page is sent of this form's own controls. A value that is there already is not sent again.
+
+        Somebody may be typing into it.
+        """
+        updates = []
+        for at, (control, value) in enumerate(zip(self.controls, values, strict=True)):
+            if control.shared:
+                continue
+            is_there = before is not None and self._are_same(control, before[at], value)
+            sent: dict[str, Any] = {} if is_there else {"value": value}
+            if control.sought is not None:
+                sent["choices"] = self.context.roots.find(control.sought, folder)
+            elif words := self.choices.get(control.leaf.key):
+                # The run's own word may be one that nobody can choose here, such as a program that listens.
+                sent["choices"] = choices_of(control.leaf, [*words, *([value] if value and value not in words else [])])
+            updates.append(gr.update(**sent) if sent else gr.skip())
+        return updates
 
     def _filled(self, control: Control, own: Mapping[str, Any], folder: Path | None) -> Any:
         value = own[control.leaf.key]
         if control.default is not None and folder is not None and (found := control.default(folder)) is not None:
             value = found
-        return _value(control.leaf, value, self.command)
+        return shown_value(control.leaf, value, self.command)
 
 
 def job_parts(
-    context: Context, verb: str, button: str, *, title: str = "Result", for_machines: bool = False
+    context: Context, verb: str, button: str, *, title: str = "Result", for_machines: bool = False, beside: Any = None
 ) -> tuple[JobView, Any, Any]:
-    """Where the newest job of a verb is shown, the button that starts one, and the one that stops it while it runs."""
+    """Where the newest job of a verb is shown, the button that starts one, and the one that stops it while it runs.
+
+    `beside` is one more button, which was not laid out yet.
+    """
     name = slug(verb)
     with gr.Column(elem_classes=["vg-form"]):
         with gr.Row():
             start = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
             stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
+            if beside is not None:
+                beside.render()
         shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
     view = JobView(verb, shown, context.tab, title, for_machines)
     context.add_view(view)
@@ -304,56 +347,9 @@ def _label(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ").capitalize()
 
 
-def _component(leaf: Leaf, words: Sequence[str], sought: Sought | None, lines: int, about: dict[str, Any]) -> Any:
-    default = leaf.default
-    if leaf.field.annotation is bool:
-        return gr.Checkbox(value=bool(default), **about)
-    if leaf.field.annotation == (bool | None):
-        return gr.Dropdown([(AUTOMATIC, ""), "yes", "no"], value="", **about)
-    if words:
-        free = [] if leaf.field.is_required() else [(AUTOMATIC, "")]
-        if leaf.is_list:
-            return gr.Dropdown(list(words), value=list(default or []), multiselect=True, **about)
-        return gr.Dropdown([*free, *words], value=default or (words[0] if not free else ""), **about)
-    if sought is not None:
-        value: Any = [str(item) for item in default or []] if leaf.is_list else str(default or "")
-        return gr.Dropdown([], value=value or None, allow_custom_value=True, multiselect=leaf.is_list or None, **about)
-    if leaf.is_number and not leaf.is_list and not _may_be_empty(leaf):
-        is_whole = int in _types(leaf.field.annotation)
-        step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
-        return gr.Number(value=default, precision=0 if is_whole else None, step=step, min_width=120, **about)
-    if leaf.is_list:
-        about["info"] = f"{about['info']} One on each line."
-        return gr.Textbox(value="\n".join(map(str, default or ())), lines=max(2, lines), **about)
-    about["min_width"] = 120 if leaf.is_number else 160
-    text = "" if default is None else f"{default:g}" if leaf.is_number else str(default)
-    return gr.Textbox(value=text, lines=lines, placeholder=AUTOMATIC if default is None else "", **about)
+def _has_something(value: Any) -> bool:
+    return bool(value.strip()) if isinstance(value, str) else value not in (None, [], ())
 
 
-def _value(leaf: Leaf, value: Any, command: Command) -> Any:
-    """A setting's value as its component takes it."""
-    if leaf.field.annotation is bool:
-        return bool(value)
-    if leaf.field.annotation == (bool | None):
-        return "" if value is None else "yes" if value else "no"
-    if leaf.is_path:
-        words = command.plain(leaf, value)
-        return words if leaf.is_list else (words[0] if words else None)
-    if leaf.is_list:
-        return [*value] if leaf.choices else "\n".join(command.plain(leaf, value))
-    if leaf.is_number:
-        return next(iter(command.plain(leaf, value)), "") if _may_be_empty(leaf) else value
-    if value is None and leaf.choices and leaf.field.is_required():
-        return leaf.choices[0]
-    return "" if value is None else str(value)
-
-
-def _may_be_empty(leaf: Leaf) -> bool:
-    """Whether a number may be left open. Gradio's own field of a number puts 0 where nothing is."""
-    return type(None) in _types(leaf.field.annotation)
-
-
-def _types(annotation: Any) -> tuple[Any, ...]:
-    from typing import get_args
-
-    return (annotation, *get_args(annotation))
+def _label_of(control: Control) -> str:
+    return str(control.component.label)

@@ -11,8 +11,11 @@ import base64
 import binascii
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +27,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 WRONG_PASSWORD_SECONDS = 1.0
 """So that guessing takes years."""
+MOST_WAITING = 20
+"""Guesses from one address that wait for their turn; more are refused without being looked at."""
+COOKIE = "voxgraft-known"
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
@@ -49,6 +55,33 @@ def is_local(host: str) -> bool:
         return False
 
 
+REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
+
+
+@dataclass(slots=True)
+class Turns:
+    """One guess at a time from each address: many at once tell no more than one after the other."""
+
+    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+    @asynccontextmanager
+    async def of(self, client: str) -> AsyncIterator[bool]:
+        """The turn of an address; False where too many wait already."""
+        if self.waiting[client] >= MOST_WAITING:
+            yield False
+            return
+        self.waiting[client] += 1
+        lock = self.locks.setdefault(client, asyncio.Lock())
+        try:
+            async with lock:
+                yield True
+        finally:
+            self.waiting[client] -= 1
+            if not self.waiting[client]:
+                del self.waiting[client], self.locks[client]
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """Lets through what comes from the interface's own pages."""
@@ -59,6 +92,9 @@ class Guard:
     password: str | None = None
     open_prefix: str = ""
     """Addresses under it carry a secret of their own: pages in a sandbox, whose origin is nobody's, may fetch them."""
+    turns: Turns = field(default_factory=Turns)
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    """Marks browsers that have known the password: they do not wait while others guess."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -67,11 +103,35 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if reason := self._foreign(scope, headers):
             await _refuse(scope, send, 403, reason)
-        elif self.password is not None and not _knows(headers.get("authorization", ""), self.password):
-            await asyncio.sleep(WRONG_PASSWORD_SECONDS if "authorization" in headers else 0)
-            await _refuse(scope, send, 401, "the password is asked for")
-        else:
+        elif self.password is None:
             await self.app(scope, receive, _with_headers(send))
+        elif status := await self._judged(scope, headers):
+            await _refuse(scope, send, status, REASONS[status])
+        else:
+            mark = (b"set-cookie", f"{COOKIE}={self.secret}; Path=/; HttpOnly; SameSite=Strict".encode())
+            await self.app(scope, receive, _with_headers(send, () if self._is_marked(headers) else (mark,)))
+
+    async def _judged(self, scope: Scope, headers: dict[str, str]) -> int:
+        """Zero with the password, else the status to refuse with. Guesses from one address are looked at in turn."""
+        given = headers.get("authorization")
+        if given is None:
+            return 401
+        assert self.password is not None
+        if self._is_marked(headers) and _knows(given, self.password):
+            return 0
+        client = str((scope.get("client") or ("",))[0])
+        async with self.turns.of(client) as has_turn:
+            if not has_turn:
+                return 429
+            if _knows(given, self.password):
+                return 0
+            await asyncio.sleep(WRONG_PASSWORD_SECONDS)
+        return 401
+
+    def _is_marked(self, headers: dict[str, str]) -> bool:
+        given = [part.strip() for part in headers.get("cookie", "").split(";")]
+        wanted = f"{COOKIE}={self.secret}".encode()
+        return any(hmac.compare_digest(part.encode(), wanted) for part in given)
 
     def _foreign(self, scope: Scope, headers: dict[str, str]) -> str:
         """Why a request is not from a page of ours; nothing where it is, or where no browser sent it."""
@@ -120,12 +180,12 @@ async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> Send:
     async def sender(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             given = [(name, value) for name, value in message.get("headers", [])]
             present = {name.lower() for name, _ in given}
-            message["headers"] = [*given, *(pair for pair in HEADERS if pair[0] not in present)]
+            message["headers"] = [*given, *(pair for pair in HEADERS if pair[0] not in present), *more]
         await send(message)
 
     return sender

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.errors import ConfigError, FileError
 from voxgraft.files import read_json, write_error, write_json
+from voxgraft.ui.processes import started_at, this_machine
 
 State = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
 JOBS_FOLDER = "jobs"
@@ -79,6 +80,8 @@ class Job:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        except OSError:  # no locks here, and so no job that holds one: `_launch` has refused it
+            return False
         finally:
             os.close(descriptor)
         return False
@@ -117,12 +120,15 @@ class Job:
         """Ask it to stop as Ctrl-C does; a second time is a second Ctrl-C, and a third one kills it."""
         if not self.alive:
             return
+        about = self._read("pid.json")
+        if about and not _is_here(about):
+            where = str(about.get("machine") or "?").partition(" ")[0]
+            raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
         times = int(self._read("stop.json").get("times", 0)) + 1
         write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
-        group = self._read("pid.json").get("group")
-        if isinstance(group, int) and group > 1:
+        if about:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGINT if times <= POLITE_STOPS else signal.SIGKILL)
+                os.killpg(about["group"], signal.SIGINT if times <= POLITE_STOPS else signal.SIGKILL)
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
@@ -168,15 +174,30 @@ class Jobs:
 
     def start(self, verb: str, argv: Sequence[str], where: Path) -> Job:
         """Start `voxgraft ARGV` in the folder `where`, as a process that does not depend on this one."""
-        before = self.latest(verb)
-        if before is not None and before.alive:
-            found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
-            raise ConfigError("ui-job-running", found, where=before.folder)
-        job = self._made(verb)
-        about = {"verb": verb, "argv": list(argv), "where": str(where), "started": time.time(), "server": os.getpid()}
-        write_json(job.folder / "job.json", about)
-        _launch(job)
-        return job
+        with self._starting():
+            before = self.latest(verb)
+            if before is not None and before.alive:
+                found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
+                raise ConfigError("ui-job-running", found, where=before.folder)
+            job = self._made(verb)
+            about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
+            write_json(job.folder / "job.json", about)
+            _launch(job)
+            return job
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """One start at a time: of two clicks, or two servers, the second sees the job of the first."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+            descriptor = os.open(self.folder / ".starting", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise write_error(error, self.folder) from None
+        try:
+            _lock(descriptor, self.folder)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _made(self, verb: str) -> Job:
         """A new folder: of two servers that count to the same number, one gets the next."""
@@ -197,9 +218,12 @@ class Jobs:
 
 def _launch(job: Job) -> None:
     """Start the process that starts the verb, waits for it, and notes its end. It inherits the job's lock."""
-    lock = os.open(job.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = os.open(job.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise write_error(error, job.folder) from None
+    try:
+        _lock(lock, job.folder)
         environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
         with (job.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
@@ -215,6 +239,25 @@ def _launch(job: Job) -> None:
         os.close(lock)
     # Somebody has to take its exit code while this server lives, or it stays behind as a zombie.
     threading.Thread(target=process.wait, daemon=True).start()
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
+
+
+def _is_here(about: Mapping[str, Any]) -> bool:
+    """Whether the group is still that of the job: one of its two processes is the one that was started then."""
+    group = about.get("group")
+    if about.get("machine") != this_machine() or not isinstance(group, int) or group <= 1:
+        return False
+    for name, number in (about.get("starts") or {}).items():
+        with contextlib.suppress(OSError):
+            if started_at(int(name)) == number and os.getpgid(int(name)) == group:
+                return True
+    return False
 
 
 def _tail(path: Path, max_bytes: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from voxgraft.amounts import brief_bytes
+from voxgraft.amounts import brief_bytes, brief_seconds
 from voxgraft.cli.train_picture import ENDINGS, state_words
 from voxgraft.cli.watched import LOSSES, Watched
 from voxgraft.evaluating.charts import Series, chart
@@ -27,8 +28,10 @@ NOT_YET = "not trained yet: what training tells will be here"
 STATE_KINDS = {"stuck": "bad", "learning": "good", "good enough": "good"}
 OPENING_BYTES = 16 << 10
 MOST_FINDINGS = 8
+FEW_LINES = 5
+"""Step lines that tell how long a step takes; the first ones are slower than the rest."""
 PAUSE_SECONDS_PER_BYTE = 2e-6
-"""Between two readings of a journal that is being written to: ten seconds for 5 MB."""
+"""Between two readings of a journal that is being written to, at least: ten seconds for 5 MB."""
 EVERY, ENDS = "all", "first and newest"
 """What can be asked for beside one step of the samples."""
 
@@ -67,7 +70,8 @@ def stamp_of_run(run: RunFolder) -> str:
         status = run.journal.stat()
     except OSError:
         return _changed(run.steps)
-    pause = max(0.001, PAUSE_SECONDS_PER_BYTE * status.st_size)
+    # A power of two: with a pause that grows by every line, each line would begin a new one.
+    pause = 2.0 ** math.ceil(math.log2(max(0.001, PAUSE_SECONDS_PER_BYTE * status.st_size)))
     is_quiet = time.time() - status.st_mtime > pause
     seen = str(status.st_mtime_ns) if is_quiet else f"{status.st_mtime // pause:.0f}"
     return f"{seen} {_changed(run.steps)}"
@@ -103,7 +107,7 @@ def _facts(history: History, watched: Watched, at_work: bool, bound: float | Non
     found = [
         ("state", state_words(state) if state else word, STATE_KINDS.get(word, "note")),
         ("step", f"{history.last_step:,}{total}{share}", "note"),
-        ("time left", _time_left(history, watched, at_work), "note"),
+        ("time left", _time_left(history, at_work), "note"),
     ]
     for use in ("text", "voice"):
         if points := history.held_out(f"{use}_use"):
@@ -122,9 +126,13 @@ def _facts(history: History, watched: Watched, at_work: bool, bound: float | Non
     return found
 
 
-def _time_left(history: History, watched: Watched, at_work: bool) -> str:
+def _time_left(history: History, at_work: bool) -> str:
+    """By the speed of the last lines, also of those before a training that goes on."""
     if at_work:
-        return watched.left_words() or "unknown"
+        seconds = history.seconds_per_step() if len(history.steps) >= FEW_LINES and history.num_steps else None
+        if seconds is None:
+            return "known after the first steps"
+        return f"{brief_seconds(max(0, history.num_steps - history.last_step) * seconds)} left"
     if history.ended is None:
         return "not at work; start it to go on"
     reason = str(history.ended.values.get("reason", ""))

@@ -39,7 +39,7 @@ class MakingForm(Form):
         for key, naming in self.fresh.items():
             if not given.get(key) and not given.get(self.unless.get(key, "")):
                 given[key] = self.context.roots.short(naming(folder).resolve())
-        return self.command.words(given, folder, self.fixed(folder))
+        return self.command_of(folder, given)
 
 
 def free(path: Path) -> Path:
@@ -56,12 +56,13 @@ def uploading(context: Context, form: Form, key: str, label: str, endings: Seque
     name = f"{form.name}-{key}".replace(" ", "-").replace("_", "-")
     control = form.control(key)
     with gr.Column(min_width=260):
-        file = gr.File(label=label, file_types=list(endings), elem_id=f"{name}-upload", height=150)
+        file = gr.File(file_types=list(endings), elem_id=f"{name}-upload", height=150, interactive=False)
+        wait_for_project(context, file, label)
         said = gr.HTML(elem_id=f"{name}-upload-state", elem_classes=["vg-live"])
 
     def landed(project: str, given: str | None) -> list[Any]:
         try:
-            taken = take_over(context.project_folder(project), [given] if given else [])
+            taken = take_over(context.roots, context.project_folder(project), [given] if given else [])
         except VoxgraftError as error:
             return [error_note(error), None, gr.skip()]
         if not taken:
@@ -71,6 +72,12 @@ def uploading(context: Context, form: Form, key: str, label: str, endings: Seque
 
     context.wire([file.upload], landed, [context.project, file], [said, file, control.component])
     form.follow(control.component)
+
+
+def wait_for_project(context: Context, file: Any, label: str) -> None:
+    """Nothing can be dropped before a project is open: it would belong nowhere, and be lost."""
+    file.label = f"{label}: open a project first"
+    context.on_project(lambda _: [gr.update(interactive=True, label=label)], [file])
 
 
 def last_result(folder: Path, verb: str) -> dict[str, Any] | None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.ui.commands import Command, ask, shown, verb_named
 from voxgraft.ui.context import Context
-from voxgraft.ui.roots import PROJECTS, TEXTS, Sought
+from voxgraft.ui.controls import NEEDED
+from voxgraft.ui.roots import PROJECTS, TEXTS
 from voxgraft.ui.views import error_note, note
 from voxgraft.ui.words import glossary
 
-BASES = Sought(endings=("t3_mtl23ls_v2.safetensors", "gpt.pth", "tiny.json"))
 ADDRESS = """(project) => {
   const address = new URL(window.location.href);
   if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
@@ -62,7 +62,9 @@ def _new_project(context: Context) -> dict[str, Any]:
     fields = {leaf.key: leaf.field for leaf in verb_named("new").leaves()}
     with gr.Row():
         name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
-        language = gr.Textbox(label="Language", info=fields["language"].description, elem_id="new-language")
+        language = gr.Textbox(
+            label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
+        )  # fmt: skip
         base = gr.Dropdown(
             [("the small built-in one", BUILT_IN), ("none yet", "")],
             value=BUILT_IN, label="Base", info="The model that learns the language. It is only read.",
@@ -72,17 +74,20 @@ def _new_project(context: Context) -> dict[str, Any]:
             context.roots.find(TEXTS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
             info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
         )  # fmt: skip
+    state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
     preview = gr.Textbox(
         label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="new-command",
     )  # fmt: skip
     button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
-    state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
     inputs = [name, language, base, texts]
     context.wire([part.change for part in inputs], lambda *values: _preview(context, *values), inputs, [preview])
     return {"name": name, "language": language, "base": base, "texts": texts, "button": button, "state": state}
 
 
 def _words(context: Context, name: str, language: str, base: str | None, texts: list[str] | None) -> list[str]:
+    given = {"Name": name, "Language": language}
+    if needed := [label for label, text in given.items() if not text.strip()]:
+        raise ConfigError(NEEDED, f"still needed: {', '.join(needed)}")
     command = Command(verb_named("new"), context.roots, json=True)
     values = {"run": name.strip(), "language": language.strip(), "base": base or "", "texts": texts or []}
     return command.words(values, None, {})
@@ -92,7 +97,7 @@ def _preview(context: Context, *values: Any) -> str:
     try:
         return shown(_words(context, *values))
     except VoxgraftError as error:
-        return str(error)
+        return error.finding.found if error.code == NEEDED else str(error)
 
 
 def _make(context: Context, *values: Any) -> list[Any]:

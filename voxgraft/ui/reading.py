@@ -8,13 +8,14 @@ from pathlib import Path
 from voxgraft.bases import base_folder
 from voxgraft.config import read_settings, settings_from
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.importing.manifest import ManifestClip, read_manifest
+from voxgraft.importing.manifest import NAME, ManifestClip, read_manifest
+from voxgraft.preparing.choosing import manifest_path
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.ui.uploads import UPLOADS
 
-CLIPS = "clips"
-"""The dataset that a project makes by itself."""
+OLD_CLIPS = "clips"
+"""Where pages of earlier versions kept the clips."""
 MAX_CLIPS = 2000
 
 
@@ -51,15 +52,35 @@ def base(project: Path) -> Path | None:
     return base_folder(named) if named is not None else None
 
 
+def stamp(project: Path) -> str:
+    """Changes when run.yaml does."""
+    try:
+        status = (project / RUN_FILE).stat()
+    except OSError:
+        return ""
+    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
+
+
 def clips_folder(project: Path) -> Path:
-    """Where the project's own dataset is, or will be."""
-    return project / CLIPS
+    """Where the project's own dataset is, or will be: the same place that `go` and `prepare` take."""
+    try:
+        named = run_settings(project).data.dataset
+    except VoxgraftError:
+        named = None
+    folder = manifest_path(named, RunFolder(project).data).parent
+    old = project / OLD_CLIPS
+    is_old = named is None and not (folder / NAME).is_file() and (old / NAME).is_file()
+    return old if is_old else folder
 
 
-def uploads(project: Path) -> list[Path] | None:
-    """The folder of uploaded recordings, once there is one."""
+def sources(project: Path) -> list[Path] | None:
+    """Where recordings come from: what run.yaml names, or the folder of uploaded ones, once there is one."""
+    try:
+        named = run_settings(project).data.sources
+    except VoxgraftError:
+        named = ()
     folder = project / UPLOADS
-    return [folder] if folder.is_dir() else None
+    return list(named) or ([folder] if folder.is_dir() else None)
 
 
 def texts(project: Path) -> list[Path] | None:
@@ -69,8 +90,23 @@ def texts(project: Path) -> list[Path] | None:
             return None
     except VoxgraftError:
         return None
-    manifest = clips_folder(project) / "manifest.jsonl"
+    manifest = clips_folder(project) / NAME
     return [manifest] if manifest.is_file() else None
+
+
+def named_by_run(project: Path) -> dict[str, list[Path]]:
+    """What forms are filled with because run.yaml names it, also outside the roots; by setting."""
+    try:
+        settings = run_settings(project)
+    except VoxgraftError:
+        return {}
+    dataset = clips_folder(project)
+    return {
+        "dataset": [dataset],
+        "manifest": [dataset],
+        "sources": [*settings.data.sources],
+        "texts": [*settings.texts, dataset / NAME],
+    }
 
 
 def grown_tokenizer(project: Path) -> Path | None:

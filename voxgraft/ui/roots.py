@@ -79,6 +79,11 @@ class Roots:
             return f"./{text}" if text.startswith("-") else text
         return str(path)
 
+    def parts(self, path: Path) -> tuple[str, ...]:
+        """The names on the way from a root to a path inside it."""
+        root = next((root for root in self.paths if root == path or root in path.parents), None)
+        return path.relative_to(root).parts if root is not None else path.parts
+
     def find(self, sought: Sought, first: Path | None = None) -> list[str]:
         """Short names of what fits, those inside `first` on top."""
         starts = [first] if first is not None else []

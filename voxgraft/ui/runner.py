@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from voxgraft.files import read_json, write_json
+from voxgraft.ui.processes import started_at, this_machine
 
 
 def main(folder: Path, lock: int) -> int:
@@ -17,17 +18,19 @@ def main(folder: Path, lock: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A signal to the group is for the verb. A function, since a child would inherit that a signal is ignored.
         signal.signal(number, lambda *_: None)
-    about = read_json(folder / "job.json")
+    asked = read_json(folder / "job.json")
     with (folder / "out.txt").open("wb") as out, (folder / "log.txt").open("ab") as log:
         child = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
-            [sys.executable, "-P", "-m", "voxgraft", *about["argv"]],
-            cwd=about["where"],
+            [sys.executable, "-P", "-m", "voxgraft", *asked["argv"]],
+            cwd=asked["where"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=log,
             pass_fds=(lock,),
         )
-    write_json(folder / "pid.json", {"pid": child.pid, "group": os.getpgrp(), "started": time.time()})
+    starts = {str(pid): started_at(pid) for pid in (child.pid, os.getpid())}
+    about = {"pid": child.pid, "group": os.getpgrp(), "started": time.time(), "machine": this_machine()}
+    write_json(folder / "pid.json", {**about, "starts": starts})
     if (folder / "stop.json").exists():  # asked before there was anybody to tell
         child.send_signal(signal.SIGINT)
     code = child.wait()

@@ -7,6 +7,7 @@ import gradio as gr
 CSS = """
 .gradio-container { max-width: 1200px !important; width: 100%; margin: auto; }
 .vg-hidden { display: none; }
+.sr-only[role="status"] { display: none; } /* gradio has it read out "common.complete"; ours say what is done */
 .vg-note { border-left: 4px solid #777; padding: .4em .7em; margin: .2em 0; border-radius: 4px;
   background: var(--background-fill-secondary); overflow-wrap: anywhere; white-space: pre-line; }
 .vg-good { border-left-color: #15803d; } .vg-bad { border-left-color: #b91c1c; }
@@ -14,9 +15,13 @@ CSS = """
 .vg-note.vg-good::before { content: "✓ "; color: #15803d; font-weight: bold; }
 .vg-note.vg-bad::before { content: "✗ "; color: #b91c1c; font-weight: bold; }
 .vg-note.vg-warn::before { content: "! "; color: #b45309; font-weight: bold; }
+.vg-note.vg-yet::before { content: "○ "; font-weight: bold; } .vg-note.vg-unmeasured::before { content: "– "; }
 .vg-mono textarea, .vg-command textarea { font-family: ui-monospace, Menlo, Consolas, monospace !important;
   font-size: .8rem !important; }
 .vg-mono textarea { white-space: pre; overflow-x: auto; }
+@supports (field-sizing: content) {
+  .vg-command textarea { field-sizing: content; height: auto !important; max-height: 16em; overflow: auto !important; }
+}
 .vg-facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .4em; margin: 0; }
 .vg-fact { border-left: 4px solid #777; padding: .3em .6em; background: var(--background-fill-secondary); }
 .vg-fact dt { font-size: .8rem; opacity: .8; } .vg-fact dd { margin: 0; overflow-wrap: anywhere; }
@@ -32,12 +37,17 @@ button.vg-stop { display: none; }
 .vg-live { padding: 0 !important; }
 .vg-live:has(.prose:empty) { display: none; }
 .vg-bar .block { min-width: 100% !important; }
-.label-wrap > span { text-align: left; }
-button.vg-act { max-width: 22rem; flex-grow: 0 !important; width: auto; min-width: 10rem; }
+.label-wrap { gap: .6em; align-items: center; } .label-wrap > span { text-align: left; }
+.label-wrap > span.icon { flex: none; width: 1em; height: 1em; line-height: 1; text-align: center; }
+.secondary-wrap > input { padding-right: 1.6em !important; text-overflow: ellipsis; }
+.block:has(> .upload-container) > label.float { position: static; width: 100%; border: 0; }
+button.vg-act { max-width: 100%; flex: 0 0 auto !important; align-self: flex-start; width: max-content !important;
+  min-width: 10rem; white-space: nowrap; }
 .vg-scroll table, .vg-scroll tr { border: 0 !important; }
 .vg-scroll th, .vg-scroll td { border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important; }
 .vg-scroll { overflow-x: auto; } .vg-scroll table { border-collapse: collapse; font-size: .85rem; }
-.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .6em !important; white-space: nowrap; }
+.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .5em !important; white-space: nowrap; }
+.vg-scroll th { white-space: normal; vertical-align: bottom; }
 .vg-players { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .5em; }
 .vg-player { display: flex; flex-direction: column; gap: .3em; padding: .5em .7em; border-radius: 4px; min-width: 0;
   background: var(--background-fill-secondary); overflow-wrap: anywhere; }
@@ -55,7 +65,11 @@ button.vg-act { max-width: 22rem; flex-grow: 0 !important; width: auto; min-widt
 .vg-charts .level { stroke: #94a3b8; stroke-dasharray: 4 4; }
 .vg-charts .legend { display: flex; flex-wrap: wrap; gap: .2em .9em; font-size: .8rem; }
 .vg-charts .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }
-@media (max-width: 600px) { .gradio-container { padding: 6px !important; } }
+@media (max-width: 600px) {
+  .gradio-container { padding: 6px !important; }
+  .row > .block, .form > .block, .row > .form { min-width: 100% !important; }
+  button.vg-act { white-space: normal; }
+}
 """
 
 

@@ -1,23 +1,33 @@
-"""Uploaded files: from where the browser left them into the project, under a safe name. Looks into no file."""
+"""Uploaded files: from where the browser left them into the project, under a safe name.
+
+Looks into lists alone, whether they name sounds outside the roots.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from voxgraft.errors import FileError
+from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import free_bytes, reason_of
+from voxgraft.importing.columns import COLUMN_ENDINGS, sounds_named
+from voxgraft.importing.encodings import read_any_text
+from voxgraft.importing.lists import read_list
+from voxgraft.importing.rows import Row, find_audio
+from voxgraft.importing.sources import TABLE_ENDINGS
 from voxgraft.run import RUN_FILE
-from voxgraft.ui.roots import safe_name
+from voxgraft.ui.roots import Roots, safe_name
 
 UPLOADS = "uploads"
+LISTS = (*TABLE_ENDINGS, "metadata.txt")
 SPARE_BYTES = 256 << 20
 """What is left free on the disk."""
 
 
-def take_over(project: Path, files: Sequence[str]) -> list[Path]:
+def take_over(roots: Roots, project: Path, files: Sequence[str]) -> list[Path]:
     """Move uploaded files into the project's own folder; where each has come to."""
     landing = Path(os.environ.get("GRADIO_TEMP_DIR", "")).resolve()
     folder = project / UPLOADS
@@ -29,8 +39,51 @@ def take_over(project: Path, files: Sequence[str]) -> list[Path]:
         room = free_bytes(project)
         if room is not None and room - source.stat().st_size < SPARE_BYTES:
             raise FileError("disk-full", f"no room for {source.name}", where=folder)
+        _refuse_outside(roots, source, folder)
         taken.append(_moved(source, folder))
     return taken
+
+
+def _refuse_outside(roots: Roots, source: Path, folder: Path) -> None:
+    """A list that came through the browser may name sounds inside the roots only, as the browser itself may."""
+    # Sounds of a list are sought from its folder, voices of a table for speaking from where commands run.
+    sounds = ((name, _sound(folder, name)) for name in _sounds_in(source) if _climbs(name))
+    voices = ((name, roots.home / name.replace("\\", "/")) for name in _voices_in(source) if _climbs(name))
+    for name, path in (*sounds, *voices):
+        try:
+            roots.inside(path)
+        except FileError:
+            found = f"{source.name} names {name!r:.100}, outside the folders that are open here"
+            raise FileError("ui-upload", found, cure="name files inside them, or upload them too.") from None
+
+
+def _sound(folder: Path, name: str) -> Path:
+    return find_audio(folder, name) or folder / name.replace("\\", "/")
+
+
+def _climbs(name: str) -> bool:
+    """Whether a name may lead elsewhere than below the folder that it is sought in."""
+    return ".." in name or name.startswith(("/", "\\"))
+
+
+def _sounds_in(source: Path) -> Iterator[str]:
+    """Every sound that a list names; none where it cannot be read, which its import will say."""
+    name = safe_name(source.name).lower()
+    with contextlib.suppress(VoxgraftError):
+        if name.endswith(COLUMN_ENDINGS):
+            yield from sounds_named(source)
+        elif name.endswith(LISTS):
+            yield from (row.audio for row in read_list(source) if isinstance(row, Row))
+
+
+def _voices_in(source: Path) -> Iterator[str]:
+    """Every voice that a table for speaking names."""
+    if not safe_name(source.name).lower().endswith(".tsv"):
+        return
+    with contextlib.suppress(VoxgraftError):
+        rows = [line.split("\t") for line in read_any_text(source).splitlines() if line.strip()]
+        at = rows[0].index("voice") if rows and "voice" in rows[0] else None
+        yield from (cells[at].strip() for cells in rows[1:] if at is not None and at < len(cells))
 
 
 def _moved(source: Path, folder: Path) -> Path:

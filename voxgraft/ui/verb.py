@@ -6,11 +6,13 @@ import getpass
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +21,14 @@ from voxgraft.errors import ConfigError
 from voxgraft.files import read_text, reason_of
 from voxgraft.results import Result, Shown
 from voxgraft.ui.guard import LOCAL_NAMES, Guard, is_local
-from voxgraft.ui.jobs import PASSWORD_VARIABLE
-from voxgraft.ui.roots import Roots
+from voxgraft.ui.jobs import PASSWORD_VARIABLE, Jobs
+from voxgraft.ui.roots import PROJECTS, Roots
 from voxgraft.ui_settings import UiSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 MIN_PASSWORD = 8
-STOPPED = "the web interface has stopped; jobs that it started go on, and the next one finds them"
 
 
 def ui(settings: UiSettings) -> Result:
@@ -36,7 +37,7 @@ def ui(settings: UiSettings) -> Result:
     password = _password(settings)
     _require_packages()
     # Commands run in the first root; standing there, the page reads the same paths as they do.
-    with _listening(settings) as listener, _uploads_folder() as uploads, chdir(roots.home):
+    with _ending_well(), _listening(settings) as listener, _uploads_folder() as uploads, chdir(roots.home):
         os.environ["GRADIO_TEMP_DIR"] = str(uploads)
         guarded = make_app(roots, settings, password)
         address = f"http://{_in_address(settings.host)}:{settings.port}/"
@@ -44,7 +45,38 @@ def ui(settings: UiSettings) -> Result:
         progress.chapter([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
         _open_browser(settings, address)
         _serve(guarded, listener)
-    return Shown({"stopped": True, "address": address}, (STOPPED,))
+    jobs = jobs_at_work(roots)
+    return Shown({"stopped": True, "address": address, "jobs": jobs}, (_stopped(jobs),))
+
+
+def jobs_at_work(roots: Roots) -> list[str]:
+    """What goes on without the page: verb and project."""
+    projects = [Path(roots.home / name) for name in roots.find(PROJECTS)]
+    alive = ((job, folder) for folder in projects for job in Jobs(folder).newest().values() if job.alive)
+    return [f"{job.verb} in {roots.short(folder)}" for job, folder in alive]
+
+
+def _stopped(jobs: list[str]) -> str:
+    """The page's last line."""
+    words = f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on; start it again" if jobs else "start it again"
+    return f"the page has stopped; {words} with `voxgraft ui`, and it shows everything as it then is"
+
+
+@contextmanager
+def _ending_well() -> Iterator[None]:
+    """`kill` and a service that is stopped end it as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_app(roots: Roots, settings: UiSettings, password: str | None) -> Guard:
@@ -136,7 +168,9 @@ def _serve(guarded: Guard, listener: socket.socket) -> None:
         guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
         proxy_headers=False,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    # Told by a signal, uvicorn shuts down and then sends that signal to itself.
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def _open_browser(settings: UiSettings, address: str) -> None:

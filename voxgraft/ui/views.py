@@ -14,7 +14,7 @@ STATE_WORDS = {
     "running": ("at work", "busy"),
     "stopping": ("stopping: it finishes what it has begun; Stop once more ends it at once", "busy"),
     "done": ("done", "good"),
-    "failed": ("ended, and the answer is no: see below", "bad"),
+    "failed": ("ended, but not all is well: see below", "bad"),
     "stopped": ("stopped", "note"),
     "lost": ("its end was not seen (killed, or the machine was switched off); start it again to go on", "bad"),
 }
@@ -31,7 +31,9 @@ def note(text: str, kind: str = "note") -> str:
 
 
 def error_note(error: VoxgraftError) -> str:
-    """An error as a box: what, where, cure."""
+    """An error as a box: what, where, cure; what is only not filled in yet in one plain line."""
+    if error.code == "ui-needed":
+        return note(error.finding.found, "bad")
     return finding_note(error.finding.to_json())
 
 

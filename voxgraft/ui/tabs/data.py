@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from voxgraft.errors import VoxgraftError
 from voxgraft.ui.commands import ask
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import Control, Form
+from voxgraft.ui.making import wait_for_project
 from voxgraft.ui.pages import page_link
-from voxgraft.ui.reading import clips, clips_folder, language, uploads
+from voxgraft.ui.reading import clips, clips_folder, language, sources
 from voxgraft.ui.roots import DATASETS, FOLDERS, TEXTS, Sought
 from voxgraft.ui.sounds import sound
 from voxgraft.ui.uploads import take_over
@@ -26,13 +28,16 @@ QUALITY = (
     "shortest longest slowest fastest fastest_syllables silence pause snr clipped bandwidth script outlier same_text"
 ).split()
 NOTHING_YET = "no clips yet: bring recordings in above"
+NOT_SPLIT = "not split yet:"
+Shown = Callable[[Path], list[Any]]
 
 
 def build(context: Context) -> None:
     """Lay the tab out."""
     gr.Markdown(
         "Recordings with subtitles or transcripts become clips: short pieces of speech, each with its text. "
-        "A few hours are plenty to begin with. Nothing that you upload leaves this machine."
+        "Ten minutes are enough to try it, an hour to hear a difference; more is better. Nothing that you upload "
+        "leaves the machine that this page runs on."
     )
     dataset = _import(context)
     _looking(context, dataset)
@@ -47,13 +52,14 @@ def build(context: Context) -> None:
 def _import(context: Context) -> Control:
     with gr.Accordion("1. Bring recordings in", open=True, elem_id="data-in"):
         files = gr.File(
-            label="Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)",
-            file_count="multiple", elem_id="data-upload", height=140,
+            file_count="multiple", elem_id="data-upload", height=140, interactive=False,
         )  # fmt: skip
+        label = "Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)"
+        wait_for_project(context, files, label)
         landed = gr.HTML(elem_id="data-upload-state", elem_classes=["vg-live"])
         form = Form(context, "data import")
         with gr.Row():
-            sources = form.add("sources", sought=SOURCES, default=uploads, label="From")
+            came_from = form.add("sources", sought=SOURCES, default=sources, label="From")
             form.add("dataset", sought=DATASETS, default=clips_folder, label="Into the dataset")
             form.add("language", default=language)
             form.add("speaker", info="One speaker for everything (single speaker mode); empty: told by the labels.")
@@ -69,21 +75,21 @@ def _import(context: Context) -> Control:
             [files.upload],
             lambda project, given: _upload(context, project, given),
             [context.project, files],
-            [landed, files, sources],
+            [landed, files, came_from],
         )
-        form.follow(sources)
+        form.follow(came_from)
     return form.control("dataset")
 
 
 def _upload(context: Context, project: str, given: list[str] | None) -> list[Any]:
     try:
         folder = context.project_folder(project)
-        taken = take_over(folder, given or [])
+        taken = take_over(context.roots, folder, given or [])
     except VoxgraftError as error:
         return [error_note(error), None, gr.skip()]
     names = ", ".join(path.name for path in taken)
-    sources = [context.roots.short(taken[0].parent)] if taken else gr.skip()
-    return [note(f"in the project now: {names}", "good"), None, sources]
+    folders = [context.roots.short(taken[0].parent)] if taken else gr.skip()
+    return [note(f"in the project now: {names}", "good"), None, folders]
 
 
 def _looking(context: Context, dataset: Control) -> None:
@@ -99,24 +105,40 @@ def _looking(context: Context, dataset: Control) -> None:
         form.use("dataset", dataset)
         form.add_all(("problems", "clips"))
         form.finish("Show everything about the dataset")
-        context.on_change(lambda project: _facts(context, project, None), [state, clip], slow=True)
-        context.wire(
-            [dataset.component.change],
-            lambda project, name: _facts(context, project, name),
-            [context.project, dataset.component],
-            [state, clip],
-        )
+        _follow(context, dataset, lambda folder: _facts(context, folder), [state, clip])
         context.wire(
             [clip.change],
-            lambda name, chosen: _listen(context, name, chosen),
-            [dataset.component, clip],
+            lambda project, name, chosen: _listen(context, project, name, chosen),
+            [context.project, dataset.component, clip],
             [heard, said],
         )
 
 
-def _facts(context: Context, project: str, name: str | None) -> list[Any]:
+def _follow(context: Context, dataset: Control, shown: Shown, outputs: list[Any]) -> None:
+    """Show something of the dataset that is chosen: when it is chosen, and whenever a job has ended."""
+
+    def now(project: str, name: str | None = None) -> list[Any]:
+        return shown(dataset_of(context, project, name))
+
+    def chosen(project: str, name: str | None) -> list[Any]:
+        try:
+            return now(project, name)
+        except VoxgraftError:  # the command says what is wrong with what was typed
+            return [gr.skip()] * len(outputs)
+
+    context.on_project(now, outputs, slow=True)
+    context.on_job_end(now, [dataset.component], outputs, slow=True)
+    context.wire([dataset.component.change], chosen, [context.project, dataset.component], outputs)
+
+
+def dataset_of(context: Context, project: str, name: str | None) -> Path:
+    """The folder of the dataset that is chosen; the project's own where none is. It alone may lie outside the roots."""
+    own = clips_folder(context.project_folder(project)).resolve()
+    return own if not name or name == context.roots.short(own) else context.roots.inside(name)
+
+
+def _facts(context: Context, folder: Path) -> list[Any]:
     """What the dataset holds, and its clips to choose from."""
-    folder = context.roots.inside(name) if name else clips_folder(context.project_folder(project))
     if not (folder / "manifest.jsonl").is_file():
         return [note(NOTHING_YET), gr.update(choices=[], value=None)]
     try:
@@ -124,7 +146,9 @@ def _facts(context: Context, project: str, name: str | None) -> list[Any]:
         listed = [(_clip_line(clip), clip.id) for clip in clips(folder)]
     except VoxgraftError as error:
         return [error_note(error), gr.update(choices=[], value=None)]
-    splits = ", ".join(f"{name} {brief_seconds(seconds)}" for name, seconds in found["splits"].items())
+    splits = ", ".join(
+        f"{NOT_SPLIT if name == 'none' else name} {brief_seconds(seconds)}" for name, seconds in found["splits"].items()
+    )
     reasons = ", ".join(f"{name} {count}" for name, count in found["reasons"].items())
     missing = len(found["missing_audio"])
     shown = facts(
@@ -132,7 +156,7 @@ def _facts(context: Context, project: str, name: str | None) -> list[Any]:
             ("clips", f"{found['clips']:,}, of which {found['used']:,} are used", "good" if found["used"] else "bad"),
             ("speech", brief_seconds(found["seconds"]), "good"),
             ("recordings, speakers", f"{len(found['recordings']):,}, {len(found['speakers']):,}", "note"),
-            ("split", splits, "bad" if "none" in found["splits"] else "good"),
+            ("split", splits, "note" if "none" in found["splits"] else "good"),
             ("reasons against clips", reasons or "none", "note"),
             ("lines that were not used", f"{found['problems']:,}", "note"),
             ("sounds that are missing", f"{missing:,}", "bad" if missing else "good"),
@@ -147,13 +171,16 @@ def _clip_line(clip: Any) -> str:
     return f"{clip.id} ({clip.seconds:.1f} s, {clip.speaker}, {clip.split or 'no split'}){reasons}: {clip.text[:80]}"
 
 
-def _listen(context: Context, name: str | None, chosen: str | None) -> list[Any]:
-    if not name or not chosen:
+def _listen(context: Context, project: str, name: str | None, chosen: str | None) -> list[Any]:
+    if not chosen:
         return [None, ""]
     try:
-        folder = context.roots.inside(name)
+        folder = dataset_of(context, project, name)
         clip = next(clip for clip in clips(folder) if clip.id == chosen)
-        return [sound(context.roots.inside(folder / clip.audio)), note(clip.text)]
+        path = (folder / clip.audio).resolve()
+        # A clip of the project's own dataset may lie outside the roots as that does, and no other.
+        inside = path if folder in path.parents else context.roots.inside(path)
+        return [sound(inside), note(clip.text)]
     except (VoxgraftError, StopIteration) as error:
         return [None, error_note(error) if isinstance(error, VoxgraftError) else note("the clip is gone", "bad")]
 
@@ -167,11 +194,15 @@ def _quality(context: Context, dataset: Control) -> None:
         form.add_all(("take_back", "reject", "workers"))
         form.finish("Measure and judge")
         link = gr.HTML(elem_id="data-report-link")
-        context.on_change(lambda project: [_report_link(context, project)], [link])
+        _follow(context, dataset, lambda folder: [_report_link(context, folder)], [link])
 
 
-def _report_link(context: Context, project: str) -> str:
-    path = clips_folder(context.project_folder(project)) / "report.html"
+def _report_link(context: Context, folder: Path) -> str:
+    path = folder / "report.html"
+    try:
+        context.roots.inside(path)
+    except VoxgraftError:  # a dataset that run.yaml names elsewhere: no page of there is served
+        return note(f"the report is {path}") if path.is_file() else ""
     return page_link(context.pages, context.roots, path, "Open the report, with histograms and players")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import gradio as gr
 
 from voxgraft.amounts import brief_bytes
 from voxgraft.errors import VoxgraftError
-from voxgraft.files import read_json
+from voxgraft.exporting.terms import read_terms
+from voxgraft.families import family
+from voxgraft.graft_folder import CARD_NAME, read_card
 from voxgraft.run import RunFolder
 from voxgraft.ui import reading
 from voxgraft.ui.context import Context
@@ -22,7 +25,10 @@ from voxgraft.ui.views import facts, finding_note, note, table
 SHARED = Sought(mark="terms.json")
 ZIPS = Sought(endings=(".zip",))
 TERMS = ("data_licence", "consent", "accept_terms")
-NOT_STATED = "needed before anything is exported: whose the recordings are, and that the speakers agreed"
+NOT_STATED = (
+    "needed before anything is exported here: all three terms. (A command line asks for them too; what it is not told "
+    "is marked as not stated in the export, and such an export cannot be published.)"
+)
 
 
 def build(context: Context) -> None:
@@ -45,8 +51,14 @@ def _export(context: Context) -> None:
             form.add("parts")
             form.add("drop_in")
         with gr.Row():
-            licence = form.add("data_licence", label="Licence of the recordings and texts (required)")
-            consent = form.add("consent", label="Consent of the speakers (required)")
+            licence = form.add(
+                "data_licence", label="Licence of the recordings and texts (required)", default=_told("data_licence"),
+                info="Under which licence are the recordings and texts that it was trained on?",
+            )  # fmt: skip
+            consent = form.add(
+                "consent", label="Consent of the speakers (required)", default=_told("consent"),
+                info="How have the speakers consented to a voice model of their speech?",
+            )  # fmt: skip
             licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
         terms = gr.HTML(elem_id="export-terms")
         form.add("accept_terms", label="I pass on the terms of the base (required)")
@@ -79,16 +91,30 @@ def _target(project: Path) -> str | None:
     return "graft" if reading.grown_tokenizer(project) is not None else None
 
 
+def _told(term: str) -> Callable[[Path], str | None]:
+    """What the newest export says already, wherever it was made."""
+
+    def told(project: Path) -> str | None:
+        folder = _newest_export(project)
+        try:
+            terms = read_terms(folder) if folder is not None else None
+        except VoxgraftError:
+            return None
+        return getattr(terms, term, None)
+
+    return told
+
+
 def _licence(context: Context, project: str) -> str:
     """What the base's licence asks of whoever shares what was made of it."""
-    path = RunFolder(context.project_folder(project)).graft / "graft.json"
+    path = RunFolder(context.project_folder(project)).graft / CARD_NAME
     if not path.is_file():
         return note("the graft is not made yet: see the tab Model", "warn")
     try:
-        licence = read_json(path).get("licence")
+        card = read_card(path.parent)
+        return facts([("terms of the base", card.licence or family(card.family).licence, "warn")])
     except VoxgraftError as error:
         return finding_note(error.finding.to_json())
-    return facts([("terms of the base", str(licence or "see its makers' page"), "warn")])
 
 
 def _exported(context: Context, project: str) -> str:

@@ -74,7 +74,7 @@ def bases(roots: Roots) -> list[Path]:
     """Folders inside the roots that look like a base."""
     found = roots.find(Sought(endings=BASE_MARKS))
     folders = dict.fromkeys((roots.home / name).parent for name in found)
-    return [folder for folder in folders if "graft" not in folder.parts and "export" not in folder.parts]
+    return [folder for folder in folders if not {"graft", "export"} & {*roots.parts(folder)}]
 
 
 def _use(context: Context, project: str, name: str | None) -> list[Any]:
@@ -152,7 +152,8 @@ def _download(context: Context) -> None:
         )  # fmt: skip
         form.finish("Download")
         form.button.interactive = False
-        context.wire([name.change], _terms, [name], [terms])
+        # Another base has another licence, which nobody has accepted yet.
+        context.wire([name.change], lambda chosen: [_terms(chosen), False], [name], [terms, agreed])
         context.on_project(lambda _: [_terms(name.value)], [terms], slow=True)
         listing = form.control("list_only").component
         gate = [agreed, listing]
@@ -197,7 +198,7 @@ def _graft(context: Context) -> None:
             with gr.Row():
                 form.add("tokenizer.file", sought=TOKENIZERS, label="Ready-made tokenizer")
                 form.add("proof_texts", sought=TEXTS)
-                form.add("language")
+                form.add("language").placeholder = "a code, such as am"  # nothing finds it out by itself
                 form.add("family")
         form.finish("Make the graft", keep=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import gradio as gr
@@ -9,11 +10,11 @@ import gradio as gr
 from voxgraft.errors import VoxgraftError
 from voxgraft.ui import reading
 from voxgraft.ui.context import Context
-from voxgraft.ui.controls import Form
-from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.controls import Form, JobView, slug
+from voxgraft.ui.jobs import Job, Jobs
 from voxgraft.ui.roots import DATASETS, FOLDERS, Sought
 from voxgraft.ui.tabs.model import CHECKPOINTS
-from voxgraft.ui.views import error_note, finding_note, job_html, note, table
+from voxgraft.ui.views import error_note, finding_note, job_html, note
 
 CONFIGS = Sought(endings=(".yaml", ".yml", ".sh", ".txt"))
 CURES: dict[str, tuple[str, str]] = {
@@ -29,15 +30,26 @@ CURES: dict[str, tuple[str, str]] = {
     "split-leak-audio": ("data split", "Split the dataset again"),
 }
 """Findings that one verb cures, with its values as the forms have them when a project is opened."""
+OF_OTHERS = {"a checkpoint", "an old config", "prepared data"}
+"""What a check may need that no run of voxgraft has: files of other trainers."""
+
+
+class CureView(JobView):
+    """Where the job of a cure is shown whose own form stands on another tab: until the next check."""
+
+    def html(self, job: Job | None) -> str:
+        checked = Jobs(job.folder.parent.parent).latest("check") if job is not None else None
+        is_news = job is not None and checked is not None and job.number > checked.number
+        return job_html(job, self.for_machines, self.title) if is_news else ""
 
 
 def build(context: Context) -> None:
     """Lay the tab out."""
-    _prepare(context)
-    _check(context)
+    prepare = _prepare(context)
+    _check(context, prepare)
 
 
-def _prepare(context: Context) -> None:
+def _prepare(context: Context) -> JobView:
     with gr.Accordion("1. Prepare the recordings", open=True, elem_id="preflight-prepare"):
         gr.Markdown(
             "Turns clips into what training reads: speech codes, voices, ids of the text. It goes on where it was, and "
@@ -50,7 +62,7 @@ def _prepare(context: Context) -> None:
             form.add("device")
         with gr.Accordion("More", open=False):
             form.add_all(("engine", "batch_seconds", "voices"))
-        form.finish("Prepare")
+        return form.finish("Prepare")
 
 
 def _dataset(project: Any) -> Any:
@@ -58,7 +70,7 @@ def _dataset(project: Any) -> Any:
     return folder if (folder / "manifest.jsonl").is_file() else None
 
 
-def _check(context: Context) -> None:
+def _check(context: Context, prepare: JobView) -> None:
     with gr.Accordion("2. Check everything", open=True, elem_id="preflight-check"):
         form = Form(context, "check", json=True)
         with gr.Accordion("Also files of other trainers", open=False), gr.Row():
@@ -69,7 +81,10 @@ def _check(context: Context) -> None:
         verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
         found = gr.State([])
         context.on_change(lambda project: _verdict(context, project), [verdict, found])
-        _buttons(context, found)
+        views = {"prepare": prepare}
+        views |= {verb: _cure_view(context, verb) for verb in dict.fromkeys(verb for verb, _ in CURES.values())
+                  if verb not in views}  # fmt: skip
+        _buttons(context, found, views)
         checked = gr.HTML(elem_id="check-checked")
         context.on_change(lambda project: [_checked(context, project)], [checked])
 
@@ -96,7 +111,29 @@ def _verdict(context: Context, project: str) -> list[Any]:
     return [head, findings]
 
 
-def _buttons(context: Context, found: Any) -> None:
+def _cure_view(context: Context, verb: str) -> JobView:
+    """How a cure stands, and a button that stops it."""
+    name = f"cure-{slug(verb)}"
+    with gr.Column(elem_classes=["vg-form"]):
+        shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
+        stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
+    view = CureView(verb, shown, context.tab)
+    context.add_view(view)
+
+    def stopped(project: str) -> str:
+        try:
+            job = Jobs(context.project_folder(project)).latest(verb)
+            if job is not None:
+                job.stop()
+        except VoxgraftError as error:
+            return error_note(error)
+        return view.html(job)
+
+    context.wire([stop.click], stopped, [context.project], [shown])
+    return view
+
+
+def _buttons(context: Context, found: Any, views: dict[str, JobView]) -> None:
     """Each finding with its cure, and a button where one verb cures it."""
 
     def findings(items: list[dict[str, Any]]) -> None:
@@ -107,13 +144,14 @@ def _buttons(context: Context, found: Any) -> None:
             if verb and verb not in offered:
                 offered.add(verb)
                 button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
-                said = gr.HTML(elem_classes=["vg-live"])
-                context.wire([button.click], _curing(context, verb), [context.project], [said])
+                context.wire(
+                    [button.click], _curing(context, verb, views[verb]), [context.project], [views[verb].shown]
+                )
 
     gr.render(inputs=[found])(findings)
 
 
-def _curing(context: Context, verb: str) -> Any:
+def _curing(context: Context, verb: str, view: JobView) -> Any:
     def cure(project: str) -> str:
         """Run the verb as its own form would on a project that was just opened."""
         form = next(form for form in context.forms if form.name == verb)
@@ -122,15 +160,32 @@ def _curing(context: Context, verb: str) -> Any:
             job = Jobs(folder).start(verb, form.words(project, form.opening_values(project)), context.roots.home)
         except VoxgraftError as error:
             return error_note(error)
-        return job_html(job)
+        return view.html(job)
 
     return cure
 
 
 def _checked(context: Context, project: str) -> str:
+    """What was looked at, in one line that unfolds; and in one line each what was not, and what would change that."""
     result = _result(context, project)
     if result is None or "error" in result:
         return ""
-    rows = [(name, "✓ looked at", "") for name in result["checked"]]
-    rows += [(name, "not looked at", why) for name, why in result["not_checked"].items()]
-    return table(("what", "", "why not"), rows)
+    looked = [str(name) for name in result["checked"]]
+    lines = [_folded(f"✓ looked at: {len(looked)} things", looked)]
+    foreign: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name, why in result["not_checked"].items():
+        if OF_OTHERS & {*str(why).removeprefix("needs ").split(" and ")}:
+            foreign.append(str(name))
+        else:
+            missing.setdefault(str(why), []).append(str(name))
+    lines += [_folded(f"not looked at, {why}: {len(names)}", names) for why, names in missing.items()]
+    if foreign:
+        words = "only for files of other trainers: {} more; name such files above to have them looked at"
+        lines.append(_folded(words.format(len(foreign)), foreign))
+    return "".join(lines)
+
+
+def _folded(summary: str, names: list[str]) -> str:
+    inside = html.escape(", ".join(names))
+    return f"<details><summary>{html.escape(summary)}</summary>{inside}</details>"

@@ -40,6 +40,7 @@ def _form(context: Context) -> MakingForm:
     form = MakingForm(
         context, "speak", json=True, path_keys=("voice",), given=lambda _: {},
         fresh={"output": lambda project: free(project / "spoken" / "speech")}, unless={"output": "codes"},
+        one_of=("text", "file"),
     )  # fmt: skip
     form.add("text", lines=4)
     with gr.Row():
@@ -101,6 +102,7 @@ def base_words(context: Context, form: Form, project: str, values: Sequence[Any]
     base = typed.pop("base", None) or reading.base(folder)
     if base is None:
         raise ConfigError("config-missing", "the project has no base yet", expected="a base in run.yaml")
+    form.require(typed)
     kept = {key: value for key, value in typed.items() if key not in OF_THE_RUN}
     output = free(folder / "spoken" / "base")
     command = Command(verb_named("speak"), context.roots, json=True, path_keys=("voice",))
@@ -117,9 +119,12 @@ def _start(context: Context, form: Form, project: str, values: Sequence[Any]) ->
 
 
 def _stop(context: Context, project: str) -> str:
-    job = Jobs(context.project_folder(project)).latest(BESIDE)
-    if job is not None:
-        job.stop()
+    try:
+        job = Jobs(context.project_folder(project)).latest(BESIDE)
+        if job is not None:
+            job.stop()
+    except VoxgraftError as error:
+        return error_note(error)
     return job_html(job, for_machines=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 
+from voxgraft.bases import base_family
 from voxgraft.errors import VoxgraftError
 from voxgraft.ui import reading
 from voxgraft.ui.commands import Command, ask, shown, verb_named
@@ -19,7 +20,7 @@ from voxgraft.ui.views import error_note, facts, finding_note, note, table
 
 TOKENIZERS = Sought(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
 ADDITIONS = Sought(endings=("additions.json",))
-EXAMPLE = "ሰላም ለዓለም።\nHello world."
+EXAMPLE = "ሰላም ለዓለም።\nen: Hello world."
 
 
 def build(context: Context) -> None:
@@ -36,7 +37,11 @@ def build(context: Context) -> None:
 
 def _spelling(context: Context) -> None:
     with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
-        text = gr.Textbox(EXAMPLE, label="Text", info="One sentence on each line.", lines=2, elem_id="spell-text")
+        text = gr.Textbox(
+            EXAMPLE, label="Text", lines=2, elem_id="spell-text",
+            info="One sentence on each line, in the new language; one in a language of the base begins with its code, "
+            "as in en: Hello world.",
+        )  # fmt: skip
         command = gr.Textbox(
             label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
         )  # fmt: skip
@@ -44,37 +49,51 @@ def _spelling(context: Context) -> None:
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
         inputs = [context.project, text]
         context.wire([text.change], lambda project, typed: _preview(context, project, typed), inputs, [command])
-        context.on_change(lambda project: [_preview(context, project, EXAMPLE)], [command])
+        context.on_project(lambda project: [EXAMPLE, _preview(context, project, EXAMPLE)], [text, command])
+        context.on_job_end(lambda project, typed: [_preview(context, project, typed)], [text], [command])
         context.wire(
             [button.click], lambda project, typed: _spell(context, project, typed), inputs, [state],
             show_progress="minimal", show_progress_on=[state],
         )  # fmt: skip
 
 
-def _words(context: Context, project: str, typed: str) -> list[str]:
+def _commands(context: Context, project: str, typed: str) -> list[list[str]]:
+    """The words of one command for each language that the text is in."""
     folder = context.project_folder(project)
-    fixed = {
-        "base": reading.base(folder),
-        "grown": reading.grown_tokenizer(folder),
-        "language": reading.language(folder),
-    }
     command = Command(verb_named("tokenizer show"), context.roots, json=True)
-    return command.words({"text": typed}, None, {key: value for key, value in fixed.items() if value})
+    commands = []
+    for language, texts in _by_language(folder, typed).items():
+        fixed = {"base": reading.base(folder), "grown": reading.grown_tokenizer(folder), "language": language}
+        known = {key: value for key, value in fixed.items() if value}
+        commands.append(command.words({"text": "\n".join(texts)}, None, known))
+    return commands
+
+
+def _by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
+    """The lines by their language: the one whose code stands before them, else the new one."""
+    base, new = reading.base(folder), reading.language(folder)
+    spoken = (new, *(base_family(base, reading.run_settings(folder).family).languages if base is not None else ()))
+    found: dict[str | None, list[str]] = {}
+    for line in typed.splitlines():
+        code, colon, rest = (part.strip() for part in line.partition(":"))
+        is_said = bool(colon and rest) and code in spoken
+        found.setdefault(code if is_said else new, []).append(rest if is_said else line)
+    return found or {new: []}
 
 
 def _preview(context: Context, project: str, typed: str) -> str:
     try:
-        return shown(_words(context, project, typed))
+        return "\n".join(map(shown, _commands(context, project, typed)))
     except VoxgraftError as error:
         return str(error)
 
 
 def _spell(context: Context, project: str, typed: str) -> str:
     try:
-        found = ask(_words(context, project, typed))
+        found = [sentence for words in _commands(context, project, typed) for sentence in ask(words)["sentences"]]
     except VoxgraftError as error:
         return error_note(error)
-    return "".join(_sentence(sentence) for sentence in found["sentences"]) or note("type something")
+    return "".join(map(_sentence, found)) or note("type something")
 
 
 def _sentence(sentence: dict[str, Any]) -> str:

@@ -9,10 +9,12 @@ import gradio as gr
 
 from voxgraft.amounts import brief_bytes
 from voxgraft.errors import VoxgraftError
+from voxgraft.history import History
 from voxgraft.run import RunFolder
 from voxgraft.ui import live, reading
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import Form
+from voxgraft.ui.holding import holder_elsewhere
 from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.listeners import listener_choices
 from voxgraft.ui.making import last_result
@@ -38,12 +40,13 @@ def build(context: Context) -> None:
         "Training runs by itself: you may close this page, and the run is found again when you come back. Stop "
         "finishes the step and saves; starting again goes on from there. The base's rows are frozen by construction."
     )
-    form, choice = _form(context)
-    _live(context, form, choice)
+    _, followed = _form(context)
+    _live(context, followed)
     _clean(context)
 
 
-def _form(context: Context) -> tuple[Form, Any]:
+def _form(context: Context) -> tuple[Form, list[Any]]:
+    """The form, and what of it follows the run: where training can start, who trains elsewhere, the button."""
     form = Form(context, "train", choices={"train.listener": listener_choices(context.roots)})
     with gr.Row():
         choice = gr.Dropdown(
@@ -58,11 +61,12 @@ def _form(context: Context) -> tuple[Form, Any]:
     for component in hidden:
         component.visible = "hidden"  # the list above sets both
     _more(form)
+    elsewhere = gr.HTML(elem_id="train-elsewhere", elem_classes=["vg-live"])
     form.finish("Start training", output="How it ended", keep=True)
     context.wire([choice.input], _starting_point, [choice], hidden)
     for component in hidden:
         form.follow(component)
-    return form, choice
+    return form, [choice, *hidden, elsewhere, form.button]
 
 
 def _starting_point(chosen: str | None) -> list[Any]:
@@ -97,7 +101,7 @@ def _more(form: Form) -> None:
             form.add(key)
 
 
-def _live(context: Context, form: Form, choice: Any) -> None:
+def _live(context: Context, followed: list[Any]) -> None:
     """Everything that follows the journal. One stamp says what this page has seen of it."""
     with gr.Accordion("How it stands", open=True, elem_id="train-live"):
         figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
@@ -120,8 +124,7 @@ def _live(context: Context, form: Form, choice: Any) -> None:
         spoken = gr.HTML(elem_id="train-samples")
     with gr.Accordion("Saved steps", open=False, elem_id="train-saved"):
         saved = gr.HTML(elem_id="train-steps")
-    hidden = [form.control(key).component for key in ("from_step", "fresh")]
-    _follow(context, (step, language), [figures, curves, opening, saved, step, language, spoken, choice, *hidden])
+    _follow(context, (step, language), [figures, curves, opening, saved, step, language, spoken, *followed])
     context.wire(
         [step.input, language.input],
         lambda project, at, spoken_in: _samples(context, project, at, spoken_in),
@@ -157,40 +160,49 @@ def _stamp(context: Context, project: str, known: str) -> Any:
         return gr.skip()
     job = Jobs(folder).latest("train")
     work = f"{job.folder.name} {job.alive}" if job is not None else ""
-    stamp = f"{project} {live.stamp_of_run(RunFolder(folder))} {work}"
+    stamp = f"{project} {live.stamp_of_run(RunFolder(folder))} {work} {holder_elsewhere(folder)}"
     return stamp if stamp != known else gr.skip()
 
 
 def _refreshed(context: Context, project: str, known: dict[str, str], asked: tuple[str, str]) -> list[Any]:
     """What is new since the page last looked; all else is left alone, players that play above all."""
-    nothing = [gr.skip()] * 11
+    nothing = [gr.skip()] * 13
     try:
         folder = context.project_folder(project)
     except VoxgraftError:
         return nothing
-    run, job = RunFolder(folder), Jobs(folder).latest("train")
-    at_work = job is not None and job.alive
+    run, job, holder = RunFolder(folder), Jobs(folder).latest("train"), holder_elsewhere(folder)
+    at_work = (job is not None and job.alive) or (holder is not None and holder.verb == "train")
+    work = [note(holder.words, "warn") if holder else "", gr.update(interactive=holder is None)]
     try:
         told = live.told(run)
         steps = live.saved_steps(run, told.history)
     except VoxgraftError as error:
-        return [{"project": project}, error_note(error), *nothing[2:]]
+        return [{"project": project}, error_note(error), *nothing[4:], *work]
     heard, newest_job = f"{project} {sorted(told.history.samples)}", job.folder.name if job else ""
     anew = project != known.get("project") or at_work or newest_job != known.get("job")
     sampled: list[Any] = [gr.skip()] * 3
     if heard != known.get("samples"):
-        step_choices, languages = live.sample_choices(told.history)
-        shown = live.samples(context, run, told.history, asked[0] or live.ENDS, asked[1] or live.EVERY)
-        sampled = [gr.update(choices=step_choices), gr.update(choices=languages), shown]
+        sampled = _sampled(context, run, told.history, asked)
     return [
         {"project": project, "samples": heard, "job": newest_job},
         live.figures(told, at_work=at_work, bound=_bound(folder)),
         live.curves(told.history),
-        live.opening_lines(job),
+        live.opening_lines(None if holder else job),
         live.steps_table(steps),
         *sampled,
         *_starting_points(steps, anew),
+        *work,
     ]
+
+
+def _sampled(context: Context, run: RunFolder, history: History, asked: tuple[str, str]) -> list[Any]:
+    """Lists of steps and languages, and the samples of those that are chosen; what is there no more is not chosen."""
+    lists = live.sample_choices(history)
+    known = [[one if isinstance(one, str) else one[1] for one in choices] for choices in lists]
+    step, language = (chosen if chosen in values else values[0] for chosen, values in zip(asked, known, strict=True))
+    shown = live.samples(context, run, history, step, language)
+    return [*(gr.update(choices=one, value=it) for one, it in zip(lists, (step, language), strict=True)), shown]
 
 
 def _bound(folder: Path) -> float | None:

@@ -1,0 +1,248 @@
+"""Forms hold what the run has and what somebody typed, and never the one for the other; clips lie where `go` has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ui_pages import PROJECT, make_project, page_of
+from voxgraft.errors import VoxgraftError
+from voxgraft.going.data_stages import dataset_of
+from voxgraft.going.settings import GoSettings
+from voxgraft.going.stage import Work
+from voxgraft.importing.manifest import ManifestClip, write_manifest
+from voxgraft.ui import reading
+from voxgraft.ui.commands import Command, verb_named
+from voxgraft.ui.keeping import keep
+from voxgraft.ui.roots import Roots
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Any]:
+    home = tmp_path / "home"
+    home.mkdir()
+    make_project(home)
+    with page_of(home) as context:
+        yield context
+
+
+def project_of(page: Any) -> Path:
+    return Path(page.roots.home / PROJECT)
+
+
+def form_of(page: Any, verb: str) -> Any:
+    return next(form for form in page.forms if form.name == verb)
+
+
+def dataset(folder: Path, *texts: str) -> Path:
+    """A dataset with a clip for each text."""
+    folder.mkdir(parents=True)
+    clips = [
+        ManifestClip(f"c{at}", f"clips/c{at}.flac", 2.0, text, "am", "abebe", "talk", 16000)
+        for at, text in enumerate(texts)
+    ]
+    write_manifest(folder / "manifest.jsonl", clips)
+    return folder
+
+
+def after_a_job(page: Any, part: str, *values: Any) -> Any:
+    """What the page sends to a part when a job has ended, with these values in what it looks at."""
+    for item in page.refreshings:
+        ids = [output.elem_id for output in item.outputs]
+        if part in ids:
+            return item.function(PROJECT, *values)[ids.index(part)]
+    raise AssertionError(f"nothing follows in {part}")
+
+
+def typed(form: Any, **values: Any) -> list[Any]:
+    """The form as the project opens it, with some controls changed; `__` stands for the dot in a key."""
+    keys = [control.leaf.key for control in form.controls]
+    found = form.opening_values(PROJECT)
+    for name, value in values.items():
+        found[keys.index(name.replace("__", "."))] = value
+    return list(found)
+
+
+def refilled(form: Any, filled: list[Any], values: list[Any]) -> dict[str, Any]:
+    """What a form's own controls are sent after a job: their new values, where they get one."""
+    own = [control.leaf.key for control in form.controls if not control.shared]
+    sent = form._filled_again(PROJECT, filled, *values)[: len(own)]
+    return {key: update["value"] for key, update in zip(own, sent, strict=True) if "value" in update}
+
+
+@pytest.mark.parametrize(
+    "named", ["", "clips", "../elsewhere", "../shared/manifest.jsonl", "../../outside", "not/there/yet"]
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_page_keeps_clips_where_go_and_prepare_take_them_from(page: Any, named: str, is_there: bool) -> None:
+    project = project_of(page)
+    if named:
+        keep(project, {"data.dataset": f'"{named}"'})
+    theirs = dataset_of(Work(GoSettings(run=project))).folder
+    if named == "not/there/yet":
+        assert theirs.resolve() == (project / named).resolve(), "a folder that is not there yet is a folder"
+    if is_there:
+        dataset(theirs, "ሰላም")
+        assert dataset_of(Work(GoSettings(run=project))).folder == theirs
+    assert reading.clips_folder(project).resolve() == theirs.resolve()
+    values = typed(form_of(page, "data import"), sources=["x.srt"])
+    words = form_of(page, "data import").words(PROJECT, values)
+    assert (page.roots.home / words[2]).resolve() == theirs.resolve()
+    texts = [(page.roots.home / path).resolve() for path in typed(form_of(page, "graft"))[0]]
+    assert texts == ([theirs.resolve() / "manifest.jsonl"] if is_there else [])
+
+
+def test_a_project_whose_clips_an_older_page_kept_goes_on_with_them(page: Any) -> None:
+    project = project_of(page)
+    dataset(project / "clips", "ሰላም")
+    assert reading.clips_folder(project) == project / "clips"
+    dataset(project / "data", "ሰላም")
+    assert reading.clips_folder(project) == project / "data"
+
+
+def test_what_is_shown_after_a_job_is_of_the_dataset_that_is_chosen(page: Any) -> None:
+    dataset(project_of(page) / "data", "ሰላም")
+    other = dataset(page.roots.home / "other", "ሰላም", "ሰላም ለዓለም", "እሺ")
+    for folder in (project_of(page) / "data", other):
+        (folder / "report.html").write_text("report")
+    assert "<dd>1, of which 1" in after_a_job(page, "data-facts", f"{PROJECT}/data")
+    assert "<dd>3, of which 3" in after_a_job(page, "data-facts", "other")
+    assert len(after_a_job(page, "data-clip", "other")["choices"]) == 3
+    assert "secret/other/report.html" in after_a_job(page, "data-report-link", "other")
+    with pytest.raises(VoxgraftError):
+        after_a_job(page, "data-facts", "../outside")
+
+
+def test_a_control_that_somebody_emptied_or_filled_stays_so_after_a_job(page: Any) -> None:
+    form = form_of(page, "speak")
+    filled = form.opening_values(PROJECT)
+    values = typed(form, run=None, graft=["x/graft"], text="ሰላም")
+    assert refilled(form, filled, values) == {}
+    assert "--run" not in form.words(PROJECT, values)
+
+
+def test_what_a_job_has_made_fills_the_control_that_waited_for_it_and_no_other(page: Any) -> None:
+    form = form_of(page, "graft")
+    filled = form.opening_values(PROJECT)
+    dataset(project_of(page) / "data", "ሰላም")
+    found = refilled(form, filled, filled)
+    assert found == {"texts": [f"{PROJECT}/data/manifest.jsonl"]}
+    assert refilled(form, filled, typed(form, texts=["mine.txt"])) == {}
+
+
+def test_a_run_yaml_that_changed_is_followed_where_nobody_typed(page: Any) -> None:
+    form = form_of(page, "train")
+    filled, values = form.opening_values(PROJECT), typed(form, train__steps="7")
+    keep(project_of(page), {"train.steps": "40", "train.rank": "3", "train.compile": "false"})
+    assert refilled(form, filled, values) == {"train.rank": 3, "train.compile": "no"}
+    assert refilled(form, filled, filled) == {"train.steps": "40", "train.rank": 3, "train.compile": "no"}
+
+
+def test_the_clock_tells_of_a_run_yaml_that_changed(page: Any) -> None:
+    from voxgraft.ui.clock import looked
+
+    known = looked(page, "train", PROJECT, {})[0]
+    assert not isinstance(looked(page, "train", PROJECT, known)[2], str)
+    keep(project_of(page), {"train.steps": "40"})
+    assert isinstance(looked(page, "train", PROJECT, known)[2], str)
+
+
+def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before(page: Any) -> None:
+    keep(project_of(page), {"train.steps": "40"})
+    form = form_of(page, "train")
+    keys = [control.leaf.key for control in form.controls]
+    assert form._opened(PROJECT)[keys.index("train.steps")]["value"] == "40"
+    (project_of(page) / "run.yaml").write_text("train: [\n")
+    sent = form._opened(PROJECT)
+    assert sent[keys.index("train.steps")]["value"] == ""
+    assert "error" in sent[len(keys)]
+
+
+OUTSIDE = {
+    "texts": '["../../outside/a.txt"]',
+    "data.train": '["../../outside/set"]',
+    "train.listener": '"command:/opt/listen {wav}"',
+}
+
+
+def test_what_run_yaml_itself_names_is_passed_and_what_is_typed_beside_it_is_judged(page: Any) -> None:
+    keep(project_of(page), OUTSIDE)
+    train, graft = form_of(page, "train"), form_of(page, "graft")
+    assert train.words(PROJECT, typed(train)) == ["train", PROJECT]
+    assert train.words(PROJECT, typed(train, train__steps="3")) == ["train", PROJECT, "--train.steps", "3"]
+    assert graft.words(PROJECT, typed(graft)) == ["graft", PROJECT]
+    outside = str((page.roots.home / "../outside/a.txt").resolve())
+    words = graft.words(PROJECT, typed(graft, texts=[outside, "b.txt"]))
+    assert words == ["graft", PROJECT, "--texts", outside, "b.txt"]
+    for form, value in ((graft, {"texts": [outside, "../c.txt"]}), (train, {"train__listener": "command:/bin/sh"})):
+        with pytest.raises(VoxgraftError) as caught:
+            form.words(PROJECT, typed(form, **value))
+        assert caught.value.code in ("ui-outside", "config-value")
+    with pytest.raises(VoxgraftError):  # what one setting may name, another may not
+        form_of(page, "data import").words(PROJECT, typed(form_of(page, "data import"), sources=[outside]))
+
+
+def test_the_runs_own_word_can_be_chosen_where_it_is_not_among_the_choices(page: Any) -> None:
+    keep(project_of(page), OUTSIDE)
+    form = form_of(page, "train")
+    keys = [control.leaf.key for control in form.controls]
+    sent = form._opened(PROJECT)[keys.index("train.listener")]
+    assert sent["value"] in sent["choices"]
+
+
+def test_keeping_writes_what_was_changed_and_nothing_that_is_empty(page: Any) -> None:
+    project = project_of(page)
+    keep(project, {"train.steps": "40", **OUTSIDE})
+    form = form_of(page, "train")
+    command = Command(verb_named("train"), page.roots, choices=form.choices)
+    keys = [control.leaf.key for control in form.controls]
+    values = dict(zip(keys, typed(form, train__steps="", train__rank=5, data__train=[]), strict=True))
+    assert command.changed(values, project, form.fixed(project)) == {"train.rank": "5"}
+
+
+def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
+    project = project_of(page)
+    keep(project, OUTSIDE)
+    form = form_of(page, "graft")
+    outside = str((page.roots.home / "../outside/a.txt").resolve())
+    form._keep(PROJECT, *typed(form, texts=[outside, "b.txt"]))
+    found = [Path(os.path.abspath(path)) for path in reading.run_settings(project).texts]
+    assert found == [Path(outside), page.roots.home / "b.txt"]
+
+
+@pytest.mark.parametrize("lacking", ["Name", "Language"])
+def test_no_project_is_made_without_a_name_and_a_language(page: Any, lacking: str) -> None:
+    from voxgraft.ui.projects import _make, _preview
+
+    given = {"Name": "om", "Language": "om"} | {lacking: "  "}
+    said = _make(page, *given.values(), "tiny", [])[3]
+    assert f"still needed: {lacking}" in said
+    assert _preview(page, *given.values(), "tiny", []) == f"still needed: {lacking}"
+    assert not (page.roots.home / "om").exists()
+
+
+def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothing(page: Any) -> None:
+    speak, bring = form_of(page, "speak"), form_of(page, "data import")
+    assert speak._preview(PROJECT, typed(speak)) == "still needed: Text or File"
+    assert bring._preview(PROJECT, typed(bring)) == "still needed: From"
+    assert "still needed: Text or File" in speak._start(PROJECT, *typed(speak, text=" \n "))
+    assert not (project_of(page) / "jobs").exists()
+    for form in page.forms:
+        assert not form._preview("", [control.component.value for control in form.controls]).startswith("error")
+
+
+def test_a_base_in_a_root_whose_own_folder_is_called_graft_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+    from voxgraft.ui.tabs.model import bases
+
+    home = tmp_path / "graft" / "home"
+    for name in ("base", "run/graft"):
+        (home / name).mkdir(parents=True)
+        (home / name / "tiny.json").write_text("{}")
+    with chdir(home):
+        assert bases(Roots.of((home,))) == [home / "base"]

@@ -1,0 +1,56 @@
+"""The tab Preflight says in few lines what was looked at, and keeps the job of a cure in view until the next check."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.tabs import preflight as tab
+
+
+@pytest.fixture
+def home(made_once: MadeOnce, tmp_path: Path) -> Path:
+    shutil.copytree(home_of(made_once) / PROJECT, tmp_path / PROJECT)
+    return tmp_path
+
+
+@pytest.fixture
+def context(home: Path) -> Iterator[Any]:
+    with tab_of(home, "preflight") as found:
+        yield found
+
+
+def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: Any, home: Path) -> None:
+    job = done(home, "check", words_of(context, "check"))
+    result = job.result() or {}
+    shown = tab._checked(context, PROJECT)
+    assert f"looked at: {len(result['checked'])} things" in shown
+    lines = re.findall(r"<summary>([^<]+)</summary>", shown)
+    assert len(lines) == 2
+    assert f"files of other trainers: {len(result['not_checked'])} more" in lines[1]
+    for name in (*result["checked"], *result["not_checked"]):
+        assert name in shown
+
+
+def test_the_job_of_a_cure_is_in_view_until_the_next_check(context: Any, home: Path) -> None:
+    (view,) = [view for view in context.views if view.verb == "data split"]
+    before = done(home, "data split", ["data", "split", "nowhere"])
+    assert view.html(before) == ""
+    done(home, "check", words_of(context, "check"))
+    assert view.html(before) == "", "it is older than what was found"
+    cure = done(home, "data split", ["data", "split", "nowhere"])
+    assert "was refused" in view.html(cure)
+    done(home, "check", words_of(context, "check"))
+    assert view.html(cure) == ""
+    assert view.html(None) == ""

@@ -1,0 +1,49 @@
+"""The tab Tokenizer spells every line as its language is read: the new one by its tag, one of the base by its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ui_runs import PROJECT, home_of, tab_of
+
+if TYPE_CHECKING:
+    from tests.made_once import MadeOnce
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.tabs import tokenizer as tab
+
+
+@pytest.fixture
+def context(made_once: MadeOnce) -> Iterator[Any]:
+    with tab_of(home_of(made_once), "tokenizer") as found:
+        yield found
+
+
+def test_a_line_of_a_base_language_has_its_own_tag_and_the_same_ids_old_and_new(context: Any) -> None:
+    new, old = tab._spell(context, PROJECT, tab.EXAMPLE).split("Hello world.")
+    assert "[am]" in new
+    assert "[am]" not in old
+    first, second = re.findall(r"<tr><td>(?:old|new)</td>(.*?)</tr>", old)
+    assert first == second
+
+
+def test_the_command_of_each_language_is_shown(context: Any) -> None:
+    lines = tab._preview(context, PROJECT, "ሰላም\nfr: bonjour\nam: ቤት\nen: one: two").splitlines()
+    assert [line.partition("--language ")[2].split()[0] for line in lines] == ["am", "fr", "en"]
+    assert "ሰላም ቤት" in lines[0].replace("'", "")
+    assert "'one: two'" in lines[2]
+
+
+@pytest.mark.parametrize("typed", ["xx: not a language of the base", "12:30", "en:"])
+def test_a_colon_alone_makes_no_other_language(context: Any, typed: str) -> None:
+    found = tab._by_language(context.project_folder(PROJECT), typed)
+    assert found == {"am": [typed]}
+
+
+def test_nothing_typed_is_told_and_breaks_nothing(context: Any) -> None:
+    assert "vg-bad" in tab._spell(context, PROJECT, "")
+    assert tab._preview(context, PROJECT, "")
