@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import threading
 import time
 import urllib.error
@@ -147,6 +148,7 @@ def test_a_request_that_names_a_file_of_the_machine_as_uploaded_is_refused(serve
     found = asked(own, uploaded(server, "talk.srt", b"1\n00:00:00,000 --> 00:00:01,000\nhello\n"))
     assert found["success"], found  # so that what was refused before was refused for its path
     assert (server.folder / PROJECT / "uploads" / "talk.srt").is_file()
+    shutil.rmtree(server.folder / PROJECT / "uploads")  # the project is common to all tests here
 
 
 def test_a_page_of_another_origin_can_neither_read_nor_drive_nor_frame_it(browser: Any, server: Server) -> None:

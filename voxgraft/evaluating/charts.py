@@ -117,7 +117,7 @@ def _axis(across: _Scale, up: _Scale) -> str:
         y = up(value)
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{value:g}</text>')
-    for value in across.ticks(4):
+    for value in (tick for tick in across.ticks(4) if tick == int(tick)):  # there is no half a step
         x, end = across(value), "end" if across(value) > WIDTH - 30 else "middle"
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 7}" text-anchor="{end}">{value:,.0f}</text>')
     return "".join(parts)

@@ -68,9 +68,16 @@ class Context:
         settings: dict[str, Any] = {**quiet, **more}
         return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
 
-    def on_project(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
-        """Call `function(project)` when a project is opened, and after a reload; it gives a value for each output."""
-        self.openings.append(Happening(function, [], outputs, slow, self.tab))
+    def on_project(
+        self,
+        function: Callable[..., Sequence[Any]],
+        outputs: list[Any],
+        inputs: Sequence[Any] = (),
+        *,
+        slow: bool = False,
+    ) -> None:
+        """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
+        self.openings.append(Happening(function, list(inputs), outputs, slow, self.tab))
 
     def on_change(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
         """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""

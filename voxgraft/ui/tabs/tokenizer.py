@@ -49,7 +49,7 @@ def _spelling(context: Context) -> None:
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
         inputs = [context.project, text]
         context.wire([text.change], lambda project, typed: _preview(context, project, typed), inputs, [command])
-        context.on_project(lambda project: [EXAMPLE, _preview(context, project, EXAMPLE)], [text, command])
+        context.on_project(lambda project, typed: [_preview(context, project, typed)], [command], [text])
         context.on_job_end(lambda project, typed: [_preview(context, project, typed)], [text], [command])
         context.wire(
             [button.click], lambda project, typed: _spell(context, project, typed), inputs, [state],
