@@ -202,7 +202,8 @@ def test_mutants_give_ids_or_one_of_our_errors(tmp_path: Path, pytestconfig: pyt
     generator = random.Random(3)
     read = 0
     refused: set[str] = set()
-    for _ in range(int(1000 * pytestconfig.getoption("--fuzz"))):
+    mutants = int(1000 * pytestconfig.getoption("--fuzz"))
+    for _ in range(mutants):
         data = bytearray(good)
         for _ in range(generator.randint(1, 4)):
             data[generator.randrange(len(data))] = generator.randrange(256)
@@ -213,4 +214,4 @@ def test_mutants_give_ids_or_one_of_our_errors(tmp_path: Path, pytestconfig: pyt
         except VoxgraftError as error:
             refused.add(error.code)
     assert refused - {"file-empty"} == {"npy-broken"}
-    assert read > 30  # a changed value is still a value
+    assert read > mutants / 10  # a changed value is still a value

@@ -39,10 +39,15 @@ def _noise(samples: Samples, loud: float, seed: int) -> Samples:
     return made
 
 
+def _sentences() -> list[str]:
+    """Without one that says almost what another does, which a program says to the very sample."""
+    return [text for text in amharic_sentences() if text != "ማንም ሰው ያለፍርድ ንብረቱ አይወሰድበትም።"]
+
+
 def _clip(at: int) -> tuple[Samples, str, str]:
     """An ordinary clip: a sentence with pauses around it and a little noise."""
     pad = np.zeros(RATE_HZ // 6, np.float32)
-    text, voice = amharic_sentences()[at], VOICES[at % 4]
+    text, voice = _sentences()[at], VOICES[at % 4]
     return _noise(np.concatenate([pad, speak(text, voice), pad]), 0.001, at), text, voice
 
 
@@ -57,7 +62,7 @@ def _with_fault(at: int, samples: Samples, text: str) -> tuple[Samples, str, str
     if at == 17:
         return samples, "This is not Amharic at all", "other-script"
     if at == 21:
-        return samples, " ".join(amharic_sentences()[at : at + 3]), "too-fast"
+        return samples, " ".join(_sentences()[at : at + 3]), "too-fast"
     if at == 25:
         return np.concatenate([samples, np.zeros(5 * RATE_HZ, np.float32)]), text, "long-pause"
     if at == 29:
@@ -79,7 +84,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str,
         faults[f"metadata.csv:{at + 2}"] = fault
     copy, _, _ = _clip(3)
     soundfile.write(folder / "z-900.mp3", 0.6 * copy[RATE_HZ // 8 :], RATE_HZ)
-    lines.append(f"z-900.mp3|{amharic_sentences()[3]}|f4")
+    lines.append(f"z-900.mp3|{_sentences()[3]}|f4")
     faults[f"metadata.csv:{len(lines)}"] = "same-sound"
     (folder / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
     settings = DataImportSettings(dataset=folder / "set", sources=(folder / "metadata.csv",), language="am", workers=1)
