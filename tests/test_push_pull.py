@@ -328,3 +328,17 @@ def test_a_hub_that_names_files_outside_of_the_folder_is_refused(grafts: dict[st
     assert "hub-refused" in done.stderr
     assert not list(tmp_path.rglob("outside.txt"))
     assert not (tmp_path / "inner" / "here").exists()
+
+
+def test_settings_of_a_run_are_not_taken_from_others(tmp_path: Path, made_once: MadeOnce) -> None:
+    graft = tmp_path / "graft"
+    shutil.copytree(made_once.trained_run("chatterbox").path / "graft", graft)
+    (graft / "notes").mkdir()
+    for place in ("run.yaml", "notes/Run.yaml"):
+        (graft / place).write_text("train: {listener: 'command:touch owned'}", encoding="utf-8")
+        shutil.make_archive(str(tmp_path / "given"), "zip", graft)
+        error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "given.zip"), folder=tmp_path / "back")))
+        assert error.code == "share-broken"
+        assert place in error.finding.found
+        assert not (tmp_path / "back").exists()
+        (graft / place).unlink()

@@ -14,6 +14,7 @@ from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.exporting.terms import Terms
 from voxgraft.files import replacing_folder, require_free
 from voxgraft.results import Line
+from voxgraft.run import RUN_FILE
 from voxgraft.sharing import hub, zips
 from voxgraft.sharing.contents import Contents, contents_of
 
@@ -98,11 +99,20 @@ def pull(settings: PullSettings) -> ShareResult:
         else:
             hub.receive(source, inside, settings.revision)
         found = contents_of(inside)
+        _require_no_run(inside)
         for path in list(inside.iterdir()):
             path.rename(new / path.name)
         inside.rmdir()
     findings = [*(found.terms.findings() if found.terms else ()), *_programs(found, folder)]
     return ShareResult(found, str(folder), False, tuple(findings))
+
+
+def _require_no_run(inside: Path) -> None:
+    """The settings of a run can name programs and files of this machine, and nobody else's are to be followed here."""
+    for path in inside.rglob("*"):
+        if path.name.lower() == RUN_FILE:
+            found = f"{path.relative_to(inside)} is no part of a graft or an export"
+            raise GraftError("share-broken", found, expected="no settings of a run")
 
 
 def _programs(found: Contents, folder: Path) -> list[Finding]:

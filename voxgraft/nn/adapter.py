@@ -223,9 +223,9 @@ _ADAPTED: dict[type, type[AdaptedLinear | AdaptedTransposedLinear]] = {
 
 
 def side_by_side(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
-    """What each of several layers without a bias makes of the same x: one product, where their adapters learn."""
+    """What each of several layers makes of the same x: one product, where their adapters learn and none has a bias."""
     adapted = [layer for layer in layers if isinstance(layer, AdaptedLinear) and layer.learns_as_one(x)]
-    if len(adapted) < len(layers):
+    if len(adapted) < len(layers) or any(layer.bias is not None for layer in adapted):
         return [layer(x) for layer in layers]
     weights, ups = [layer.base_weight for layer in adapted], [layer.up for layer in adapted]
     return linears_as_one(x, weights, [layer.scaled_down for layer in adapted], ups)

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from voxgraft.errors import ConfigError, FileError
+from voxgraft.exporting.names import CARD_NAME as EXPORT_CARD
+from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
 from voxgraft.run import RUN_FILE
+from voxgraft.sharing.contents import ADAPTER_CARD
 from voxgraft.ui.roots import Roots
 
 if TYPE_CHECKING:
     from voxgraft.ui.controls import Form, JobView
 
 Opened = Callable[[str], Sequence[Any]]
+RECEIVED = (GRAFT_CARD, EXPORT_CARD, ADAPTER_CARD)
+"""What lies on top of everything that `pull` has taken in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,19 @@ class Context:
         folder = self.roots.inside(project)
         if not (folder / RUN_FILE).is_file():
             raise FileError("ui-no-project", f"{project} has no {RUN_FILE} any more", where=folder)
+        if (above := self._received(folder)) is not None:
+            # A run.yaml may name programs, and files anywhere: one that somebody sent is not followed.
+            raise FileError("ui-no-project", f"{project} is part of what was taken in from elsewhere", where=above)
         return folder
+
+    def _received(self, folder: Path) -> Path | None:
+        """What was sent by somebody and holds the folder; the roots themselves and all above them are not asked."""
+        for path in (folder, *folder.parents):
+            if path in self.roots.paths:
+                break
+            if any((path / name).is_file() for name in RECEIVED):
+                return path
+        return None
 
     def wire(
         self, triggers: Sequence[Any], function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any],

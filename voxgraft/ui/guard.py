@@ -136,12 +136,15 @@ class Guard:
     def _foreign(self, scope: Scope, headers: dict[str, str]) -> str:
         """Why a request is not from a page of ours; nothing where it is, or where no browser sent it."""
         host = headers.get("host", "")
-        if _name(f"//{host}") not in self.names:
+        # The address that a request came to is no name of somebody else's that leads here.
+        reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
+        name = _name(f"//{host}")
+        if not name or name not in {*self.names, reached}:
             return "this name is not known here; give it with --names"
         if self.open_prefix and scope["path"].startswith(self.open_prefix):
             return ""
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
             return "pages of other origins may not use this interface"
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in (None, "same-origin", "none"):

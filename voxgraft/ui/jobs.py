@@ -92,8 +92,8 @@ class Job:
         if self.alive:
             return "stopping" if asked else "running"
         code = self.exit_code
-        if code is None:
-            return "lost"
+        if code is None:  # the last stop leaves nobody who could note the end
+            return "stopped" if self._stops > POLITE_STOPS else "lost"
         if code == EXIT_INTERRUPTED or (asked and code != 0):
             return "stopped"
         if code < 0:  # killed, by nobody who pressed Stop
@@ -120,15 +120,26 @@ class Job:
         """Ask it to stop as Ctrl-C does; a second time is a second Ctrl-C, and a third one kills it."""
         if not self.alive:
             return
+        about = self._processes()
+        times = self._stops + 1
+        write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
+        # Who starts the verb looks for that file after it has written its own: one of the two sees the other's.
+        about = about or self._processes()
+        if about:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(about["group"], signal.SIGINT if times <= POLITE_STOPS else signal.SIGKILL)
+
+    @property
+    def _stops(self) -> int:
+        return int(self._read("stop.json").get("times", 0))
+
+    def _processes(self) -> dict[str, Any]:
+        """What is known of its processes, nothing before they are; an error where they are not of this machine."""
         about = self._read("pid.json")
         if about and not _is_here(about):
             where = str(about.get("machine") or "?").partition(" ")[0]
             raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
-        times = int(self._read("stop.json").get("times", 0)) + 1
-        write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
-        if about:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(about["group"], signal.SIGINT if times <= POLITE_STOPS else signal.SIGKILL)
+        return about
 
     def _read(self, name: str) -> dict[str, Any]:
         try:

@@ -109,6 +109,14 @@ def named_by_run(project: Path) -> dict[str, list[Path]]:
     }
 
 
+def changed_at(path: Path) -> float:
+    """When a file was last written; long ago, where a verb is just replacing it."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def grown_tokenizer(project: Path) -> Path | None:
     """The tokenizer of the project's graft."""
     graft = RunFolder(project).graft

@@ -1,6 +1,6 @@
 """Uploaded files: from where the browser left them into the project, under a safe name.
 
-Looks into lists alone, whether they name sounds outside the roots.
+Looks into them only whether they name files outside the roots.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import free_bytes, reason_of
+from voxgraft.files import free_bytes, parse_json, read_lines, reason_of
 from voxgraft.importing.columns import COLUMN_ENDINGS, sounds_named
 from voxgraft.importing.encodings import read_any_text
 from voxgraft.importing.lists import read_list
-from voxgraft.importing.rows import Row, find_audio
+from voxgraft.importing.rows import COLUMNS, Row, find_audio
 from voxgraft.importing.sources import TABLE_ENDINGS
 from voxgraft.run import RUN_FILE
 from voxgraft.ui.roots import Roots, safe_name
@@ -28,26 +28,31 @@ SPARE_BYTES = 256 << 20
 
 
 def take_over(roots: Roots, project: Path, files: Sequence[str]) -> list[Path]:
-    """Move uploaded files into the project's own folder; where each has come to."""
+    """Move uploaded files into the project's own folder, all or none; where each has come to."""
     landing = Path(os.environ.get("GRADIO_TEMP_DIR", "")).resolve()
-    folder = project / UPLOADS
-    taken = []
-    for name in files:
-        source = Path(name)
+    folder, sources = project / UPLOADS, [Path(name) for name in files]
+    for source in sources:
         if landing not in source.resolve().parents or not source.is_file():
             raise FileError("ui-upload", f"{source.name} was not uploaded here")
-        room = free_bytes(project)
-        if room is not None and room - source.stat().st_size < SPARE_BYTES:
-            raise FileError("disk-full", f"no room for {source.name}", where=folder)
         _refuse_outside(roots, source, folder)
-        taken.append(_moved(source, folder))
-    return taken
+    room = free_bytes(project)
+    if room is not None and room - sum(source.stat().st_size for source in sources) < SPARE_BYTES:
+        raise FileError("disk-full", f"no room for {', '.join(source.name for source in sources)}", where=folder)
+    return [_moved(source, folder) for source in sources]
 
 
-def _refuse_outside(roots: Roots, source: Path, folder: Path) -> None:
-    """A list that came through the browser may name sounds inside the roots only, as the browser itself may."""
+def refuse_as_read(roots: Roots, places: Sequence[str], encoding: str) -> None:
+    """Judge uploaded lists once more that are to be read in an encoding, in which they may name other sounds."""
+    for place in (roots.home / name for name in places):
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if UPLOADS in roots.parts(path.parent) and path.is_file():
+                _refuse_outside(roots, path, path.parent, encoding)
+
+
+def _refuse_outside(roots: Roots, source: Path, folder: Path, encoding: str | None = None) -> None:
+    """A list that came through the browser may name files inside the roots only, as the browser itself may."""
     # Sounds of a list are sought from its folder, voices of a table for speaking from where commands run.
-    sounds = ((name, _sound(folder, name)) for name in _sounds_in(source) if _climbs(name))
+    sounds = ((name, _sound(folder, name)) for name in _sounds_in(source, encoding) if _climbs(name))
     voices = ((name, roots.home / name.replace("\\", "/")) for name in _voices_in(source) if _climbs(name))
     for name, path in (*sounds, *voices):
         try:
@@ -66,14 +71,29 @@ def _climbs(name: str) -> bool:
     return ".." in name or name.startswith(("/", "\\"))
 
 
-def _sounds_in(source: Path) -> Iterator[str]:
-    """Every sound that a list names; none where it cannot be read, which its import will say."""
+def _sounds_in(source: Path, encoding: str | None) -> Iterator[str]:
+    """Every file that a list names; none where it cannot be read, which its import will say."""
     name = safe_name(source.name).lower()
     with contextlib.suppress(VoxgraftError):
         if name.endswith(COLUMN_ENDINGS):
             yield from sounds_named(source)
         elif name.endswith(LISTS):
-            yield from (row.audio for row in read_list(source) if isinstance(row, Row))
+            yield from (row.audio for row in read_list(source, encoding) if isinstance(row, Row))
+    yield from _paths_in(source)
+
+
+def _paths_in(source: Path) -> Iterator[str]:
+    """Every path in lines of JSON, whatever the file is called: of clips, and of codes of other trainers' pairs."""
+    with contextlib.suppress(VoxgraftError):
+        for _, line in read_lines(source):
+            with contextlib.suppress(VoxgraftError):
+                values = parse_json(line, source.name) if line.startswith("{") else None
+                pairs = values.items() if isinstance(values, dict) else ()
+                yield from (value for key, value in pairs if isinstance(value, str) and _is_path_key(key.lower()))
+
+
+def _is_path_key(key: str) -> bool:
+    return key.endswith("_path") or key in COLUMNS["audio"]
 
 
 def _voices_in(source: Path) -> Iterator[str]:

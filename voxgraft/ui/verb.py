@@ -103,7 +103,7 @@ def make_app(roots: Roots, settings: UiSettings, password: str | None) -> Guard:
     demo.has_launched = True
     names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
     if not is_local(settings.host):
-        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower(), *_own_addresses()}
+        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
     return Guard(app, frozenset(names), password, prefix)
 
 
@@ -182,10 +182,3 @@ def _open_browser(settings: UiSettings, address: str) -> None:
 
 def _in_address(host: str) -> str:
     return f"[{host.strip('[]')}]" if ":" in host else host
-
-
-def _own_addresses() -> set[str]:
-    try:
-        return {str(found[4][0]).lower() for found in socket.getaddrinfo(socket.gethostname(), None)}
-    except OSError:
-        return set()

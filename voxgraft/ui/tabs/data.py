@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from voxgraft.ui.pages import page_link
 from voxgraft.ui.reading import clips, clips_folder, language, sources
 from voxgraft.ui.roots import DATASETS, FOLDERS, TEXTS, Sought
 from voxgraft.ui.sounds import sound
-from voxgraft.ui.uploads import take_over
+from voxgraft.ui.uploads import refuse_as_read, take_over
 from voxgraft.ui.views import error_note, facts, note, table
 
 SOURCES = Sought(endings=(".srt", ".vtt", ".ass", ".ssa", ".csv", ".tsv", ".psv", ".jsonl", ".parquet"), folders=True)
@@ -30,6 +30,18 @@ QUALITY = (
 NOTHING_YET = "no clips yet: bring recordings in above"
 NOT_SPLIT = "not split yet:"
 Shown = Callable[[Path], list[Any]]
+
+
+class ImportForm(Form):
+    """The form of the import: an uploaded list was judged as UTF-8, and may be asked for in another encoding."""
+
+    def command_of(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
+        words = super().command_of(folder, typed)
+        if encoding := str(typed.get("encoding") or "").strip():
+            refuse_as_read(
+                self.context.roots, self.command.plain(self.control("sources").leaf, typed["sources"]), encoding
+            )
+        return words
 
 
 def build(context: Context) -> None:
@@ -57,7 +69,7 @@ def _import(context: Context) -> Control:
         label = "Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)"
         wait_for_project(context, files, label)
         landed = gr.HTML(elem_id="data-upload-state", elem_classes=["vg-live"])
-        form = Form(context, "data import")
+        form = ImportForm(context, "data import")
         with gr.Row():
             came_from = form.add("sources", sought=SOURCES, default=sources, label="From")
             form.add("dataset", sought=DATASETS, default=clips_folder, label="Into the dataset")

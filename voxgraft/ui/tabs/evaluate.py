@@ -12,6 +12,7 @@ import gradio as gr
 from voxgraft.errors import VoxgraftError
 from voxgraft.files import read_json, read_text
 from voxgraft.run import RunFolder
+from voxgraft.ui import reading
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import Form
 from voxgraft.ui.listeners import listener_choices
@@ -108,7 +109,7 @@ def _results(context: Context) -> None:
         )
         context.wire(
             [language.input],
-            lambda folder, spoken: _players(context, folder, spoken),
+            lambda folder, spoken: _players_or_why_not(context, folder, spoken),
             [chosen, language],
             [heard],
         )
@@ -117,7 +118,7 @@ def _results(context: Context) -> None:
 def evaluations(run: RunFolder) -> list[Path]:
     """Folders of the project's evaluations, the newest first."""
     found = [path.parent for path in run.eval.glob("*/scores.json")] if run.eval.is_dir() else []
-    return sorted(found, key=lambda folder: (folder / "scores.json").stat().st_mtime, reverse=True)
+    return sorted(found, key=lambda folder: reading.changed_at(folder / "scores.json"), reverse=True)
 
 
 def _opened(context: Context, project: str) -> list[Any]:
@@ -206,6 +207,13 @@ class _Players(HTMLParser):
         given = {name: value or "" for name, value in attributes}
         if tag == "audio" and SOUND_DATA.fullmatch(given.get("src", "")):
             self.found.append(given)
+
+
+def _players_or_why_not(context: Context, folder: str | None, language: str | None) -> str:
+    try:
+        return _players(context, folder, language)
+    except VoxgraftError as error:
+        return error_note(error)
 
 
 def _players(context: Context, folder: str | None, language: str | None) -> str:

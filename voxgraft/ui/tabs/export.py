@@ -160,7 +160,7 @@ def _newest_export(project: Path) -> Path | None:
     """What was exported last."""
     exports = [path.parent for path in RunFolder(project).export.glob("*/terms.json")]
     whole = [path for path in exports if not path.name.endswith(".previous")]
-    return max(whole, key=lambda path: path.stat().st_mtime, default=None)
+    return max(whole, key=reading.changed_at, default=None)
 
 
 def _pushed(context: Context, project: str) -> str:

@@ -51,6 +51,12 @@ def _form(context: Context) -> MakingForm:
     with gr.Accordion("A voice of your own", open=False, elem_id="speak-voice-own"):
         gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. Ask whoever it belongs to.")
         uploading(context, form, "voice", "Upload a voice to imitate (WAV)", (".wav",))
+    _more(context, form)
+    form.finish("Say it")
+    return form
+
+
+def _more(context: Context, form: MakingForm) -> None:
     with gr.Accordion("How it is drawn: temperature and the like", open=False, elem_id="speak-drawing"):
         form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
     with gr.Accordion("Manner: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
@@ -81,8 +87,6 @@ def _form(context: Context) -> MakingForm:
             form.add("codes", sought=Sought(endings=(".json", ".npy")))
             for key in ("family", "device", "precision"):
                 form.add(key)
-    form.finish("Say it")
-    return form
 
 
 def _beside(context: Context, form: MakingForm) -> None:

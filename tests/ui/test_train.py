@@ -6,45 +6,29 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, form_of, home_of, tab_of, words_of
+from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.cli.watched import Watched
 from voxgraft.run import RunFolder
 from voxgraft.ui import live
-
-if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import train as tab
 
 
 @pytest.fixture(scope="module")
-def home(made_once: MadeOnce) -> Path:
-    return home_of(made_once)
-
-
-@pytest.fixture(scope="module")
-def context(home: Path) -> Iterator[Any]:
-    with tab_of(home, "train") as found:
+def context(made_home: Path) -> Iterator[Any]:
+    with tab_of(made_home, "train") as found:
         yield found
-
-
-@pytest.fixture
-def copied(home: Path, tmp_path: Path) -> Path:
-    """The project elsewhere, to be changed; its base stays where it is."""
-    shutil.copytree(home / PROJECT, tmp_path / PROJECT)
-    return tmp_path
 
 
 def shown(context: Any, known: dict[str, str], asked: tuple[str, str] = (live.ENDS, live.EVERY)) -> dict[str, Any]:
@@ -108,8 +92,8 @@ def test_retention_of_every_old_language_is_shown_against_the_bound(context: Any
         del history.valid["en"]
 
 
-def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is_no_sound(copied: Path) -> None:
-    with tab_of(copied, "train") as context:
+def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is_no_sound(home: Path) -> None:
+    with tab_of(home, "train") as context:
         samples = shown(context, {})["samples"]
         assert samples.count("<audio") == 6  # three languages, the first step and the newest
         assert "step 0, am" in samples
@@ -120,20 +104,20 @@ def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is
         assert one.count("<audio") == 1
         assert "step 2, en" in one
         assert "Hello world" in one
-        (copied / PROJECT / "samples" / "step-000002" / "en.wav").unlink()
+        (home / PROJECT / "samples" / "step-000002" / "en.wav").unlink()
         silent = tab._samples(context, PROJECT, "2", "en")
-        codes = json.loads((copied / PROJECT / "samples" / "step-000002" / "en.json").read_text())["codes"]
+        codes = json.loads((home / PROJECT / "samples" / "step-000002" / "en.json").read_text())["codes"]
         assert "<audio" not in silent
         assert f"{len(codes):,} codes" in silent
         assert " ".join(map(str, codes[:5])) in silent
 
 
-def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(copied: Path) -> None:
-    with tab_of(copied, "train") as context:
+def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(home: Path) -> None:
+    with tab_of(home, "train") as context:
         stamp = tab._stamp(context, PROJECT, "")
         assert is_skipped(tab._stamp(context, PROJECT, stamp))
         first = shown(context, {})
-        with (copied / PROJECT / "journal.jsonl").open("a") as journal:
+        with (home / PROJECT / "journal.jsonl").open("a") as journal:
             journal.write(json.dumps({"kind": "step", "step": 5, "text_loss": 1.2345, "speech_loss": 2.0}) + "\n")
         assert tab._stamp(context, PROJECT, stamp) != stamp
         second = shown(context, first["known"])
@@ -142,9 +126,9 @@ def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(copi
         assert is_skipped(second["from"]), "a step that somebody has chosen is not unchosen by news"
 
 
-def test_saved_steps_are_offered_with_size_and_score_and_damaged_ones_are_not(copied: Path) -> None:
-    (copied / PROJECT / "steps" / "step-000002" / "rows.safetensors").write_bytes(b"")
-    with tab_of(copied, "train") as context:
+def test_saved_steps_are_offered_with_size_and_score_and_damaged_ones_are_not(home: Path) -> None:
+    (home / PROJECT / "steps" / "step-000002" / "rows.safetensors").write_bytes(b"")
+    with tab_of(home, "train") as context:
         found = shown(context, {})
         values = [value for _, value in found["choice"]["choices"]]
         assert values == [tab.NEWEST, "4", "0", tab.FRESH]
@@ -153,19 +137,19 @@ def test_saved_steps_are_offered_with_size_and_score_and_damaged_ones_are_not(co
         assert "has 0 bytes" in found["saved"]
 
 
-def test_a_broken_journal_is_told_and_a_project_without_one_says_so(copied: Path) -> None:
-    journal = copied / PROJECT / "journal.jsonl"
+def test_a_broken_journal_is_told_and_a_project_without_one_says_so(home: Path) -> None:
+    journal = home / PROJECT / "journal.jsonl"
     journal.write_text("{broken\n")
-    with tab_of(copied, "train") as context:
+    with tab_of(home, "train") as context:
         assert "journal-broken" in shown(context, {})["figures"]
         journal.unlink()
         assert live.NOT_YET in shown(context, {})["figures"]
 
 
-def test_the_opening_lines_are_those_of_the_newest_training(copied: Path) -> None:
-    line = words_line(copied)
-    job = done(copied, "train", line)
-    with tab_of(copied, "train") as context:
+def test_the_opening_lines_are_those_of_the_newest_training(home: Path) -> None:
+    line = words_line(home)
+    job = done(home, "train", line)
+    with tab_of(home, "train") as context:
         opening = shown(context, {})["opening"]
     assert job.exit_code == 0, job.log()
     assert opening.startswith("run:")
@@ -180,18 +164,18 @@ def words_line(home: Path) -> list[str]:
         return words_of(context, "train", train__steps="7", train__sample_texts="am:ሰ", train__sample_sound=False)
 
 
-def test_clean_shows_sizes_and_removes_only_after_a_yes(copied: Path) -> None:
-    with tab_of(copied, "train") as context:
-        job = done(copied, "clean", words_of(context, "clean"))
+def test_clean_shows_sizes_and_removes_only_after_a_yes(home: Path) -> None:
+    with tab_of(home, "train") as context:
+        job = done(home, "clean", words_of(context, "clean"))
         assert job.exit_code == 1
         asked = tab._cleaned(context, PROJECT)
         assert "tick the box and press again" in asked
         assert "step-000002" in asked
         assert "would go" in asked
-        assert (copied / PROJECT / "steps" / "step-000002").is_dir()
-        done(copied, "clean", words_of(context, "clean", yes=True))
+        assert (home / PROJECT / "steps" / "step-000002").is_dir()
+        done(home, "clean", words_of(context, "clean", yes=True))
         assert "removed 1 folder" in tab._cleaned(context, PROJECT)
-        assert not (copied / PROJECT / "steps" / "step-000002").exists()
+        assert not (home / PROJECT / "steps" / "step-000002").exists()
 
 
 def test_a_listener_can_be_chosen_and_a_program_cannot(context: Any) -> None:
@@ -220,9 +204,9 @@ def training_elsewhere(run: Path, verb: str = "train") -> Iterator[subprocess.Po
         process.stdout.close()
 
 
-def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_started_again(copied: Path) -> None:
-    run = RunFolder(copied / PROJECT)
-    with tab_of(copied, "train") as context:
+def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_started_again(home: Path) -> None:
+    run = RunFolder(home / PROJECT)
+    with tab_of(home, "train") as context:
         quiet = tab._stamp(context, PROJECT, "")
         with training_elsewhere(run.path) as process:
             assert tab._stamp(context, PROJECT, quiet) != quiet
@@ -238,16 +222,16 @@ def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_star
         assert "ended: done" in after["figures"]
 
 
-def test_who_prepares_elsewhere_is_told_and_is_no_training(copied: Path) -> None:
-    with tab_of(copied, "train") as context, training_elsewhere(copied / PROJECT, "prepare"):
+def test_who_prepares_elsewhere_is_told_and_is_no_training(home: Path) -> None:
+    with tab_of(home, "train") as context, training_elsewhere(home / PROJECT, "prepare"):
         found = shown(context, {})
         assert "`voxgraft prepare` is at work" in found["elsewhere"]
         assert "ended: done" in found["figures"]
 
 
-def test_a_training_that_was_killed_is_not_at_work_though_it_left_its_name(copied: Path) -> None:
-    run = RunFolder(copied / PROJECT)
-    with tab_of(copied, "train") as context:
+def test_a_training_that_was_killed_is_not_at_work_though_it_left_its_name(home: Path) -> None:
+    run = RunFolder(home / PROJECT)
+    with tab_of(home, "train") as context:
         with training_elsewhere(run.path) as process:
             assert shown(context, {})["elsewhere"]
             process.send_signal(signal.SIGKILL)
@@ -265,9 +249,9 @@ def test_a_sample_that_another_project_has_not_is_not_asked_for(context: Any) ->
     assert shown(context, {}, ("2", "en"))["step"]["value"] == "2"
 
 
-def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(copied: Path) -> None:
-    journal = copied / PROJECT / "journal.jsonl"
-    run, now = RunFolder(copied / PROJECT), time.time()
+def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(home: Path) -> None:
+    journal = home / PROJECT / "journal.jsonl"
+    run, now = RunFolder(home / PROJECT), time.time()
     stamps = set()
     with journal.open("ab") as stream:
         stream.truncate(50_000_000)  # a pause of minutes
@@ -278,8 +262,8 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(copied: Pat
     assert len(stamps) <= 2
 
 
-def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(copied: Path) -> None:
-    told = live.told(RunFolder(copied / PROJECT))
+def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(home: Path) -> None:
+    told = live.told(RunFolder(home / PROJECT))
     told.history.num_steps = 1000
     for step in range(5, 10):
         told.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}

@@ -6,25 +6,16 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
+from tests.ui_runs import PROJECT, done, tab_of, words_of
 from voxgraft.families import family
 from voxgraft.ui import reading
 
-if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
-
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import diagnose as tab
-
-
-@pytest.fixture
-def home(made_once: MadeOnce, tmp_path: Path) -> Path:
-    shutil.copytree(home_of(made_once) / PROJECT, tmp_path / PROJECT)
-    return tmp_path
 
 
 @pytest.fixture

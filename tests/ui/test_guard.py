@@ -22,7 +22,7 @@ def answer(guard: Guard, path: str = "/", method: str = "GET", **headers: str) -
 
 
 async def answering(
-    guard: Guard, path: str = "/", method: str = "GET", client: str = "192.0.2.1", **headers: str
+    guard: Guard, path: str = "/", method: str = "GET", client: str = "192.0.2.1", server: str = "", **headers: str
 ) -> tuple[int, dict[str, str]]:
     """The same, beside others."""
     given = {"host": "127.0.0.1:7860", **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -31,6 +31,7 @@ async def answering(
         "method": method,
         "path": path,
         "client": (client, 50_000),
+        "server": (server, 7860) if server else None,
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
     sent: list[Any] = []
@@ -62,8 +63,28 @@ def test_a_name_that_only_leads_here_is_refused_as_in_dns_rebinding(host: str) -
 
 
 @pytest.mark.parametrize(
+    ("server", "host", "status"),
+    [
+        *[("192.0.2.7", "192.0.2.7:7860", 200), ("::ffff:192.0.2.7", "192.0.2.7:7860", 200)],
+        *[("2001:db8::7", "[2001:DB8::7]:7860", 200), ("192.0.2.7", "192.0.2.8:7860", 403)],
+        *[("192.0.2.7", "evil.example", 403), ("192.0.2.7", "", 403)],
+    ],
+)
+def test_the_address_that_a_request_came_to_is_known_and_no_other(server: str, host: str, status: int) -> None:
+    assert answer(GUARD, server=server, host=host)[0] == status
+
+
+@pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:7860.evil.example", "", "file://"],
+    [
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:9999",
+        "http://127.0.0.1:7860.evil.example",
+        "",
+        "file://",
+        "http://[x",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_page_of_another_origin_may_not_ask(origin: str, method: str) -> None:

@@ -140,6 +140,8 @@ def test_an_uploads_folder_that_is_a_link_is_refused(tmp_path: Path, monkeypatch
         ("a.csv", "{}|ሰላም\nx.wav|እሺ\n"),
         ("a.jsonl", '{{"audio": "x.wav", "text": "a"}}\n{{"audio_filepath": "{}", "text": "a"}}\n'),
         ("a.tsv", "text\tvoice\nሰላም\t{}\n"),
+        ("pairs.txt", '{{"prompt_condition_path": "x.npy", "target_codes_path": "{}"}}\n'),
+        ("a.jsonl", '{{"audio": "{}", "text": "a", "start": "no number"}}\n'),
     ],
 )
 def test_a_list_that_came_through_the_browser_names_nothing_outside(
@@ -163,3 +165,16 @@ def test_a_list_that_came_through_the_browser_names_nothing_outside(
         assert take_over(roots, home / "project", [str(landing / name)])
         (home / "project" / "uploads" / name).unlink()
         (home / "project" / "uploads").rmdir()
+
+
+def test_of_several_files_all_are_taken_over_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, home = tmp_path / "landing", tmp_path / "home"
+    landing.mkdir()
+    (home / "project").mkdir(parents=True)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
+    files = {"talk.srt": "1", "list.csv": "audio,text\n/etc/passwd,a\n"}
+    for name, text in files.items():
+        (landing / name).write_text(text)
+    with pytest.raises(FileError, match="ui-upload"):
+        take_over(Roots.of((home,)), home / "project", [str(landing / name) for name in files])
+    assert not (home / "project" / "uploads").exists()

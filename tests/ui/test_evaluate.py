@@ -8,28 +8,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, home_of, tab_of, words_of
+from tests.ui_runs import PROJECT, done, tab_of, words_of
 from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.scoring import MEASURES
 from voxgraft.evaluating.verdicts import Point, is_goal, written
-
-if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import evaluate as tab
 
 FOLDER = f"{PROJECT}/eval/default"
-
-
-@pytest.fixture
-def home(made_once: MadeOnce, tmp_path: Path) -> Path:
-    shutil.copytree(home_of(made_once) / PROJECT, tmp_path / PROJECT)
-    return tmp_path
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from voxgraft.ui import reading
 from voxgraft.ui.commands import Command, verb_named
 from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import Roots
+from voxgraft.ui.uploads import take_over
 
 
 @pytest.fixture
@@ -246,3 +247,45 @@ def test_a_base_in_a_root_whose_own_folder_is_called_graft_is_found(tmp_path: Pa
         (home / name / "tiny.json").write_text("{}")
     with chdir(home):
         assert bases(Roots.of((home,))) == [home / "base"]
+
+
+HIDDEN = {
+    "latin-1": "audio,text\n/etc/passwd,é\n".encode("latin-1"),
+    "utf-16-le": "audio,text\n/etc/passwd,a\n".encode("utf-16-le"),
+    "utf-7": b"audio,text\n+AC8-etc+AC8-passwd,a\n",
+}
+"""Lists that name something outside, and nothing where they are taken for UTF-8."""
+
+
+@pytest.mark.parametrize("encoding", HIDDEN)
+def test_an_uploaded_list_names_nothing_outside_in_any_encoding(
+    page: Any, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "a.csv").write_bytes(HIDDEN[encoding])
+    (taken,) = take_over(page.roots, project_of(page), [str(tmp_path / "landing" / "a.csv")])
+    form = form_of(page, "data import")
+    for source in (f"{PROJECT}/uploads", f"{PROJECT}/uploads/a.csv", PROJECT):
+        with pytest.raises(VoxgraftError, match="ui-upload"):
+            form.words(PROJECT, typed(form, sources=[source], encoding=encoding))
+    taken.write_bytes("audio,text\nx.wav,é\n".encode(encoding))
+    assert form.words(PROJECT, typed(form, encoding=encoding))[-2:] == ["--encoding", encoding]
+
+
+@pytest.mark.parametrize("card", ["graft.json", "export.json", "adapter_config.json"])
+@pytest.mark.parametrize("place", [".", "below/it"])
+def test_a_run_yaml_that_came_with_something_received_is_never_followed(page: Any, card: str, place: str) -> None:
+    received = project_of(page) / "pulled"
+    (received / place).mkdir(parents=True)
+    (received / place / "run.yaml").write_text("train: {listener: 'command:sh {wav}'}")
+    assert page.project_folder(f"{PROJECT}/pulled/{place}")
+    (received / card).write_text("{}")
+    form = form_of(page, "train")
+    for ask in (page.project_folder, lambda name: form.words(name, typed(form))):
+        with pytest.raises(VoxgraftError) as caught:
+            ask(f"{PROJECT}/pulled/{place}")
+        assert caught.value.code == "ui-no-project"
+    (project_of(page) / "graft").mkdir()
+    (project_of(page) / "graft" / card).write_text("{}")
+    assert page.project_folder(PROJECT) == project_of(page)

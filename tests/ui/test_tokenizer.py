@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, home_of, tab_of
-
-if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
+from tests.ui_runs import PROJECT, tab_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import tokenizer as tab
 
 
 @pytest.fixture
-def context(made_once: MadeOnce) -> Iterator[Any]:
-    with tab_of(home_of(made_once), "tokenizer") as found:
+def context(made_home: Path) -> Iterator[Any]:
+    with tab_of(made_home, "tokenizer") as found:
         yield found
 
 
