@@ -137,7 +137,7 @@ def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> No
     assert result.outcome.not_checked["old text"] == "needs a base"
     said = "\n".join(map(str, result.lines()))
     assert "checked: tokenizer" in said
-    assert "(needs prepared data)" in said
+    assert "(needs data of another trainer)" in said
     assert "not given: RUN, --base, --checkpoint, --base-config, --texts, --prepared" in said
 
 

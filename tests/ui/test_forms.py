@@ -227,6 +227,16 @@ def test_no_project_is_made_without_a_name_and_a_language(page: Any, lacking: st
     assert not (page.roots.home / "om").exists()
 
 
+def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page: Any) -> None:
+    from voxgraft.ui.projects import _make
+
+    _, _, said, _, _ = _make(page, "strange", "xx-klingon", "tiny", [])
+    assert "language-unlisted" in said
+    assert "cure" in said
+    _, _, said, _, _ = _make(page, "known", "am", "tiny", [])
+    assert said == ""
+
+
 def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothing(page: Any) -> None:
     speak, bring = form_of(page, "speak"), form_of(page, "data import")
     assert speak._preview(PROJECT, typed(speak)) == "still needed: Text or File"

@@ -36,7 +36,7 @@ _WORDS = {
     "graft": "a run with a whole graft",
     "grown": "a grown tokenizer",
     "old": "an old config",
-    "prepared": "prepared data",
+    "prepared": "data of another trainer",
     "run": "a run",
     "spare_rows": "a family with a spare row",
     "spelling": "a tokenizer of a known family",

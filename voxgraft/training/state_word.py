@@ -99,6 +99,9 @@ def judge(
         return Judgement("good enough", f"{_uses(looks[-1])}; {_flat_text(mark, limits)}", told)
     first, last = looks[0], looks[-1]
     fallen = f"held-out speech loss {last.speech_loss:.3f}, at step {first.step:,} it was {first.speech_loss:.3f}"
+    best = min(looks, key=lambda look: look.speech_loss)
+    if best.step < last.step:
+        fallen += f", and {best.speech_loss:.3f} at step {best.step:,}, the best"
     return Judgement("learning", f"{fallen}; {_uses(last)}", told)
 
 

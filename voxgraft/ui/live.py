@@ -106,7 +106,7 @@ def _facts(history: History, watched: Watched, at_work: bool, bound: float | Non
     share = f" ({watched.share:.0%})" if watched.share is not None else ""
     found = [
         ("state", state_words(state) if state else word, STATE_KINDS.get(word, "note")),
-        ("step", f"{history.last_step:,}{total}{share}", "note"),
+        ("step", f"{max(history.last_step, watched.step):,}{total}{share}", "note"),
         ("time left", _time_left(history, at_work), "note"),
     ]
     for use in ("text", "voice"):

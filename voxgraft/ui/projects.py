@@ -11,7 +11,7 @@ from voxgraft.ui.commands import Command, ask, shown, verb_named
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import NEEDED
 from voxgraft.ui.roots import PROJECTS, TEXTS
-from voxgraft.ui.views import error_note, note
+from voxgraft.ui.views import error_note, finding_note, note
 from voxgraft.ui.words import glossary
 
 ADDRESS = """(project) => {
@@ -102,9 +102,11 @@ def _preview(context: Context, *values: Any) -> str:
 
 def _make(context: Context, *values: Any) -> list[Any]:
     try:
-        ask(_words(context, *values))
+        made = ask(_words(context, *values))
         project = context.roots.short(context.roots.inside(values[0].strip()))
-        return [*_opened(context, project), note("made", "good"), gr.update(open=False)]
+        *opened, said = _opened(context, project)
+        said += "".join(finding_note(item) for item in made.get("findings", ()))  # outside the form, which is closed
+        return [*opened, said, note("made", "good"), gr.update(open=False)]
     except VoxgraftError as error:
         return [gr.skip(), gr.skip(), gr.skip(), error_note(error), gr.skip()]
 

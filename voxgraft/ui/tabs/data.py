@@ -111,7 +111,7 @@ def _looking(context: Context, dataset: Control) -> None:
             [], label="Clip", info="Its sound and its text; reasons against it stand behind it.", elem_id="data-clip",
             interactive=True,
         )  # fmt: skip
-        heard = gr.Audio(label="Sound of the clip", interactive=False, elem_id="data-sound")
+        heard = gr.Audio(label="Sound of the clip", interactive=False, elem_id="data-sound", buttons=["download"])
         said = gr.HTML(elem_id="data-said")
         form = Form(context, "data info")
         form.use("dataset", dataset)

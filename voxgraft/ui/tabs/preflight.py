@@ -30,7 +30,7 @@ CURES: dict[str, tuple[str, str]] = {
     "split-leak-audio": ("data split", "Split the dataset again"),
 }
 """Findings that one verb cures, with its values as the forms have them when a project is opened."""
-OF_OTHERS = {"a checkpoint", "an old config", "prepared data"}
+OF_OTHERS = {"a checkpoint", "an old config", "data of another trainer"}
 """What a check may need that no run of voxgraft has: files of other trainers."""
 
 
