@@ -105,7 +105,8 @@ def _make(context: Context, *values: Any) -> list[Any]:
         made = ask(_words(context, *values))
         project = context.roots.short(context.roots.inside(values[0].strip()))
         *opened, said = _opened(context, project)
-        said += "".join(finding_note(item) for item in made.get("findings", ()))  # outside the form, which is closed
+        warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
+        said += "".join(map(finding_note, warnings))  # outside the form, which is closed
         return [*opened, said, note("made", "good"), gr.update(open=False)]
     except VoxgraftError as error:
         return [gr.skip(), gr.skip(), gr.skip(), error_note(error), gr.skip()]
