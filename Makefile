@@ -57,5 +57,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    || { echo "$(PYTHON) cannot make virtual environments." \
 	              "On Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
 	@touch $@
