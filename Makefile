@@ -28,13 +28,13 @@ demo: $(INSTALLED)
 	$(BIN)/voxgraft demo
 
 test: $(INSTALLED)
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal
 
 interop: $(INSTALLED)
 	$(BIN)/python -m tests.interop.interop --size $(INTEROP)
