@@ -111,8 +111,8 @@ class Stepper:
 
     def step(self, number: int, items: Sequence[Item]) -> StepReport:
         """Learn from the items of a step, which is the same on every process."""
-        share = self.ahead.share(items)
-        sums = self.group.summed(self._gradients_or_refuse(share))
+        share, own_sums = self._gradients_or_refuse(items)
+        sums = self.group.summed(own_sums)
         self.ahead.begin()
         rates = set_rates(self.optimizer, number, self.options)
         norms = self._move_if_finite(sums) if self._flat else self._clipped()
@@ -127,9 +127,10 @@ class Stepper:
         gradients = dict(zip(norms, lengths, strict=True))
         return StepReport(text, speech, rates, gradients, share.num_positions, len(items), kl if self.base else None)
 
-    def _gradients_or_refuse(self, share: Share) -> Tensor:
+    def _gradients_or_refuse(self, items: Sequence[Item]) -> tuple[Share, Tensor]:
         try:
-            return self._gradients(share) if self.captured is None else self._replayed(share)
+            share = self.ahead.share(items)  # where nothing is filled, batches are put on the device here
+            return share, self._gradients(share) if self.captured is None else self._replayed(share)
         except torch.OutOfMemoryError:
             found = f"no room for packs of {self.options.pack_tokens:,} positions"
             expected = "a smaller train.pack_tokens, which changes nothing of what is learnt"
