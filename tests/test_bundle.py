@@ -17,7 +17,6 @@ from voxgraft.diagnosing.scrub import LEFT_OUT, masked, numbers_of, scrubbed
 from voxgraft.errors import VoxgraftError
 from voxgraft.journal import Journal
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 SECRET = "ሰላም ለዓለም ነው"
 ASCII_SECRET = "meet me at the old mill at nine"
 

@@ -28,7 +28,6 @@ from voxgraft.findings.training_data import data_findings
 from voxgraft.sample_texts import sentences_of
 from voxgraft.settings import CheckSettings
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 WIDTH = 64
 """Of the tiny bases."""
 

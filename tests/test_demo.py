@@ -79,6 +79,7 @@ def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_ba
     assert base is not None
     before = {path.name: sha256_of(path) for path in base.iterdir()}
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("voxgraft.demo.story.Keyboard", BriefKeyboard)
     names, shown = run_notebook({"STEPS": 3, "SENTENCES": 2})
     assert "bits changed in the base" in capsys.readouterr().out
     pages = [one._repr_html_() for one in shown if one is not None]

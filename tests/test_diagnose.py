@@ -19,8 +19,6 @@ from voxgraft.errors import VoxgraftError
 from voxgraft.families.random_base import make_random_base
 from voxgraft.families.random_values import RandomSize
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
-
 
 @pytest.fixture(scope="module")
 def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:

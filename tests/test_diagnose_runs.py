@@ -30,8 +30,6 @@ from voxgraft.graft_folder import open_graft
 from voxgraft.journal import Journal
 from voxgraft.merged_folder import FORMAT
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
-
 
 def of_run(path: Path) -> DiagnoseResult:
     return diagnose(DiagnoseSettings(checkpoint=path, report=False))

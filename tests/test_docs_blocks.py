@@ -32,8 +32,6 @@ from voxgraft.config import settings_from
 from voxgraft.run_settings import RunSettings
 from voxgraft.run_yaml import edit_run_yaml
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
-
 LANGUAGES = ("sh", "console", "yaml", "python", "json", "text", "dockerfile")
 NETWORK, FOREVER, ELSEWHERE = "needs a network", "runs until it is stopped", "is run by a test of its own"
 NOT_RUN = {

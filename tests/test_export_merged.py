@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.made_once import MadeOnce
 from tests.merged_runs import copied, train_settings
 from tests.speaking_grafts import spoken
@@ -15,8 +13,6 @@ from tests.whole_runs import error_of
 from voxgraft.evaluating.scores_file import FORMAT as SCORES_FORMAT
 from voxgraft.merged_folder import read_merged
 from voxgraft.train import train
-
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 
 
 def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_base_beside_it(

@@ -26,8 +26,6 @@ from voxgraft.run import RunFolder
 from voxgraft.run_yaml import edit_run_yaml
 from voxgraft.training.step_folders import whole_steps
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
-
 ALL = [stage.name for stage in STAGES]
 DATA = ["import", "split"]
 SHORT: dict[str, dict[str, Any]] = {

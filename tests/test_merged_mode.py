@@ -40,7 +40,6 @@ from voxgraft.training.retention import Bound
 from voxgraft.training.saving import load_step
 from voxgraft.training.validation import Validation
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 MERGED = replace(OPTIONS, mode="merged", steps=8)
 EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}
 

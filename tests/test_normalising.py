@@ -117,6 +117,13 @@ def test_no_digit_is_left_in_amharic_that_is_not_noted(text: str) -> None:
     assert not any(character in "0123456789፩፪፲፻፼" for character in done.text)
 
 
+def test_digits_of_every_script_are_read_those_that_python_does_not_know_yet_too() -> None:
+    of_unicode_16 = "\U0001ccf0\U0001ccf3"
+    read = {NORMALISERS["am"].normalise(text).text for text in ("3", "٣", "३", of_unicode_16[1])}
+    assert read == {"ሶስት"}
+    assert not unnoted_digits(NORMALISERS["ti"].normalise(f"{of_unicode_16}/{of_unicode_16}"))
+
+
 @settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_no_letter_is_lost_in_silence(text: str) -> None:

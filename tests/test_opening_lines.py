@@ -27,7 +27,6 @@ from voxgraft.settings import TrainVerbSettings
 from voxgraft.train import TrainResult, train
 from voxgraft.training.saving import load_step
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 TRAIN = {
     "steps": 3,
     "warmup_steps": 2,

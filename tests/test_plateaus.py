@@ -48,7 +48,6 @@ from voxgraft.training.step import Stepper
 from voxgraft.training.validation import Validation
 from voxgraft.training.watch import Watch
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 CLIPS = 80
 ORDER = StreamOptions(min_prompt_seconds=0.1)
 SHORT: dict[str, Any] = {"tokens_per_step": 800, "device": "cpu", "sample_texts": ("en:I", "am:ሰ")}

@@ -26,7 +26,6 @@ from voxgraft.families.opening import open_model
 from voxgraft.files import sha256_of
 from voxgraft.repair import RepairResult, repair
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 ROWS = [case for case in DAMAGED if {"base-rows-changed", "base-rows-shrunk"} & set(case.codes)]
 BOTH = pytest.mark.parametrize("name", [T3, INDEX])
 

@@ -32,7 +32,6 @@ from voxgraft.training.options import Part
 from voxgraft.training.schedule import rate_share
 from voxgraft.training.seeds_way import LABEL
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 RATES: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
 SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.2, rates=RATES)
 

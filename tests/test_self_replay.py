@@ -31,7 +31,6 @@ from voxgraft.train import train
 from voxgraft.training.options import Mode
 from voxgraft.training.replay import HELD_OUT, Speaking, chosen_voices, is_self_made, parts_of, planned
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 SENTENCES = [(language, f"{language} sentence {number}") for language in ("en", "fr", "de") for number in range(40)]
 
 

@@ -26,7 +26,6 @@ from voxgraft.families import family_names
 from voxgraft.graft_folder import open_graft
 from voxgraft.journal import Journal
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 FAMILY = "chatterbox"
 
 

@@ -19,7 +19,6 @@ from tests.whole_runs import TEXTS, WholeRun, graft_anew
 from voxgraft.new import new
 from voxgraft.settings import NewSettings
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
 WIDTH = 64
 """Of the tiny bases."""
 NOTES = """\

@@ -23,8 +23,6 @@ from voxgraft.training.saving import load_step
 from voxgraft.training.state import TrainState
 from voxgraft.training.step_folders import step_folders
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
-
 
 @pytest.fixture(scope="module")
 def made(made_once: MadeOnce) -> WholeRun:

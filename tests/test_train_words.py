@@ -23,8 +23,6 @@ from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.train import TrainResult
 
-pytestmark = pytest.mark.usefixtures("kept_proofs")
-
 
 @pytest.fixture(scope="module")
 def made(made_once: MadeOnce) -> WholeRun:

@@ -81,9 +81,9 @@ def words_of(context: Any, verb: str, **typed: Any) -> list[str]:
 def done(home: Path, verb: str, words: Sequence[str]) -> Job:
     """A job of the project that has run to its end, in this process; the server would start one of its own."""
     jobs = Jobs(home / PROJECT)
-    job = jobs._made(verb)
-    write_json(job.folder / "job.json", {"verb": verb, "argv": list(words), "started": time.time()})
+    jobs.folder.mkdir(exist_ok=True)
     with (
+        jobs._made(verb, {"verb": verb, "argv": list(words), "started": time.time()}) as (job, _),
         contextlib.chdir(home),
         (job.folder / "out.txt").open("w", encoding="utf-8") as out,
         (job.folder / "log.txt").open("w", encoding="utf-8") as log,

@@ -161,6 +161,9 @@ def _train_through_everything(browser: Any, window: Window, server: Server) -> N
     until(lambda: (Jobs(project).latest("train") or first).number > first.number)
     window.ended("train")
     assert step_of(project) == stopped_at + 5
+    second = Jobs(project).latest("train")
+    assert second is not None
+    assert f"goes on from step {stopped_at:,}" in second.log()
 
 
 def _hear(window: Window) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -23,13 +24,23 @@ from voxgraft.ui.roots import Roots
 from voxgraft.ui.uploads import take_over
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Any]:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page, which has no state of its own."""
+    home = tmp_path_factory.mktemp("forms") / "home"
     home.mkdir()
-    make_project(home)
     with page_of(home) as context:
         yield context
+
+
+@pytest.fixture
+def page(built: Any) -> Any:
+    """The page on a folder in which there is nothing but a new project."""
+    home = built.roots.home
+    for path in {*home.iterdir(), *home.parent.iterdir()} - {home}:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    make_project(home)
+    return built
 
 
 def project_of(page: Any) -> Path:

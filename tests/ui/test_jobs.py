@@ -15,6 +15,7 @@ import pytest
 
 from voxgraft.errors import ConfigError
 from voxgraft.files import write_json
+from voxgraft.ui import jobs as running
 from voxgraft.ui.jobs import PASSWORD_VARIABLE, Job, Jobs
 from voxgraft.ui.processes import started_at
 
@@ -163,6 +164,28 @@ def test_of_many_starts_at_once_one_is_a_job(project: Path, tmp_path: Path) -> N
     job.stop()
     ended(job)
     assert found == ["0001-data-text", *["ui-job-running"] * 5]
+
+
+def test_a_job_is_seen_only_once_it_is_locked(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that nobody holds would look, to another process, like one that is lost."""
+    seen: list[list[bool]] = []
+    lock, launch = running._lock, running._launch
+
+    def locked(descriptor: int, folder: Path) -> None:
+        seen.append([job.alive for job in Jobs(project).all()])
+        lock(descriptor, folder)
+
+    def launched(job: Job, descriptor: int) -> None:
+        seen.append([found.alive for found in Jobs(project).all()])
+        launch(job, descriptor)
+
+    monkeypatch.setattr(running, "_lock", locked)
+    monkeypatch.setattr(running, "_launch", launched)
+    (project / "jobs" / ".new").mkdir(parents=True)  # of a server that was killed just before
+    (project / "jobs" / ".new" / "job.json").write_text("{}")
+    job = Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
+    assert seen == [[], [], [True]]
+    assert ended(job).state == "done"
 
 
 def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class CommandLine:
 
 def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLine | Callable[[], None]:
     """What was typed, or the function that prints the help or version that was asked for."""
-    app, by_command = build_app(verbs)
+    app, by_command = build_app([verb for verb in verbs if _begins_with(words, verb)] or verbs)
     try:
         command, bound, _ = app.parse_args(_with_dashes(words), print_error=False, exit_on_error=False, verbose=False)
     except CycloptsError as error:
@@ -56,6 +56,12 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
         quiet=given.pop("quiet", False),
         values={name.replace("__", "."): value for name, value in given.items()},
     )
+
+
+def _begins_with(words: Sequence[str], verb: Verb) -> bool:
+    """Whether the line names that verb, so that the flags of all others need not be made."""
+    name = verb.name.split()
+    return list(words[: len(name)]) == name
 
 
 def _with_dashes(words: Sequence[str]) -> list[str]:

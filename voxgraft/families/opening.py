@@ -20,6 +20,7 @@ from voxgraft.families.model import SpeechModel
 from voxgraft.families.tensors import Shape, iter_tensors
 from voxgraft.files import replacing
 from voxgraft.nn.grown import GrownLayer, grow_module
+from voxgraft.nn.unfilled import unfilled
 
 __all__ = ["grow_model", "open_model", "save_model"]
 
@@ -37,7 +38,7 @@ def open_model(
 
     One tensor after the other goes to the device: in memory are the model and one tensor more.
     """
-    with torch.device("meta"):
+    with unfilled():
         model = family.empty_model(files)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     state = {name: tensor.to(device) for name, tensor in _floats(files.checkpoint, shapes, dtype)}

@@ -23,6 +23,7 @@ from voxgraft.nn.frozen import modules_by_prefix
 from voxgraft.nn.grown import Grafted
 from voxgraft.nn.linear import Linear, TransposedLinear
 from voxgraft.nn.low_rank import linear_as_one, linears_as_one
+from voxgraft.nn.unfilled import unfilled
 
 __all__ = [
     "AdaptedLayer",
@@ -171,7 +172,7 @@ class AdaptedLayer(Grafted):
 
     def plain_layer(self, weight: nn.Parameter) -> Linear:
         """A layer of the base's own kind with this weight and the base's bias."""
-        with torch.device("meta"):  # nothing is drawn or filled
+        with unfilled():
             layer = self.plain(self.in_features, self.out_features)
         layer.register_parameter("weight", weight)
         layer.register_parameter("bias", self._parameters["bias"])

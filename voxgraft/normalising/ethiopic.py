@@ -29,6 +29,8 @@ _NUMERAL = regex.compile("[፩-፼]+")
 _UNDER_A_MYRIAD = "(?:[፲-፺]?[፩-፱]?፻)?[፲-፺]?[፩-፱]?"
 _WHOLE_NUMERAL = regex.compile(rf"{_UNDER_A_MYRIAD}(?:፼{_UNDER_A_MYRIAD})*")
 _OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
+_VALUES = {str(value): regex.compile(rf"\p{{Numeric_Value={value}}}") for value in range(10)}
+"""As `regex` knows them, whose Unicode is newer than that of `unicodedata`: what one finds the other may not know."""
 
 
 def marks(draft: Draft) -> None:
@@ -46,8 +48,12 @@ def space_around_marks(draft: Draft) -> None:
 
 def arabic_digits(draft: Draft) -> None:
     """Ethiopic numerals and the digits of other scripts as 0 to 9."""
-    draft.rewrite("other-digits", _OTHER_DIGIT, lambda match: str(unicodedata.decimal(match.group())))
+    draft.rewrite("other-digits", _OTHER_DIGIT, _digit)
     draft.rewrite("ethiopic-numeral", _NUMERAL, _numeral_in_digits)
+
+
+def _digit(match: regex.Match[str]) -> str:
+    return next(value for value, pattern in _VALUES.items() if pattern.match(match.group()))
 
 
 def numeral_value(numeral: str) -> int | None:

@@ -246,9 +246,7 @@ class Form:
     def _stop(self, project: str) -> str:
         assert self.view is not None
         try:
-            job = Jobs(self.context.project_folder(project)).latest(self.name)
-            if job is not None:
-                job.stop()
+            job = Jobs(self.context.project_folder(project)).stop(self.name)
         except VoxgraftError as error:
             return error_note(error)
         return self.view.html(job)

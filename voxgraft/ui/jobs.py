@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ class Job:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # no locks here, and so no job that holds one: `_launch` has refused it
+        except OSError:  # no locks here, and so no job that holds one: `start` has refused it
             return False
         finally:
             os.close(descriptor)
@@ -190,11 +191,17 @@ class Jobs:
             if before is not None and before.alive:
                 found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
                 raise ConfigError("ui-job-running", found, where=before.folder)
-            job = self._made(verb)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
-            write_json(job.folder / "job.json", about)
-            _launch(job)
+            with self._made(verb, about) as (job, lock):
+                _launch(job, lock)
             return job
+
+    def stop(self, verb: str) -> Job | None:
+        """Ask the newest job of a verb to stop."""
+        job = self.latest(verb)
+        if job is not None:
+            job.stop()
+        return job
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -210,44 +217,42 @@ class Jobs:
         finally:
             os.close(descriptor)
 
-    def _made(self, verb: str) -> Job:
-        """A new folder: of two servers that count to the same number, one gets the next."""
+    @contextlib.contextmanager
+    def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[Job, int]]:
+        """A new job and its lock. It is seen only once it is locked: one that nobody holds looks lost."""
+        number = max((job.number for job in self.all()), default=0) + 1
+        hidden, folder = self.folder / ".new", self.folder / f"{number:04d}-{verb.replace(' ', '-')}"
         try:
-            self.folder.mkdir(exist_ok=True)
-            number = max((job.number for job in self.all()), default=0)
-            while True:
-                number += 1
-                if any(job.number == number for job in self.all()):
-                    continue
-                path = self.folder / f"{number:04d}-{verb.replace(' ', '-')}"
-                with contextlib.suppress(FileExistsError):
-                    path.mkdir()
-                    return Job(path)
+            if hidden.exists():  # of a server that was killed just here
+                shutil.rmtree(hidden)
+            hidden.mkdir()
+            write_json(hidden / "job.json", about)
+            lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise write_error(error, self.folder) from None
+        try:
+            _lock(lock, hidden)
+            hidden.rename(folder)
+            yield Job(folder), lock
+        except OSError as error:
+            raise write_error(error, folder) from None
+        finally:
+            os.close(lock)
 
 
-def _launch(job: Job) -> None:
+def _launch(job: Job, lock: int) -> None:
     """Start the process that starts the verb, waits for it, and notes its end. It inherits the job's lock."""
-    try:
-        lock = os.open(job.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise write_error(error, job.folder) from None
-    try:
-        _lock(lock, job.folder)
-        environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
-        with (job.folder / "log.txt").open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
-                [sys.executable, "-P", "-m", "voxgraft.ui.runner", str(job.folder), str(lock)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**environment, "PYTHONUTF8": "1"},
-                pass_fds=(lock,),
-                start_new_session=True,
-            )
-    finally:
-        os.close(lock)
+    environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
+    with (job.folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
+            [sys.executable, "-P", "-m", "voxgraft.ui.runner", str(job.folder), str(lock)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**environment, "PYTHONUTF8": "1"},
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
     # Somebody has to take its exit code while this server lives, or it stays behind as a zombie.
     threading.Thread(target=process.wait, daemon=True).start()
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from voxgraft.audio.exact import exact_float32
 from voxgraft.audio.spectra import mel_filters, power_spectrum
 from voxgraft.audio.waves import Limits, Wave, length_batches, mono_waves, padded_rows
+from voxgraft.nn.unfilled import unfilled
 
 __all__ = ["NUM_CODES", "SpeechTokenizer", "TokenizerSize", "num_codes"]
 
@@ -96,7 +97,7 @@ class SpeechTokenizer(nn.Module):
         path = part_file(place, WAVEFORM_MODEL)
         stored = stored_shapes(path, PREFIX)
         size = TokenizerSize.of(stored)
-        with torch.device("meta"):
+        with unfilled():
             tokenizer = cls(size)
         shapes = {name: tuple(tensor.shape) for name, tensor in tokenizer.state_dict().items()}
         needed = {name: shape for name, shape in shapes.items() if name in stored or name not in COMPUTED}

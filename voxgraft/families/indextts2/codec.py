@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from voxgraft.audio.exact import exact_float32
 from voxgraft.audio.waves import length_batches, padded_rows
 from voxgraft.errors import AudioError
+from voxgraft.nn.unfilled import unfilled
 
 __all__ = ["CODEC_FILES", "CodecSize", "SemanticCodec"]
 
@@ -79,7 +80,7 @@ class SemanticCodec(nn.Module):
 
         path = part_file(place, CODEC_FILES)
         stored = {name: shape for name, shape in stored_shapes(path).items() if not name.startswith(UNREAD)}
-        with torch.device("meta"):
+        with unfilled():
             codec = cls(CodecSize.of(stored))
         shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
         # Also nothing besides: a codec at another rate has the same tensors and some more.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from voxgraft.audio.exact import exact_float32
 from voxgraft.audio.waves import Limits, Wave, length_batches, mono_waves, padded_rows
 from voxgraft.errors import CheckpointError, ConfigError, VoxgraftError
+from voxgraft.nn.unfilled import unfilled
 
 __all__ = ["STATISTICS_FILES", "SpeechFeatures", "num_frames"]
 
@@ -132,7 +133,7 @@ def _network(folder: Path) -> tuple[nn.Module, int]:
     sizes = _sizes(folder / "config.json")
     changed = {"num_hidden_layers": NUM_LAYERS, "apply_spec_augment": False, "mask_time_prob": 0.0}
     config = library.Wav2Vec2BertConfig(**sizes | changed)
-    with torch.device("meta"):
+    with unfilled():
         network: nn.Module = library.Wav2Vec2BertModel(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     network.load_state_dict(read_tensors(part_file(folder, WEIGHT_FILES), shapes), assign=True)

@@ -39,12 +39,23 @@ class TinyFront(Front):
 
     def clean(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text).translate(REWRITES)
-        kept = " ".join("".join(character if _stays(character) else " " for character in text).split())
+        kept = " ".join(text.translate(_KEPT).split())
         return _SPACE_BEFORE.sub("", kept)
 
     def prepare(self, text: str, language: str | None) -> str:
         tag = f"[{language.lower()}]" if language else ""
         return tag + unicodedata.normalize("NFC", text.lower()).replace(" ", SPACE)
+
+
+class _Kept(dict[int, int]):
+    """What becomes of a character, by its number: itself, or a space. Filled as characters are met."""
+
+    def __missing__(self, at: int) -> int:
+        self[at] = at if _stays(chr(at)) else ord(" ")
+        return self[at]
+
+
+_KEPT = _Kept()
 
 
 def _stays(character: str) -> bool:

@@ -122,9 +122,7 @@ def _cure_view(context: Context, verb: str) -> JobView:
 
     def stopped(project: str) -> str:
         try:
-            job = Jobs(context.project_folder(project)).latest(verb)
-            if job is not None:
-                job.stop()
+            job = Jobs(context.project_folder(project)).stop(verb)
         except VoxgraftError as error:
             return error_note(error)
         return view.html(job)

@@ -124,9 +124,7 @@ def _start(context: Context, form: Form, project: str, values: Sequence[Any]) ->
 
 def _stop(context: Context, project: str) -> str:
     try:
-        job = Jobs(context.project_folder(project)).latest(BESIDE)
-        if job is not None:
-            job.stop()
+        job = Jobs(context.project_folder(project)).stop(BESIDE)
     except VoxgraftError as error:
         return error_note(error)
     return job_html(job, for_machines=True)

@@ -1,0 +1,31 @@
+"""Networks whose tensors come from a file: built as shapes alone, with nothing drawn or filled before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["unfilled"]
+
+
+class _NoInit(TorchFunctionMode):
+    """Passes over `torch.nn.init`, which on a device without memory loads torch's compiler to do nothing (a second)."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Modules that are made here have shapes and no memory: every tensor has to be given before they compute."""
+    with torch.device("meta"), _NoInit():
+        yield
