@@ -23,6 +23,7 @@ help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
 
 setup: $(INSTALLED)
+	@echo "voxgraft is in .venv. In each new terminal: source .venv/bin/activate"
 
 demo: $(INSTALLED)
 	$(BIN)/voxgraft demo

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -266,12 +265,11 @@ def summary_of(found: Sequence[Round], asked: argparse.Namespace, seconds: float
     same = sum(one.same for one in found)
     points = Counter(kill.at for kill in in_saves)
     well = bool(found) and same == len(found) and len(hits) >= asked.kills and len(in_saves) >= asked.in_saves
-    peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     in_words = (
         f"{'all well' if well else 'NOT WELL'}: {len(found)} runs ({', '.join(asked.families)}) killed {len(hits)} times, "
         f"{len(in_saves)} of them inside a save at {len(points)} different points, each gone on with; {same} of {len(found)} "
         f"ended as the straight run: {', '.join(COMPARED)}; {len(kills) - len(hits)} kills came too late and do not count; "
-        f"{seconds / 60:.1f} min with {asked.jobs} jobs, up to {peak_mb:,} MB each"
+        f"{seconds / 60:.1f} min with {asked.jobs} jobs"
     )
     return {
         "all_well": well,

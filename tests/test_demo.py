@@ -48,14 +48,16 @@ class BriefWriter(SetWriter):
     """Holds fewer clips out, which every validation goes through."""
 
     def write(self, name: str, role: Role, clips: Sequence[BundledClip], spelling: Spelling | None = None) -> Path:
-        return super().write(name, role, clips[:8] if role == "valid" else clips, spelling)
+        return super().write(name, role, clips[:3] if role == "valid" else clips, spelling)
 
 
 class BriefKeyboard(Keyboard):
     """Types smaller steps than the demonstration does."""
 
     def new(self, changes: Changes) -> None:
-        super().new(merged_values(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512}}))
+        super().new(
+            merged_values(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512, "sample_texts": ["am:ሰ"]}})
+        )
 
     @property
     def writer(self) -> SetWriter:

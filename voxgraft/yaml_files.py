@@ -6,6 +6,8 @@ Apart from `files.py`, so that models can be opened where PyYAML is not.
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,12 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str, where: Path | str) -> Any:
     """YAML text to Python values, with the same strictness as `read_yaml`."""
+    return deepcopy(_parsed(text, where))
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, where: Path | str) -> Any:
+    """A run's settings are read by every stage, and YAML takes long to read."""
     try:
         return yaml.load(text, _strict_loader(where))  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:

@@ -31,6 +31,7 @@ def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="NOT TESTED: playwright is absent")
     with playwright.sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser.new_context()  # common to all windows, which so need not each read and compile the page's scripts
         try:
             yield browser
         finally:
@@ -104,7 +105,8 @@ class Window:
 
     def __init__(self, browser: Any, server: Server, width: int = 1280, height: int = 900) -> None:
         self.server = server
-        self.page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+        self.page = browser.contexts[0].new_page()
+        self.page.set_viewport_size({"width": width, "height": height})
         self.page.set_default_timeout(WAIT_MS)
         self.console: list[str] = []
         self.foreign: list[str] = []

@@ -16,5 +16,6 @@ __all__ = ["browser", "closed"]
 def closed(browser: Any) -> Iterator[None]:
     """A page that is left open goes on asking its server, and takes the processor from the tests after it."""
     yield
-    for context in browser.contexts:
-        context.close()
+    common, *others = browser.contexts
+    for opened in (*common.pages, *others):
+        opened.close()

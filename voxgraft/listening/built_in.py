@@ -21,6 +21,7 @@ from voxgraft.audio.waves import Limits, length_batches, mono_waves
 from voxgraft.errors import AudioError, CheckpointError, ConfigError
 from voxgraft.listening.interface import Heard
 from voxgraft.listening.network import BLANK, SAMPLES_A_STEP, Network, NetworkConfig, num_steps
+from voxgraft.nn.unfilled import undrawn
 
 __all__ = ["LISTENER_FOLDER", "BuiltIn", "Symbols"]
 
@@ -86,7 +87,8 @@ class BuiltIn:
 
         place = LISTENER_FOLDER if folder is None else folder
         symbols, config = _read_notes(part_file(place, (NOTES_NAME,)))
-        network = Network(config)
+        with undrawn():
+            network = Network(config)
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
         network.load_state_dict(read_tensors(part_file(place, (WEIGHTS_NAME,)), shapes))
         return cls(network.requires_grad_(False), symbols)

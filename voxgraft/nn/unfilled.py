@@ -1,4 +1,4 @@
-"""Networks whose tensors come from a file: built as shapes alone, with nothing drawn or filled before."""
+"""Networks whose tensors come from a file: built with nothing drawn or filled before."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["unfilled"]
+__all__ = ["undrawn", "unfilled"]
 
 
-class _NoInit(TorchFunctionMode):
-    """Passes over `torch.nn.init`, which on a device without memory loads torch's compiler to do nothing (a second)."""
+class undrawn(TorchFunctionMode):  # noqa: N801 (used as a function)
+    """Parameters of modules that are made here hold whatever was in memory; buffers are computed as always."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -26,6 +26,9 @@ class _NoInit(TorchFunctionMode):
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Modules that are made here have shapes and no memory: every tensor has to be given before they compute."""
-    with torch.device("meta"), _NoInit():
+    """Modules that are made here have shapes and no memory: every tensor has to be given before they compute.
+
+    Without `undrawn`, drawing numbers for no memory would load torch's compiler, which takes a second.
+    """
+    with torch.device("meta"), undrawn():
         yield

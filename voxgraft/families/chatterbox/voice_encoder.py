@@ -18,6 +18,7 @@ from voxgraft.audio.exact import exact_float32
 from voxgraft.audio.spectra import QUIETEST_POWER, loudest_frame, mel_filters, power_spectrum, sound_bounds
 from voxgraft.audio.waves import Limits, Wave, mono_wave, mono_waves
 from voxgraft.errors import AudioError
+from voxgraft.nn.unfilled import undrawn
 
 __all__ = ["VoiceEncoder"]
 
@@ -60,7 +61,8 @@ class VoiceEncoder(nn.Module):
         from voxgraft.families.chatterbox.describing import VOICE_ENCODER
         from voxgraft.families.tensors import part_file, read_tensors
 
-        encoder = cls()
+        with undrawn():
+            encoder = cls()
         shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
         encoder.load_state_dict(read_tensors(part_file(place, VOICE_ENCODER), shapes))
         return encoder

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from voxgraft.audio.log_mel import HOP, LogMel
 from voxgraft.errors import AudioError, CheckpointError
 from voxgraft.families.base import voice_unknown
+from voxgraft.nn.unfilled import undrawn
 
 __all__ = ["CODE_HZ", "SAMPLE_RATE", "Codec", "CodecConfig"]
 
@@ -65,7 +66,8 @@ class Codec(nn.Module):
         """A codec from its file, which says its own sizes; float32, ready to use."""
         from voxgraft.families.tensors import read_tensors
 
-        codec = cls(_read_config(path))
+        with undrawn():
+            codec = cls(_read_config(path))
         shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
         codec.load_state_dict(read_tensors(path, shapes))
         return codec.eval().requires_grad_(False)
