@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long one example takes says something about the machine and nothing about the code.
-settings.register_profile("voxgraft", deadline=None)
+settings.register_profile("voxgraft", deadline=None, max_examples=60)
 settings.load_profile("voxgraft")
 
-FUZZ_SHARE = 0.1
+FUZZ_SHARE = 0.05
 """Of a whole campaign, which takes minutes, in an ordinary run of the suite."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="also the tests that are marked as long: what others show sooner, at length"
+    )
     parser.addoption(
         "--fuzz",
         type=float,
@@ -37,6 +41,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes many seconds, and is run by `make check` (pytest --long)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        skip = pytest.mark.skip(reason="long: run it with --long, or all of them with `make check`")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: nothing is gained by looking through it for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeOnce]:
     """Bases, sets and runs that are made once for all tests, which leave them as they are."""
@@ -47,7 +69,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeOnce]:
     assert made.changed() == [], "a test has written to what is common to all"
 
 
-PROVE_ANEW = {"test_check", "test_check_seeds", "test_graft_and_extend", "test_tokenizers_promise"}
+PROVE_ANEW = {"test_check_seeds", "test_graft_and_extend", "test_tokenizers_promise"}
 """Tests that make every proof anew."""
 
 

@@ -248,6 +248,7 @@ def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake
     assert not (tmp_path / "demo" / "am" / "steps").exists()
 
 
+@pytest.mark.long
 def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_check(tmp_path: Path) -> None:
     told = told_of("unfrozen-high-rate", tmp_path, steps=21)
     assert ("before training", "replay-missing") in told
@@ -258,6 +259,7 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
     assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 21
 
 
+@pytest.mark.long
 def test_masked_rows_are_found_shrunk_in_what_training_as_in_the_seeds_left(tmp_path: Path) -> None:
     told = told_of("seed-freeze", tmp_path, steps=12)
     assert {("in what it left", "base-rows-shrunk"), ("in what it left", "body-changed")} <= told

@@ -194,6 +194,7 @@ QUICK = TrainOptions(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slipped", [False, True], ids=["right texts", "texts of other clips"])
 def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
     made_once: MadeOnce, tmp_path: Path, slipped: bool

@@ -97,6 +97,7 @@ def test_processes_that_do_not_see_the_same_are_refused_by_all(tmp_path: Path) -
         assert "processes-differ: torch: 2 for process 0, 1 for process 1" in said
 
 
+@pytest.mark.long
 def test_processes_that_torchrun_starts_again_do_not_hear_of_those_before() -> None:
     words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m", "tests.ending_worker", "once"]
     command = [sys.executable, "-m", "torch.distributed.run", *words]

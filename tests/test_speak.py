@@ -69,6 +69,7 @@ def test_twenty_sentences_in_two_languages_all_end_by_themselves_and_are_underst
         assert error < 0.1, language
 
 
+@pytest.mark.long
 def test_a_text_of_five_minutes_is_said_in_pieces_that_all_end_by_themselves(tmp_path: Path) -> None:
     text = " ".join(f"{one.text.capitalize()}." for one in sentences("en", 50) * 4)
     result = spoken(text, "--language=en", "--output", tmp_path / "long.wav", "--batch=200")

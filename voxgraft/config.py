@@ -28,7 +28,12 @@ class Settings(BaseModel):
     """Base of all settings: frozen, no unknown keys, the docstring under a field is its help."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        defer_build=True,  # every start of the program would otherwise build the settings of all verbs
     )
 
     @field_validator("*", mode="before")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -124,9 +124,14 @@ def _tagged(text: str, code: str) -> str:
 
 def _kana(text: str) -> str:
     """Words with kanji as hiragana, everything else as written; without pykakasi all of it as written."""
+    return text if _kana_reader() is None else _read_in_kana(text)
+
+
+@lru_cache(maxsize=1 << 12)
+def _read_in_kana(text: str) -> str:
+    """Kept, since a proof reads the same sentences again, and reading them is slow."""
     reader = _kana_reader()
-    if reader is None:
-        return text
+    assert reader is not None
     words = [_kana_word(word["orig"], word["hira"]) for word in reader.convert(text)]
     return unicodedata.normalize("NFKD", "".join(words))
 
