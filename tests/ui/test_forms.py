@@ -17,8 +17,10 @@ from voxgraft.going.data_stages import dataset_of
 from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Work
 from voxgraft.importing.manifest import ManifestClip, write_manifest
-from voxgraft.ui import reading
+from voxgraft.run import RunFolder
+from voxgraft.ui import reading, roots
 from voxgraft.ui.commands import Command, verb_named
+from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import Roots
 from voxgraft.ui.uploads import take_over
@@ -40,6 +42,7 @@ def page(built: Any) -> Any:
     for path in {*home.iterdir(), *home.parent.iterdir()} - {home}:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     make_project(home)
+    roots._seen.cache_clear()
     return built
 
 
@@ -225,6 +228,22 @@ def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
     form._keep(PROJECT, *typed(form, texts=[outside, "b.txt"]))
     found = [Path(os.path.abspath(path)) for path in reading.run_settings(project).texts]
     assert found == [Path(outside), page.roots.home / "b.txt"]
+
+
+def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or_the_only_one(page: Any) -> None:
+    from voxgraft.ui.projects import _at_work
+
+    assert _at_work(page) == PROJECT
+    other = make_project(page.roots.home, "other")
+    roots._seen.cache_clear()
+    assert _at_work(page) == ""
+    jobs = Jobs(other)
+    jobs.folder.mkdir()
+    with jobs._made("train", {"verb": "train", "argv": [], "started": 0.0}):
+        assert _at_work(page) == "other"
+    with RunFolder(project_of(page)).lock("train"):
+        assert _at_work(page) == PROJECT
+    assert _at_work(page) == ""
 
 
 @pytest.mark.parametrize("lacking", ["Name", "Language"])

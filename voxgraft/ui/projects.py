@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gradio as gr
@@ -10,6 +11,8 @@ from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.ui.commands import Command, ask, shown, verb_named
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import NEEDED
+from voxgraft.ui.holding import holder_elsewhere
+from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.roots import PROJECTS, TEXTS
 from voxgraft.ui.views import error_note, finding_note, note
 from voxgraft.ui.words import glossary
@@ -113,7 +116,18 @@ def _make(context: Context, *values: Any) -> list[Any]:
 
 
 def _loaded(context: Context, request: gr.Request) -> list[Any]:
-    return _opened(context, str(request.query_params.get("project", ""))[:4096])
+    return _opened(context, str(request.query_params.get("project", ""))[:4096] or _at_work(context))
+
+
+def _at_work(context: Context) -> str:
+    """For a page that names no project: the one in which something runs, or the only one."""
+    known = context.roots.find(PROJECTS)
+    for project in known:
+        with contextlib.suppress(VoxgraftError):
+            folder = context.project_folder(project)
+            if any(job.alive for job in Jobs(folder).newest().values()) or holder_elsewhere(folder):
+                return project
+    return known[0] if len(known) == 1 else ""
 
 
 def _opened(context: Context, project: str | None) -> list[Any]:
