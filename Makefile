@@ -61,5 +61,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    || { echo "$(PYTHON) cannot make virtual environments." \
 	              "On Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib voxgraft || true  # on all cores, which pip does on one; some hold samples of bad code
 	@touch $@

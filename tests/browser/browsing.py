@@ -21,6 +21,12 @@ import pytest
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 START_SECONDS = 90
 WAIT_MS = 60_000
+LOUDNESS = """async source => {
+  const data = await (await fetch(source)).arrayBuffer();
+  const sound = await new OfflineAudioContext(1, 8000, 8000).decodeAudioData(data);
+  const samples = sound.getChannelData(0);
+  return [sound.duration, Math.sqrt(samples.reduce((sum, one) => sum + one * one, 0) / samples.length)];
+}"""
 
 
 @contextmanager
@@ -181,6 +187,20 @@ class Window:
 
     def text(self, control: str) -> str:
         return str(self.page.locator(f"#{control}").inner_text())
+
+
+def loudness(window: Window, player: str) -> tuple[float, float]:
+    """Length of what a player plays, and its root mean square, as the browser decodes it."""
+    source = window.page.locator(player).first.get_attribute("src")
+    seconds, level = window.page.evaluate(LOUDNESS, source)
+    return float(seconds), float(level)
+
+
+def wait_for_players(window: Window, part: str, count: int) -> None:
+    """Wait until a part of the page has that many players."""
+    window.page.wait_for_function(
+        "([part, count]) => document.querySelectorAll(`#${part} audio`).length === count", arg=[part, count]
+    )
 
 
 @pytest.fixture(scope="session")

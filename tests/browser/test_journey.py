@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.browsing import Server, Window, serving
+from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.talks import write_talks
 from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.keeping import keep
@@ -170,10 +170,17 @@ def _hear(window: Window) -> None:
     window.command("speak", "still needed: Text")
     window.fill("speak-text", "ሰላም ለዓለም")
     window.command("speak", "ሰላም")
+    window.open_part("speak-drawing")
+    window.fill("speak-max-seconds", "1.5")
+    assert "--language am" in window.command("speak", "--max-seconds 1.5")
     window.run("speak")
-    window.page.wait_for_selector("#speak-heard audio")
-    seconds = window.page.locator("#speak-heard audio").first.evaluate(
-        "async sound => { sound.load(); for (let i = 0; i < 100 && !(sound.duration > 0); i++)"
-        " await new Promise(done => setTimeout(done, 100)); return sound.duration; }"
-    )
-    assert seconds > 0.1
+    wait_for_players(window, "speak-heard", 1)
+    seconds, level = loudness(window, "#speak-heard audio")
+    assert seconds > 0.3
+    assert level > 0.001
+    assert window.page.evaluate("() => document.querySelector('#speak-heard audio').duration") == pytest.approx(seconds)
+    window.fill("speak-text", "hello")
+    window.fill("speak-language", "en")
+    window.command("speak", "--language en")
+    window.page.locator("#speak-base-start").click()
+    wait_for_players(window, "speak-heard", 2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.browsing import Server, Window, serving
+from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.browser.test_journey import step_of, until
 from tests.ui_runs import PROJECT, home_of
 from voxgraft.run import RunFolder
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 ENDLESS = {"train.steps": "1000000", "train.save_every": "1000000", "train.valid_every": "1000000",
            "train.sample_every": "1000000", "train.log_every": "10"}  # fmt: skip
-LOUDNESS = """async source => {
-  const data = await (await fetch(source)).arrayBuffer();
-  const sound = await new OfflineAudioContext(1, 8000, 8000).decodeAudioData(data);
-  const samples = sound.getChannelData(0);
-  return [sound.duration, Math.sqrt(samples.reduce((sum, one) => sum + one * one, 0) / samples.length)];
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +53,11 @@ def choose(window: Window, control: str, words: str) -> None:
     window.page.locator("[role=option]", has_text=words).first.click()
 
 
-def loudness(window: Window, player: str) -> tuple[float, float]:
-    """Length of what a player plays, and its root mean square, as the browser decodes it."""
-    source = window.page.locator(player).first.get_attribute("src")
-    seconds, level = window.page.evaluate(LOUDNESS, source)
-    return float(seconds), float(level)
-
-
 def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, server: Server) -> None:
     project = server.folder / PROJECT
     keep(project, ENDLESS)
     window = opened(browser, server, "train", f"voxgraft train {PROJECT}")
-    _wait_for_players(window, "train-samples", 6)
+    wait_for_players(window, "train-samples", 6)
     assert loudness(window, "#train-samples audio")[1] > 0.001
     choose(window, "train-from", "step 2")
     assert window.command("train", "--from-step").endswith("--from-step 2")
@@ -94,36 +81,9 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     assert not window.foreign
 
 
-def _wait_for_players(window: Window, part: str, count: int) -> None:
-    window.page.wait_for_function(
-        "([part, count]) => document.querySelectorAll(`#${part} audio`).length === count", arg=[part, count]
-    )
-
-
 def _step_shown(window: Window) -> int:
     fact = window.page.locator("#train-figures .vg-fact", has_text="step").filter(has_text=" of 1,000,000").first
     return int(str(fact.inner_text()).split(" of ")[0].split()[-1].replace(",", ""))
-
-
-def test_a_sentence_is_said_and_the_player_has_its_sound(browser: Any, server: Server) -> None:
-    window = opened(browser, server, "speak", "still needed: Text")
-    window.fill("speak-text", "hello world")
-    window.fill("speak-language", "en")
-    window.open_part("speak-drawing")
-    window.fill("speak-max-seconds", "1.5")
-    command = window.command("speak", "--max-seconds 1.5")
-    assert "'hello world'" in command
-    assert "--language en" in command
-    window.page.locator("#speak-start").click()
-    window.page.wait_for_selector("#speak-heard audio")
-    seconds, level = loudness(window, "#speak-heard audio")
-    assert seconds > 0.3
-    assert level > 0.001
-    assert window.page.evaluate("() => document.querySelector('#speak-heard audio').duration") == pytest.approx(seconds)
-    window.page.locator("#speak-base-start").click()
-    _wait_for_players(window, "speak-heard", 2)
-    assert not window.console
-    assert not window.foreign
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,13 @@ def _side_shapes(size: RandomSize) -> dict[str, dict[str, tuple[int, ...]]]:
 
 def _write_beside(folder: Path, size: RandomSize) -> None:
     write_json(folder / CANGJIE_NAME, _made_up_cangjie())
-    write_json(folder / TOKENIZER_NAME, _tokenizer_json(list(_training_texts()), size.pieces))
+    write_json(folder / TOKENIZER_NAME, _tokenizer_of(size.pieces))
+
+
+@lru_cache(maxsize=2)
+def _tokenizer_of(num_pieces: int) -> dict[str, Any]:
+    """The same for every seed."""
+    return _tokenizer_json(list(_training_texts()), num_pieces)
 
 
 def _training_texts() -> Iterator[str]:

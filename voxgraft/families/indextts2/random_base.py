@@ -10,6 +10,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ def _full_size(size: RandomSize) -> UnifiedVoiceSize:
     return UnifiedVoiceSize(size.pieces, size.width, size.layers, speaker=speaker, emotion=emotion)
 
 
+@lru_cache(maxsize=2)
 def _sentencepiece_model(size: RandomSize) -> bytes:
+    """The same for every seed."""
     num_learnt = min(NUM_LEARNT, size.pieces // 2)
     model = proto.ModelProto.FromString(_learnt_model(size, num_learnt))
     specials, learnt = model.pieces[: len(IndexTTS2.special_ids)], model.pieces[len(IndexTTS2.special_ids) :]
