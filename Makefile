@@ -3,7 +3,7 @@
 #   make setup   the environment alone, in .venv; the others do it by themselves
 #   make demo    the whole story on a small base, in a folder demo/
 #   make test    the tests
-#   make check   format, lint, types, tests: what must be green before a commit
+#   make check   format, lint, types, tests with the long ones: what must be green before a release
 #   make interop the real Chatterbox package loads and speaks what export writes (needs `voxgraft companion chatterbox`)
 #   make docs    write docs/cli.md and docs/errors.md anew
 #   make clean   remove everything that make has made

@@ -23,6 +23,7 @@ SMALL = {
     "train.valid_every": "1000",
     "train.save_every": "10",
     "train.sample_every": "100000",
+    "train.sample_texts": '["am:ሰ"]',
     "train.log_every": "1",
     "train.rank": "4",
     "train.tensorboard": "false",
