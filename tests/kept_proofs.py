@@ -1,8 +1,8 @@
 """Proofs of promise 1 that are kept while the tests run, for runs that are trained again and again with the same tokenizers.
 
-Training looks at its run as `check` does, which spells the whole built-in corpus twice. Tests of `check`, `graft` and
-`prove` do that every time (conftest.py names them); all others do it once for each pair of tokenizers. What has a
-finding is never kept.
+Training looks at its run as `check` does, which spells the whole built-in corpus twice. Tests of `graft` and of promise
+1 do that every time (conftest.py names them); all others do it once for each pair of tokenizers. What has a finding is
+never kept.
 """
 
 from __future__ import annotations

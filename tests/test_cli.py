@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +18,7 @@ from typing import Any, Literal
 import pytest
 
 from voxgraft.cli import VERBS, Verb, run
-from voxgraft.config import Settings, leaves
+from voxgraft.config import Settings, build_settings, leaves
 from voxgraft.errors import FileError
 from voxgraft.results import Line, Table, styled
 
@@ -235,3 +237,22 @@ def test_a_switch_that_is_off_is_told_by_the_flag_that_turns_it_off(capsys: pyte
     told = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
     assert "--train.no-full-body" in told
     assert not [flag for flag in told if flag.startswith("--no-train.")]
+
+
+def test_all_settings_can_be_built_before_they_are_used() -> None:
+    build_settings()
+    assert all(verb.settings.__pydantic_complete__ for verb in VERBS)
+
+
+@pytest.mark.parametrize("width", [30, 50, 64, 80, 120])
+def test_a_table_that_is_too_wide_is_folded_and_loses_no_letter(width: int) -> None:
+    from rich.console import Console as RichConsole
+
+    from voxgraft.cli.console import _rich_table
+
+    rows = (("2024-01-02-news-000123", "1,234,567", "98.5%", "ሰላም ለዓለም"), ("b", "12", "1%", "two words"))
+    stream = io.StringIO()
+    RichConsole(file=stream, width=width).print(_rich_table(Table(("clip", "codes", "share", "text"), rows)))
+    shown = Counter(stream.getvalue())
+    wanted = Counter("".join(("clip", "codes", "share", "text", *rows[0], *rows[1])).replace(" ", ""))
+    assert not [letter for letter, count in wanted.items() if letter.isalnum() and shown[letter] < count]

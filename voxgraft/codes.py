@@ -1986,6 +1986,11 @@ CATALOGUE: dict[str, Code] = {
         "The same verb is at work in this project; two at once would do the same work twice.",
         "wait until it ends, or press Stop.",
     ),
+    "ui-job-unstarted": Code(
+        "web interface",
+        "The machine gave no process for the job; nothing of it is left.",
+        "close other programs, or wait until they end, and press the button again.",
+    ),
     "ui-executed": Code(
         "web interface",
         "The setting names a program that would be started; visitors of a web page may not choose one.",

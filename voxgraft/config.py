@@ -45,6 +45,13 @@ class Settings(BaseModel):
         return value
 
 
+def build_settings(kind: type[Settings] = Settings) -> None:
+    """Build what was deferred of all settings that are known so far: older pydantic may do that in one thread only."""
+    for own in kind.__subclasses__():
+        own.model_rebuild()
+        build_settings(own)
+
+
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 

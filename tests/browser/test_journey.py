@@ -179,6 +179,7 @@ def _hear(window: Window) -> None:
     seconds, level = loudness(window, "#speak-heard audio")
     assert seconds > 0.3
     assert level > 0.001
+    window.page.wait_for_function("document.querySelector('#speak-heard audio').duration > 0")
     assert window.page.evaluate("() => document.querySelector('#speak-heard audio').duration") == pytest.approx(seconds)
     window.fill("speak-text", "hello")
     window.fill("speak-language", "en")

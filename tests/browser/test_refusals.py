@@ -192,7 +192,6 @@ def test_names_and_texts_with_markup_are_shown_as_they_are(browser: Any, server:
     assert not window.foreign
 
 
-@pytest.mark.long
 def test_with_a_password_nobody_gets_in_without_it(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()

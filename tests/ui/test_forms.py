@@ -17,7 +17,6 @@ from voxgraft.going.data_stages import dataset_of
 from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Work
 from voxgraft.importing.manifest import ManifestClip, write_manifest
-from voxgraft.run import RunFolder
 from voxgraft.ui import reading, roots
 from voxgraft.ui.commands import Command, verb_named
 from voxgraft.ui.jobs import Jobs
@@ -241,8 +240,6 @@ def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or
     jobs.folder.mkdir()
     with jobs._made("train", {"verb": "train", "argv": [], "started": 0.0}):
         assert _at_work(page) == "other"
-    with RunFolder(project_of(page)).lock("train"):
-        assert _at_work(page) == PROJECT
     assert _at_work(page) == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.errors import ConfigError
+from voxgraft.errors import ConfigError, FileError
 from voxgraft.files import write_json
 from voxgraft.ui import jobs as running
 from voxgraft.ui.jobs import PASSWORD_VARIABLE, Job, Jobs
@@ -185,6 +186,31 @@ def test_a_job_is_seen_only_once_it_is_locked(project: Path, tmp_path: Path, mon
     (project / "jobs" / ".new" / "job.json").write_text("{}")
     job = Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
     assert seen == [[], [], [True]]
+    assert ended(job).state == "done"
+
+
+def test_a_job_for_which_there_is_no_process_is_told_and_leaves_nothing(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", no_process)
+        with pytest.raises(FileError) as refused:
+            Jobs(project).start("data text", ["data", "text"], tmp_path)
+    assert refused.value.code == "ui-job-unstarted"
+    assert Jobs(project).all() == []
+
+
+@pytest.mark.parametrize("in_the_way", ["file", "link"])
+def test_what_lies_in_the_way_of_a_job_does_not_stop_it(project: Path, tmp_path: Path, in_the_way: str) -> None:
+    (project / "jobs").mkdir()
+    (project / "jobs" / "0004-train").write_text("not a job")
+    hidden = project / "jobs" / ".new"
+    hidden.write_text("") if in_the_way == "file" else hidden.symlink_to(tmp_path / "nowhere")
+    job = Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
+    assert job.number == 5
     assert ended(job).state == "done"
 
 

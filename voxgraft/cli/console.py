@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-MAX_UNFOLDED = 24
-"""Letters of a word that stays whole in a table that is too wide for its terminal."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)] if code not in (0x09, 0x0A)}
 
 
@@ -116,10 +114,7 @@ def _rich_table(table: Table) -> RichTable:
 
     made = RichTable(title=table.title or None, title_justify="left")
     for number, column in enumerate(table.columns):
-        texts = [column, *(_rich_text(row[number]).plain for row in table.rows)]
-        # A narrow terminal folds between words; a column of single short words could only be folded inside them.
-        whole = all(len(text) <= MAX_UNFOLDED and " " not in text for text in texts)
-        made.add_column(column, justify="right" if table.numeric(number) else "left", overflow="fold", no_wrap=whole)
+        made.add_column(column, justify="right" if table.numeric(number) else "left", overflow="fold")
     for row in table.rows:
         made.add_row(*map(_rich_text, row))
     return made

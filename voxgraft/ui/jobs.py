@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.errors import ConfigError, FileError
-from voxgraft.files import read_json, write_error, write_json
+from voxgraft.files import read_json, reason_of, write_error, write_json
 from voxgraft.ui.processes import started_at, this_machine
 
 State = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
@@ -220,41 +220,55 @@ class Jobs:
     @contextlib.contextmanager
     def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[Job, int]]:
         """A new job and its lock. It is seen only once it is locked: one that nobody holds looks lost."""
-        number = max((job.number for job in self.all()), default=0) + 1
-        hidden, folder = self.folder / ".new", self.folder / f"{number:04d}-{verb.replace(' ', '-')}"
+        hidden = self.folder / ".new"
         try:
-            if hidden.exists():  # of a server that was killed just here
+            if hidden.is_dir() and not hidden.is_symlink():  # of a server that was killed just here
                 shutil.rmtree(hidden)
+            else:
+                hidden.unlink(missing_ok=True)
             hidden.mkdir()
             write_json(hidden / "job.json", about)
+            (hidden / "log.txt").touch()
             lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise write_error(error, self.folder) from None
         try:
             _lock(lock, hidden)
-            hidden.rename(folder)
-            yield Job(folder), lock
-        except OSError as error:
-            raise write_error(error, folder) from None
+            yield self._shown(hidden, verb), lock
         finally:
             os.close(lock)
+
+    def _shown(self, hidden: Path, verb: str) -> Job:
+        """The hidden job under the next number; whatever else has a number is counted too."""
+        try:
+            numbers = [int(found[1]) for path in self.folder.iterdir() if (found := _NAME.match(path.name))]
+            folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{verb.replace(' ', '-')}"
+            hidden.rename(folder)
+        except OSError as error:
+            raise write_error(error, self.folder) from None
+        return Job(folder)
 
 
 def _launch(job: Job, lock: int) -> None:
     """Start the process that starts the verb, waits for it, and notes its end. It inherits the job's lock."""
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
-    with (job.folder / "log.txt").open("ab") as log:
-        process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
-            [sys.executable, "-P", "-m", "voxgraft.ui.runner", str(job.folder), str(lock)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**environment, "PYTHONUTF8": "1"},
-            pass_fds=(lock,),
-            start_new_session=True,
-        )
+    try:
+        with (job.folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
+                [sys.executable, "-P", "-m", "voxgraft.ui.runner", str(job.folder), str(lock)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment, "PYTHONUTF8": "1"},
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+    except OSError as error:
+        shutil.rmtree(job.folder, ignore_errors=True)  # or it would look like a job that was lost
+        raise FileError("ui-job-unstarted", f"no process could be started: {reason_of(error)}") from None
     # Somebody has to take its exit code while this server lives, or it stays behind as a zombie.
-    threading.Thread(target=process.wait, daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # no thread can be had: better a zombie than an error
+        threading.Thread(target=process.wait, daemon=True).start()
 
 
 def _lock(descriptor: int, folder: Path) -> None:

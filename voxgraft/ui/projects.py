@@ -11,7 +11,6 @@ from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.ui.commands import Command, ask, shown, verb_named
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import NEEDED
-from voxgraft.ui.holding import holder_elsewhere
 from voxgraft.ui.jobs import Jobs
 from voxgraft.ui.roots import PROJECTS, TEXTS
 from voxgraft.ui.views import error_note, finding_note, note
@@ -120,12 +119,12 @@ def _loaded(context: Context, request: gr.Request) -> list[Any]:
 
 
 def _at_work(context: Context) -> str:
-    """For a page that names no project: the one in which something runs, or the only one."""
+    """For a page that names no project: the one in which a job runs, or the only one."""
     known = context.roots.find(PROJECTS)
     for project in known:
         with contextlib.suppress(VoxgraftError):
             folder = context.project_folder(project)
-            if any(job.alive for job in Jobs(folder).newest().values()) or holder_elsewhere(folder):
+            if any(job.alive for job in Jobs(folder).newest().values()):
                 return project
     return known[0] if len(known) == 1 else ""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxgraft import progress
+from voxgraft.config import build_settings
 from voxgraft.errors import ConfigError
 from voxgraft.files import read_text, reason_of
 from voxgraft.results import Result, Shown
@@ -36,6 +37,7 @@ def ui(settings: UiSettings) -> Result:
     roots = Roots.of(settings.roots)
     password = _password(settings)
     _require_packages()
+    build_settings()  # its requests are answered in many threads
     # Commands run in the first root; standing there, the page reads the same paths as they do.
     with _ending_well(), _listening(settings) as listener, _uploads_folder() as uploads, chdir(roots.home):
         os.environ["GRADIO_TEMP_DIR"] = str(uploads)
