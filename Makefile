@@ -13,6 +13,7 @@
 
 PYTHON ?= python3
 PIP_FLAGS ?=
+PYTEST_FLAGS ?=
 INTEROP ?= small
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -31,14 +32,13 @@ demo: $(INSTALLED)
 # Compiled beforehand: the tests start some three hundred processes, and Python may have been told to write no bytecode.
 test: $(INSTALLED)
 	$(BIN)/python -m compileall -q voxgraft
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m compileall -q voxgraft
-	$(BIN)/pytest -n 2 --dist worksteal --long
+	$(MAKE) test PYTEST_FLAGS=--long
 
 interop: $(INSTALLED)
 	$(BIN)/python -m tests.interop.interop --size $(INTEROP)
@@ -62,5 +62,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	              "On Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib voxgraft || true  # on all cores, which pip does on one; some hold samples of bad code
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores, which pip does on one; some hold samples of bad code
 	@touch $@

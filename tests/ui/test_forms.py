@@ -229,6 +229,15 @@ def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
     assert found == [Path(outside), page.roots.home / "b.txt"]
 
 
+@pytest.mark.parametrize("project", ["../..", "/etc", "nowhere", "\0"])
+def test_an_address_with_a_project_elsewhere_opens_nothing_and_says_why(page: Any, project: str) -> None:
+    from voxgraft.ui.projects import _opened
+
+    opened, _, said = _opened(page, project)
+    assert opened == ""
+    assert "vg-bad" in said
+
+
 def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or_the_only_one(page: Any) -> None:
     from voxgraft.ui.projects import _at_work
 

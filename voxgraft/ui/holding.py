@@ -33,7 +33,7 @@ class Holder:
 def holder_elsewhere(project: Path) -> Holder | None:
     """Who is at work on the run without being a job of this page."""
     holder = _holder(RunFolder(project).lock_file)
-    if holder is None or any(job.alive for job in Jobs(project).newest().values() if job.verb == holder.verb):
+    if holder is None or any(job.verb == holder.verb for job in Jobs(project).at_work()):
         return None
     return holder
 

@@ -184,6 +184,10 @@ class Jobs:
             found.setdefault(job.folder.name.partition("-")[2].replace("-", " "), job)
         return found
 
+    def at_work(self) -> list[Job]:
+        """Those that run."""
+        return [job for job in self.newest().values() if job.alive]
+
     def start(self, verb: str, argv: Sequence[str], where: Path) -> Job:
         """Start `voxgraft ARGV` in the folder `where`, as a process that does not depend on this one."""
         with self._starting():

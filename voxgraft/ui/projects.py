@@ -123,8 +123,7 @@ def _at_work(context: Context) -> str:
     known = context.roots.find(PROJECTS)
     for project in known:
         with contextlib.suppress(VoxgraftError):
-            folder = context.project_folder(project)
-            if any(job.alive for job in Jobs(folder).newest().values()):
+            if Jobs(context.project_folder(project)).at_work():
                 return project
     return known[0] if len(known) == 1 else ""
 

@@ -54,8 +54,7 @@ def ui(settings: UiSettings) -> Result:
 def jobs_at_work(roots: Roots) -> list[str]:
     """What goes on without the page: verb and project."""
     projects = [Path(roots.home / name) for name in roots.find(PROJECTS)]
-    alive = ((job, folder) for folder in projects for job in Jobs(folder).newest().values() if job.alive)
-    return [f"{job.verb} in {roots.short(folder)}" for job, folder in alive]
+    return [f"{job.verb} in {roots.short(folder)}" for folder in projects for job in Jobs(folder).at_work()]
 
 
 def _stopped(jobs: list[str]) -> str:
