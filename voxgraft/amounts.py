@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["brief_bytes", "brief_count", "brief_rate", "brief_seconds"]
+__all__ = ["brief_bytes", "brief_count", "brief_rate", "brief_seconds", "counted"]
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun, which is given in the singular: 1 clip, 1,203 clips."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def brief_seconds(seconds: float) -> str:

@@ -801,7 +801,7 @@ CATALOGUE: dict[str, Code] = {
     "stream-empty": Code(
         "data",
         "After all that had to be left out, a set has no clip to learn from.",
-        "give more clips of each speaker, set `lone_clips: own`, or allow longer clips.",
+        "if they were left out as lone speakers and one person speaks them all, give the speaker: `data.speaker: NAME` in run.yaml, then `voxgraft go RUN --reimport`; else give more clips of each speaker, or allow longer clips.",
     ),
     "step-too-small": Code(
         "data",
@@ -817,7 +817,13 @@ CATALOGUE: dict[str, Code] = {
     "lone-speakers": Code(
         "data",
         "The voice prompt is always another clip of the same speaker, and these speakers have none: with its own voice a clip teaches copying.",
-        "give more clips of these speakers, or name them alike if they are one person.",
+        "give more clips of these speakers, or name them alike if they are one person (`voxgraft data speakers DATASET --rename OLD=NEW`).",
+        "warning",
+    ),
+    "speakers-one-clip": Code(
+        "data",
+        "Nearly every speaker has a single clip. The voice prompt is always another clip of the same speaker, so that such clips cannot be learnt from. Often the names are those of files and one person speaks them all.",
+        "if one person speaks, give the name: `data.speaker: NAME` in run.yaml, then `voxgraft go RUN --reimport` (or `voxgraft data import ... --speaker NAME --reimport`); if folders are speakers, `data.speaker_from: folder`.",
         "warning",
     ),
     "short-prompts": Code(
@@ -1808,8 +1814,8 @@ CATALOGUE: dict[str, Code] = {
     "subtitle-none": Code("data", "The file holds no subtitle that can be used.", "check that this is the right file."),
     "text-encoding": Code(
         "text",
-        "The file is neither UTF-8 nor UTF-16 with a mark, so its letters would be guessed.",
-        "say which encoding it has, for example --encoding windows-1252, or convert it to UTF-8.",
+        "A text is neither UTF-8 nor UTF-16 with a mark, so its letters would be guessed.",
+        "save it as UTF-8; or say which encoding such files have, for example --encoding windows-1252.",
     ),
     "text-encoding-unknown": Code(
         "text", "There is no encoding of that name.", "give a name such as utf-16, windows-1252, windows-1256, gb18030."
@@ -1843,6 +1849,18 @@ CATALOGUE: dict[str, Code] = {
     "text-missing": Code(
         "data", "A recording has no text beside it.", "put a text there under the same name.", "warning"
     ),
+    "text-empty": Code(
+        "data",
+        "A recording has an empty text. It was left out.",
+        "write down what is said, or remove the line or the files; then import again with --reimport.",
+        "warning",
+    ),
+    "second-microphone": Code(
+        "data",
+        "The same sentence was recorded by two microphones at once; the first one is imported.",
+        "nothing has to be done.",
+        "note",
+    ),
     "clip-no-speech": Code(
         "data",
         "No voice was found where a subtitle stands; the clip was made and is rejected.",
@@ -1865,6 +1883,27 @@ CATALOGUE: dict[str, Code] = {
         "The same recording stands twice with the same text. The second was left out.",
         "remove one line.",
         "note",
+    ),
+    "table-double-id": Code(
+        "data",
+        "The same id or recording is on two lines with different texts. The first line was imported, the other left out.",
+        "remove the wrong line, or give it the name of its own recording; then import again with --reimport.",
+        "warning",
+    ),
+    "import-empty": Code(
+        "data",
+        "After an import the dataset has no clip that can be used, so that nothing can be learnt from it.",
+        "see the problems above and in problems.jsonl; mend the sources, or name others, then run the same command again.",
+    ),
+    "import-left-out": Code(
+        "data",
+        "More of the sources was left out than is allowed: often one cause that all of them have.",
+        "mend what is listed above and in problems.jsonl and import again with --reimport; or allow more with --max-left-out (in run.yaml: data.max_left_out).",
+    ),
+    "import-settings": Code(
+        "data",
+        "The source was imported before, with other settings than those that are given now. Its clips were left as they are.",
+        "run the same command again with --reimport, which imports it again; clips that stay the same keep their ids and sides.",
     ),
     "dataset-missing": Code(
         "data",
@@ -1889,8 +1928,8 @@ CATALOGUE: dict[str, Code] = {
     ),
     "source-changed": Code(
         "data",
-        "A recording of that place was imported before, and its text or its sound has changed since.",
-        "remove the old one with `voxgraft data remove DATASET --recording NAME`, then import again.",
+        "A source was imported before, and its text or a sound of it has changed since. Its clips were left as they are.",
+        "run the same command again with --reimport, which imports it again; clips that stay the same keep their ids and sides.",
     ),
     "source-own": Code(
         "data",

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxgraft.amounts import counted
 from voxgraft.data_settings import DataImportSettings
-from voxgraft.errors import ConfigError
+from voxgraft.errors import ConfigError, Finding, finding
 from voxgraft.families import family
-from voxgraft.importing.bringing import ImportOptions
+from voxgraft.importing.bringing import Brought, ImportOptions
 from voxgraft.importing.dataset import Dataset
 from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.running import Imported, import_sources
+from voxgraft.importing.problems import REFUSALS, Problem
+from voxgraft.importing.running import Again, Imported, LeftOut, import_sources, left_out_of
 from voxgraft.importing.sources import find_sources
 from voxgraft.importing.told import MOST_SHOWN, PROBLEMS, keep_found, problem_lines, write_problems
 from voxgraft.results import Line, Table
 
-__all__ = ["DataImportResult", "data_import", "longest_seconds"]
+__all__ = ["DataImportResult", "data_import", "import_again", "import_options", "longest_seconds"]
 
 LONGEST_SECONDS = 15.0
 HEARD_SHARE = 0.8
 """Of what a family can hear at most: a clip's codes stand behind a prompt and a text."""
 NUM_PIECES = 1_000
+MOST_NAMES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,28 @@ class DataImportResult:
     dataset: Path
     done: Imported
     problems: tuple[Problem, ...]
+    used: int = 0
+    """Clips of the whole dataset that can be used."""
+    left_out: LeftOut = LeftOut()
+    max_left_out: float = 1.0
 
     @property
     def exit_code(self) -> int:
-        """1 if a source could not be brought in."""
-        errors = any(problem.finding().level == "error" for problem in self.problems)
-        return int(errors or any(brought.failed for brought in self.done.brought))
+        """1 if nothing can be used, if something was not done as asked, or if too much was left out."""
+        return int(any(item.level == "error" for item in self.findings()))
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the import as a whole."""
+        found = [problem.finding() for problem in self.problems if problem.code in REFUSALS]
+        if not self.used:
+            counts = Counter(reason for one in self.done.journals for clip in one.clips for reason in clip.rejected)
+            why = ", ".join(f"{count:,} clips are {reason}" for reason, count in counts.most_common())
+            told = "there is no clip that can be used" + (f": {why}" if why else "")
+            found.append(finding("import-empty", told, where=self.dataset))
+        elif self.left_out.share > self.max_left_out:
+            expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
+            found.append(finding("import-left-out", str(self.left_out), expected=expected, where=self.dataset))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         recordings = [
@@ -56,6 +76,9 @@ class DataImportResult:
             "new_clips": self.done.new_clips,
             "recordings": recordings,
             "known": self.done.known,
+            "used_clips": self.used,
+            "left_out": round(self.left_out.share, 4),
+            "speakers": {one.recording: list(one.speakers) for one in self.done.brought},
             "problems": [problem.to_json() for problem in self.problems],
         }
 
@@ -66,32 +89,66 @@ class DataImportResult:
                 (one.recording, f"{one.clips:,}", f"{one.seconds / 60:.1f}", f"{one.rejected:,}", _state(one.failed))
                 for one in self.done.brought
             )
-            lines.append(Table(("recording", "clips", "minutes", "rejected", ""), rows))
+            lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
         if self.done.known:
-            lines.append(f"there already, left alone: {', '.join(self.done.known[:MOST_SHOWN])}")
-        lines.append(f"{self.done.new_clips:,} new clips in {self.dataset / 'manifest.jsonl'}")
+            lines.append(f"there already, unchanged: {', '.join(self.done.known[:MOST_SHOWN])}")
+        lines.append(f"{counted(self.done.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
+        lines += _speaker_lines(self.done.brought)
         if self.done.brought or self.problems:
             lines += problem_lines(self.problems, self.dataset / PROBLEMS)
-        return lines
+        own = [item for item in self.findings() if item.code not in REFUSALS]
+        if self.left_out.share and not own:
+            lines.append(f"{self.left_out}; within what --max-left-out allows ({self.max_left_out:.0%})")
+        return [*lines, *(line for item in own for line in item.lines())]
+
+
+def _speaker_lines(brought: Sequence[Brought]) -> list[Line]:
+    """Who is taken to speak, why, and how that is changed."""
+    by: dict[str, list[Brought]] = {}
+    for one in brought:
+        if one.speakers:
+            by.setdefault(one.speakers_by, []).append(one)
+    lines: list[Line] = []
+    for why, own in by.items():
+        names = list(dict.fromkeys(name for one in own for name in one.speakers))
+        shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES:,} more" if names[MOST_NAMES:] else "")
+        clips = counted(sum(one.clips for one in own), "clip")
+        lines.append(f"{counted(len(names), 'speaker')} for {clips} ({why}): {shown}")
+    if lines:
+        lines.append(
+            "to change that: --speaker NAME if it is one person, or --speaker-from folder, recording or file; "
+            "for clips that are there already with --reimport (in run.yaml: data.speaker, data.speaker_from)"
+        )
+    return lines
 
 
 def _state(failed: bool) -> str:
     return "failed" if failed else ""
 
 
-def data_import(settings: DataImportSettings) -> DataImportResult:
+def data_import(settings: DataImportSettings, again: Again | None = None) -> DataImportResult:
     """Find sources, cut them, and write the manifest."""
+    again = again or import_again(settings)
     if settings.media is not None and len(settings.sources) != 1:
         told = f"--media names one file for {len(settings.sources)} sources"
         raise ConfigError("config-value", told, expected="one subtitle file")
     dataset = Dataset(settings.dataset)
     found = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
     with dataset.locked():
-        done = import_sources(dataset, found.sources, _options(settings), settings.workers)
+        done = import_sources(dataset, found.sources, import_options(settings), settings.workers, again)
         problems = keep_found(dataset, settings.sources, (*found.problems, *done.problems))
         write_problems(dataset)
+        used = sum(clip.is_used for clip in dataset.clips())
     brought = (problem for one in done.brought for problem in one.problems)
-    return DataImportResult(settings.dataset, done, (*problems, *brought))
+    left_out = left_out_of(done.journals, found.problems)
+    return DataImportResult(settings.dataset, done, (*problems, *brought), used, left_out, settings.max_left_out)
+
+
+def import_again(settings: DataImportSettings) -> Again:
+    """Which sources are imported again, and which other options must not be ignored in silence."""
+    # The rest of the settings say where things lie and how much is done at once.
+    asked = settings.model_fields_set - {"dataset", "sources", "media", "family", "workers", "reimport", "max_left_out"}
+    return Again(settings.reimport, frozenset(asked))
 
 
 def longest_seconds(settings: DataImportSettings) -> float:
@@ -104,7 +161,8 @@ def longest_seconds(settings: DataImportSettings) -> float:
     return min(LONGEST_SECONDS, HEARD_SHARE * kind.frame(NUM_PIECES).max_codes / kind.code_hz)
 
 
-def _options(settings: DataImportSettings) -> ImportOptions:
+def import_options(settings: DataImportSettings) -> ImportOptions:
+    """How clips are made, as the settings say it."""
     longest = longest_seconds(settings)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"
@@ -118,6 +176,7 @@ def _options(settings: DataImportSettings) -> ImportOptions:
         ending=settings.format,
         encoding=settings.encoding,
         speaker=settings.speaker,
+        speaker_from=settings.speaker_from,
         rolling=settings.rolling,
         fold_homophones=settings.fold_homophones,
         activity=settings.activity,

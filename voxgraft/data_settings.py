@@ -8,12 +8,12 @@ from typing import Literal
 from pydantic import Field
 
 from voxgraft.config import Settings
-from voxgraft.run_settings import LANGUAGE_PATTERN, MAX_SEED, FamilyName
+from voxgraft.run_settings import LANGUAGE_PATTERN, MAX_SEED, FamilyName, SpeakerFrom
 
 ActivityName = Literal["energy", "silero"]
 CutName = Literal["pauses", "times"]
 EndingName = Literal["flac", "wav"]
-SplitBy = Literal["speaker", "recording", "stretch"]
+SplitBy = Literal["auto", "speaker", "recording", "stretch"]
 
 
 class DataImportSettings(Settings):
@@ -36,7 +36,13 @@ class DataImportSettings(Settings):
     encoding: str | None = None
     """Encoding of text files that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
     speaker: str | None = None
-    """One speaker for everything; empty means: labels in the text, else one for each recording."""
+    """Name of the one speaker of everything; empty means: what the sources say, else what speaker_from says."""
+    speaker_from: SpeakerFrom = "auto"
+    """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
+    reimport: bool = False
+    """Import sources again that changed, or that had other settings. Clips that stay the same keep id and side."""
+    max_left_out: float = Field(0.2, ge=0, le=1)
+    """Share of lines, or of sources, that may be left out (unreadable, missing, no text); beyond it, exit code 1."""
     cut: CutName = "pauses"
     """pauses: the edges of a clip move from the subtitle's times to the pauses around; times: they stay."""
     activity: ActivityName = "energy"
@@ -170,8 +176,8 @@ class DataSplitSettings(Settings):
     """Share of the hours to watch training by."""
     test: float = Field(0.05, ge=0, lt=1)
     """Share of the hours to judge the result by."""
-    by: SplitBy = "recording"
-    """What is never on two sides: recording; speaker, with all recordings; stretch: minutes of one long recording."""
+    by: SplitBy = "auto"
+    """What is never on two sides: recording, speaker, or stretch of a recording. auto: recording, or stretch if few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from voxgraft.amounts import counted
 from voxgraft.data_settings import DataSplitSettings
 from voxgraft.errors import ConfigError, Finding, finding
 from voxgraft.importing.dataset import open_dataset
 from voxgraft.importing.fingerprints import Print
 from voxgraft.importing.listening_through import listen_through
 from voxgraft.importing.manifest import SPLITS, ManifestClip, Split, write_manifest
-from voxgraft.importing.splitting import Leak, leaks, split_clips
+from voxgraft.importing.splitting import GAP, GAP_SECONDS, Leak, leaks, split_clips
 from voxgraft.importing.summary import hours
 from voxgraft.results import Line, Table
 
 __all__ = ["DataSplit", "data_split", "split_the_rest"]
 
 MOST_SHOWN = 8
+LEAST_SPEAKERS, NEARLY_ALL = 3, 0.8
+"""From so many speakers on, of whom such a share has one clip only, the names are hardly those of people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,25 @@ class DataSplit:
             if own:
                 shown = ", ".join(f"{leak.one} and {leak.two}" for leak in own[:MOST_SHOWN])
                 found.append(finding(f"split-leak-{kind}", f"{len(own):,} pairs: {shown}", where=self.manifest))
+        speakers = Counter(clip.speaker for clip in self.clips if clip.is_used)
+        lone = sum(count == 1 for count in speakers.values())
+        if len(speakers) >= LEAST_SPEAKERS and lone >= NEARLY_ALL * len(speakers):
+            told = f"{lone:,} of {len(speakers):,} speakers have one clip only"
+            found.append(finding("speakers-one-clip", told, where=self.manifest))
         return found
+
+    @property
+    def shared_speakers(self) -> list[str]:
+        """Speakers of clips that are held out who are learnt from as well."""
+        used = [clip for clip in self.clips if clip.is_used]
+        learnt = {clip.speaker for clip in used if clip.split == "train"}
+        return sorted({clip.speaker for clip in used if clip.split in SPLITS[1:]} & learnt)
+
+    @property
+    def by_stretch(self) -> bool:
+        """Whether one recording is on several sides."""
+        sides = {(clip.recording, clip.split) for clip in self.clips if clip.is_used}
+        return len(sides) > len({recording for recording, _ in sides})
 
     def sides(self) -> dict[str, dict[str, Any]]:
         made: dict[str, dict[str, Any]] = {}
@@ -61,18 +83,47 @@ class DataSplit:
     def to_json(self) -> dict[str, Any]:
         pairs = [{"kind": leak.kind, "one": leak.one, "two": leak.two} for leak in self.leaks]
         unheard = list(self.unheard)
-        return {"manifest": str(self.manifest), "sides": self.sides(), "leaks": pairs, "unheard": unheard}
+        return {
+            "manifest": str(self.manifest),
+            "sides": self.sides(),
+            "leaks": pairs,
+            "unheard": unheard,
+            "by_stretch": self.by_stretch,
+            "shared_speakers": self.shared_speakers,
+        }
 
     def lines(self) -> list[Line]:
         rows = tuple(
             (side, f"{own['clips']:,}", hours(own["seconds"]), f"{own['recordings']:,}", f"{own['speakers']:,}")
             for side, own in self.sides().items()
         )
-        told: list[Line] = [line for item in self.findings() for line in item.lines()] or ["no leak was found"]
+        told: list[Line] = [line for item in self.findings() for line in item.lines()]
+        if not self.leaks:
+            told.append("no sound and no sentence is both learnt from and held out")
+        told += self._about_speakers()
+        if self.by_stretch:
+            aside = sum(GAP in clip.rejected for clip in self.clips)
+            told.append(
+                "stretches of recordings are held out, since there are too few to hold out whole ones; "
+                f"{counted(aside, 'clip')} in the {GAP_SECONDS:.0f} s beside these are not used ({GAP})"
+            )
         if self.unheard:
             shown = ", ".join(self.unheard[:MOST_SHOWN])
             told.append(f"the sound of {len(self.unheard):,} clips is missing or broken, and was not compared: {shown}")
         return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *told]
+
+    def _about_speakers(self) -> list[Line]:
+        """Whether held-out clips are of voices that are learnt: then nothing is said about other voices."""
+        shared = self.shared_speakers
+        if not shared:
+            return []
+        held_out = {clip.speaker for clip in self.clips if clip.is_used and clip.split in SPLITS[1:]}
+        if len({clip.speaker for clip in self.clips if clip.is_used}) == 1:
+            return [
+                f"all sides are the same speaker, {shared[0]}: held-out clips measure new sentences in a known voice"
+            ]
+        many = f"{len(shared):,} of {counted(len(held_out), 'held-out speaker')}"
+        return [f"{many} are learnt from as well; --by speaker holds out whole speakers"]
 
 
 def data_split(settings: DataSplitSettings) -> DataSplit:

@@ -143,6 +143,8 @@ def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: Old
     values |= {name: value for name, value in by_hand.items() if value}
     if settings.sources:
         values = merged_values(values, {"data": {"sources": settings.sources}})
+    if settings.speaker:
+        values = merged_values(values, {"data": {"speaker": settings.speaker}})
     values = _from_run(values, settings.run)
     if settings.sources and "texts" not in values:
         values["texts"] = (RunFolder(Path()).data / MANIFEST_NAME,)
@@ -156,8 +158,10 @@ def _from_run(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     if "texts" in result:
         result["texts"] = tuple(seen_from(run, path) for path in result["texts"])
     if "data" in result:
-        sets = {name: tuple(seen_from(run, path) for path in paths) for name, paths in result["data"].items()}
-        result["data"] = sets
+        result["data"] = {
+            name: tuple(seen_from(run, path) for path in value) if isinstance(value, tuple | list) else value
+            for name, value in result["data"].items()
+        }
     return result
 
 

@@ -16,6 +16,7 @@ ScheduleName = Literal["cosine", "linear", "constant"]
 PrecisionName = Literal["float32", "bf16", "fp16"]
 EmotionFrom = Literal["target", "prompt"]
 LoneClips = Literal["leave-out", "own"]
+SpeakerFrom = Literal["auto", "folder", "recording", "file"]
 MAX_SEED = 2**63 - 1
 """Random generators take no larger ones."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
@@ -55,6 +56,12 @@ class DataSettings(Settings):
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts, which `go` imports as clips; empty means that you import them."""
+    speaker: str | None = None
+    """Name of the one speaker of all sources; empty means: what the sources say, else what speaker_from says."""
+    speaker_from: SpeakerFrom = "auto"
+    """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
+    max_left_out: float = Field(0.2, ge=0, le=1)
+    """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `go` continues."""
     dataset: Path | None = None
     """Dataset of clips that `prepare` makes the sets of, and `go` imports into; empty means data in the run folder."""
     train: tuple[Path, ...] = ()

@@ -42,6 +42,8 @@ class NewSettings(Settings):
     """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts, which `go` imports. Where no texts are given, these have them."""
+    speaker: str | None = None
+    """Name of the one speaker of all sources; empty means: what they say, else one for each list, folder or film."""
     old: Path | None = None
     """A config or command line of another trainer to take settings from; what becomes of each is printed."""
 

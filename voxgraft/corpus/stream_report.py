@@ -10,6 +10,9 @@ from voxgraft.errors import Finding, finding
 
 __all__ = ["SetReport"]
 
+LEAST_CLIPS, NEARLY_ALL = 3, 0.8
+"""Where such a share of the clips is the only one of its speaker, the names are hardly those of people."""
+
 
 @dataclass(frozen=True, slots=True)
 class SetReport:
@@ -37,7 +40,9 @@ class SetReport:
         if self.lone:
             fate = "left out" if left_lone else "learnt with their own voice, which teaches copying"
             text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
-            found.append(self._finding("lone-speakers", f"{text}: {named_clips(self.lone)}"))
+            nearly_all = self.clips >= LEAST_CLIPS and len(self.lone) >= NEARLY_ALL * self.clips
+            code = "speakers-one-clip" if nearly_all else "lone-speakers"
+            found.append(self._finding(code, f"{text}: {named_clips(self.lone)}"))
         if too_long:
             text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {named_clips(too_long)}"
             found.append(self._finding("clips-left-out", text))

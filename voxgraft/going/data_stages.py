@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from voxgraft.amounts import counted
 from voxgraft.bases import base_family, base_folder
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.sets import open_set
-from voxgraft.data_import import DataImportResult, data_import
+from voxgraft.data_import import DataImportResult, data_import, import_again, import_options
 from voxgraft.data_settings import DataImportSettings, DataSplitSettings
 from voxgraft.data_split import DataSplit, data_split, split_the_rest
 from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.files import is_file, is_folder
+from voxgraft.files import is_file, is_folder, is_there
 from voxgraft.going.stage import Decision, Stage, Work
 from voxgraft.importing.dataset import Dataset
-from voxgraft.importing.running import waiting_sources
+from voxgraft.importing.running import Again, Waiting, left_out_of, waiting_sources
 from voxgraft.importing.sources import find_sources
+from voxgraft.importing.told import PROBLEMS
 from voxgraft.prepare import PrepareResult, prepare
 from voxgraft.preparing.choosing import ROLES, WantedClip, chosen_clips, manifest_path
+from voxgraft.preparing.keys import file_mark
 from voxgraft.preparing.ledger import LEDGER_NAME, ClipRecord, Ledger, read_ledger
 from voxgraft.preparing.settings import PrepareSettings
 from voxgraft.run_yaml import settings_of
@@ -33,29 +38,90 @@ def dataset_of(work: Work) -> Dataset:
 
 
 def _decide_import(work: Work) -> Decision:
-    sources, dataset = work.settings.data.sources, dataset_of(work)
-    if not sources:
+    """Sources are needed for what is still to be imported: those that are gone are no obstacle to using their clips."""
+    places, dataset = work.settings.data.sources, dataset_of(work)
+    if not places:
         return Decision(False, "run.yaml names no data.sources")
-    found = find_sources(sources, work.language).sources
+    gone = [place for place in places if not is_there(place)]
+    used = sum(clip.is_used for clip in dataset.clips())
+    settings = _import_settings(work)
+    try:
+        found = find_sources(places if not used else [place for place in places if place not in gone], work.language)
+    except VoxgraftError:
+        if not used:
+            raise
+        return Decision(False, f"{_missing(gone or places)}; {_in_data(used, dataset)}")
     if not dataset.has_manifest:
-        told = f"{len(found):,} recordings with texts, and"
+        told = f"{counted(len(found.sources), 'source')} with texts, and"
         return Decision(True, f"{told} no clips yet", f"{told} there were no clips yet")
-    waiting = waiting_sources(dataset, found)
-    if waiting:
-        names = _named([source.name for source in waiting])
-        return Decision(
-            True, f"not imported yet, or changed since: {names}", f"was not imported yet, or had changed since: {names}"
-        )
-    return Decision(False, f"all {len(found):,} recordings are in {dataset.folder}")
+    waiting = waiting_sources(dataset, found.sources, import_options(settings), _again(settings, work))
+    if decision := _waiting(waiting):
+        return decision
+    if not used:
+        return Decision(True, "there is no clip that can be used yet", "there was no clip that could be used")
+    left_out = left_out_of(dataset.journals(), found.problems)
+    if left_out.share > settings.max_left_out:
+        return Decision(True, str(left_out))
+    notes = [_in_data(used, dataset)]
+    if gone:
+        notes.insert(0, _missing(gone))
+    if waiting.kept:
+        notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
+    if waiting.failed:
+        notes.append(f"could not be imported (see {dataset.folder / PROBLEMS}): {_named(waiting.failed)}")
+    return Decision(False, "; ".join(notes))
+
+
+def _waiting(waiting: Waiting) -> Decision | None:
+    """Why there is something to import, or to complain of; None where there is neither."""
+    if waiting.new:
+        names = _named(waiting.new)
+        return Decision(True, f"not imported yet: {names}", f"was not imported yet: {names}")
+    if waiting.again:
+        return Decision(True, f"imported again (--reimport): {_named(waiting.again)}")
+    if waiting.problems:
+        return Decision(True, waiting.problems[0].found)
+    return None
+
+
+def _missing(places: Sequence[Path]) -> str:
+    return f"note: sources are missing ({_named([str(place) for place in places])})"
+
+
+def _in_data(used: int, dataset: Dataset) -> str:
+    return f"{counted(used, 'clip')} in {dataset.folder}"
+
+
+def _again(settings: DataImportSettings, work: Work) -> Again:
+    again = f"`voxgraft go {shlex.quote(str(work.run.path))}"
+    cure = (
+        f"{again} --reimport` imports it again; clips that stay the same keep their ids and sides. "
+        f"{again} --when-changed keep` uses the clips as they are."
+    )
+    return replace(import_again(settings), keep=work.told.when_changed == "keep", cure=cure)
+
+
+def _import_settings(work: Work) -> DataImportSettings:
+    data, base = work.settings.data, work.settings.base
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", where=work.run.settings)
+    values = {
+        "dataset": dataset_of(work).folder,
+        "sources": tuple(place for place in data.sources if is_there(place)) or data.sources,
+        "language": work.language,
+        "family": base_family(base_folder(base), work.settings.family).name,
+        "reimport": work.told.reimport,
+        "max_left_out": data.max_left_out,
+    }
+    # Only what run.yaml says of speakers: clips that were imported by hand have settings of their own.
+    said = {"speaker": data.speaker, "speaker_from": data.speaker_from}
+    values |= {name: value for name, value in said.items() if value not in (None, "auto")}
+    return DataImportSettings.model_validate(values)
 
 
 def _import(work: Work) -> DataImportResult:
-    base = work.settings.base
-    if base is None:
-        raise ConfigError("config-missing", "`base` is not given", where=work.run.settings)
-    kind = base_family(base_folder(base), work.settings.family).name
-    values = {"dataset": dataset_of(work).folder, "sources": work.settings.data.sources, "language": work.language}
-    return data_import(DataImportSettings.model_validate({**values, "family": kind}))
+    settings = _import_settings(work)
+    return data_import(settings, _again(settings, work))
 
 
 def _decide_split(work: Work) -> Decision:
@@ -65,9 +131,11 @@ def _decide_split(work: Work) -> Decision:
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
     without = sum(clip.split is None for clip in own)
     if without:
-        told = f"{without:,} of {len(own):,} clips"
+        told = f"{without:,} of {counted(len(own), 'clip')}"
         return Decision(True, f"{told} are on no side yet", f"{told} were on no side yet")
-    return Decision(False, f"all {len(own):,} clips have their side")
+    if not own:
+        return Decision(False, "there are no clips to be split")
+    return Decision(False, f"all {counted(len(own), 'clip')} have their side")
 
 
 def _split(work: Work) -> DataSplit:
@@ -129,11 +197,13 @@ def _other_clips(made: ClipSet, wanted: Sequence[WantedClip], ledger: Ledger) ->
 
 
 def _same_sound(path: Path, record: ClipRecord) -> bool:
-    """By size and time; a sound that is gone is known by its codes."""
+    """By content: a copy has another time. A sound that is gone is known by its codes."""
     if not is_file(path):
         return True
-    status = path.stat()
-    return record.file is not None and record.file[:2] == (status.st_size, status.st_mtime_ns)
+    if record.file is None:
+        return False
+    mark = file_mark(path, record.file) if path.stat().st_size == record.file[0] else None
+    return mark is not None and mark[2] == record.file[2]
 
 
 def _prepare(work: Work) -> PrepareResult:

@@ -25,6 +25,8 @@ class GoSettings(Settings):
     """Say which stages would run and why, and stop. Changes nothing."""
     when_changed: WhenChanged = "stop"
     """A run that was trained, and asks for something else now: stop and say what; fresh begins again; keep goes on."""
+    reimport: bool = False
+    """Of `import`: import sources again that have changed. Clips that stay the same keep their ids and sides."""
     sentences: tuple[Path, ...] = ()
     """Of `evaluate`: your own sentences, in files named after their language: am.txt, or am.tsv. Others: done again."""
     most: int = Field(100, ge=2)

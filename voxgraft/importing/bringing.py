@@ -5,7 +5,9 @@ Killed at any instant it goes on where it was: what is noted is there, and is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -25,17 +27,19 @@ from voxgraft.importing.rolling import unrolled
 from voxgraft.importing.row_cuts import row_cuts
 from voxgraft.importing.rows import Row, recordings_of
 from voxgraft.importing.sound_files import write_clip
-from voxgraft.importing.sources import Source
+from voxgraft.importing.sources import SoundMark, Source
 from voxgraft.importing.subtitles import read_subtitles
 from voxgraft.importing.tape import Tape
 from voxgraft.importing.voice_model import VoiceModel
 from voxgraft.normalising import Normaliser, normaliser_of
 
-__all__ = ["Brought", "ImportOptions", "bring"]
+__all__ = ["Brought", "ImportOptions", "Task", "bring"]
 
 SHORTEST_SECONDS = 0.05
 SHORT_SECONDS = 0.25
 """Where a recording ends so long before the end that a list gives for a part of it, words are missing."""
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+"""What ends the name of one part of a dataset in several parquet files."""
 VERSION = 2
 """Of how clips are cut: a source that was half cut in another way is begun anew."""
 
@@ -49,6 +53,8 @@ class ImportOptions:
     ending: str = "flac"
     encoding: str | None = None
     speaker: str | None = None
+    speaker_from: str = "auto"
+    """Who speaks where the source does not say it: `auto`, or by `folder`, `recording` or `file`."""
     rolling: bool = True
     fold_homophones: bool = False
     activity: str = "energy"
@@ -57,6 +63,30 @@ class ImportOptions:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def differences(
+        self, before: Mapping[str, Any], names: Collection[str] | None = None
+    ) -> dict[str, tuple[Any, Any]]:
+        """Options that were others when a source was imported, as (then, now), by the names of their flags.
+
+        Of `names` alone, where given. What a journal of an older version does not have was the default.
+        """
+        usual = ImportOptions(self.language).flags()
+        then = {**usual, **_flags({**ImportOptions(self.language).to_json(), **before})}
+        now = self.flags()
+        chosen = [name for name in now if names is None or name in names]
+        return {name: (then[name], now[name]) for name in chosen if then[name] != now[name]}
+
+    def flags(self) -> dict[str, Any]:
+        """Values by the names of the settings that they come from."""
+        return _flags(self.to_json())
+
+
+def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    cut = {**asdict(CutOptions()), **values.get("cut", {})}
+    own = {name: value for name, value in values.items() if name not in ("cut", "ending")}
+    lengths = {name: cut[name] for name in ("shortest", "longest", "lead", "tail", "join_gap")}
+    return {**own, "format": values["ending"], **lengths, "cut": "pauses" if cut["refine"] else "times"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +99,98 @@ class Brought:
     rejected: int
     problems: tuple[Problem, ...] = ()
     failed: bool = False
+    speakers: tuple[str, ...] = ()
+    speakers_by: str = ""
+    """Where the names of the speakers come from, in words."""
 
 
-def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: ImportOptions) -> Brought:
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One source that is to be brought in, and what is known of it."""
+
+    source: Source
+    recording: str
+    mark: str
+    sounds: Mapping[str, SoundMark | None] = field(default_factory=dict)
+    previous: tuple[ManifestClip, ...] = ()
+    """Its clips in the manifest, where it was imported before: what is the same keeps its id."""
+
+
+def bring(dataset: Dataset, task: Task, options: ImportOptions) -> Brought:
     """Bring one source in, or what is missing of it. A source that fails is told as a problem."""
+    source, recording = task.source, task.recording
     with dataset.worked_on():
         journal = read_journal(dataset.journal_path(recording))
         rules = {"cutting": VERSION, "text": _normaliser(options.language, options).version}
-        state = {**source.to_json(), "fingerprint": mark, "options": options.to_json(), "rules": rules}
-        if journal.source != state:
-            before = journal.clips
-            journal.begin(state, (path.name for path in source.files))
+        state = {**source.to_json(), "fingerprint": task.mark, "options": options.to_json(), "rules": rules}
+        if journal.source != state or journal.other_sounds(task.sounds):
+            # Clips that the manifest has stay on the disk until it has others: a kill must not leave it without them.
+            again = journal.is_again or journal.is_published
+            before = [] if again else journal.clips
+            journal.begin(state, (path.name for path in source.files), task.sounds, again=again)
             for clip in before:
                 discard(dataset.folder / clip.audio)
         if not journal.is_done:
             problems: list[Problem] = []
             try:
-                for clip, cut in _clips(dataset, source, recording, options, problems):
+                ids = _Ids(recording, task.previous if journal.is_again else ())
+                for clip, cut in _clips(dataset, source, ids, options, problems):
                     _keep(dataset, journal, clip, cut, options)
             except VoxgraftError as error:
                 journal.fail((*problems, Problem.of(error, str(source.text))))
                 return Brought(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
             journal.finish(problems)
         clips = journal.clips
-        seconds = sum(clip.seconds for clip in clips)
-        return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(journal.problems))
+        return Brought(
+            recording,
+            len(clips),
+            sum(clip.seconds for clip in clips),
+            sum(not clip.is_used for clip in clips),
+            tuple(journal.problems),
+            speakers=tuple(dict.fromkeys(clip.speaker for clip in clips)),
+            speakers_by=_speakers_by(source, recording, clips, options),
+        )
+
+
+class _Ids:
+    """Ids of the clips of one source. A clip that was there before has the id that it had."""
+
+    def __init__(self, recording: str, previous: Sequence[ManifestClip]) -> None:
+        self.recording = recording
+        self._known: dict[tuple[str, float], list[ManifestClip]] = defaultdict(list)
+        for clip in previous:
+            self._known[clip.text_as_found, clip.start].append(clip)
+        numbers = [int(number) for clip in previous if (number := clip.id.rpartition("-")[2]).isdecimal()]
+        self._last = max(numbers, default=0)
+
+    def next(self, text_as_found: str, start: float, recording: str) -> str:
+        """The id of the next clip: by its text and its place, and if there are several by its recording."""
+        if same := self._known.get((text_as_found, start)):
+            clip = next((clip for clip in same if clip.recording == recording), same[0])
+            same.remove(clip)
+            return clip.id
+        self._last += 1
+        return f"{self.recording}-{self._last:05d}"
+
+
+def _default_speaker(source: Source, recording: str) -> str:
+    """Who speaks in a list or a folder that does not say it: one person, known by the name of the source."""
+    return source.tree[0] if source.tree else _SHARD.sub("", recording)
+
+
+def _speakers_by(source: Source, recording: str, clips: Sequence[ManifestClip], options: ImportOptions) -> str:
+    if options.speaker:
+        return "as --speaker says"
+    if options.speaker_from != "auto":
+        return f"one for each {options.speaker_from}, as --speaker-from says"
+    if source.kind == "subtitles":
+        has_labels = any(clip.speaker != recording for clip in clips)
+        return "labels in the subtitles" if has_labels else "one for each recording with subtitles"
+    if any(clip.speaker != _default_speaker(source, recording) for clip in clips):
+        return "the speaker column"
+    if source.kind == "folder":
+        return "names of the folders"
+    return "no speaker column: one for the whole list"
 
 
 def _keep(dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions) -> None:
@@ -117,12 +214,11 @@ class _Sounding:
 
 
 def _clips(
-    dataset: Dataset, source: Source, recording: str, options: ImportOptions, problems: list[Problem]
+    dataset: Dataset, source: Source, ids: _Ids, options: ImportOptions, problems: list[Problem]
 ) -> Iterator[tuple[ManifestClip, Cut]]:
     """Every clip of a source with its sound, in an order that is always the same."""
     found = _subtitle_cuts if source.kind == "subtitles" else _list_cuts
-    number = 0
-    for item in found(source, recording, options, problems):
+    for item in found(source, ids.recording, options, problems):
         cut, file, lines = item.cut, item.file, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
         text = _normaliser(item.language, options).normalise(cut.text).text
@@ -132,11 +228,10 @@ def _clips(
         elif not text:
             problems.append(Problem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
         else:
-            number += 1
-            clip_id = f"{recording}-{number:05d}"
+            clip_id = ids.next(cut.as_found, round(cut.start, 4), item.recording)
             clip = ManifestClip(
                 id=clip_id,
-                audio=dataset.clip_path(recording, clip_id, options.ending),
+                audio=dataset.clip_path(ids.recording, clip_id, options.ending),
                 seconds=round(seconds, 4),
                 text=text,
                 language=item.language,
@@ -176,7 +271,8 @@ def _subtitle_cuts(
     how = replace(options.cut, language=options.language)
     for cut in cut_cues(Tape(media.blocks(), options.rate, voice), cues, how):
         label = cut.cues[0].speaker
-        yield _Sounding(cut, f"{recording}:{label}" if label else recording, recording, options.language, name)
+        who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
+        yield _Sounding(cut, f"{recording}:{label}" if label else who, recording, options.language, name)
     problems += _damage(media, source.media.name)
 
 
@@ -204,22 +300,31 @@ def _list_cuts(source: Source, recording: str, options: ImportOptions, problems:
         reasons = (*_length_reasons(cue, options.cut), *(() if is_whole else (NO_PAUSE,)))
         cut = Cut(samples, cue.start, cue.end, row.text, (cue,), reasons)
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
-        yield _Sounding(cut, row.speaker or own, own, row.language or options.language, file)
+        own = recording if source.tree else own  # the chapter
+        who = {
+            "auto": _default_speaker(source, recording),
+            "folder": media.path.resolve().parent.name,
+            "recording": own,
+            "file": media.path.stem,
+        }
+        speaker = row.speaker or who[options.speaker_from]
+        yield _Sounding(cut, speaker, own, row.language or options.language, file)
         problems += _damage(media, row.audio)
 
 
 def _kept_rows(source: Source, options: ImportOptions, problems: list[Problem]) -> Iterator[Row]:
-    """Rows that stand there for the first time."""
-    seen: set[tuple[str, float, str]] = set()
+    """Rows that stand there for the first time. One recording cannot have two texts: the first counts."""
+    seen: dict[tuple[str, float], Row] = {}
     for row in _rows(source, options):
         if isinstance(row, Problem):
             problems.append(row)
             continue
-        key = row.audio, row.start, row.text
-        if key in seen and row.data is None:
-            problems.append(Problem("table-duplicate", f"{row.audio}: {row.text!r:.60}", source.text.name, row.line))
+        first = seen.setdefault((row.audio, row.start), replace(row, data=None))
+        if first.line != row.line and row.data is None and row.end == first.end:
+            code = "table-duplicate" if row.text == first.text else "table-double-id"
+            found = f"{row.audio} is on line {first.line} already: {first.text!r:.60}, and here {row.text!r:.60}"
+            problems.append(Problem(code, found, source.text.name, row.line))
             continue
-        seen.add(key)
         yield row
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,21 +51,45 @@ class Journal:
     ids: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     """Names of the files, where the source is some of a folder's."""
+    sounds: dict[str, tuple[int, int, str] | None] | None = None
+    """Of a list: what its sounds held (`sources.sound_marks`). None in journals of older versions, which do not say."""
+    is_again: bool = False
+    """Whether the manifest may hold clips of an earlier import of this source, which these replace."""
 
     @property
     def recording(self) -> str:
         return self.path.stem
 
-    def begin(self, source: Mapping[str, Any], files: Iterable[str] = ()) -> None:
+    def other_sounds(self, now: Mapping[str, tuple[int, int, str] | None]) -> list[str]:
+        """Sounds that hold something else than when they were imported, or that were missing then. By content.
+
+        A sound that is missing now is not among them: its clip is there, and nobody needs the source any more.
+        """
+        if self.sounds is None:
+            return []
+        before = {name: mark and mark[2] for name, mark in self.sounds.items()}
+        return [name for name, mark in now.items() if mark and name in before and before[name] != mark[2]]
+
+    def begin(
+        self,
+        source: Mapping[str, Any],
+        files: Iterable[str] = (),
+        sounds: Mapping[str, tuple[int, int, str] | None] | None = None,
+        *,
+        again: bool = False,
+    ) -> None:
         """Start anew."""
-        self.source, self.files = dict(source), set(files)
+        self.source, self.files, self.sounds, self.is_again = dict(source), set(files), dict(sounds or {}), again
         self.clips, self.problems, self.ids = [], [], set()
         self.is_done = self.is_published = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_name(f".{self.path.name}.part")
             with part.open("wb") as stream:
-                _append(stream, {"source": self.source}, *({"file": name} for name in sorted(self.files)))
+                notes: list[Mapping[str, Any]] = [{"source": self.source}]
+                notes += [{"file": name} for name in sorted(self.files)]
+                notes += [{"sounds": self.sounds}] if self.sounds else []
+                _append(stream, *notes, *([{"again": True}] if again else []))
             os.replace(part, self.path)
         except OSError as error:
             raise write_error(error, self.path) from None
@@ -133,6 +157,8 @@ def read_journal(path: Path) -> Journal:
             journal.source = value
         elif kind == "file" and isinstance(value, str):
             journal.files.add(value)
+        elif kind == "sounds" and isinstance(value, dict):
+            journal.sounds = {name: mark and (int(mark[0]), int(mark[1]), str(mark[2])) for name, mark in value.items()}
         elif kind == "clip":
             journal.clips.append(parse_clip(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
@@ -140,10 +166,11 @@ def read_journal(path: Path) -> Journal:
             (found if kind == "problem" else failures).append(Problem.from_json(value))
         elif kind == "failed":
             failures = []
-        elif kind not in ("done", "published"):
+        elif kind not in ("done", "published", "again"):
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
         journal.is_done |= kind == "done"
         journal.is_published |= kind == "published"
+        journal.is_again |= kind == "again"
     journal.problems = list(dict.fromkeys(found if journal.is_done else failures))
     return journal
 
@@ -205,7 +232,7 @@ class Dataset:
         waiting = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
         there = {clip.id: clip for clip in self.clips()} if waiting else {}
         for journal in waiting:
-            if journal.clips and all(_is_same(there.get(clip.id), clip) for clip in journal.clips):
+            if journal.clips and all(_is_same(there.get(clip.id), clip, journal) for clip in journal.clips):
                 journal.publish()
 
     def publish(self) -> int:
@@ -215,8 +242,11 @@ class Dataset:
         if not fresh and self.has_manifest:
             return 0
         there = list(self.clips())
+        again = [journal for journal in fresh if journal.is_again]
+        before = {clip.id: clip for journal in again for clip in self.clips_of(journal.recording, there)}
+        there = [clip for clip in there if clip.id not in before]
         known = {clip.id: clip for clip in there}
-        new = [clip for journal in fresh for clip in journal.clips]
+        new = [_as_before(before.get(clip.id), clip) for journal in fresh for clip in journal.clips]
         for clip in new:
             if clip.id in known:
                 found = (
@@ -225,9 +255,17 @@ class Dataset:
                 cure = f"rename the file, remove {clip.recording} from {self.folder / IMPORTS}, and import again."
                 raise FileError("manifest-double-id", found, where=self.manifest, cure=cure)
         write_manifest(self.manifest, [*there, *new])
+        files = {clip.audio for clip in new}
+        for clip in before.values():
+            if clip.audio not in files and self._is_own(clip.audio):
+                discard(self.folder / clip.audio)
         for journal in fresh:
             journal.publish()
-        return len(new)
+        return sum(clip.id not in before for clip in new)
+
+    def clips_of(self, source: str, clips: Iterable[ManifestClip]) -> list[ManifestClip]:
+        """Those clips that come from a source, by the folder that their sound lies in."""
+        return [clip for clip in clips if clip.audio.startswith(f"{CLIPS}/{source}/")]
 
     def remove(self, going: Sequence[ManifestClip], staying: Sequence[ManifestClip]) -> list[str]:
         """Take clips out, and sources of which nothing stays, which can be brought in again. Gives the files left.
@@ -292,8 +330,18 @@ class Dataset:
             yield
 
 
-def _is_same(one: ManifestClip | None, other: ManifestClip) -> bool:
-    return one is not None and all(getattr(one, name) == getattr(other, name) for name in _SAME)
+def _is_same(one: ManifestClip | None, other: ManifestClip, journal: Journal) -> bool:
+    names = (*_SAME, "text", "speaker", "language", "seconds") if journal.is_again else _SAME
+    return one is not None and all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _as_before(before: ManifestClip | None, clip: ManifestClip) -> ManifestClip:
+    """A clip that was imported again, with its side; one that did not change also with all that was decided of it."""
+    if before is None:
+        return clip
+    same = (before.text, before.seconds, before.text_as_found) == (clip.text, clip.seconds, clip.text_as_found)
+    kept = {"rejected": before.rejected, "taken_back": before.taken_back} if same else {}
+    return replace(clip, split=before.split, other=before.other, **kept)  # type: ignore[arg-type]
 
 
 def discard(path: Path) -> None:

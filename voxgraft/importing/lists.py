@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import is_file, parse_json
-from voxgraft.importing.encodings import read_any_text
+from voxgraft.importing.encodings import error_line, read_any_text, read_text_lines
 from voxgraft.importing.media import AUDIO_ENDINGS
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.rows import COLUMNS, Row, row_of
@@ -21,6 +22,9 @@ from voxgraft.importing.rows import COLUMNS, Row, row_of
 __all__ = ["SIDE_CARS", "parse_json_lines", "parse_table", "read_list", "side_car", "side_car_rows"]
 
 SIDE_CARS = (".normalized.txt", ".txt", ".lab")
+VCTK_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav24", "wav22", "wav16")
+"""What VCTK and its copies at other rates call the folder of sounds, beside the folder `txt`."""
+_MICROPHONE = re.compile(r"_mic[12]$")
 DELIMITERS = ("|", "\t", ";", ",")
 MAX_FIELD = 1 << 20
 _SPEAKER_SHARE = 0.34
@@ -29,10 +33,10 @@ Found = Iterator[Row | Problem]
 
 def read_list(path: Path, encoding: str | None = None) -> Found:
     """Rows of a list in its order, and a problem for each line that is none."""
-    text = read_any_text(path, encoding)
-    if path.suffix.lower() in (".jsonl", ".json"):
-        return parse_json_lines(text, path.name)
-    return parse_table(text, path.name)
+    text, broken = read_text_lines(path, encoding)
+    parsed = parse_json_lines if path.suffix.lower() in (".jsonl", ".json") else parse_table
+    yield from (Problem("text-encoding", found, path.name, line) for line, found in broken.items())
+    yield from parsed(text, path.name)
 
 
 def parse_json_lines(text: str, name: str) -> Found:
@@ -48,7 +52,7 @@ def parse_json_lines(text: str, name: str) -> Found:
         if isinstance(values, dict) and "voxgraft_manifest" in values:
             continue
         made = row_of(values, number) if isinstance(values, dict) else "no JSON object"
-        yield Problem("table-line", made, name, number) if isinstance(made, str) else made
+        yield _fault(made, values, name, number) if isinstance(made, str) else made
 
 
 def parse_table(text: str, name: str) -> Found:
@@ -110,8 +114,16 @@ def _with_head(cells: Sequence[tuple[int, list[str]] | Problem], head: list[str]
         if len(values) != len(head):
             yield Problem("table-line", f"{len(values)} columns under a head of {len(head)}", name, line)
             continue
-        made = row_of(dict(zip(head, values, strict=True)), line)
-        yield Problem("table-line", made, name, line) if isinstance(made, str) else made
+        named = dict(zip(head, values, strict=True))
+        made = row_of(named, line)
+        yield _fault(made, named, name, line) if isinstance(made, str) else made
+
+
+def _fault(found: str, values: object, name: str, line: int) -> Problem:
+    """What is wrong with a row; a text that is there and empty has a cure of its own."""
+    given = {str(key).strip().lower(): value for key, value in values.items()} if isinstance(values, dict) else {}
+    is_empty = found.startswith("no text") and any(given.get(key) == "" for key in COLUMNS["text"])
+    return Problem("text-empty" if is_empty else "table-line", found, name, line)
 
 
 def _without_head(cells: Sequence[tuple[int, list[str]] | Problem], name: str) -> Found:
@@ -122,7 +134,10 @@ def _without_head(cells: Sequence[tuple[int, list[str]] | Problem], name: str) -
             yield item
             continue
         line, values = item
-        if len(values) not in (2, 3) or not values[0] or not values[1]:
+        if len(values) in (2, 3) and values[0] and not values[1]:
+            yield Problem("text-empty", f"{values[0]} has no text", name, line)
+            continue
+        if len(values) not in (2, 3) or not values[0]:
             told = f"{len(values)} columns" if len(values) not in (2, 3) else "an empty column"
             yield Problem("table-line", f"{told}, expected audio and text: {values!r:.80}", name, line)
             continue
@@ -146,20 +161,46 @@ def side_car_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = N
         if text is None:
             yield Problem("text-missing", f"no text beside {name}", name)
             continue
+        beside = os.path.relpath(text, folder)
         try:
             said = " ".join(read_any_text(text, encoding).split())
         except VoxgraftError as error:
-            yield Problem.of(error, str(text.relative_to(folder)))
+            yield Problem.of(error, beside, error_line(error))
             continue
         if not said:
-            yield Problem("text-missing", f"the text beside {name} is empty", name)
+            yield Problem("text-empty", f"the text of {name} is empty", beside, 1)
             continue
         yield Row(number, name, said, said)
 
 
 def side_car(sound: Path) -> Path | None:
-    """The text of the same name beside a sound."""
-    return next((path for ending in SIDE_CARS if is_file(path := sound.with_suffix(ending))), None)
+    """The text of the same name beside a sound, or where VCTK has it: txt/p225/x.txt for wav48/p225/x.wav."""
+    beside = next((path for ending in SIDE_CARS if is_file(path := sound.with_suffix(ending))), None)
+    if beside or sound.parent.parent.name not in VCTK_FOLDERS or first_microphone(sound):
+        return beside
+    stem = _MICROPHONE.sub("", sound.stem)
+    path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
+    return path if is_file(path) else None
+
+
+def sound_of_text(text: Path) -> Path | None:
+    """The sound that a text in VCTK's folder of texts belongs to."""
+    if text.suffix != ".txt" or text.parent.parent.name != "txt":
+        return None
+    root = text.parent.parent.parent
+    places = (root / folder / text.parent.name / text.stem for folder in VCTK_FOLDERS)
+    names = (
+        f"{place}{mark}{ending}" for place in places for mark in ("", "_mic1", "_mic2") for ending in (".flac", ".wav")
+    )
+    return next((path for name in names if is_file(path := Path(name))), None)
+
+
+def first_microphone(sound: Path) -> str:
+    """The name of the same sound by the first microphone, where this is the second; else empty."""
+    if not sound.stem.endswith("_mic2"):
+        return ""
+    first = sound.with_stem(sound.stem.removesuffix("2") + "1")
+    return first.name if is_file(first) else ""
 
 
 def is_sound(path: Path) -> bool:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 
 from voxgraft import progress
+from voxgraft.amounts import counted
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.importing.bringing import Brought, ImportOptions, bring
+from voxgraft.importing.bringing import Brought, ImportOptions, Task, bring
 from voxgraft.importing.dataset import Dataset, Journal
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.processes import worker_pool
-from voxgraft.importing.sources import Source, fingerprint
+from voxgraft.importing.sources import SoundMark, Source, fingerprint, sound_marks
 
-__all__ = ["Imported", "import_sources", "waiting_sources"]
+__all__ = ["Again", "Imported", "LeftOut", "Waiting", "import_sources", "left_out_of", "waiting_sources"]
 
 
 @dataclass(slots=True)
@@ -29,72 +30,184 @@ class Imported:
     """Recordings that were there already, unchanged."""
     problems: list[Problem] = field(default_factory=list)
     """Of sources that were not begun; the others have theirs."""
+    kept: list[Problem] = field(default_factory=list)
+    """Of sources that have changed and whose clips stay as they are, as was asked for."""
     new_clips: int = 0
+    journals: list[Journal] = field(default_factory=list)
+    """Of all these sources, as they are afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    source: Source
-    recording: str
-    mark: str
+class LeftOut:
+    """How much of some sources gave no clip, though it should have."""
+
+    lines: int = 0
+    of_lines: int = 0
+    """Lines, or recordings, that should have given a clip."""
+    sources: int = 0
+    of_sources: int = 0
+
+    @property
+    def share(self) -> float:
+        """The larger one of the share of lines and the share of whole sources."""
+        return max(self.lines / max(1, self.of_lines), self.sources / max(1, self.of_sources))
+
+    def __str__(self) -> str:
+        lines = f"{self.lines:,} of {counted(self.of_lines, 'line')} were left out"
+        sources = f"{self.sources:,} of {counted(self.of_sources, 'source')} could not be imported"
+        return " and ".join([lines] * bool(self.lines) + [sources] * bool(self.sources)) or lines
 
 
-def import_sources(dataset: Dataset, sources: Sequence[Source], options: ImportOptions, workers: int = 0) -> Imported:
+def left_out_of(journals: Sequence[Journal], found: Iterable[Problem] = ()) -> LeftOut:
+    """What was left out of sources, by their journals, and of files that no source was made of."""
+    failed = sum(not journal.is_done for journal in journals)
+    problems = [problem for journal in journals if journal.is_done for problem in journal.problems]
+    lines = sum(problem.leaves_out for problem in (*problems, *found))
+    return LeftOut(lines, lines + sum(len(journal.clips) for journal in journals), failed, len(journals))
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """When a source that is there already is imported again."""
+
+    changed: bool = False
+    """Whether sources that have changed, or that other options would cut differently, are imported again."""
+    keep: bool = False
+    """Whether else their clips are used as they are, and it is no error."""
+    asked: frozenset[str] | None = None
+    """Options that were given by hand: others than those of the first import must be known, not ignored. None: all."""
+    cure: str = "run the same command again with --reimport."
+
+
+def import_sources(
+    dataset: Dataset,
+    sources: Sequence[Source],
+    options: ImportOptions,
+    workers: int = 0,
+    again: Again = Again(),  # noqa: B008 (frozen)
+) -> Imported:
     """Bring sources in and write the manifest anew. What an import that was killed has left is used.
 
     The caller holds the dataset's lock.
     """
     done = Imported()
     dataset.settle()
-    tasks = _tasks(dataset, sources, done)
-    with progress.task("importing recordings", len(tasks)) as advance:
+    tasks = _tasks(dataset, sources, options, again, done)
+    with progress.task("importing sources", len(tasks)) as advance:
         for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
             done.brought.append(brought)
             advance(1)
     done.brought.sort(key=lambda brought: brought.recording)
     done.new_clips = dataset.publish()
+    own = {*(task.recording for task in tasks), *done.known}
+    done.journals = [journal for journal in dataset.journals() if journal.recording in own]
     return done
 
 
-def waiting_sources(dataset: Dataset, sources: Sequence[Source]) -> list[Source]:
-    """Those that an import would bring in, or complain of. The dataset must not be at work."""
-    seen = Imported()
+@dataclass(slots=True)
+class Waiting:
+    """What an import would do to a dataset, by the names of the sources."""
+
+    new: list[str] = field(default_factory=list)
+    """Sources that were never imported, or that were not finished."""
+    failed: list[str] = field(default_factory=list)
+    """Sources that could not be imported, and that have not changed since."""
+    again: list[str] = field(default_factory=list)
+    """Sources that would be imported again."""
+    problems: list[Problem] = field(default_factory=list)
+    """What it would complain of: sources that have changed, or that cannot be read."""
+    kept: list[Problem] = field(default_factory=list)
+    """Sources that have changed and are not imported again."""
+
+
+def waiting_sources(
+    dataset: Dataset,
+    sources: Sequence[Source],
+    options: ImportOptions,
+    again: Again = Again(),  # noqa: B008 (frozen)
+) -> Waiting:
+    """What an import would bring in, or complain of. Changes nothing. The dataset must not be at work."""
+    seen, found = Imported(), Waiting()
     with dataset.locked():
-        tasks = _tasks(dataset, sources, seen)
-    unhappy = {problem.file for problem in seen.problems}
-    return [*(task.source for task in tasks), *(source for source in sources if str(source.text) in unhappy)]
+        tasks = _tasks(dataset, sources, options, again, seen)
+        journals = {journal.recording: journal for journal in dataset.journals()}
+    found.problems, found.kept = seen.problems, seen.kept
+    for task in tasks:
+        journal = journals.get(task.recording)
+        if journal is None or not (journal.is_published or journal.problems):
+            found.new.append(task.source.name)
+        elif journal.is_published:
+            found.again.append(task.source.name)
+        else:
+            same = journal.source.get("fingerprint") == task.mark and not journal.other_sounds(task.sounds)
+            (found.failed if same else found.new).append(task.source.name)
+    return found
 
 
-def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[_Task]:
+def _tasks(
+    dataset: Dataset, sources: Sequence[Source], options: ImportOptions, again: Again, done: Imported
+) -> list[Task]:
     """Sources that are to be brought in, each under a name of its own."""
     journals = [journal for journal in dataset.journals() if journal.source]
     marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
-    taken = dataset.taken_names(dataset.clips())
-    tasks: dict[str, _Task] = {}
+    clips = list(dataset.clips())
+    taken = dataset.taken_names(clips)
+    tasks: dict[str, Task] = {}
     for source in sources:
         try:
             mark = fingerprint(source)
+            journal = marks.get(mark) or _same_place(source, journals)
+            sounds = sound_marks(source, (journal and journal.sounds) or {})
         except VoxgraftError as error:
             done.problems.append(Problem.of(error, str(source.text)))
             continue
-        journal = marks.get(mark) or _same_place(source, journals)
         if mark in tasks:
             done.known.append(tasks[mark].recording)
-        elif journal is None:
+            continue
+        if journal is None:
             name = _free(source.name, taken)
             taken.add(name)
-            tasks[mark] = _Task(source, name, mark)
-        elif not journal.is_published or (mark not in marks and not journal.clips):
+            tasks[mark] = Task(source, name, mark, sounds)
+            continue
+        problem = _changed(source, journal, mark, sounds, options, again)
+        if journal.is_published and problem is None:
+            done.known.append(journal.recording)
+        elif not journal.is_published or again.changed or not journal.clips:
             journals.remove(journal)  # no other source may take it as well
             marks.pop(str(journal.source.get("fingerprint")), None)
-            tasks[mark] = _Task(source, journal.recording, mark)
-        elif mark in marks:
-            done.known.append(journal.recording)
+            before = dataset.clips_of(journal.recording, clips)
+            tasks[mark] = Task(source, journal.recording, mark, sounds, tuple(before))
         else:
-            found = f"{source.text.name} was imported as {journal.recording}, and is another now"
-            done.problems.append(Problem("source-changed", found, str(source.text)))
+            assert problem is not None
+            (done.kept if again.keep else done.problems).append(problem)
+            done.known += [journal.recording] if again.keep else []
     done.known = list(dict.fromkeys(done.known))
     return list(tasks.values())
+
+
+def _changed(
+    source: Source,
+    journal: Journal,
+    mark: str,
+    sounds: Mapping[str, SoundMark | None],
+    options: ImportOptions,
+    again: Again,
+) -> Problem | None:
+    """Why a source, or how it is asked for, is not what it was when it was imported; None: it is the same."""
+    name, was = source.text.name, f"was imported as {journal.recording}"
+    if str(journal.source.get("fingerprint")) != mark:
+        what = "its text" if source.kind == "list" else "its text or its sound"
+        return Problem("source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure)
+    if others := journal.other_sounds(sounds):
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        found = f"{name} {was}, and {', '.join(others[:3])}{more} changed since, or came later"
+        return Problem("source-changed", found, str(source.text), cure=again.cure)
+    before = journal.source.get("options")
+    found_options = options.differences(before, None if again.changed else again.asked) if before else {}
+    if found_options:
+        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in found_options.items())
+        return Problem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
+    return None
 
 
 def _same_place(source: Source, journals: Iterable[Journal]) -> Journal | None:
@@ -116,7 +229,7 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _run(dataset: Dataset, tasks: Sequence[_Task], options: ImportOptions, workers: int) -> Iterator[Brought]:
+def _run(dataset: Dataset, tasks: Sequence[Task], options: ImportOptions, workers: int) -> Iterator[Brought]:
     work = partial(_bring, dataset, options)
     if min(workers, len(tasks)) <= 1:
         yield from map(work, tasks)
@@ -130,5 +243,5 @@ def _run(dataset: Dataset, tasks: Sequence[_Task], options: ImportOptions, worke
         raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
 
 
-def _bring(dataset: Dataset, options: ImportOptions, task: _Task) -> Brought:
-    return bring(dataset, task.source, task.recording, task.mark, options)
+def _bring(dataset: Dataset, options: ImportOptions, task: Task) -> Brought:
+    return bring(dataset, task, options)

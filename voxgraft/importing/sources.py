@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,15 +17,17 @@ from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import existing_file, is_file, is_folder, is_there, reason_of
 from voxgraft.importing.columns import COLUMN_ENDINGS, sounds_named
 from voxgraft.importing.language_codes import language_of_code
-from voxgraft.importing.lists import SIDE_CARS, is_sound, read_list, side_car
+from voxgraft.importing.lists import SIDE_CARS, first_microphone, is_sound, read_list, side_car, sound_of_text
 from voxgraft.importing.manifest import HEADER_KEY, NAME
 from voxgraft.importing.media import MEDIA_ENDINGS
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.rows import AUDIO_FOLDERS, Row, find_audio
 from voxgraft.importing.subtitles import SUBTITLE_ENDINGS
 
-__all__ = ["Found", "Source", "find_sources", "fingerprint", "safe_name"]
+__all__ = ["Found", "SoundMark", "Source", "find_sources", "fingerprint", "safe_name", "sound_marks"]
 
+SoundMark = tuple[int, int, str]
+"""Bytes, time of change in nanoseconds, and a hash of size and both ends of a sound."""
 Kind = Literal["subtitles", "list", "columns", "folder"]
 TABLE_ENDINGS = (".csv", ".tsv", ".psv", ".jsonl")
 EDGE_BYTES = 1 << 20
@@ -54,17 +56,29 @@ class Source:
     media: Path | None = None
     files: tuple[Path, ...] = ()
     """Of a folder: the sounds that are meant, each with a text beside it."""
-    missing: tuple[str, ...] = ()
-    """Of a list: sounds that it names and that are not there. When they come, it is another source."""
+    sounds: tuple[tuple[str, Path | None], ...] = ()
+    """Of a list: each sound by the name that the list has for it; None where the file is missing."""
 
     @property
     def name(self) -> str:
         """A name for its clips, before it is known whether another source has it."""
         path = self.media or self.text
-        plain = path.name if self.kind == "folder" else path.stem
+        if tree := self.tree:
+            return safe_name("-".join(tree))
+        plain = path.resolve().name if self.kind == "folder" else path.stem
         if self.kind == "list" and plain.lower() in ("metadata", "manifest", "train", "validated"):
             plain = f"{path.resolve().parent.name}-{plain}"
         return safe_name(plain)
+
+    @property
+    def tree(self) -> tuple[str, str] | None:
+        """Speaker and chapter of a folder that lies as in LibriTTS: 84/121123/84_121123_000007_000001.wav."""
+        if self.kind != "folder" or not self.files:
+            return None
+        folder = self.text.resolve()
+        speaker, chapter = folder.parent.name, folder.name
+        starts = tuple(f"{speaker}{mark}{chapter}{mark}" for mark in "_-")
+        return (speaker, chapter) if all(path.name.startswith(starts) for path in self.files) else None
 
     def to_json(self) -> dict[str, Any]:
         media = None if self.media is None else str(self.media.resolve())
@@ -117,14 +131,34 @@ def fingerprint(source: Source) -> str:
             digest.update(sound.name.encode("utf-8", "surrogateescape") + b"\0" + _edges(sound, SOUND_EDGE_BYTES, 0))
             if (text := side_car(sound)) is not None:
                 digest.update(hashlib.sha256(text.read_bytes()).digest())
-        for name in source.missing:
-            digest.update(b"missing\0" + name.encode("utf-8", "surrogateescape") + b"\0")
         for path in (source.text, source.media):
             if path is not None and source.kind != "folder":
                 digest.update(_edges(existing_file(path), EDGE_BYTES, MAX_WHOLE_BYTES))
     except OSError as error:
         raise FileError("file-unreadable", f"{source.text.name}: {reason_of(error)}", where=source.text) from None
     return digest.hexdigest()
+
+
+def sound_marks(source: Source, known: Mapping[str, SoundMark | None]) -> dict[str, SoundMark | None]:
+    """What the sounds of a list hold, by name; None for one that is missing. By content: a copy has the same hash.
+
+    A file with the size and the time of its known mark is not read again.
+    """
+    marks: dict[str, SoundMark | None] = {}
+    for name, path in source.sounds:
+        if path is None:
+            marks[name] = None
+            continue
+        try:
+            status = path.stat()
+            before = known.get(name)
+            if before is None or before[:2] != (status.st_size, status.st_mtime_ns):
+                content = hashlib.sha256(_edges(path, SOUND_EDGE_BYTES, 0)).hexdigest()
+                before = (status.st_size, status.st_mtime_ns, content)
+            marks[name] = before
+        except OSError as error:
+            raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+    return marks
 
 
 def _edges(path: Path, edge: int, whole: int) -> bytes:
@@ -172,9 +206,9 @@ class _Finder:
             self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
-        missing = {path: self._read_names(path) for path in (*lists, *columns)}
-        unread = [path for path, names in missing.items() if names is None]
-        self.found.sources += [Source("list", path, missing=tuple(missing[path] or ())) for path in lists]
+        sounds = {path: self._read_names(path) for path in (*lists, *columns)}
+        unread = [path for path, names in sounds.items() if names is None]
+        self.found.sources += [Source("list", path, sounds=sounds[path] or ()) for path in lists]
         self.found.sources += [Source("columns", path) for path in columns]  # most have their sounds inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
@@ -183,26 +217,27 @@ class _Finder:
             files = tuple(sorted(film for film in with_text if film.parent == folder))
             self.found.sources.append(Source("folder", folder, files=files))
         for film in left:
-            if film not in with_text and not unread:
+            if first_microphone(film):
+                self._tell("second-microphone", f"{film.name} is {first_microphone(film)} again", film)
+            elif film not in with_text and not unread:
                 self._tell("text-missing", f"no text for {film.name}", film)
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDE_CARS}
         for path in others:
-            if path.name not in FORM_FILES and path not in texts:
+            if path.name not in FORM_FILES and path not in texts and not sound_of_text(path):
                 self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)
         return not unread
 
-    def _read_names(self, path: Path) -> list[str] | None:
-        """Note the sounds that a list names; gives those that are missing. None: the list cannot be read."""
-        missing: set[str] = set()
+    def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
+        """Sounds by the names that a list has for them, noted as named. None: the list cannot be read."""
+        found: dict[str, Path | None] = {}
         try:
             for name in self._names(path):
-                if sound := find_audio(path.parent, name):
-                    self.named.add(os.path.abspath(sound))
-                else:
-                    missing.add(name)
+                if name not in found:
+                    found[name] = find_audio(path.parent, name)
         except VoxgraftError:
             return None
-        return sorted(missing)
+        self.named |= {os.path.abspath(sound) for sound in found.values() if sound}
+        return tuple(sorted(found.items()))
 
     def _names(self, path: Path) -> Iterator[str]:
         if path.suffix.lower() in COLUMN_ENDINGS:

@@ -6,7 +6,7 @@ The same dataset and seed give the same split. Clips that hold the same sound st
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +16,16 @@ from voxgraft.errors import ConfigError
 from voxgraft.importing.fingerprints import Print, alike
 from voxgraft.importing.manifest import SPLITS, ManifestClip, Split
 
-__all__ = ["Leak", "groups_of", "leaks", "split_clips"]
+__all__ = ["GAP", "Leak", "groups_of", "leaks", "split_clips"]
 
 STRETCH_SECONDS = 120.0
+"""Longest stretch. Of short recordings a stretch is as long as what is held out for one side."""
+GAP_SECONDS = 5.0
+"""Between the sides of one recording: neighbours share a sentence, a breath, and the noise of the moment."""
+GAP = "split-gap"
+"""Why clips in that gap are not used."""
+MOST_TOO_MUCH = 2.5
+"""Whole recordings may hold out so many times the share that was asked for; beyond, stretches are taken."""
 _NO_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 LEAST_WORDS = 3
 """Shorter sentences are said everywhere."""
@@ -51,11 +58,13 @@ class _Groups:
         self._parent[second] = first
 
 
-def groups_of(clips: Sequence[ManifestClip], by: str, prints: Mapping[str, Print]) -> dict[str, str]:
+def groups_of(
+    clips: Sequence[ManifestClip], by: str, prints: Mapping[str, Print], stretch: float = STRETCH_SECONDS
+) -> dict[str, str]:
     """The group of each clip, by its id: what is in one group is never on two sides."""
     groups = _Groups()
     for clip in clips:
-        groups.join(f"clip {clip.id}", f"place {_place(clip, by)}")
+        groups.join(f"clip {clip.id}", f"place {_place(clip, by, stretch)}")
         if by == "speaker":
             groups.join(f"clip {clip.id}", f"recording {clip.recording}")
     used = {clip.id for clip in clips if clip.is_used}
@@ -64,20 +73,55 @@ def groups_of(clips: Sequence[ManifestClip], by: str, prints: Mapping[str, Print
     return {clip.id: groups.find(f"clip {clip.id}") for clip in clips}
 
 
-def _place(clip: ManifestClip, by: str) -> str:
+def _place(clip: ManifestClip, by: str, stretch: float) -> str:
     if by == "speaker":
         return clip.speaker
     if by == "stretch":
-        return f"{clip.recording} {int(clip.start // STRETCH_SECONDS)}"
+        return f"{clip.recording} {int(clip.start // stretch)}"
     return clip.recording
 
 
 def split_clips(
     clips: Sequence[ManifestClip], shares: Mapping[Split, float], by: str, seed: int, prints: Mapping[str, Print]
 ) -> list[ManifestClip]:
-    """Clips with their side. Held-out sides get whole groups until they have their share; the rest is learnt from."""
+    """Clips with their side. Held-out sides get whole groups until they have their share; the rest is learnt from.
+
+    `auto`: whole recordings; stretches of them where there are too few to hold out about what was asked for.
+    """
+    clips = [_without_gap(clip) for clip in clips]
+    if by != "auto":
+        return _split(clips, shares, by, seed, prints)
+    try:
+        made: list[ManifestClip] | None = _split(clips, shares, "recording", seed, prints)
+    except ConfigError:
+        made = None
+    if made is not None and _held_out(made) <= MOST_TOO_MUCH * sum(shares.values()):
+        return made
+    try:
+        stretches = _split(clips, shares, "stretch", seed, prints)
+    except ConfigError:
+        if made is None:
+            raise
+        return made
+    return stretches if made is None or _held_out(stretches) < _held_out(made) else made
+
+
+def _held_out(clips: Sequence[ManifestClip]) -> float:
+    """Share of the seconds that are not learnt from; what lies in a gap is not, either."""
+    total = sum(clip.seconds for clip in clips if clip.is_used or GAP in clip.rejected)
+    return 1 - sum(clip.seconds for clip in clips if clip.is_used and clip.split == "train") / total if total else 0.0
+
+
+def _without_gap(clip: ManifestClip) -> ManifestClip:
+    return replace(clip, rejected=tuple(reason for reason in clip.rejected if reason != GAP))
+
+
+def _split(
+    clips: Sequence[ManifestClip], shares: Mapping[Split, float], by: str, seed: int, prints: Mapping[str, Print]
+) -> list[ManifestClip]:
     used = [clip for clip in clips if clip.is_used]
-    group = groups_of(clips, by, prints)
+    smallest = min((share for share in shares.values() if share > 0), default=1.0)
+    group = groups_of(clips, by, prints, min(STRETCH_SECONDS, smallest * _span(used)) or STRETCH_SECONDS)
     seconds: dict[str, float] = defaultdict(float)
     for clip in used:
         seconds[group[clip.id]] += clip.seconds
@@ -86,7 +130,37 @@ def split_clips(
     if missing := [side for side in wanted if side not in sides.values()]:
         found = f"{len(seconds):,} groups by {by}, none of which can be held out for {' and '.join(missing)}"
         raise ConfigError("split-impossible", found, expected=f"at least {len(wanted) + 1} groups")
-    return [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
+    made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
+    return _with_gaps(made) if by == "stretch" else made
+
+
+def _span(clips: Iterable[ManifestClip]) -> float:
+    """Seconds from the first to the last clip, over all recordings."""
+    ends: dict[str, float] = defaultdict(float)
+    for clip in clips:
+        ends[clip.recording] = max(ends[clip.recording], clip.start + clip.seconds)
+    return sum(ends.values())
+
+
+def _with_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
+    """Set clips aside that are too near to a clip on another side: of a pair the one of the larger side."""
+    by_recording: dict[str, list[ManifestClip]] = defaultdict(list)
+    for clip in clips:
+        if clip.is_used:
+            by_recording[clip.recording].append(clip)
+    aside: set[str] = set()
+    left = Counter(clip.split for own in by_recording.values() for clip in own)
+    for own in by_recording.values():
+        own.sort(key=lambda clip: (clip.start, clip.id))
+        for at, one in enumerate(own):
+            for two in own[at + 1 :]:
+                if two.start - (one.start + one.seconds) >= GAP_SECONDS:
+                    break
+                larger = min((one, two), key=lambda clip: SPLITS.index(clip.split or "train"))
+                if one.split != two.split and not {one.id, two.id} & aside and left[larger.split] > 1:
+                    aside.add(larger.id)
+                    left[larger.split] -= 1
+    return [replace(clip, rejected=(*clip.rejected, GAP)) if clip.id in aside else clip for clip in clips]
 
 
 def _sides(seconds: Mapping[str, float], shares: Mapping[Split, float], seed: int) -> dict[str, Split]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from voxgraft.errors import Finding
 from voxgraft.files import is_file, parse_json, read_lines, replacing
 from voxgraft.importing.dataset import IMPORTS, Dataset
 from voxgraft.importing.problems import Problem
@@ -23,6 +24,8 @@ PROBLEMS = "problems.jsonl"
 FOUND = ".found"
 """In the folder of the journals, and none of them."""
 MOST_SHOWN = 12
+SHOWN_NOTES = ("table-duplicate",)
+"""Notes about which a user can do something."""
 
 
 def problems_of(dataset: Dataset) -> list[Problem]:
@@ -46,15 +49,19 @@ def write_problems(dataset: Dataset) -> None:
 
 
 def problem_lines(problems: Sequence[Problem], file: Path) -> list[Line]:
-    """The worst problems in full, and how many there are of each kind."""
+    """The worst problems in full, some of each kind, and how many there are of each kind."""
     if not problems:
         return ["every line of the sources was used"]
     order = {"error": 0, "warning": 1, "note": 2}
-    findings = sorted((problem.finding() for problem in problems), key=lambda item: order[item.level])
-    shown = [item for item in findings if item.level != "note"][:MOST_SHOWN]
-    counts = Counter(problem.code for problem in problems)
-    told = ", ".join(f"{code} {count:,}" for code, count in counts.most_common())
-    lines: list[Line] = [line for item in shown for line in item.lines()[:2]]
+    turns: Counter[str] = Counter()
+    ranked: list[tuple[int, int, Finding]] = []
+    for item in (problem.finding() for problem in problems):
+        ranked.append((order[item.level], turns[item.code], item))  # one of each kind before the second of any
+        turns[item.code] += 1
+    ranked.sort(key=lambda one: one[:2])
+    shown = [item for _, _, item in ranked if item.level != "note" or item.code in SHOWN_NOTES][:MOST_SHOWN]
+    told = ", ".join(f"{code} {count:,}" for code, count in turns.most_common())
+    lines: list[Line] = [line for item in shown for line in item.lines()]
     return [*lines, f"not used as they stand: {told} (every line: {file})"]
 
 
