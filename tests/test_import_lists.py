@@ -70,7 +70,7 @@ def test_lines_of_a_table_that_are_none_are_told() -> None:
     assert [(item.code, item.line) for item in found if isinstance(item, Problem)] == [
         ("table-line", 2),
         ("table-line", 3),
-        ("text-empty", 5),
+        ("transcript-empty", 5),
     ]
 
 

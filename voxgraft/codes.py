@@ -1849,7 +1849,7 @@ CATALOGUE: dict[str, Code] = {
     "text-missing": Code(
         "data", "A recording has no text beside it.", "put a text there under the same name.", "warning"
     ),
-    "text-empty": Code(
+    "transcript-empty": Code(
         "data",
         "A recording has an empty text. It was left out.",
         "write down what is said, or remove the line or the files; then import again with --reimport.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class DataImportResult:
     problems: tuple[Problem, ...]
     used: int = 0
     """Clips of the whole dataset that can be used."""
-    left_out: LeftOut = LeftOut()
+    left_out: LeftOut = field(default_factory=LeftOut)
     max_left_out: float = 1.0
 
     @property
@@ -148,7 +148,7 @@ def import_again(settings: DataImportSettings) -> Again:
     """Which sources are imported again, and which other options must not be ignored in silence."""
     # The rest of the settings say where things lie and how much is done at once.
     asked = settings.model_fields_set - {"dataset", "sources", "media", "family", "workers", "reimport", "max_left_out"}
-    return Again(settings.reimport, frozenset(asked))
+    return Again(settings.reimport, asked=frozenset(asked))
 
 
 def longest_seconds(settings: DataImportSettings) -> float:

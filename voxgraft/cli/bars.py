@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from voxgraft.amounts import brief_seconds
 from voxgraft.cli.console import print_lines
 from voxgraft.progress import CHAPTER
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 2.0
 TICK_SECONDS = 0.2
 LINE_EVERY_SECONDS = 10.0
+MEASURED_SECONDS, MEASURED_SHARE = 2.0, 0.05
+"""How long a pace is measured before it is told, or of how much of the job."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,19 +38,32 @@ class Job:
     total: int | None
     done: int = 0
     started: float = field(default_factory=time.monotonic)
+    first: tuple[float, int] | None = None
+    """When the first part was done, and how much that was: what came before also holds the start of the job."""
 
     def advance(self, amount: int) -> None:
         self.done += amount
+        if self.first is None and self.done:
+            self.first = (time.monotonic(), self.done)
 
     @property
     def age_seconds(self) -> float:
         return time.monotonic() - self.started
 
     def seconds_left(self) -> float | None:
-        """Time left at the pace so far, if that can be told."""
-        if not self.total or not self.done:
+        """Time left at the pace that was measured; None as long as that says nothing.
+
+        Measured from the end of the first part on, for some seconds. Where the parts are large, the first is enough.
+        """
+        if not self.total or self.first is None:
             return None
-        return self.age_seconds * max(self.total - self.done, 0) / self.done
+        at, done = self.first
+        seconds, parts = time.monotonic() - at, self.done - done
+        if parts <= 0 or seconds < MEASURED_SECONDS:
+            if self.done < MEASURED_SHARE * self.total:
+                return None
+            seconds, parts = self.age_seconds, self.done
+        return seconds * max(self.total - self.done, 0) / parts
 
 
 class Display(Protocol):
@@ -169,8 +185,10 @@ class Bars:
             self._progress = _rich_progress(self._stream)
             self._progress.start()
         if job not in self._bars:
-            self._bars[job] = self._progress.add_task(job.name, total=job.total, completed=job.done)
-        self._progress.update(self._bars[job], completed=job.done)
+            self._bars[job] = self._progress.add_task(job.name, total=job.total, completed=job.done, left="")
+        left = job.seconds_left()
+        told = f"{brief_seconds(left)} left" if left is not None else ""
+        self._progress.update(self._bars[job], completed=job.done, left=told)
 
     def finish(self, job: Job) -> None:
         self._words.pop(job, None)
@@ -261,13 +279,13 @@ def how_far(job: Job) -> str:
 
 def _rich_progress(stream: TextIO) -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
         console=Console(file=stream),
         transient=True,
     )

@@ -123,7 +123,7 @@ def _fault(found: str, values: object, name: str, line: int) -> Problem:
     """What is wrong with a row; a text that is there and empty has a cure of its own."""
     given = {str(key).strip().lower(): value for key, value in values.items()} if isinstance(values, dict) else {}
     is_empty = found.startswith("no text") and any(given.get(key) == "" for key in COLUMNS["text"])
-    return Problem("text-empty" if is_empty else "table-line", found, name, line)
+    return Problem("transcript-empty" if is_empty else "table-line", found, name, line)
 
 
 def _without_head(cells: Sequence[tuple[int, list[str]] | Problem], name: str) -> Found:
@@ -135,7 +135,7 @@ def _without_head(cells: Sequence[tuple[int, list[str]] | Problem], name: str) -
             continue
         line, values = item
         if len(values) in (2, 3) and values[0] and not values[1]:
-            yield Problem("text-empty", f"{values[0]} has no text", name, line)
+            yield Problem("transcript-empty", f"{values[0]} has no text", name, line)
             continue
         if len(values) not in (2, 3) or not values[0]:
             told = f"{len(values)} columns" if len(values) not in (2, 3) else "an empty column"
@@ -168,7 +168,7 @@ def side_car_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = N
             yield Problem.of(error, beside, error_line(error))
             continue
         if not said:
-            yield Problem("text-empty", f"the text of {name} is empty", beside, 1)
+            yield Problem("transcript-empty", f"the text of {name} is empty", beside, 1)
             continue
         yield Row(number, name, said, said)
 

@@ -16,7 +16,7 @@ REFUSALS = frozenset(("source-changed", "import-settings"))
 LEAVE_OUT = frozenset(
     (
         *("media-unreadable", "media-missing", "media-short", "media-rate", "media-time", "audio-too-long"),
-        *("text-missing", "text-empty", "text-encoding", "text-binary", "table-line", "table-double-id"),
+        *("text-missing", "transcript-empty", "text-encoding", "text-binary", "table-line", "table-double-id"),
         *("file-empty", "file-unreadable", "file-missing", "file-too-large", "subtitle-time", "subtitle-too-long"),
     )
 )
