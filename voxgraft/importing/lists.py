@@ -163,7 +163,8 @@ def side_car_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = N
             continue
         beside = os.path.relpath(text, folder)
         try:
-            said = " ".join(read_any_text(text, encoding).split())
+            # A file without a byte is read as a text without a letter: to whoever wrote it they are the same.
+            said = " ".join(read_any_text(text, encoding).split()) if text.stat().st_size else ""
         except VoxgraftError as error:
             yield Problem.of(error, beside, error_line(error))
             continue

@@ -1,0 +1,394 @@
+"""Data as people have it: who speaks, faults in single files and lines, and sources that are mended afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from voxgraft.cli import run as run_cli
+from voxgraft.data_import import DataImportResult, data_import
+from voxgraft.data_settings import DataImportSettings, DataSplitSettings
+from voxgraft.data_split import data_split
+from voxgraft.importing.dataset import read_journal
+from voxgraft.importing.encodings import decoded
+from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
+from voxgraft.importing.sources import find_sources
+from voxgraft.results import plain
+
+RATE = 16_000
+WORDS = "сад лес дом река гора поле снег море свет ночь день утро вода небо земля ветер зима весна лето осень".split()
+
+
+def sentence(number: int) -> str:
+    return f"Это {WORDS[number % 20]} и {WORDS[number * 7 % 20]} номер {WORDS[number // 20 % 20]}"
+
+
+def sound(path: Path, seed: int = 0, seconds: float = 1.5) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).normal(0, 0.1, round(seconds * RATE))
+    soundfile.write(path, noise.astype(np.float32), RATE)
+
+
+def lj_list(folder: Path, count: int) -> Path:
+    """`metadata.csv` with an id and a text on each line, and a sound for each."""
+    for at in range(count):
+        sound(folder / "wavs" / f"ru_{at:04d}.wav", at)
+    lines = [f"ru_{at:04d}|{sentence(at)}" for at in range(count)]
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def bring(dataset: Path, *sources: Path, **more: Any) -> tuple[DataImportResult, list[ManifestClip]]:
+    options = {"language": "ru", "rate": RATE, "workers": 1, **more}
+    done = data_import(DataImportSettings(dataset=dataset, sources=sources, **options))
+    return done, list(read_manifest(dataset / "manifest.jsonl"))
+
+
+def shown(result: Any) -> str:
+    return "\n".join(
+        line if isinstance(line, str) else plain(line) for line in result.lines() if not hasattr(line, "rows")
+    )
+
+
+# ---- who speaks -----------------------------------------------------------------------------------------------------
+
+
+def test_a_list_without_a_speaker_column_is_one_speaker_and_import_says_so(tmp_path: Path) -> None:
+    done, clips = bring(tmp_path / "set", lj_list(tmp_path / "mine", 12))
+    assert {clip.speaker for clip in clips} == {"mine-metadata"}
+    assert len({clip.recording for clip in clips}) == 12, "every file is a recording of its own"
+    assert "1 speaker for 12 clips" in shown(done)
+    assert "--speaker NAME" in shown(done)
+
+
+def test_a_folder_of_sounds_with_texts_is_one_speaker(tmp_path: Path) -> None:
+    for at in range(4):
+        sound(tmp_path / "anna" / f"a{at}.wav", at)
+        (tmp_path / "anna" / f"a{at}.txt").write_text(sentence(at), encoding="utf-8")
+    _, clips = bring(tmp_path / "set", tmp_path / "anna")
+    assert {clip.speaker for clip in clips} == {"anna"}
+
+
+def test_libritts_takes_speaker_and_chapter_from_its_folders(tmp_path: Path) -> None:
+    for at, (who, chapter) in enumerate([("84", "121123"), ("84", "121550"), ("174", "50561")]):
+        for part in range(2):
+            path = tmp_path / "train-clean" / who / chapter / f"{who}_{chapter}_000007_00000{part}.wav"
+            sound(path, 10 * at + part)
+            path.with_suffix(".normalized.txt").write_text(sentence(10 * at + part), encoding="utf-8")
+            path.with_suffix(".original.txt").write_text("ignored", encoding="utf-8")
+    _, clips = bring(tmp_path / "set", tmp_path / "train-clean")
+    found = {(clip.speaker, clip.recording) for clip in clips}
+    assert found == {("84", "84-121123"), ("84", "84-121550"), ("174", "174-50561")}
+
+
+@pytest.mark.parametrize(("sounds", "ending"), [("wav48", ".wav"), ("wav48_silence_trimmed", "_mic1.flac")])
+def test_vctk_takes_texts_from_its_other_tree_and_speakers_from_its_folders(
+    tmp_path: Path, sounds: str, ending: str
+) -> None:
+    root = tmp_path / "VCTK"
+    for at, who in enumerate(("p225", "p226")):
+        for part in range(2):
+            sound(root / sounds / who / f"{who}_00{part}{ending}", 10 * at + part)
+            if "mic1" in ending:
+                sound(root / sounds / who / f"{who}_00{part}_mic2.flac", 90 + 10 * at + part)
+            text = root / "txt" / who / f"{who}_00{part}.txt"
+            text.parent.mkdir(parents=True, exist_ok=True)
+            text.write_text(sentence(10 * at + part), encoding="utf-8")
+    done, clips = bring(tmp_path / "set", root)
+    assert Counter(clip.speaker for clip in clips) == {"p225": 2, "p226": 2}
+    assert {problem.code for problem in done.problems} <= {"second-microphone"}
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "speakers"),
+    [
+        ({"speaker": "Ivan"}, {"Ivan"}),
+        ({"speaker_from": "folder"}, {"s1", "s2"}),
+        ({"speaker_from": "file"}, {"a0", "a1", "a2", "a3"}),
+        ({"speaker_from": "recording"}, {"r0", "r1"}),
+    ],
+)
+def test_who_speaks_can_be_said(tmp_path: Path, options: dict[str, str], speakers: set[str]) -> None:
+    lines = ["audio|text|recording"]
+    for at in range(4):
+        sound(tmp_path / "in" / f"s{1 + at // 2}" / f"a{at}.wav", at)
+        lines.append(f"s{1 + at // 2}/a{at}.wav|{sentence(at)}|r{at % 2}")
+    (tmp_path / "in" / "list.csv").write_text("\n".join(lines), encoding="utf-8")
+    _, clips = bring(tmp_path / "set", tmp_path / "in", **options)
+    assert {clip.speaker for clip in clips} == speakers
+
+
+def test_another_speaker_is_not_ignored_and_comes_with_reimport(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 6)
+    bring(tmp_path / "set", mine)
+    done, clips = bring(tmp_path / "set", mine, speaker="Ivan")
+    assert done.exit_code == 1
+    assert [problem.code for problem in done.problems] == ["import-settings"]
+    assert "--reimport" in shown(done)
+    assert {clip.speaker for clip in clips} == {"mine-metadata"}
+    done, again = bring(tmp_path / "set", mine, speaker="Ivan", reimport=True)
+    assert done.exit_code == 0
+    assert [replace(clip, speaker="Ivan") for clip in clips] == again
+    assert bring(tmp_path / "set", mine)[0].exit_code == 0, "a flag that is not given says nothing"
+
+
+# ---- splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_split_says_that_all_sides_are_one_person(tmp_path: Path) -> None:
+    bring(tmp_path / "set", lj_list(tmp_path / "mine", 24))
+    done = data_split(DataSplitSettings(dataset=tmp_path / "set"))
+    assert "no leak was found" not in shown(done)
+    assert "all sides are the same speaker, mine-metadata" in shown(done)
+    assert done.findings() == []
+
+
+def test_split_names_the_speaker_setting_where_every_clip_is_another_speaker(tmp_path: Path) -> None:
+    bring(tmp_path / "set", lj_list(tmp_path / "mine", 24), speaker_from="file")
+    found = data_split(DataSplitSettings(dataset=tmp_path / "set")).findings()
+    assert [item.code for item in found] == ["speakers-one-clip"]
+    assert "data.speaker" in found[0].cure
+    assert "lone_clips" not in found[0].cure
+
+
+@pytest.mark.parametrize("seconds", [90.0, 1200.0])
+def test_one_long_recording_is_split_by_stretches_with_a_gap(tmp_path: Path, seconds: float) -> None:
+    count = round(seconds / 3)
+    clips = [
+        ManifestClip(f"t-{at}", f"clips/t/{at}.wav", 2.5, sentence(at) + f" {at}", "ru", "t", "t", RATE, start=at * 3.0)
+        for at in range(count)
+    ]
+    write_manifest(tmp_path / "manifest.jsonl", clips)
+    done = data_split(DataSplitSettings(dataset=tmp_path))
+    used = [clip for clip in done.clips if clip.is_used]
+    assert {clip.split for clip in used} == {"train", "validation", "test"}
+    for one in used:
+        for two in used:
+            if one.split != two.split and one.start < two.start:
+                assert two.start - (one.start + one.seconds) >= 5.0
+    assert sum(clip.split == "train" for clip in used) > 0.6 * count
+    assert "stretches of recordings are held out" in shown(done)
+    assert data_split(DataSplitSettings(dataset=tmp_path)).clips == done.clips
+
+
+# ---- faults ---------------------------------------------------------------------------------------------------------
+
+
+def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = lj_list(tmp_path / "mine", 30)
+    lines = (mine / "metadata.csv").read_bytes().splitlines()
+    (mine / "wavs" / "ru_0003.wav").write_bytes(b"RIFF no sound at all")
+    (mine / "wavs" / "ru_0007.wav").unlink()
+    lines[11] = b"ru_0011|"
+    lines[15] = lines[15].decode().encode("cp1251")
+    lines[19] = lines[18].split(b"|")[0] + b"|" + lines[19].split(b"|")[1]
+    (mine / "metadata.csv").write_bytes(b"\n".join(lines) + b"\n")
+    (mine / "wavs" / "ru_0011.wav").unlink()
+    (mine / "wavs" / "ru_0015.wav").unlink()
+    (mine / "wavs" / "ru_0019.wav").unlink()
+    command = ["data", "import", str(tmp_path / "set"), str(mine), "--language", "ru"]
+    assert run_cli(command) == 0
+    printed = capsys.readouterr().out
+    expected = {
+        "media-unreadable": (4, "convert it"),
+        "media-missing": (8, "put it there"),
+        "transcript-empty": (12, "write down what is said"),
+        "text-encoding": (16, "UTF-8"),
+        "table-double-id": (20, "remove the wrong line"),
+    }
+    blocks = printed.split("warning ")[1:]
+    assert len(blocks) == 5, printed
+    for code, (line, cure) in expected.items():
+        block = next(block for block in blocks if block.startswith(code))
+        assert f"metadata.csv, line {line}\n" in block
+        assert "cure: " in block
+        assert cure in block
+    clips = list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
+    assert len(clips) == 25
+    assert run_cli([*command, "--max-left-out", "0.1", "--quiet"]) == 1
+
+
+def test_a_text_file_in_another_encoding_is_listed_and_read_where_its_encoding_is_said(tmp_path: Path) -> None:
+    for at in range(6):
+        sound(tmp_path / "mine" / f"a{at}.wav", at)
+        (tmp_path / "mine" / f"a{at}.txt").write_text(sentence(at), encoding="cp1251" if at == 2 else "utf-8")
+    done, clips = bring(tmp_path / "set", tmp_path / "mine")
+    assert [(problem.code, problem.file, problem.line) for problem in done.problems] == [("text-encoding", "a2.txt", 1)]
+    assert (done.exit_code, len(clips)) == (0, 5)
+    _, clips = bring(tmp_path / "other", tmp_path / "mine", encoding="cp1251")
+    assert [clip.text_as_found for clip in clips] == [sentence(at) for at in range(6)]
+
+
+def test_the_encoding_that_is_said_wins_where_bytes_alone_cannot_tell() -> None:
+    assert decoded("ab".encode("utf-16-le"), "x", "utf-16-le") == "ab"
+    assert decoded("联通".encode("gbk"), "x", "gbk") == "联通"
+
+
+def test_an_empty_text_beside_a_sound_is_listed_by_its_own_file(tmp_path: Path) -> None:
+    for at in range(6):
+        sound(tmp_path / "mine" / f"a{at}.wav", at)
+        (tmp_path / "mine" / f"a{at}.txt").write_text("" if at == 2 else sentence(at), encoding="utf-8")
+    (problem,) = bring(tmp_path / "set", tmp_path / "mine")[0].problems
+    assert (problem.code, problem.file, problem.line) == ("transcript-empty", "a2.txt", 1)
+
+
+def test_an_import_without_a_usable_clip_is_an_error_each_time(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 4)
+    shutil.rmtree(mine / "wavs")
+    for _ in range(2):
+        done, clips = bring(tmp_path / "set", mine)
+        assert (done.exit_code, clips) == (1, [])
+        assert "import-empty" in [item.code for item in done.findings()]
+    lj_list(mine, 4)
+    assert bring(tmp_path / "set", mine)[0].exit_code == 0
+
+
+def test_too_much_that_was_left_out_is_an_error_until_it_is_allowed(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 8)
+    for at in range(4):
+        (mine / "wavs" / f"ru_000{at}.wav").write_bytes(b"")
+    done, clips = bring(tmp_path / "set", mine)
+    assert (done.exit_code, len(clips)) == (1, 4)
+    assert [item.code for item in done.findings()] == ["import-left-out"]
+    assert bring(tmp_path / "set", mine)[0].exit_code == 1, "also when all of it is there already"
+    assert bring(tmp_path / "set", mine, max_left_out=0.5)[0].exit_code == 0
+
+
+# ---- changes --------------------------------------------------------------------------------------------------------
+
+
+def _sided(dataset: Path) -> dict[str, tuple[str, str | None]]:
+    return {clip.text_as_found: (clip.id, clip.split) for clip in read_manifest(dataset / "manifest.jsonl")}
+
+
+def test_a_line_that_was_removed_goes_with_reimport_and_all_others_keep_id_and_side(tmp_path: Path) -> None:
+    mine, dataset = lj_list(tmp_path / "mine", 24), tmp_path / "set"
+    bring(dataset, mine)
+    data_split(DataSplitSettings(dataset=dataset))
+    before = _sided(dataset)
+    lines = (mine / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    sound(mine / "wavs" / "new.wav", 99)
+    (mine / "metadata.csv").write_text("\n".join([*lines[:3], f"new|{sentence(50)}", *lines[4:]]), encoding="utf-8")
+    done, _ = bring(dataset, mine)
+    assert done.exit_code == 1
+    assert "--reimport" in shown(done)
+    assert _sided(dataset) == before
+    done, clips = bring(dataset, mine, reimport=True)
+    assert done.exit_code == 0
+    assert done.done.new_clips == 1
+    gone = before.pop(sentence(3))
+    after = _sided(dataset)
+    assert after.pop(sentence(50)) == ("mine-metadata-00025", None)
+    assert after == before
+    assert not list(dataset.rglob(f"{gone[0]}.*")), "its sound goes with it"
+    assert all(clip.audio_in(dataset).is_file() for clip in clips)
+    assert bring(dataset, mine)[0].exit_code == 0
+
+
+def test_a_sound_that_was_replaced_is_noticed_by_its_content(tmp_path: Path) -> None:
+    mine, dataset = lj_list(tmp_path / "mine", 8), tmp_path / "set"
+    broken = mine / "wavs" / "ru_0002.wav"
+    whole = broken.read_bytes()
+    broken.write_bytes(b"no sound at all")
+    bring(dataset, mine)
+    before = _sided(dataset)
+    for path in mine.rglob("*.wav"):
+        os.utime(path, (1, 1))
+    done, _ = bring(dataset, mine)
+    assert (done.exit_code, done.problems) == (0, ()), "another time alone is no change"
+    broken.write_bytes(whole)
+    done, _ = bring(dataset, mine)
+    assert [problem.code for problem in done.problems] == ["source-changed"]
+    assert "ru_0002" in done.problems[0].found
+    bring(dataset, mine, reimport=True)
+    assert {**before, sentence(2): ("mine-metadata-00008", None)} == _sided(dataset)
+
+
+def test_a_reimport_that_was_killed_leaves_every_clip_of_the_manifest_with_its_sound(tmp_path: Path) -> None:
+    """The manifest has the old clips until it has all new ones."""
+    mine, dataset = lj_list(tmp_path / "mine", 12), tmp_path / "set"
+    bring(dataset, mine)
+    before = _sided(dataset)
+    lines = (mine / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    (mine / "metadata.csv").write_text("\n".join(lines[2:]), encoding="utf-8")
+    child = os.fork()
+    if child == 0:
+        renames = 0
+
+        def count(name: str, _: object) -> None:
+            nonlocal renames
+            renames += name == "os.rename"
+            if renames == 7:
+                os._exit(9)
+
+        sys.addaudithook(count)
+        bring(dataset, mine, reimport=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not read_journal(dataset / "imports" / "mine-metadata.jsonl").is_done
+    assert _sided(dataset) == before
+    assert all(clip.audio_in(dataset).is_file() for clip in read_manifest(dataset / "manifest.jsonl"))
+    assert bring(dataset, mine)[0].exit_code == 0, "what was begun is finished without the flag"
+    assert _sided(dataset) == {text: own for text, own in before.items() if text not in (sentence(0), sentence(1))}
+
+
+def test_sounds_of_a_list_that_are_gone_after_the_import_are_no_change(tmp_path: Path) -> None:
+    mine, dataset = lj_list(tmp_path / "mine", 6), tmp_path / "set"
+    bring(dataset, mine)
+    shutil.rmtree(mine / "wavs")
+    done, clips = bring(dataset, mine)
+    assert (done.exit_code, len(clips)) == (0, 6)
+    assert all(path is None for _, path in find_sources([mine], "ru").sources[0].sounds)
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["import", "split"])
+def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(tmp_path: Path, stage: str) -> None:
+    """The terminal sends it to the whole group: to the program, to its workers, and to those that are just starting."""
+    for part in range(4):
+        list_of = lj_list(tmp_path / "mine" / f"list{part}", 40) / "metadata.csv"
+        list_of.write_text(list_of.read_text(encoding="utf-8") + "\n" * part, encoding="utf-8")  # no two are the same
+    dataset = tmp_path / "set"
+    command = [sys.executable, "-m", "voxgraft", "data", "import", str(dataset), str(tmp_path / "mine")]
+    command += ["--language", "ru", "--workers", "2"]
+    if stage == "split":
+        subprocess.run(command, check=True, capture_output=True)
+        command = [sys.executable, "-m", "voxgraft", "data", "split", str(dataset)]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    while not _children(child.pid):
+        assert child.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGINT)
+    output = child.communicate(timeout=60)[0]
+    assert child.returncode == 130, output
+    assert "Traceback" not in output
+    assert [line for line in output.splitlines() if "error" in line] == ["error interrupted: stopped by the keyboard"]
+
+
+def _children(pid: int) -> list[str]:
+    """Processes that multiprocessing has started for another, its tracker of resources apart."""
+    found = []
+    for entry in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        words = Path(f"/proc/{entry}/cmdline").read_bytes() if Path(f"/proc/{entry}").exists() else b""
+        found += [entry] if b"spawn_main" in words else []
+    return found
