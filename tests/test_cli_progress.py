@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,17 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
     assert "counting" in printed
     after_the_last_erasure = printed.rpartition("\x1b[2K")[2]
     assert after_the_last_erasure.replace("\x1b[?25h", "").strip() == ""
+
+
+def test_time_left_is_told_only_after_a_measurement() -> None:
+    job = bars.Job("planning new rows", 1000, started=time.monotonic() - 4)
+    job.advance(1)
+    assert bars.how_far(job) == "0%", "the start of a job says nothing about its pace"
+    job.first, job.done = (time.monotonic() - 2.5, 1), 501
+    assert 2 <= (job.seconds_left() or 0) <= 3
+    large = bars.Job("importing sources", 4, started=time.monotonic() - 60)
+    large.advance(1)
+    assert 170 <= (large.seconds_left() or 0) <= 190, "the first of few parts is a measurement"
 
 
 @pytest.mark.parametrize(

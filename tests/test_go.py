@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from voxgraft.files import sha256_of
 from voxgraft.go import STAGES, GoResult, StageOutcome, go
 from voxgraft.going.settings import GoSettings
 from voxgraft.graft_folder import open_graft
+from voxgraft.importing.dataset import Dataset
 from voxgraft.importing.manifest import read_manifest, write_manifest
 from voxgraft.run import RunFolder
 from voxgraft.run_yaml import edit_run_yaml
@@ -250,12 +252,109 @@ def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_co
     shutil.copytree(Path(str(_sources(run)[0])), talks)
     edit(run, "data", sources=[str(talks)])
     assert ran(gone(run, until="import")) == []
-    (talks / "broken.mp3").write_bytes(b"no sound at all")
-    (talks / "broken.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\nሰላም ለዓለም\n", encoding="utf-8")
+    for name in ("broken", "other"):
+        (talks / f"{name}.mp3").write_bytes(f"no sound at all in {name}".encode())
+        (talks / f"{name}.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\nሰላም ለዓለም\n", encoding="utf-8")
     result = gone(run)
     assert (result.exit_code, words(result)) == (1, {"import": "ended here"})
     assert "broken" in why(result, "import")
     assert run_cli(["go", str(run), "--quiet"]) == 1
+    edit(run, "data", max_left_out=0.5)
+    assert ran(gone(run)) == [], "so much may be left out now"
+
+
+def test_one_broken_recording_of_many_is_told_and_does_not_end_it(run: Path, tmp_path: Path) -> None:
+    talks = tmp_path / "talks"
+    shutil.copytree(Path(str(_sources(run)[0])), talks)
+    edit(run, "data", sources=[str(talks)])
+    (talks / "broken.mp3").write_bytes(b"no sound at all")
+    (talks / "broken.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\nሰላም ለዓለም\n", encoding="utf-8")
+    result = gone(run)
+    assert (result.exit_code, ran(result)) == (0, ["import"])
+    again = gone(run)
+    assert ran(again) == []
+    assert "could not be imported" in why(again, "import")
+
+
+def test_a_run_without_its_sources_uses_the_clips_that_it_has(run: Path, tmp_path: Path) -> None:
+    edit(run, "data", sources=[str(tmp_path / "gone")])
+    for told in ({"dry_run": True}, {}):
+        result = gone(run, **told)
+        assert words(result) == dict.fromkeys(ALL, "skipped")
+        assert "sources are missing" in why(result, "import")
+
+
+def test_a_copy_of_a_run_with_other_times_has_nothing_to_do(run: Path) -> None:
+    for path in run.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
+
+
+def test_a_project_that_was_moved_as_a_whole_has_nothing_to_do(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(Path(str(_sources(run)[0])), project / "talks")
+    edit(run, "data", sources=["../talks"])
+    shutil.move(run, project / "run")
+    assert ran(gone(project / "run")) == []
+    moved = tmp_path / "moved"
+    project.rename(moved)
+    for path in moved.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    monkeypatch.chdir(moved)
+    assert words(gone(Path("run"))) == dict.fromkeys(ALL, "skipped")
+
+
+def test_a_changed_source_ends_it_with_the_flag_that_imports_it_again(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talks = tmp_path / "talks"
+    shutil.copytree(Path(str(_sources(prepared)[0])), talks)
+    edit(prepared, "data", sources=[str(talks)])
+    path = prepared / "data" / "manifest.jsonl"
+    before = {clip.id: clip.split for clip in read_manifest(path)}
+    subtitles = sorted(talks.glob("*.srt"))[0]
+    text = subtitles.read_text(encoding="utf-8")
+    # The run knows the talks by their content, wherever they lie; a change is seen where they lay.
+    journal = next(one for one in Dataset(prepared / "data").journals() if one.recording == subtitles.stem)
+    old = journal.source["text"]
+    journal.path.write_text(
+        journal.path.read_text(encoding="utf-8").replace(json.dumps(old), json.dumps(str(subtitles.resolve()))),
+        encoding="utf-8",
+    )
+    subtitles.write_text(text + "\n\n", encoding="utf-8")
+    assert run_cli(["go", str(prepared), "--until", "split"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "source-changed" in printed
+    assert f"voxgraft go {prepared} --reimport" in printed
+    assert ran(gone(prepared, until="split", when_changed="keep")) == []
+    assert ran(gone(prepared, until="split", reimport=True)) == ["import"]
+    assert {clip.id: clip.split for clip in read_manifest(path)} == before
+    assert ran(gone(prepared, until="split")) == []
+
+
+def test_the_speaker_of_a_new_run_is_that_of_its_clips(tmp_path: Path) -> None:
+    write_talks(tmp_path / "talks", 3, 3)
+    run = tmp_path / "run"
+    flags = ["--base", "tiny", "--language", "am", "--sources", str(tmp_path / "talks"), "--speaker", "Abebe"]
+    assert run_cli(["new", str(run), *flags, "--quiet"]) == 0
+    gone(run, until="import")
+    assert {clip.speaker for clip in read_manifest(run / "data" / "manifest.jsonl")} == {"Abebe"}
+    edit(run, "data", speaker="Almaz")
+    assert gone(run, until="import").exit_code == 1
+    gone(run, until="import", reimport=True)
+    assert {clip.speaker for clip in read_manifest(run / "data" / "manifest.jsonl")} == {"Almaz"}
+
+
+def test_recordings_without_a_usable_clip_end_it_before_anything_else_runs(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for path in (tmp_path / "talks").iterdir():
+        if path.suffix != ".srt":
+            path.write_bytes(b"no sound at all")
+    for _ in range(2):
+        result = gone(run)
+        assert (result.exit_code, words(result)) == (1, {"import": "ended here"})
 
 
 ENDS = [
@@ -301,7 +400,8 @@ def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tm
     assert ran(go(GoSettings(run=run))) == []
 
 
-def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(run: Path, tmp_path: Path) -> None:
+def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
     edit(run, "data", sources=[str(tmp_path / "gone")])
     with pytest.raises(VoxgraftError) as caught:
         gone(run)
