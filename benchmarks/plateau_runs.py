@@ -267,7 +267,7 @@ FAULTS: dict[str, Fault] = {
         ("prompt-is-target",), lambda world: twice(list(world.clips(CLIPS // 2, 1)))
     ),
     "prompt equal to target, lone clips": Fault(
-        ("lone-speakers",), lambda world: alone(world.clips(CLIPS, 1)), data={"lone_clips": "own"}
+        ("speakers-one-clip",), lambda world: alone(world.clips(CLIPS, 1)), data={"lone_clips": "own"}
     ),
     "texts of other clips": Fault(
         ("not-reading", "no-gain"), lambda world: with_other_texts(list(world.clips(CLIPS, 1)))

@@ -251,6 +251,19 @@ def test_a_set_that_loses_all_its_clips_is_refused_with_the_reasons() -> None:
         Stream([ListedSet("new", ["a", "b"], [4.0, 5.0])], [1.0], TOKENS, 0)
     assert caught.value.code == "stream-empty"
     assert "lone speaker: 2" in caught.value.finding.found
+    assert "data.speaker: NAME" in caught.value.finding.cure
+    assert "lone_clips" not in caught.value.finding.cure, "it teaches copying"
+
+
+def test_where_nearly_every_clip_is_another_speaker_the_cure_is_the_speaker_setting() -> None:
+    clips = ListedSet("new", [*"abcdefghij", "j", "j"], [4.0] * 12)
+    (report,) = Stream([clips], [1.0], TOKENS, 0).report()
+    assert report.findings()[0].code == "lone-speakers"
+    (report,) = Stream([ListedSet("new", [*"abcdefghij", "j"], [4.0] * 11)], [1.0], TOKENS, 0).report()
+    (found,) = report.findings()
+    assert (found.code, found.level) == ("speakers-one-clip", "warning")
+    assert "data.speaker: NAME" in found.cure
+    assert "lone_clips" not in found.cure
 
 
 def test_a_step_smaller_than_a_clip_is_refused_with_the_size_it_needs() -> None:

@@ -120,7 +120,7 @@ def test_a_set_that_cannot_be_learnt_from_is_refused_before_the_first_step(
 
 def test_clips_with_their_own_voice_are_told_where_they_are_asked_for(world: World, tmp_path: Path) -> None:
     chosen = settings(world, tmp_path, alone(healthy(world)), lone_clips="own")
-    assert alarms(course(world, chosen).findings) == {"lone-speakers": "warning"}
+    assert alarms(course(world, chosen).findings) == {"speakers-one-clip": "warning"}
 
 
 def test_a_healthy_set_raises_no_alarm(world: World, tmp_path: Path) -> None:
