@@ -83,7 +83,8 @@ class ImportOptions:
 
 
 def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
-    cut = {**asdict(CutOptions()), **values.get("cut", {})}
+    given = values.get("cut")
+    cut = {**asdict(CutOptions()), **(given if isinstance(given, Mapping) else {})}
     own = {name: value for name, value in values.items() if name not in ("cut", "ending")}
     lengths = {name: cut[name] for name in ("shortest", "longest", "lead", "tail", "join_gap")}
     return {**own, "format": values["ending"], **lengths, "cut": "pauses" if cut["refine"] else "times"}

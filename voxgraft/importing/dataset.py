@@ -157,8 +157,8 @@ def read_journal(path: Path) -> Journal:
             journal.source = value
         elif kind == "file" and isinstance(value, str):
             journal.files.add(value)
-        elif kind == "sounds" and isinstance(value, dict):
-            journal.sounds = {name: mark and (int(mark[0]), int(mark[1]), str(mark[2])) for name, mark in value.items()}
+        elif kind == "sounds" and isinstance(value, dict) and all(map(_is_mark, value.values())):
+            journal.sounds = {name: mark and (mark[0], mark[1], mark[2]) for name, mark in value.items()}
         elif kind == "clip":
             journal.clips.append(parse_clip(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
@@ -173,6 +173,11 @@ def read_journal(path: Path) -> Journal:
         journal.is_again |= kind == "again"
     journal.problems = list(dict.fromkeys(found if journal.is_done else failures))
     return journal
+
+
+def _is_mark(value: object) -> bool:
+    """Whether a value is what a journal notes of a sound: size, time and hash, or nothing of one that was missing."""
+    return value is None or (isinstance(value, list) and list(map(type, value)) == [int, int, str])
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:

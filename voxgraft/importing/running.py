@@ -198,14 +198,14 @@ def _changed(
     if str(journal.source.get("fingerprint")) != mark:
         what = "its text" if source.kind == "list" else "its text or its sound"
         return Problem("source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure)
-    if others := journal.other_sounds(sounds):
-        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        found = f"{name} {was}, and {', '.join(others[:3])}{more} changed since, or came later"
+    if heard := journal.other_sounds(sounds):
+        more = f" and {len(heard) - 3:,} more" if len(heard) > 3 else ""
+        found = f"{name} {was}, and {', '.join(heard[:3])}{more} changed since, or came later"
         return Problem("source-changed", found, str(source.text), cure=again.cure)
     before = journal.source.get("options")
-    found_options = options.differences(before, None if again.changed else again.asked) if before else {}
-    if found_options:
-        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in found_options.items())
+    asked = None if again.changed else again.asked
+    if others := options.differences(before, asked) if isinstance(before, Mapping) else {}:
+        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in others.items())
         return Problem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
     return None
 

@@ -12,7 +12,7 @@ import soundfile
 
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.importing import text_mutant
-from voxgraft.importing.bringing import ImportOptions, bring
+from voxgraft.importing.bringing import ImportOptions, Task, bring
 from voxgraft.importing.dataset import Dataset, read_journal
 from voxgraft.importing.sources import Source
 
@@ -70,7 +70,7 @@ class BringTarget(Target):
         dataset.folder.mkdir(exist_ok=True)
         is_list = seed.endswith(".jsonl")
         source = Source("list" if is_list else "subtitles", folder / seed, None if is_list else folder / "a.wav")
-        brought = bring(dataset, source, "r", "mark", OPTIONS)
+        brought = bring(dataset, Task(source, "r", "mark"), OPTIONS)
         findings = [problem.finding() for problem in brought.problems]
         if brought.failed:
             raise Refused(findings[-1].code)
