@@ -315,6 +315,7 @@ def test_a_sound_that_was_replaced_is_noticed_by_its_content(tmp_path: Path) -> 
     done, _ = bring(dataset, mine)
     assert [problem.code for problem in done.problems] == ["source-changed"]
     assert "ru_0002" in done.problems[0].found
+    assert [item.code for item in done.findings()] == ["source-changed"]
     bring(dataset, mine, reimport=True)
     assert {**before, sentence(2): ("mine-metadata-00008", None)} == _sided(dataset)
 

@@ -1847,7 +1847,10 @@ CATALOGUE: dict[str, Code] = {
         "warning",
     ),
     "text-missing": Code(
-        "data", "A recording has no text beside it.", "put a text there under the same name.", "warning"
+        "data",
+        "A recording has no text: none lies beside it, and no line of a list names it.",
+        "put a text beside it under the same name, or add a line to its list.",
+        "warning",
     ),
     "transcript-empty": Code(
         "data",

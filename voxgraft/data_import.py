@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,19 @@ class DataImportResult:
     def exit_code(self) -> int:
         """1 if nothing can be used, if something was not done as asked, or if too much was left out."""
         return int(any(item.level == "error" for item in self.findings()))
+
+    def _placed_problems(self) -> list[Problem]:
+        """Problems with the whole path of their file: every list may be called metadata.csv."""
+        folders = {}
+        for journal in self.done.journals:
+            text = Path(str(journal.source.get("text")))
+            folders[journal.recording] = text if journal.source.get("kind") == "folder" else text.parent
+        placed = {
+            problem: replace(problem, file=str(folders.get(one.recording, Path()) / problem.file))
+            for one in self.done.brought
+            for problem in one.problems
+        }
+        return [placed.get(problem, problem) for problem in self.problems]
 
     def findings(self) -> list[Finding]:
         """What is wrong with the import as a whole."""
@@ -95,7 +108,7 @@ class DataImportResult:
         lines.append(f"{counted(self.done.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
         lines += _speaker_lines(self.done.brought)
         if self.done.brought or self.problems:
-            lines += problem_lines(self.problems, self.dataset / PROBLEMS)
+            lines += problem_lines(self._placed_problems(), self.dataset / PROBLEMS)
         own = [item for item in self.findings() if item.code not in REFUSALS]
         if self.left_out.share and not own:
             lines.append(f"{self.left_out}; within what --max-left-out allows ({self.max_left_out:.0%})")

@@ -32,6 +32,8 @@ class Imported:
     """Of sources that were not begun; the others have theirs."""
     kept: list[Problem] = field(default_factory=list)
     """Of sources that have changed and whose clips stay as they are, as was asked for."""
+    refused: list[str] = field(default_factory=list)
+    """Sources that have changed; nobody has said what is to be done about it."""
     new_clips: int = 0
     journals: list[Journal] = field(default_factory=list)
     """Of all these sources, as they are afterwards."""
@@ -99,7 +101,7 @@ def import_sources(
             advance(1)
     done.brought.sort(key=lambda brought: brought.recording)
     done.new_clips = dataset.publish()
-    own = {*(task.recording for task in tasks), *done.known}
+    own = {*(task.recording for task in tasks), *done.known, *done.refused}
     done.journals = [journal for journal in dataset.journals() if journal.recording in own]
     return done
 
@@ -180,7 +182,7 @@ def _tasks(
         else:
             assert problem is not None
             (done.kept if again.keep else done.problems).append(problem)
-            done.known += [journal.recording] if again.keep else []
+            (done.known if again.keep else done.refused).append(journal.recording)
     done.known = list(dict.fromkeys(done.known))
     return list(tasks.values())
 
