@@ -360,8 +360,10 @@ def test_sounds_of_a_list_that_are_gone_after_the_import_are_no_change(tmp_path:
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", ["import", "split"])
-def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize(("stage", "seconds"), [("import", 0.1), ("split", 0.0), ("split", 0.3)])
+def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(
+    tmp_path: Path, stage: str, seconds: float
+) -> None:
     """The terminal sends it to the whole group: to the program, to its workers, and to those that are just starting."""
     for part in range(4):
         list_of = lj_list(tmp_path / "mine" / f"list{part}", 40) / "metadata.csv"
@@ -378,7 +380,7 @@ def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(tmp_path:
     while not _children(child.pid):
         assert child.poll() is None
         time.sleep(0.01)
-    time.sleep(0.1)
+    time.sleep(seconds)
     os.killpg(child.pid, signal.SIGINT)
     output = child.communicate(timeout=60)[0]
     assert child.returncode == 130, output

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from voxgraft.amounts import counted
 from voxgraft.asking import confirmed
 from voxgraft.data_settings import (
     DataInfoSettings,
@@ -64,9 +65,9 @@ def data_info(settings: DataInfoSettings) -> Shown:
     problems = problems_of(dataset)
     values = {**summary.to_json(), "missing_audio": missing, "unfinished": unfinished, "problems": len(problems)}
     lines: list[Line] = [
-        f"{summary.clips:,} clips, {summary.used:,} used: {hours(summary.seconds)}; "
+        f"{counted(summary.clips, 'clip')}, {summary.used:,} used: {hours(summary.seconds)}; "
         f"rejected: {hours(summary.rejected_seconds)}",
-        f"{len(summary.recordings):,} recordings, {len(summary.speakers):,} speakers, "
+        f"{counted(len(summary.recordings), 'recording')}, {counted(len(summary.speakers), 'speaker')}, "
         f"languages: {', '.join(summary.languages) or 'none'}",
         f"split: {_parts(summary.splits)}",
     ]

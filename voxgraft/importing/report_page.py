@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from voxgraft.amounts import counted
 from voxgraft.importing.estimates import Estimate, experience
 from voxgraft.importing.manifest import ManifestClip
 from voxgraft.importing.measuring import Measures
@@ -83,7 +84,7 @@ def _header(page: Page, summary: Summary) -> str:
     figures = [
         (hours(summary.seconds), "used", f"{summary.used:,} clips"),
         (hours(summary.rejected_seconds), "rejected", f"{summary.clips - summary.used:,} clips, none deleted"),
-        (f"{len(summary.speakers):,}", "speakers", f"{len(summary.recordings):,} recordings"),
+        (f"{len(summary.speakers):,}", "speakers", counted(len(summary.recordings), "recording")),
         (f"{sum(page.problems.values()):,}", "lines not used as they stand", _counted(page.problems)),
     ]
     cards = "".join(
