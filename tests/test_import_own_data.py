@@ -184,6 +184,21 @@ def test_one_long_recording_is_split_by_stretches_with_a_gap(tmp_path: Path, sec
     assert data_split(DataSplitSettings(dataset=tmp_path)).clips == done.clips
 
 
+def test_whole_recordings_are_held_out_where_stretches_would_gain_little(tmp_path: Path) -> None:
+    short = [
+        ManifestClip(
+            f"{who}-{at}", f"{who}/{at}.wav", 2.5, f"{sentence(at)} {who}", "ru", who, who, RATE, start=at * 3.0
+        )
+        for who in "abcdef"
+        for at in range(4)
+    ]
+    write_manifest(tmp_path / "manifest.jsonl", short)
+    assert not data_split(DataSplitSettings(dataset=tmp_path)).by_stretch
+    long = [replace(clip, seconds=8 * clip.seconds, start=60 * clip.start) for clip in short]
+    write_manifest(tmp_path / "manifest.jsonl", long)
+    assert data_split(DataSplitSettings(dataset=tmp_path)).by_stretch
+
+
 # ---- faults ---------------------------------------------------------------------------------------------------------
 
 

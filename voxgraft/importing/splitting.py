@@ -26,6 +26,8 @@ GAP = "split-gap"
 """Why clips in that gap are not used."""
 MOST_TOO_MUCH = 2.5
 """Whole recordings may hold out so many times the share that was asked for; beyond, stretches are taken."""
+LEAST_GAIN = 1.5
+"""But only if whole recordings would hold out so many times as much: of short ones the gaps take nearly all."""
 _NO_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 LEAST_WORDS = 3
 """Shorter sentences are said everywhere."""
@@ -103,7 +105,7 @@ def split_clips(
         if made is None:
             raise
         return made
-    return stretches if made is None or _held_out(stretches) < _held_out(made) else made
+    return stretches if made is None or LEAST_GAIN * _held_out(stretches) < _held_out(made) else made
 
 
 def _held_out(clips: Sequence[ManifestClip]) -> float:
