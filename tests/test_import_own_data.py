@@ -363,6 +363,19 @@ def test_a_reimport_that_was_killed_leaves_every_clip_of_the_manifest_with_its_s
     assert _sided(dataset) == {text: own for text, own in before.items() if text not in (sentence(0), sentence(1))}
 
 
+def test_a_list_that_was_moved_and_then_changed_is_not_imported_twice(tmp_path: Path) -> None:
+    mine, dataset = lj_list(tmp_path / "old" / "mine", 6), tmp_path / "set"
+    bring(dataset, mine)
+    (tmp_path / "old").rename(tmp_path / "new")
+    path = tmp_path / "new" / "mine" / "metadata.csv"
+    assert bring(dataset, path.parent)[0].done.known == ["mine-metadata"]
+    path.write_text(path.read_text(encoding="utf-8").replace(WORDS[5], "город"), encoding="utf-8")
+    done, clips = bring(dataset, path.parent)
+    assert [problem.code for problem in done.problems] == ["source-changed"]
+    assert len(clips) == 6
+    assert len(bring(dataset, path.parent, reimport=True)[1]) == 6
+
+
 def test_sounds_of_a_list_that_are_gone_after_the_import_are_no_change(tmp_path: Path) -> None:
     mine, dataset = lj_list(tmp_path / "mine", 6), tmp_path / "set"
     bring(dataset, mine)

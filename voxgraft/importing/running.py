@@ -8,10 +8,12 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from voxgraft import progress
 from voxgraft.amounts import counted
 from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.files import is_there
 from voxgraft.importing.bringing import Brought, ImportOptions, Task, bring
 from voxgraft.importing.dataset import Dataset, Journal
 from voxgraft.importing.problems import Problem
@@ -213,13 +215,20 @@ def _changed(
 
 
 def _same_place(source: Source, journals: Iterable[Journal]) -> Journal | None:
-    """The source that lay in the same place and was another."""
+    """The source that lay in the same place and was another; after a move, in a place of that name that is gone."""
     place, files = source.to_json(), {path.name for path in source.files}
-    for journal in journals:
-        same = all(journal.source.get(key) == place[key] for key in ("kind", "text"))
-        if same and (not files or files & journal.files):
+    alike = [
+        journal
+        for journal in journals
+        if journal.source.get("kind") == place["kind"] and (not files or files & journal.files)
+    ]
+    for journal in alike:
+        if journal.source.get("text") == place["text"]:
             return journal
-    return None
+    name = Path(place["text"]).parts[-2:]
+    places = [(journal, Path(str(journal.source.get("text")))) for journal in alike]
+    moved = [journal for journal, path in places if path.parts[-2:] == name and not is_there(path)]
+    return moved[0] if len(moved) == 1 else None
 
 
 def _free(name: str, taken: set[str]) -> str:
