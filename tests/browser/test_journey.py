@@ -13,7 +13,7 @@ import pytest
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.talks import write_talks
 from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.keeping import keep
+from voxgraft.run_yaml import keep
 
 PROJECT = "amharic"
 WAIT_SECONDS = 120.0

@@ -16,7 +16,7 @@ from tests.ui_runs import PROJECT, home_of
 from voxgraft.run import RunFolder
 from voxgraft.training.step_folders import whole_steps
 from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.keeping import keep
+from voxgraft.run_yaml import keep
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce

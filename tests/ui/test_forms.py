@@ -20,7 +20,7 @@ from voxgraft.importing.manifest import ManifestClip, write_manifest
 from voxgraft.ui import reading, roots
 from voxgraft.ui.commands import Command, verb_named
 from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.keeping import keep
+from voxgraft.run_yaml import keep
 from voxgraft.ui.roots import Roots
 from voxgraft.ui.uploads import take_over
 
