@@ -324,7 +324,7 @@ class SpeakSettings(Settings):
     batch: int = Field(16, ge=1, le=1024)
     """Pieces that are spoken at once."""
     output: Path | None = None
-    """NAME.wav for one file with everything, else a folder with a file for each. Empty: speech.wav or speech."""
+    """NAME.wav, .flac, .ogg or .mp3 for one file; else a folder with a file for each. Empty: speech.wav or speech."""
     codes: Path | None = None
     """Speech codes instead of, or beside, sound: NAME.json with everything, or NAME.npy for one utterance."""
     overwrite: bool = False
