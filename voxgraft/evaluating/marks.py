@@ -23,6 +23,7 @@ from voxgraft.evaluating.sound import Sound
 from voxgraft.families.encoding import Clip
 from voxgraft.files import existing_folder, is_file, read_text
 from voxgraft.listening import Heard
+from voxgraft.preparing.sound import read_sound
 
 __all__ = [
     "CODEC",
@@ -36,6 +37,8 @@ __all__ = [
 
 RECORDINGS, CODEC = "recordings", "codec"
 GIVEN, OF_SENTENCES = "recordings that were given", "original recordings of the sentences"
+RATE_HZ = 24_000
+"""Of recordings that clips of a data set lend: more than any recogniser takes, and enough for the ear."""
 MOST = 100
 """Recordings that are listened to, spread over all that there are."""
 
@@ -73,7 +76,7 @@ def sentence_recordings(sentences: Sequence[Sentence]) -> list[Recording]:
     for sentence in sentences:
         if sentence.recording is not None:
             with contextlib.suppress(VoxgraftError):
-                found.append(Recording(sentence, *read_wav(sentence.recording)))
+                found.append(Recording(sentence, read_sound(sentence.recording, RATE_HZ), RATE_HZ))
     return found
 
 

@@ -37,8 +37,9 @@ COLUMNS = ("text", "rare", "phones")
 BUILT_IN = "built-in"
 TEST_TEXTS = "test texts of the data set"
 VALIDATION_TEXTS = "validation texts of the data set, which has no test side; they also chose the best step"
+BOTH_TEXTS = "validation and test texts of the data set, of which one alone is for test"
 MIN_SENTENCES = 2
-"""With fewer, no sentence can be held against another one."""
+"""Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +112,23 @@ def manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
             sentence = _of_clip(clip, manifest.parent)
             if any(character.isalpha() for character in sentence.text):
                 sides[clip.split].setdefault(sentence.text, sentence)
-    for side, source in (("test", TEST_TEXTS), ("validation", VALIDATION_TEXTS)):
-        if len(found := tuple(sides[side].values())) >= MIN_SENTENCES:
-            return SentenceSet(language, source, _digest(found), found)
-    return None
+    test, validation = sides["test"], sides["validation"]
+    if len(test) >= MIN_SENTENCES:
+        return _set_of(language, TEST_TEXTS, test.values())
+    source = BOTH_TEXTS if test else VALIDATION_TEXTS
+    return _set_of(language, source, {**validation, **test}.values())
+
+
+def _set_of(language: str, source: str, sentences: Iterable[Sentence]) -> SentenceSet | None:
+    found = tuple(sentences)
+    return SentenceSet(language, source, _digest(found), found) if found else None
 
 
 def text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
     """The same of texts alone: those of a prepared validation set whose manifest is not here."""
     composed = dict.fromkeys(unicodedata.normalize("NFC", text.strip()) for text in texts)
-    found = tuple(Sentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
-    return SentenceSet(language, VALIDATION_TEXTS, _digest(found), found) if len(found) >= MIN_SENTENCES else None
+    found = (Sentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
+    return _set_of(language, VALIDATION_TEXTS, found)
 
 
 def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str, files: Sequence[Path]) -> None:
@@ -135,13 +142,13 @@ def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str,
         own = [clip for clip in read_manifest(manifest) if clip.language == language and clip.is_used]
         if any(clip.split is None for clip in own) or manifest_sentences(manifest, language) is not None:
             return
-        found = f"the data set holds fewer than {MIN_SENTENCES} test or validation texts in {language}"
+        found = f"no test or validation text of the data set has a letter, or is in {language}"
     else:
         sets = [path for path in valid_sets if is_folder(path)]
         texts = [info.text for path in sets for info in open_set(path).infos]
         if len(sets) < len(valid_sets) or text_sentences(texts, language) is not None:
             return
-        found = f"the validation sets hold fewer than {MIN_SENTENCES} texts in {language}"
+        found = f"the validation sets hold no text in {language}"
     expected = f"held-out texts, or --sentences {language}.txt"
     raise TextError("sentences-missing", f"{found}, and there are no built-in sentences", expected=expected)
 
