@@ -84,9 +84,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_recordings(folder / "recordings")
     run = folder / "run"
     words = ("new", run, "--base", "tiny", "--language", LANGUAGE, "--sources", folder / "recordings")
-    assert (done := voxgraft(*words)).returncode == 0, done.stderr
+    done = voxgraft(*words)
+    assert done.returncode == 0, done.stderr
     edit_run_yaml(run / "run.yaml", SHORT)
-    assert (done := voxgraft("go", run, "--most", 3)).returncode == 0, done.stdout + done.stderr
+    done = voxgraft("go", run, "--most", 3)
+    assert done.returncode == 0, done.stdout + done.stderr
     (folder / "said.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     return run
 

@@ -60,12 +60,13 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
 
 
 def _without_help(words: Sequence[str], verbs: Sequence[Verb]) -> Sequence[str]:
-    """`help VERB` as `VERB --help`, and `-V` as `--version`: what people type who do not know a program yet."""
-    if list(words[:1]) == ["-V"]:
+    """`help VERB` as `VERB --help`, and `-V` or `version` as `--version`: what people try who are new to a program."""
+    first = words[0] if words else ""
+    if any(verb.name == first for verb in verbs):
+        return words
+    if first in ("-V", "version"):
         return ["--version", *words[1:]]
-    if list(words[:1]) == ["help"] and not any(verb.name == "help" for verb in verbs):
-        return [*words[1:], "--help"]
-    return words
+    return [*words[1:], "--help"] if first == "help" else words
 
 
 def _begins_with(words: Sequence[str], verb: Verb) -> bool:
