@@ -188,6 +188,26 @@ def test_help_of_every_verb_imports_nothing_heavy() -> None:
     assert all(f"Usage: voxgraft {verb.name}" in printed for verb in VERBS)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["help"], "Usage: voxgraft COMMAND"),
+        (["-h"], "Usage: voxgraft COMMAND"),
+        (["help", "speak"], "Usage: voxgraft speak "),
+        (["help", "data", "import"], "Usage: voxgraft data import "),
+        (["speak", "-h"], "Usage: voxgraft speak "),
+        (["-V"], importlib.metadata.version("voxgraft")),
+        (["version"], importlib.metadata.version("voxgraft")),
+        (["--version"], importlib.metadata.version("voxgraft")),
+    ],
+)
+def test_help_and_version_are_given_however_they_are_asked_for(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 0
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_python_m_voxgraft_is_voxgraft() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "voxgraft", "--version"], capture_output=True, text=True, check=True

@@ -23,7 +23,7 @@ from voxgraft.demo.data import recordings_folder
 from voxgraft.errors import VoxgraftError
 from voxgraft.evaluating.hearing import NOTHING, Ear, errors_of, open_ear, sentence_error
 from voxgraft.evaluating.marks import Recording, read_recordings, recordings_mark
-from voxgraft.evaluating.scoring import Pace, likeness_of, pace_of_speech, stops_of
+from voxgraft.evaluating.scoring import Pace, likeness_of, pace_of_speech, repeats, stops_of
 from voxgraft.evaluating.sentences import Sentence
 from voxgraft.evaluating.sound import Sound, VoiceEar
 from voxgraft.evaluating.speaking import Said
@@ -292,3 +292,24 @@ def test_sound_that_was_written_is_the_sound_that_is_read(tmp_path: Path) -> Non
     read, rate = read_wav(tmp_path / "x.wav")
     assert rate == RATE
     assert np.abs(read - samples).max() < 1e-4
+
+
+def test_speech_that_goes_round_in_a_loop_is_found_wherever_the_loop_is() -> None:
+    noise = [int(code) for code in np.random.default_rng(0).integers(0, 500, 200)]
+    hz = 25.0
+    assert not repeats(noise, hz)
+    assert not repeats([], hz)
+    assert not repeats([7] * round(1.9 * hz), hz), "a long vowel"
+    assert repeats([*noise[:40], *[7] * round(2.1 * hz), *noise[:40]], hz)
+    assert repeats([*noise, *noise[:20] * 3], hz)
+    assert not repeats([*noise, *noise[:20] * 2], hz)
+
+
+def test_lengths_that_follow_the_text_are_told_from_lengths_that_do_not() -> None:
+    texts = ["abcdefghijklmnopqrstuvwxyz"[:count] for count in (2, 4, 7, 11, 15, 20)]
+    following = stops_of([said(text, text) for text in texts], None, None, seed=0)
+    assert following["length_fit"].value == pytest.approx(1.0)
+    assert following["distinct"].value == 1.0
+    deaf = stops_of([said(text, "abcd") for text in texts], None, None, seed=0)
+    assert (deaf["length_fit"].value, deaf["distinct"].value) == (0.0, 0.0)
+    assert stops_of([said(text, text) for text in texts[:3]], None, None, seed=0)["length_fit"].value is None

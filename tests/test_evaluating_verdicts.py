@@ -50,13 +50,14 @@ GOOD: dict[str, Any] = {
     "runaway": Score(0.0, 0, 0, 100),
     "cut": 0.01,
     "duration": 1.02,
+    "repeats": 0.0,
 }
 
 
 def test_a_graft_that_speaks_and_loses_nothing_has_every_point() -> None:
     rows = (row("after", **GOOD), row("before", phone_error=0.9), row("shuffled", phone_error=0.85))
     assert answers(found(*rows, row("codec", phone_error=0.02))) == dict.fromkeys(
-        ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "pace"), "yes"
+        ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "repeats", "pace"), "yes"
     )
 
 
@@ -78,6 +79,7 @@ def test_what_was_not_measured_is_neither_ticked_nor_crossed_and_says_why() -> N
         "near-mark": "unknown",
         "reads": "unknown",
         "stops": "unknown",
+        "repeats": "unknown",
         "pace": "unknown",
     }
     assert all(point.found for point in checklist(evaluation, Graft()))  # type: ignore[arg-type]

@@ -73,6 +73,12 @@ def pair(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def test_an_export_that_names_no_kind_is_the_graft_to_share_as_that_of_go(run: WholeRun, tmp_path: Path) -> None:
+    result = exported(run.path, f"--output={tmp_path / 'out'}")
+    assert result.kind == "graft"
+    assert (tmp_path / "out" / "graft.json").is_file()
+
+
 def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_changed(run: WholeRun, pair: Path) -> None:
     kind = family(run.family_name)
     base, grown = kind.files(run.base), kind.files(pair / "grown")

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxgraft.errors import AudioError, CheckpointError, ConfigError, FileError
+from voxgraft.evaluating.hearing import open_ear
 from voxgraft.listening import Heard, open_listener
 from voxgraft.listening.built_in import BuiltIn, Symbols, written
 from voxgraft.listening.network import Network, NetworkConfig
@@ -221,3 +222,30 @@ def test_whisper_without_a_model_or_the_language_is_refused_clearly(
         whisper.hear(noises(16_000), RATE_HZ, "ti")
     assert refused.value.code == "listener-language"
     sys.modules.pop("faster_whisper")
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_model: bool
+) -> None:
+    """A stand-in for the package, which looks for models in its cache as it does."""
+    package, folder = tmp_path / "packages" / "faster_whisper", tmp_path / "whisper"
+    package.mkdir(parents=True)
+    folder.mkdir()
+    (folder / "model.bin").write_text("a model")
+    (package / "__init__.py").write_text(STAND_IN.replace('"am"', '"nl"') + "    supported_languages = ['en', 'nl']\n")
+    found = f"return {str(folder)!r}" if has_model else "raise FileNotFoundError(size)"
+    (package / "utils.py").write_text(f"def download_model(size, local_files_only):\n    {found}\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    for name in [name for name in sys.modules if name.startswith("faster_whisper")]:
+        monkeypatch.delitem(sys.modules, name)
+    chosen = open_ear(None, "nl")
+    assert (chosen.deaf_to("nl") == "") is has_model
+    assert has_model or "has no model on this machine" in chosen.deaf_to("nl")
+    for known in ("am", None):
+        built_in = open_ear(None, known).listener
+        assert built_in is not None
+        assert built_in.name == "built-in"
+    assert "does not know ti" in open_ear(None, "ti").deaf_to("ti")
+    for name in [name for name in sys.modules if name.startswith("faster_whisper")]:
+        sys.modules.pop(name)

@@ -17,7 +17,7 @@ import yaml
 from tests.made_once import MadeOnce
 from voxgraft.cli import run as run_line
 from voxgraft.config import leaves, read_settings, settings_from
-from voxgraft.families import family_names
+from voxgraft.families import family, family_names
 from voxgraft.run_settings import RunSettings
 
 ODD_NAMES = [
@@ -97,6 +97,31 @@ def test_recordings_are_the_sources_of_the_run_and_have_its_texts(project: Path)
     done = program(project, "new", "two", "--sources", "talks", "--texts", "am.txt")
     assert yaml.safe_load((project / "two/run.yaml").read_text(encoding="utf-8"))["texts"] == ["../am.txt"]
     assert error_code(program(project, "new", "three", "--sources", "nowhere", "--json")) == "file-missing"
+
+
+def test_the_built_in_base_is_named_by_word_wherever_the_run_lies(project: Path) -> None:
+    shipped = family("tiny").shipped()
+    assert shipped is not None
+    for name, given in (("one", "tiny"), ("two", str(shipped))):
+        assert program(project, "new", f"runs/{name}", "--base", given, "--language", "am").returncode == 0
+        text = (project / "runs" / name / "run.yaml").read_text(encoding="utf-8")
+        assert yaml.safe_load(text)["base"] == "tiny"
+        assert str(shipped) not in text
+    (project / "runs" / "one").rename(project / "moved")
+    base = settings_of(project / "moved").base
+    assert base is not None
+    assert base.samefile(shipped)
+    (project / "moved" / "tiny").mkdir()
+    assert settings_of(project / "moved").base == project / "moved" / "tiny", "a folder that is there is meant"
+
+
+def test_the_name_of_a_published_base_is_answered_with_its_download(project: Path) -> None:
+    done = program(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
+    assert error_code(done) == "file-missing"
+    assert "voxgraft download chatterbox-multilingual" in json.loads(done.stdout)["error"]["cure"]
+    (project / "models" / "chatterbox-multilingual").mkdir(parents=True)
+    done = program(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
+    assert "--base models/chatterbox-multilingual" in json.loads(done.stdout)["error"]["cure"]
 
 
 def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from tests.speaking_grafts import codes_of, settings_of, spoken
 from tests.whole_runs import error_of
@@ -160,6 +161,31 @@ def test_many_utterances_go_into_a_folder_or_into_one_file_and_nothing_is_replac
     assert (tmp_path / "one.wav").read_bytes() == before
     spoken(*words, "--output", tmp_path / "one.wav", "--seed=3", "--overwrite")
     assert (tmp_path / "one.wav").read_bytes() != before
+
+
+@pytest.mark.parametrize("suffix", [".mp3", ".flac", ".ogg", ".MP3"])
+def test_the_suffix_of_the_output_is_its_format(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    result = spoken(TEXT, "--language=en", "--output", path)
+    assert result.sound == (path,)
+    with soundfile.SoundFile(path) as file:
+        assert file.format == suffix[1:].upper()
+        assert file.frames / file.samplerate == pytest.approx(result.to_json()["utterances"][0]["seconds"], abs=0.4)
+
+
+def test_an_output_of_no_known_format_is_refused_and_makes_no_folder(tmp_path: Path) -> None:
+    error = error_of(lambda: spoken(TEXT, "--language=en", "--output", tmp_path / "x.m4b"))
+    assert error.code == "speak-output"
+    assert ".mp3" in error.finding.expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_that_cannot_be_imitated_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "me.wav").write_bytes(b"")
+    error = error_of(lambda: spoken(TEXT, "--language=en", "--voice", tmp_path / "me.wav", "--output", tmp_path / "x"))
+    assert error.code == "voice-unknown"
+    assert "cannot imitate" in error.finding.found
+    assert "chatterbox" in error.finding.cure
 
 
 def test_a_table_says_language_voice_and_name_of_each_utterance(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from tests.whole_runs import WholeRun, make_run
 from voxgraft.cli.app import run as run_line
 from voxgraft.files import write_json
+from voxgraft.run_yaml import keep
 from voxgraft.ui.jobs import Job, Jobs
-from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import Roots
 
 if TYPE_CHECKING:

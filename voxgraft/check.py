@@ -10,6 +10,7 @@ from typing import Any
 from voxgraft.errors import ConfigError, Finding
 from voxgraft.findings import Outcome, look_at, opened
 from voxgraft.findings.sizes import size_table
+from voxgraft.preparing.choosing import run_texts
 from voxgraft.results import Line, Table, styled
 from voxgraft.settings import CheckSettings
 
@@ -81,6 +82,7 @@ class CheckResult:
 def check(settings: CheckSettings) -> CheckResult:
     """Look at everything that was given. What cannot be read is a finding; the rest is still looked at."""
     given = {name: bool(getattr(settings, name)) for name in _PARTS}
+    given["texts"] = bool(run_texts(settings, settings.run))
     given["tokenizer"] = settings.tokenizer.file is not None or settings.run is not None
     if not any(given.values()):
         found = "neither a run nor any file to look at is given"

@@ -1374,7 +1374,7 @@ CATALOGUE: dict[str, Code] = {
     "listener-unknown": Code(
         "evaluation",
         "There is no way of listening by that name.",
-        'use "built-in", "whisper:FOLDER" or "command:PROGRAM ARGUMENTS {wav}".',
+        'use "built-in", "whisper:FOLDER", "whisper:small" or "command:PROGRAM ARGUMENTS {wav}".',
     ),
     "listener-language": Code(
         "evaluation",
@@ -1415,8 +1415,8 @@ CATALOGUE: dict[str, Code] = {
     ),
     "sentences-missing": Code(
         "evaluating",
-        "There is nothing to say: voxgraft has sentences of its own for English, French and Amharic.",
-        "give some, fifty or more, one on each line, that no training has seen.",
+        "Evaluation has nothing to say: no --sentences, no held-out texts of the data set, no built-in sentences (am, en, fr).",
+        "split the data set so that it has test clips, or give 50 or more sentences that no training has seen, one per line.",
     ),
     "evaluate-language": Code(
         "evaluating",

@@ -7,10 +7,11 @@ run can say, `settings.py` the verbs' own models. Nothing here imports torch or 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -35,6 +36,9 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         defer_build=True,  # every start of the program would otherwise build the settings of all verbs
     )
+
+    words: ClassVar[Mapping[str, Mapping[str, Path]]] = {}
+    """By key: words in a YAML file that stand for a path of ours, where nothing of that name lies beside the file."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -160,16 +164,16 @@ def _yaml_lines(settings: Settings, indent: int) -> list[str]:
         if isinstance(value, Settings):
             lines += [f"{pad}{name}:", *(line for line in _yaml_lines(value, indent + 2))]
         else:
-            lines.append(f"{pad}{name}:{_yaml_value(value)}")
+            lines.append(f"{pad}{name}:{yaml_value(value)}")
     return lines
 
 
-def _yaml_value(value: Any) -> str:
+def yaml_value(value: Any) -> str:
     """JSON is YAML, and quotes every string that needs it; None is an empty value."""
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return " [" + ", ".join(_yaml_value(item).strip() for item in value) + "]"
+        return " [" + ", ".join(yaml_value(item).strip() for item in value) + "]"
     if isinstance(value, float):
         return f" {_yaml_number(value)}"
     return " " + json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
@@ -264,6 +268,9 @@ def _from_folder(kind: type[Settings], values: Mapping[Any, Any], folder: Path) 
         elif key in paths and isinstance(value, list):
             result[key] = [_path_from(folder, item) for item in value]
         elif value is not None:
+            ours = kind.words.get(key, {}).get(value) if isinstance(value, str) else None
+            if ours is not None and not os.path.lexists(folder / value):
+                value = str(ours)
             result[key] = _path_from(folder, value) if key in paths else value
     return result
 

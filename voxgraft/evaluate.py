@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +13,15 @@ import torch
 
 from voxgraft import __version__
 from voxgraft.errors import ConfigError, GraftError
-from voxgraft.evaluating.hearing import Ear, open_ear
+from voxgraft.evaluating.hearing import Ear, how_to_add, open_ear
 from voxgraft.evaluating.judging import AFTER, Evaluation, Judge
-from voxgraft.evaluating.marks import codec_mark, read_recordings, recordings_mark
+from voxgraft.evaluating.marks import (
+    OF_SENTENCES,
+    codec_mark,
+    read_recordings,
+    recordings_mark,
+    sentence_recordings,
+)
 from voxgraft.evaluating.overlap import overlap_of
 from voxgraft.evaluating.report import report_html
 from voxgraft.evaluating.scores_file import SCORES_NAME, scores_json
@@ -76,18 +83,25 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     """Judge a run, a graft or a checkpoint against its base."""
     subject = subject_of(settings)
     folder = require_output(subject, settings)
-    ear = open_ear(settings.listener)
+    named = _named_recogniser(settings, subject)
     base, after = base_system(subject.place), subject.open()
+    new_language = after.spelling.language
+    ear = open_ear(named, new_language)
     sets = _sentence_sets(settings, subject, after)
-    recordings = read_recordings(settings.recordings, _new_language(after)) if settings.recordings else []
-    mark = recordings_mark(recordings, ear, settings.seed)
+    originals = {language: sentence_recordings(one.sentences) for language, one in sets.items()}
+    if settings.recordings:
+        mark = recordings_mark(read_recordings(settings.recordings, _new_language(after)), ear, settings.seed)
+    else:
+        mark = recordings_mark(originals.get(new_language or "", ()), ear, settings.seed, OF_SENTENCES)
     sound = open_sound(subject.place)
     held_out = subject.held_out
-    clips = held_out.sets.get(after.spelling.language or "") or held_out.all_sets
+    clips = held_out.sets.get(new_language or "") or held_out.all_sets
     voices = voices_of(base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
     sound = sound.in_voices([voice.clip for voice in voices])
     voice_ear = open_voice_ear(base, subject.place, voices)
-    judge = Judge(base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players)
+    judge = Judge(
+        base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players, originals
+    )
     found = judge.run()
     for language in found.languages:
         own = held_out.sets.get(language, ())
@@ -101,6 +115,12 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         write_text(new / REPORT_NAME, report_html(document, found, points, subject.history))
     broken = after.keeps_base and kept_word(found) == "not equal"
     return EvaluateResult(folder, document, found, tuple(points), broken)
+
+
+def _named_recogniser(settings: EvaluateSettings, subject: Subject) -> str | None:
+    """The flag's, else that of run.yaml."""
+    own = None if subject.settings is None else subject.settings.evaluate.recogniser
+    return settings.listener or own
 
 
 def _new_language(after: System) -> str:
@@ -124,8 +144,10 @@ def _sentence_sets(settings: EvaluateSettings, subject: Subject, after: System) 
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
     sets = sets_of([*([new] if new else []), *old], settings.sentences, settings.most)
+    if new is not None and new not in sets and (own := subject.own_sentences(new)) is not None:
+        sets = {new: own.spread(settings.most), **sets}
     if new is not None and new not in sets:
-        found = f"there are no sentences in {new}"
+        found = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
         raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
     if not sets:
         raise GraftError("sentences-missing", "there are no sentences in any language of the base", where=subject.path)
@@ -168,7 +190,9 @@ def _about(
         "listener": {
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
-            "why": sound.why or ear.why,
+            "why": sound.why or (ear.deaf_to(new) if (new := after.spelling.language) else ear.why),
+            "how": how_to_add(shlex.quote(str(settings.subject))),
+            "named": _named_recogniser(settings, subject),
         },
         "sentences": {language: _about_sentences(found, subject) for language, found in sets.items()},
         "voices": list(voices),
@@ -205,9 +229,13 @@ def _about_sentences(found: SentenceSet, subject: Subject) -> dict[str, Any]:
 
 def _listened(document: Mapping[str, Any]) -> list[Line]:
     listener = document["listener"]
-    if listener["name"] is None:
-        return [styled(("nothing was listened to: ", "bold"), str(listener["why"]))]
-    return [f"listener: {listener['name']}; intervals hold 95 of 100 draws of the sentences and are in {SCORES_NAME}"]
+    told: list[Line] = []
+    if listener["name"] is not None:
+        told = [f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences"]
+    if listener["why"]:
+        why = (f"no recogniser for {document['language'] or 'these languages'}: ", "bold")
+        told += [styled(why, str(listener["why"])), str(listener["how"])]
+    return told
 
 
 def _kept_line(found: Evaluation) -> Styled:

@@ -55,8 +55,8 @@ class ExportSettings(Settings):
 
     subject: Path
     """Folder of a run, or of a graft with --base."""
-    to: ExportKind
-    """chatterbox, indextts2 or tiny: folders that the base's own program loads; peft: the adapter; graft: to share."""
+    to: ExportKind | None = None
+    """peft: the adapter; graft: to share; else folders for that program. Empty: graft, after merged the base's own."""
     drop_in: bool = False
     """Chatterbox: a folder of the base's own size for the new language alone, which the package loads as it is."""
     parts: ExportParts = "both"

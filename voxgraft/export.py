@@ -9,10 +9,10 @@ import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from voxgraft.errors import ConfigError, FileError, Finding, GraftError, finding
-from voxgraft.exchange_settings import ExportSettings
+from voxgraft.exchange_settings import ExportKind, ExportSettings
 from voxgraft.exporting.card import (
     Made,
     adapter_page,
@@ -29,6 +29,7 @@ from voxgraft.exporting.names import CARD_NAME, LOADER_NAME, README_NAME
 from voxgraft.exporting.sources import Source, open_source
 from voxgraft.exporting.terms import TERMS_NAME, Terms, asked_terms
 from voxgraft.exporting.weights import write_dropped_in, write_grown, write_merged
+from voxgraft.families.base import Family
 from voxgraft.families.stock import GROWN, MERGED
 from voxgraft.files import is_file, is_folder, replacing, replacing_folder, require_free, write_json, write_text
 from voxgraft.graft_folder import README_NAME as GRAFT_README
@@ -36,7 +37,7 @@ from voxgraft.graft_folder import ROWS_NAME, open_graft, readme
 from voxgraft.peft_folder import CONFIG_NAME, TENSORS_NAME
 from voxgraft.results import Line, Table
 
-__all__ = ["ExportResult", "export"]
+__all__ = ["ExportResult", "default_kind", "export", "require_kind", "require_place"]
 
 SHARED = ("peft", "graft")
 DROPPED_IN = "drop-in"
@@ -87,9 +88,14 @@ class ExportResult:
 def export(settings: ExportSettings) -> ExportResult:
     """Write the export that was asked for."""
     source = open_source(settings)
+    if settings.to is None:
+        usual = default_kind(source.family.name, merged=source.merged is not None)
+        settings = settings.model_copy(update={"to": source.family.name if settings.drop_in else usual})
+    assert settings.to is not None
+    require_kind(source.family, settings.to, drop_in=settings.drop_in)
     _require_kind(source, settings)
     output = _output(source, settings)
-    _require_place(output, overwrite=settings.overwrite)
+    require_place(output, overwrite=settings.overwrite)
     terms = asked_terms(settings, source.graft.card.licence or source.family.licence)
     findings = [*terms.findings(_command(settings)), *_untrained(source)]
     if settings.to in SHARED:
@@ -101,13 +107,22 @@ def export(settings: ExportSettings) -> ExportResult:
     return ExportResult(output, settings.to, source.language, card, size, tuple(findings))
 
 
+def default_kind(family: str, *, merged: bool) -> ExportKind:
+    """What is made where nothing is named: the graft to share, or what merged training is for."""
+    return cast(ExportKind, family) if merged else "graft"
+
+
+def require_kind(family: Family, kind: ExportKind, *, drop_in: bool = False) -> None:
+    """Refuse what cannot be made of any graft on this family."""
+    if kind not in SHARED and kind != family.name:
+        found = f"--to {kind}, and the base is one of {family.name}"
+        raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHARED)}")
+    if drop_in and not (kind == family.name and family.stock().can_drop_in):
+        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected="--to chatterbox for it")
+
+
 def _require_kind(source: Source, settings: ExportSettings) -> None:
     """Refuse what cannot be made of this graft, before anything is asked or written."""
-    if settings.to not in SHARED and settings.to != source.family.name:
-        found = f"--to {settings.to}, and the base is one of {source.family.name}"
-        raise ConfigError("export-kind", found, expected=f"{source.family.name}, {', '.join(SHARED)}")
-    if settings.drop_in and not (settings.to == source.family.name and source.family.stock().can_drop_in):
-        raise ConfigError("export-kind", f"--drop-in with --to {settings.to}", expected="--to chatterbox for it")
     if settings.to == "peft" and source.adapter is None:
         found = "the graft has no adapter: it was not trained yet, or its rows alone were"
         raise GraftError("adapter-missing", found, where=source.graft.folder)
@@ -121,10 +136,10 @@ def _output(source: Source, settings: ExportSettings) -> Path:
         return settings.output
     if source.run is None:
         raise ConfigError("config-missing", "the folder of the export is not named", expected="--output FOLDER")
-    return source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else settings.to)
+    return source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
 
 
-def _require_place(output: Path, *, overwrite: bool) -> None:
+def require_place(output: Path, *, overwrite: bool) -> None:
     """An export is replaced if that is asked for, and nothing else is that happens to have its name."""
     if not (overwrite and is_folder(output)):
         require_free(output)
@@ -135,7 +150,7 @@ def _require_place(output: Path, *, overwrite: bool) -> None:
 
 def _command(settings: ExportSettings) -> str:
     """What was typed, for whoever has to type it again; terms and --overwrite apart."""
-    words: list[object] = ["voxgraft", "export", settings.subject, "--to", settings.to]
+    words: list[object] = ["voxgraft", "export", settings.subject, "--to", str(settings.to)]
     for flag, value in (("--base", settings.base), ("--family", settings.family), ("--output", settings.output)):
         words += [flag, value] if value is not None else []
     words += ["--drop-in"] if settings.drop_in else []
@@ -175,7 +190,7 @@ def _stock(source: Source, settings: ExportSettings, output: Path, terms: Terms)
     drop_in = make_drop_in(source) if settings.drop_in else None
     pieces = source.graft.card.base_pieces if drop_in else source.graft.tokenizer.size
     folder = source.family.stock().folder(source.files, pieces)
-    made = Made(source, settings.to, terms, folder, measured_cost(source), drop_in)
+    made = Made(source, str(settings.to), terms, folder, measured_cost(source), drop_in)
     parts = [""] if drop_in else [one for one in (GROWN, MERGED) if settings.parts in ("both", one)]
     # Twice: rounding, and saving at all, needs the old file and the new one side by side.
     require_room(output, (len(parts) + 1) * source.files.checkpoint.stat().st_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +18,13 @@ from voxgraft.amounts import brief_seconds
 from voxgraft.errors import VoxgraftError
 from voxgraft.going.data_stages import IMPORT, PREPARE, SPLIT
 from voxgraft.going.ending_stages import EVALUATE, EXPORT
+from voxgraft.going.preconditions import require_for_later
 from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Decision, Stage, Work
 from voxgraft.going.training_stages import CHECK, GRAFT, TRAIN
+from voxgraft.only_now import only_now
 from voxgraft.results import Line, Result, Table, styled
+from voxgraft.run_yaml import set_in_run_yaml
 from voxgraft.train import EXIT_INTERRUPTED
 
 __all__ = ["STAGES", "GoResult", "StageOutcome", "go"]
@@ -30,6 +33,7 @@ STAGES = (IMPORT, SPLIT, GRAFT, PREPARE, CHECK, TRAIN, EVALUATE, EXPORT)
 Word = Literal["done", "skipped", "ended here", "would run", "not known yet"]
 LEAVE_NOTHING = ("check", "evaluate")
 """Stages by which no later one decides."""
+AFTER_TRAINING = ("evaluate", "export")
 POINTS_ON = "next: voxgraft "
 """How a verb says what its user does next. Inside `go` nobody does it: it is what `go` does next itself."""
 
@@ -56,9 +60,12 @@ class GoResult:
     stages: tuple[StageOutcome, ...]
     exit_code: int = 0
     """That of the stage that ended it."""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Keys of run.yaml that were given as flags, with their values. They are in the file now, but for a dry run."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"run": str(self.run), "stages": [stage.to_json() for stage in self.stages]}
+        stages = [stage.to_json() for stage in self.stages]
+        return {"run": str(self.run), "stages": stages, "changes": dict(self.changes)}
 
     def lines(self) -> list[Line]:
         rows = tuple(
@@ -79,7 +86,27 @@ class GoResult:
 def go(settings: GoSettings) -> GoResult:
     """Run every stage that is not finished, or only say which those are."""
     stages = STAGES[: _last(settings) + 1]
-    return _planned(settings, stages) if settings.dry_run else _gone(settings, stages)
+    work = Work(settings)
+    changes = only_now(work.run, work.settings)
+    require_for_later(work, _coming(work, stages))
+    if settings.dry_run:
+        return replace(_planned(settings, stages), changes=changes)
+    if changes:
+        _planned(settings, stages)  # what is refused with these values must not be written down
+        with work.run.lock("go"):
+            set_in_run_yaml(work.run, work.settings)
+        progress.chapter([_changed(key, value) for key, value in changes.items()])
+    return replace(_gone(settings, stages), changes=changes)
+
+
+def _coming(work: Work, stages: tuple[Stage, ...]) -> list[str]:
+    """Stages after training that are not finished, by what is there now."""
+    decisions = {stage.name: _decided(stage, work, known=False) for stage in stages if stage.name in AFTER_TRAINING}
+    return [name for name, decision in decisions.items() if decision is None or decision.runs]
+
+
+def _changed(key: str, value: str) -> Line:
+    return styled("run.yaml: ", (key, "bold"), f" is {value or 'empty'} now")
 
 
 def _last(settings: GoSettings) -> int:
@@ -102,6 +129,8 @@ def _gone(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
         if not decision.runs:
             outcomes.append(StageOutcome(stage.name, "skipped", decision.why))
             continue
+        if stage is TRAIN:  # the data is there now, which a check at the start may not have had
+            require_for_later(work, _coming(work, stages), again=True)
         began = time.monotonic()
         result: Result = stage.work(work)
         word: Word = "ended here" if result.exit_code else "done"

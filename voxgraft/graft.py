@@ -23,6 +23,7 @@ from voxgraft.graft_folder import (
     readme,
     versions,
 )
+from voxgraft.preparing.choosing import run_texts
 from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
@@ -85,6 +86,7 @@ class GraftResult:
 def graft(settings: GraftSettings) -> GraftResult:
     """Tokenizer, proof and rows of one run in one go. Nothing is written unless the proof holds."""
     base_folder, language = _required(settings)
+    settings = settings.model_copy(update={"texts": run_texts(settings, settings.run)})
     family = base_family(base_folder, settings.family)
     files = family.files(base_folder)
     base = open_tokenizer(files.tokenizer)
@@ -109,9 +111,10 @@ def _required(settings: GraftSettings) -> tuple[Path, str]:
     for name in ("base", "language"):
         if getattr(settings, name) is None:
             raise ConfigError("config-missing", f"`{name}` is not given", where=settings.run / RUN_FILE)
-    if not settings.texts and settings.tokenizer.file is None:
-        found = "neither `texts` nor `tokenizer.file` is given"
-        raise ConfigError("config-missing", found, where=settings.run / RUN_FILE)
+    if not run_texts(settings, settings.run) and settings.tokenizer.file is None:
+        found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
+        cure = "name texts in run.yaml, or import recordings first: `voxgraft go` does that with data.sources."
+        raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
     assert settings.base is not None
     assert settings.language is not None
     return settings.base, settings.language

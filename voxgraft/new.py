@@ -13,21 +13,30 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from voxgraft.bases import base_family, base_folder
 from voxgraft.config import commented_yaml, merged_values, settings_from
 from voxgraft.errors import ConfigError, FileError, Finding, finding
+from voxgraft.exchange_settings import PublishedName
 from voxgraft.families import family
 from voxgraft.families.base import Family
-from voxgraft.files import existing_file, existing_folder, is_there, replacing_folder, seen_from, write_text
+from voxgraft.files import (
+    existing_file,
+    existing_folder,
+    is_folder,
+    is_there,
+    replacing_folder,
+    seen_from,
+    write_text,
+)
 from voxgraft.importing.manifest import NAME as MANIFEST_NAME
 from voxgraft.old_configs import OldConfig, read_old, shown
 from voxgraft.old_keys import Fate
 from voxgraft.old_values import Given, Row, Translation, translate
 from voxgraft.results import Line, Table
 from voxgraft.run import RUN_FILE, RunFolder
-from voxgraft.run_settings import RunSettings
+from voxgraft.run_settings import BUILT_IN_BASES, RunSettings
 from voxgraft.settings import NewSettings
 from voxgraft.text.characters import exemplar
 from voxgraft.yaml_files import parse_yaml
@@ -100,7 +109,7 @@ def new(settings: NewSettings) -> NewResult:
     if settings.base is not None:
         settings = settings.model_copy(update={"base": base_folder(settings.base)})
         assert settings.base is not None
-        existing_folder(settings.base)
+        _require_base(settings.base)
         kind = base_family(settings.base, settings.family)
         kind.files(settings.base)
     for path in settings.texts:
@@ -131,6 +140,17 @@ def _refuse_existing(run: Path) -> None:
         raise FileError("file-exists", f"{run} is there already", where=run, cure=cure)
 
 
+def _require_base(base: Path) -> None:
+    """The folder must be there; the name of a published base is not its folder yet."""
+    if str(base) in get_args(PublishedName) and not is_there(base):
+        place = Path("models") / base
+        cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
+        if is_folder(place):
+            cure = f"it is in {place}: --base {place}"
+        raise FileError("file-missing", f"{base} is the name of a published base, and no folder", where=base, cure=cure)
+    existing_folder(base)
+
+
 def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: OldConfig | None) -> RunSettings:
     """The settings of the run as they will be written, paths as seen from its folder."""
     values: dict[str, Any] = {}
@@ -145,7 +165,11 @@ def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: Old
         values = merged_values(values, {"data": {"sources": settings.sources}})
     if settings.speaker:
         values = merged_values(values, {"data": {"speaker": settings.speaker}})
+    words = {folder: Path(word) for word, folder in BUILT_IN_BASES.items()}
+    built_in = words.get(Path(values["base"]).resolve()) if "base" in values else None
     values = _from_run(values, settings.run)
+    if built_in is not None:
+        values["base"] = built_in
     if settings.sources and "texts" not in values:
         values["texts"] = (RunFolder(Path()).data / MANIFEST_NAME,)
     return settings_from(RunSettings, values, settings.run / RUN_FILE)

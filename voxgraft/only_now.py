@@ -15,7 +15,7 @@ from voxgraft.files import is_file
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 
-__all__ = ["only_now"]
+__all__ = ["differences", "only_now"]
 
 
 def only_now(run: RunFolder, settings: RunSettings) -> dict[str, str]:
@@ -23,8 +23,13 @@ def only_now(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     if not is_file(run.settings):
         return {}
     stated = settings_from(RunSettings, read_settings(RunSettings, run.settings), run.settings)
+    return {key: _shown(now) for key, (now, _) in differences(settings, stated).items()}
+
+
+def differences(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
+    """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
     pairs = {leaf.key: (_value(settings, leaf.key), _value(stated, leaf.key)) for leaf in leaves(RunSettings)}
-    return {key: _shown(now) for key, (now, then) in pairs.items() if _plain(now) != _plain(then)}
+    return {key: (now, then) for key, (now, then) in pairs.items() if _plain(now) != _plain(then)}
 
 
 def _value(settings: RunSettings, key: str) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +18,8 @@ PrecisionName = Literal["float32", "bf16", "fp16"]
 EmotionFrom = Literal["target", "prompt"]
 LoneClips = Literal["leave-out", "own"]
 SpeakerFrom = Literal["auto", "folder", "recording", "file"]
+BUILT_IN_BASES = {"tiny": Path(__file__).resolve().parent / "data" / "tiny"}
+"""Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft lies."""
 MAX_SEED = 2**63 - 1
 """Random generators take no larger ones."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
@@ -173,11 +176,20 @@ class TrainSettings(Settings):
     """Merged mode: shares of the training that are tried at the end; the best one within the bound is kept."""
 
 
+class EvaluationSettings(Settings):
+    """How `go` and `evaluate` judge what was trained."""
+
+    recogniser: str | None = None
+    """built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows the language."""
+
+
 class RunSettings(Settings):
     """Everything that a run folder's run.yaml can say."""
 
+    words: ClassVar[Mapping[str, Mapping[str, Path]]] = {"base": BUILT_IN_BASES}
+
     base: Path | None = None
-    """Folder of the base, as its makers publish it. It is only read."""
+    """Folder of the base, as its makers publish it, or the word tiny for the built-in one. It is only read."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
@@ -194,3 +206,5 @@ class RunSettings(Settings):
     """What is learnt from."""
     train: TrainSettings = TrainSettings()
     """Training."""
+    evaluate: EvaluationSettings = EvaluationSettings()
+    """Evaluation."""

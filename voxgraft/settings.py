@@ -236,11 +236,11 @@ class EvaluateSettings(Settings):
     languages: tuple[str, ...] = ()
     """Base languages that are spoken too; empty means those of the base that have sentences."""
     sentences: tuple[Path, ...] = ()
-    """Your own sentences, in files named after their language: am.txt, or am.tsv with text, rare and phones."""
+    """Your own sentences, in files named after their language: am.txt, am.tsv. Empty: built-in, else held-out texts."""
     most: int = Field(100, ge=2)
     """Sentences of each language, at most."""
     listener: str | None = None
-    """built-in, whisper:FOLDER, command:PROGRAM {wav}, or none. Empty: built-in, for languages that it understands."""
+    """Recogniser: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows it."""
     recordings: Path | None = None
     """People's recordings of the new language, NAME.wav with NAME.txt: the listener's own error on them is the mark."""
     voices: tuple[str, ...] = ()
@@ -326,7 +326,7 @@ class SpeakSettings(Settings):
     batch: int = Field(16, ge=1, le=1024)
     """Pieces that are spoken at once."""
     output: Path | None = None
-    """NAME.wav for one file with everything, else a folder with a file for each. Empty: speech.wav or speech."""
+    """NAME.wav, .flac, .ogg or .mp3 for one file; else a folder with a file for each. Empty: speech.wav or speech."""
     codes: Path | None = None
     """Speech codes instead of, or beside, sound: NAME.json with everything, or NAME.npy for one utterance."""
     overwrite: bool = False

@@ -12,8 +12,8 @@ import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.talks import write_talks
+from voxgraft.run_yaml import keep
 from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.keeping import keep
 
 PROJECT = "amharic"
 WAIT_SECONDS = 120.0

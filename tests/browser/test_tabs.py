@@ -14,9 +14,9 @@ from tests.browser.browsing import Server, Window, loudness, serving, wait_for_p
 from tests.browser.test_journey import step_of, until
 from tests.ui_runs import PROJECT, home_of
 from voxgraft.run import RunFolder
+from voxgraft.run_yaml import keep
 from voxgraft.training.step_folders import whole_steps
 from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.keeping import keep
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce

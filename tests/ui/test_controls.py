@@ -16,8 +16,8 @@ from voxgraft.cli.verbs import VERBS
 from voxgraft.config import read_settings, settings_from
 from voxgraft.errors import VoxgraftError
 from voxgraft.run_settings import RunSettings
+from voxgraft.run_yaml import keep
 from voxgraft.ui.commands import EXECUTED, Command, verb_named
-from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import Roots
 
 

@@ -41,7 +41,7 @@ def test_measures_are_called_and_written_as_the_verb_does() -> None:
 
 
 def test_a_goal_that_is_not_reached_yet_is_no_fault_as_in_the_report(context: Any, home: Path) -> None:
-    names = ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "pace")
+    names = ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "repeats", "pace")
     for name in names:
         kinds = {answer: tab.kind_of({"name": name, "answer": answer}) for answer in ("yes", "no", "unknown")}
         goal = is_goal(Point(name, "?", "no", ""))

@@ -17,10 +17,10 @@ from voxgraft.going.data_stages import dataset_of
 from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Work
 from voxgraft.importing.manifest import ManifestClip, write_manifest
+from voxgraft.run_yaml import keep
 from voxgraft.ui import reading, roots
 from voxgraft.ui.commands import Command, verb_named
 from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import Roots
 from voxgraft.ui.uploads import take_over
 

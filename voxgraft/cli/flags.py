@@ -40,6 +40,7 @@ class CommandLine:
 
 def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLine | Callable[[], None]:
     """What was typed, or the function that prints the help or version that was asked for."""
+    words = _without_help(words, verbs)
     app, by_command = build_app([verb for verb in verbs if _begins_with(words, verb)] or verbs)
     try:
         command, bound, _ = app.parse_args(_with_dashes(words), print_error=False, exit_on_error=False, verbose=False)
@@ -56,6 +57,16 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
         quiet=given.pop("quiet", False),
         values={name.replace("__", "."): value for name, value in given.items()},
     )
+
+
+def _without_help(words: Sequence[str], verbs: Sequence[Verb]) -> Sequence[str]:
+    """`help VERB` as `VERB --help`, and `-V` or `version` as `--version`: what people try who are new to a program."""
+    first = words[0] if words else ""
+    if any(verb.name == first for verb in verbs):
+        return words
+    if first in ("-V", "version"):
+        return ["--version", *words[1:]]
+    return [*words[1:], "--help"] if first == "help" else words
 
 
 def _begins_with(words: Sequence[str], verb: Verb) -> bool:

@@ -95,6 +95,7 @@ VERBS = (
         "voxgraft.go:go",
         "Run all stages of a run, from recordings to an export; skip those that are finished, and say why.",
         positional=("run",),
+        flags={**TOKENIZER_FILE, "evaluate.recogniser": ("--evaluate.recogniser", "--recogniser")},
     ),
     Verb(
         "graft",
@@ -140,6 +141,7 @@ VERBS = (
         "voxgraft.evaluate:evaluate",
         "Judge what was trained: base and graft say the same sentences, a listener writes them down; report, scores.",
         positional=("subject",),
+        flags={"listener": ("--listener", "--recogniser")},
     ),
     Verb(
         "compare",

@@ -7,20 +7,20 @@ behind them, since some listeners take no shorter ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
 from voxgraft.audio.resample import resampled
-from voxgraft.errors import VoxgraftError
+from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.evaluating.forms import SPACELESS, letters, phones_form, words
 from voxgraft.evaluating.rates import Score, Tally, error_rate, tally, unmeasured
 from voxgraft.evaluating.sentences import Sentence
-from voxgraft.listening import Heard, Listener, open_listener
+from voxgraft.listening import Heard, Listener, open_listener, whisper
 
-__all__ = ["ERRORS", "Ear", "errors_of", "open_ear", "sentence_error"]
+__all__ = ["ERRORS", "Ear", "errors_of", "how_to_add", "open_ear", "require_recogniser", "sentence_error"]
 
 Wave = NDArray[np.float32]
 AT_ONCE = 16
@@ -31,9 +31,13 @@ MIN_SECONDS = 0.25
 BUILT_IN, NOBODY = "built-in", "none"
 
 
+MOST_NAMED = 12
+RECOGNISERS = "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
+
+
 @dataclass(frozen=True)
 class Ear:
-    """Who listens; or nobody, and why."""
+    """The recogniser; or none, and why. With a recogniser, why there is none for a language that it does not know."""
 
     listener: Listener | None
     why: str = ""
@@ -43,8 +47,7 @@ class Ear:
         if self.listener is None:
             return self.why
         if self.listener.languages is not None and language not in self.listener.languages:
-            known = ", ".join(sorted(self.listener.languages))
-            return f"{self.listener.name} does not understand {language}, only {known}"
+            return self.why or _unknown_language(self.listener, language)
         return ""
 
     def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Heard]:
@@ -63,16 +66,62 @@ class Ear:
         return heard
 
 
-def open_ear(setting: str | None) -> Ear:
-    """Who listens. That the built-in listener is not there, where nobody else was named, is a reason and no error."""
+def _unknown_language(listener: Listener, language: str) -> str:
+    known = sorted(listener.languages or ())
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return f"the recogniser {listener.name} does not know {language}, only {', '.join(known[:MOST_NAMED])}{more}"
+
+
+def open_ear(setting: str | None, language: str | None = None) -> Ear:
+    """The recogniser that is named; else the built-in one, or Whisper for a `language` that only Whisper knows.
+
+    That there is none is a reason and no error, unless one was named.
+    """
     if setting == NOBODY:
-        return Ear(None, "nobody was asked to listen")
+        return Ear(None, "no recogniser was asked for (none)")
+    if setting is not None:
+        return Ear(open_listener(setting))
     try:
-        return Ear(open_listener(setting or BUILT_IN))
+        ear = Ear(open_listener(BUILT_IN))
     except VoxgraftError as error:
-        if setting is not None:
-            raise
-        return Ear(None, f"the built-in listener cannot be opened: {error.finding.found}")
+        ear = Ear(None, f"the built-in recogniser cannot be opened: {error.finding.found}")
+    if language is None or not (deaf := ear.deaf_to(language)):
+        return ear
+    other = _installed_whisper()
+    if isinstance(other, str):
+        return replace(ear, why=f"{deaf}; {other}")
+    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := other.deaf_to(language)) else other
+
+
+def require_recogniser(setting: str | None, language: str) -> None:
+    """Raise unless a recogniser that is named can be opened and knows the language."""
+    if setting in (None, NOBODY):
+        return
+    ear = open_ear(setting)
+    if why := ear.deaf_to(language):
+        raise ConfigError("listener-language", why, cure=RECOGNISERS)
+
+
+def _installed_whisper() -> Ear | str:
+    """Whisper, where it is installed with a model; else why not."""
+    if not whisper.is_installed():
+        return "faster-whisper is not installed"
+    model = whisper.downloaded_model()
+    if model is None:
+        return "faster-whisper is installed and has no model on this machine"
+    try:
+        return Ear(whisper.Whisper(model))
+    except VoxgraftError as error:
+        return error.finding.found
+
+
+def how_to_add(subject: str) -> str:
+    """What to do where no recogniser knows the language; `subject` is what is evaluated, as typed."""
+    return (
+        f"to measure errors, add a recogniser: `pip install faster-whisper`, then "
+        f"`voxgraft evaluate {subject} --recogniser whisper:small` (or whisper:FOLDER), or any program that prints "
+        "what it hears: `--recogniser 'command:PROGRAM {wav}'`"
+    )
 
 
 def _filled(wave: Wave, rate: int) -> Wave:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.resample import resampled
 from voxgraft.audio.wav import wav_bytes
 from voxgraft.corpus import chance
 from voxgraft.evaluating.hearing import Ear, errors_of, sentence_error
 from voxgraft.evaluating.held_out import HeldOut, losses_of, pace_of
+from voxgraft.evaluating.marks import Recording
 from voxgraft.evaluating.proofs import Change, Kept, changed_values, kept_of
 from voxgraft.evaluating.rates import Score, unmeasured
 from voxgraft.evaluating.scoring import Pace, Row, nothing_heard, pace_of_speech, stops_of
@@ -28,7 +30,7 @@ from voxgraft.training.replay import Voice
 __all__ = ["Evaluation", "Judge", "Utterance"]
 
 Wave = NDArray[np.float32]
-BEFORE, AFTER, SHUFFLED = "before", "after", "shuffled"
+BEFORE, AFTER, SHUFFLED, ORIGINAL = "before", "after", "shuffled", "original"
 CONTROL = "control: held against other sentences"
 IS_BASE = "this is the base"
 SAME_BY_DESIGN = "the base is not changed by the new language: it is compared in its own languages"
@@ -102,6 +104,8 @@ class Judge:
     held_out: HeldOut
     seed: int = 0
     players: int = 8
+    originals: Mapping[str, Sequence[Recording]] = field(default_factory=dict)
+    """Recordings of the sentences by language, to be played beside what was spoken."""
 
     def run(self) -> Evaluation:
         """All languages, the new one first."""
@@ -128,6 +132,7 @@ class Judge:
         if is_new and after.heard is not None:
             found.rows.append(Row(language, SHUFFLED, CONTROL, self._control(sentences, after.heard)))
         found.utterances += [*self._utterances(before, BEFORE), *self._utterances(after, AFTER)]
+        found.utterances += self._originals(language, [one.sentence for one in after.said])
 
     def _spoken(self, system: System, sentences: Sequence[Sentence], who: str, like: _Spoken | None = None) -> _Spoken:
         """Said, sounded and heard. The same codes in the same voice are the same sound, and are not heard twice."""
@@ -171,11 +176,26 @@ class Judge:
             return Pace(recorded, "the held-out recordings")
         return None if is_new else pace_of_speech(before)
 
+    def _played(self, count: int) -> set[int]:
+        """Places of the sentences that the report plays."""
+        some = count > self.players
+        return {at * count // self.players for at in range(self.players)} if some else set(range(count))
+
+    def _originals(self, language: str, sentences: Sequence[Sentence]) -> list[Utterance]:
+        """Recordings of the sentences that are played, at no higher rate than the speech beside them."""
+        recorded = {one.sentence: one for one in self.originals.get(language, ())}
+        made = []
+        for at in sorted(self._played(len(sentences))):
+            if (one := recorded.get(sentences[at])) is None or self.sound.vocoder is None:
+                continue
+            rate = min(one.rate, self.sound.rate)
+            wav = wav_bytes(resampled(one.wave, one.rate, rate), rate)
+            seconds = len(one.wave) / one.rate
+            made.append(Utterance(sentences[at], ORIGINAL, "", seconds, True, None, None, {}, wav))
+        return made
+
     def _utterances(self, spoken: _Spoken, who: str) -> list[Utterance]:
-        count = len(spoken.said)
-        played = (
-            {at * count // self.players for at in range(self.players)} if count > self.players else set(range(count))
-        )
+        played = self._played(len(spoken.said))
         made = []
         for at, one in enumerate(spoken.said):
             heard = spoken.heard[at] if spoken.heard is not None else None

@@ -5,6 +5,7 @@ Two kinds: recordings in a folder, each with its text, and held-out clips of the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.wav import read_wav
 from voxgraft.corpus.clips import ClipSet
-from voxgraft.errors import FileError
+from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.evaluating.hearing import Ear, errors_of
 from voxgraft.evaluating.scoring import Row
 from voxgraft.evaluating.sentences import Sentence, SentenceSet
@@ -22,10 +23,22 @@ from voxgraft.evaluating.sound import Sound
 from voxgraft.families.encoding import Clip
 from voxgraft.files import existing_folder, is_file, read_text
 from voxgraft.listening import Heard
+from voxgraft.preparing.sound import read_sound
 
-__all__ = ["CODEC", "RECORDINGS", "Recording", "codec_mark", "read_recordings", "recordings_mark"]
+__all__ = [
+    "CODEC",
+    "RECORDINGS",
+    "Recording",
+    "codec_mark",
+    "read_recordings",
+    "recordings_mark",
+    "sentence_recordings",
+]
 
 RECORDINGS, CODEC = "recordings", "codec"
+GIVEN, OF_SENTENCES = "recordings that were given", "original recordings of the sentences"
+RATE_HZ = 24_000
+"""Of recordings that clips of a data set lend: more than any recogniser takes, and enough for the ear."""
 MOST = 100
 """Recordings that are listened to, spread over all that there are."""
 
@@ -57,7 +70,17 @@ def read_recordings(folder: Path, language: str) -> list[Recording]:
     return found_all
 
 
-def recordings_mark(recordings: Sequence[Recording], ear: Ear, seed: int) -> Row | None:
+def sentence_recordings(sentences: Sequence[Sentence]) -> list[Recording]:
+    """Recordings that the sentences name themselves. One that cannot be read is left out: speech is judged anyway."""
+    found = []
+    for sentence in sentences:
+        if sentence.recording is not None:
+            with contextlib.suppress(VoxgraftError):
+                found.append(Recording(sentence, read_sound(sentence.recording, RATE_HZ), RATE_HZ))
+    return found
+
+
+def recordings_mark(recordings: Sequence[Recording], ear: Ear, seed: int, title: str = GIVEN) -> Row | None:
     """The listener's error on recordings as they are; nothing where it does not understand their language."""
     language = recordings[0].sentence.language if recordings else ""
     if not recordings or ear.deaf_to(language):
@@ -67,7 +90,7 @@ def recordings_mark(recordings: Sequence[Recording], ear: Ear, seed: int) -> Row
         some = [one for one in recordings if one.rate == rate]
         heard += zip(some, ear.hear([one.wave for one in some], rate, language, "recordings"), strict=True)
     errors = errors_of([one.sentence for one, _ in heard], [found for _, found in heard], seed)
-    return Row(language, RECORDINGS, "mark: recordings that were given", errors)
+    return Row(language, RECORDINGS, f"mark: {title}", errors)
 
 
 def codec_mark(

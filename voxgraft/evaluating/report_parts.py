@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from voxgraft.evaluating.judging import AFTER, BEFORE, SHUFFLED, Evaluation, Utterance
+from voxgraft.evaluating.judging import AFTER, BEFORE, ORIGINAL, SHUFFLED, Evaluation, Utterance
 from voxgraft.evaluating.marks import CODEC, RECORDINGS
 from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.scoring import MEASURES, Row, shown_measures
@@ -35,9 +35,14 @@ NAMES = {
     BEFORE: "base, before",
     AFTER: "after",
     SHUFFLED: "control: other sentences' text",
-    RECORDINGS: "recordings that were given",
     CODEC: "held-out clips through the codec",
 }
+TITLES = {ORIGINAL: "original recording"}
+"""Of players, where they are not called as in scores.json."""
+
+
+def _name(row: Row) -> str:
+    return NAMES.get(row.who) or row.title.removeprefix("mark: ")
 
 
 def language_name(code: str | None) -> str:
@@ -93,7 +98,7 @@ def score_table(found: Evaluation) -> str:
         body.append(f'<tr class="group"><th colspan="{len(shown) + 1}">{name}</th></tr>')
         for row in (row for row in found.rows if row.language == language):
             cells = "".join(f'<td class="num">{_cell(one.name, row.score(one.name))}</td>' for one in shown)
-            body.append(f"<tr><td>{escape(NAMES.get(row.who, row.title))}</td>{cells}</tr>")
+            body.append(f"<tr><td>{escape(_name(row))}</td>{cells}</tr>")
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     return f'<div class="card scroll">{table}</div>{_kinds_table(found)}'
 
@@ -103,9 +108,13 @@ def listening(document: Mapping[str, Any], found: Evaluation) -> str:
     if not any(one.wav for one in found.utterances):
         why = document["listener"]["why"] or "no sentence was chosen to be played"
         return f'<div class="card"><b>Nothing was listened to.</b> {escape(str(why)).capitalize()}.</div>'
-    parts = [
-        '<p class="lead">The same sentences and voices, before and after. Beside each: what the listener heard.</p>'
-    ]
+    heard = any(one.heard for one in found.utterances)
+    original = any(one.who == ORIGINAL for one in found.utterances)
+    lead = "The same sentences and voices, before and after." + (" Beside them the original recordings." * original)
+    parts = [f'<p class="lead">{lead}{" Beside each: what the recogniser heard." * heard}</p>']
+    if why := document["listener"]["why"]:
+        how = _code(escape(str(document["listener"].get("how", ""))))
+        parts.append(f'<div class="card">No recogniser: {escape(str(why))}. Listen, and {how}.</div>')
     for language in found.languages:
         cards = "".join(_say(language, number, *pair) for number, pair in enumerate(_played(found, language)))
         if cards:
@@ -168,7 +177,7 @@ def about(document: Mapping[str, Any], found: Evaluation) -> str:
     sets = "; ".join(_sentences_in_words(language, one) for language, one in document["sentences"].items())
     sampling = ", ".join(f"{name} {value}" for name, value in document["sampling"].items())
     rows = {
-        "listener": heard,
+        "recogniser": heard,
         "sentences": sets,
         "voices": ", ".join(document["voices"]),
         "drawn with": f"{sampling}; seed {document['seed']}",
@@ -209,12 +218,24 @@ def _new_language_figure(document: Mapping[str, Any], found: Evaluation) -> str:
         return ""
     what = language_name(found.language)
     if name is None:
-        return _figure(f"{what}, heard", "–", f"Nothing was listened to: {document['listener']['why']}")
+        return _unheard_figure(document, now, what)
     before = found.row(found.language, BEFORE)
     old = f", before {written(name, before.score(name))}" if before else ""
     own = now.score(name)
     between = _between(name, own)
     return _figure(f"{what}, {title_of(name)}", written(name, own), f"{between}{old}".removeprefix(", "))
+
+
+def _unheard_figure(document: Mapping[str, Any], now: Row, what: str) -> str:
+    """Without a recogniser: whether the text is used at all, which is what can be known."""
+    why = f"No error rate: {document['listener']['why']}"
+    for name, note in (
+        ("text_use", "nats that another sentence's text costs a code of held-out speech; 0 is speech without its text"),
+        ("length_fit", "correlation of the length of the speech with that of the text; 0 is speech without its text"),
+    ):
+        if (score := now.score(name)).value is not None:
+            return _figure(f"{what}, {title_of(name)}", written(name, score), f"{note}. {why}")
+    return _figure(f"{what}, recognised", "–", why)
 
 
 def _kept_figure(found: Evaluation) -> str:
@@ -235,7 +256,7 @@ def _mark_figure(found: Evaluation) -> str:
         row = next((row for row in marks if row.score(name).value is not None), None)
         if row is None:
             continue
-        told = f"of {NAMES[row.who]}"
+        told = f"of {_name(row)}"
         if name != main and main is not None and (now := found.row(row.language, AFTER)) is not None:
             told += f"; now {written(name, now.score(name))} (no mark for {title_of(main)})"
         return _figure(f"the mark, {title_of(name)}", written(name, row.score(name)), told)
@@ -273,7 +294,7 @@ def _about_measure(name: str) -> str:
 
 
 def _bar(row: Row, score: Score, name: str, scale: float) -> str:
-    label = escape(NAMES.get(row.who, row.title))
+    label = escape(_name(row))
     if score.value is None:
         track = f'<div class="track" title="{escape(score.why)}"></div>'
         return f'<div class="bar"><div class="name">{label}</div>{track}<div class="value soft">–</div></div>'
@@ -320,25 +341,36 @@ def _kinds_table(found: Evaluation) -> str:
     return f'<div class="card scroll">{table}</div>'
 
 
-def _played(found: Evaluation, language: str) -> Iterator[tuple[Utterance | None, Utterance | None]]:
-    """Before and after of every sentence of which at least one can be heard."""
+def _code(text: str) -> str:
+    """Commands between backquotes as such."""
+    parts = text.split("`")
+    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
+
+
+def _played(found: Evaluation, language: str) -> Iterator[tuple[Utterance | None, Utterance | None, Utterance | None]]:
+    """Before, after and original of every sentence of which at least one can be heard."""
     by_text: dict[str, dict[str, Utterance]] = {}
     for one in found.utterances:
         if one.sentence.language == language:
             by_text.setdefault(one.sentence.text, {})[one.who] = one
     for pair in by_text.values():
         if any(one.wav for one in pair.values()):
-            yield pair.get(BEFORE), pair.get(AFTER)
+            yield pair.get(BEFORE), pair.get(AFTER), pair.get(ORIGINAL)
 
 
-def _say(language: str, number: int, before: Utterance | None, after: Utterance | None) -> str:
+def _say(
+    language: str, number: int, before: Utterance | None, after: Utterance | None, original: Utterance | None
+) -> str:
     one = after or before
     assert one is not None
     rare = ' <span class="tag">rare words</span>' if one.sentence.rare else ""
     text = f'<div class="text" lang="{escape(language)}" dir="auto">{escape(one.sentence.text)}{rare}</div>'
+    spoken = [(said, said.who) for said in (before, after) if said is not None]
     if before is not None and after is not None and before.wav is not None and before.wav == after.wav:
-        return f'<div class="card say">{text}{_player(after, number, "before and after, code for code the same")}</div>'
-    players = "".join(_player(said, number, said.who) for said in (before, after) if said is not None)
+        spoken = [(after, "before and after, code for code the same")]
+    if original is not None:
+        spoken.append((original, TITLES[ORIGINAL]))
+    players = "".join(_player(said, number, title) for said, title in spoken)
     return f'<div class="card say">{text}{players}</div>'
 
 

@@ -5,6 +5,7 @@ Every measure is always there, by name; one that could not be taken says why.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -14,11 +15,14 @@ import numpy as np
 from voxgraft.corpus.clips import Array
 from voxgraft.evaluating.forms import letters
 from voxgraft.evaluating.hearing import ERRORS
-from voxgraft.evaluating.rates import Score, mean_score, median_score, unmeasured
+from voxgraft.evaluating.rates import Score, mean_score, median_score, single, unmeasured
 from voxgraft.evaluating.speaking import Said
+from voxgraft.speaking.watch import LONGEST_PERIOD_SECONDS, LOOP_SECONDS, MIN_ROUNDS
 
 __all__ = ["MEASURES", "Measure", "Pace", "Row", "likeness_of", "pace_of_speech", "shown_measures", "stops_of"]
 
+MIN_FIT = 5
+"""Sentences that a correlation takes."""
 CUT_SHARE = 0.4
 """Speech of less than this share of its usual length has lost words."""
 
@@ -50,6 +54,18 @@ MEASURES = (
         "ratio",
         "Length of the speech: in the new language against the usual pace, in old ones against the base; 1 is equal.",
     ),
+    Measure(
+        "repeats", "repeats", "percent", "Sentences in which two seconds or more are the same sounds over and over."
+    ),
+    Measure(
+        "length_fit",
+        "length fit",
+        "number",
+        "Correlation of the length of the speech with the number of letters: 1 is exact, 0 is speech without its text.",
+    ),
+    Measure(
+        "distinct", "distinct", "percent", "Sentences whose speech is not that of another sentence, code for code."
+    ),
     Measure("likeness", "voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
     Measure("speech_loss", "speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
     Measure("text_use", "text use", "nats", "How much worse the speech loss is with another sentence's text."),
@@ -73,7 +89,12 @@ class Row:
 def shown_measures(rows: Sequence[Row]) -> list[Measure]:
     """Measures that any row has: a column of dashes says nothing, nor does one that everything could be said."""
     found = [one for one in MEASURES if any(row.score(one.name).value is not None for row in rows)]
-    return [one for one in found if one.name != "unsaid" or any(row.score("unsaid").value for row in rows)]
+    dull = {"unsaid": 0.0, "distinct": 1.0}
+    return [
+        one
+        for one in found
+        if one.name not in dull or any(row.score(one.name).value not in (None, dull[one.name]) for row in rows)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +124,43 @@ def stops_of(said: Sequence[Said], pace: Pace | None, before: Sequence[Said] | N
     unsaid = {"unsaid": mean_score([float(one.codes is None) for one in said], seed)}
     if not spoken:
         why = said[0].why if said else "there is no sentence"
-        return unsaid | dict.fromkeys(("runaway", "cut", "duration"), unmeasured(f"nothing could be said: {why}"))
+        names = ("runaway", "cut", "duration", "repeats", "length_fit", "distinct")
+        return unsaid | dict.fromkeys(names, unmeasured(f"nothing could be said: {why}"))
+    counts = Counter(one.codes for one in spoken)
     return {
         **unsaid,
         "runaway": mean_score([float(one.is_runaway) for one in spoken], seed),
         "cut": _cut(spoken, pace, seed),
         "duration": _duration(said, pace, before, seed),
+        "repeats": mean_score([float(repeats(one.codes or (), one.code_hz)) for one in spoken], seed),
+        "length_fit": _length_fit(spoken),
+        "distinct": mean_score([float(counts[one.codes] == 1) for one in spoken], seed),
     }
+
+
+def repeats(codes: Sequence[int], code_hz: float) -> bool:
+    """Whether codes go round in a loop somewhere, not only at their end."""
+    least, array = round(LOOP_SECONDS * code_hz), np.asarray(codes)
+    for period in range(1, round(LONGEST_PERIOD_SECONDS * code_hz) + 1):
+        needed = max(least, MIN_ROUNDS * period) - period
+        if len(array) - period < needed:
+            return False
+        breaks = np.flatnonzero(array[period:] != array[:-period])
+        edges = np.concatenate([[-1], breaks, [len(array) - period]])
+        if np.diff(edges).max() - 1 >= needed:
+            return True
+    return False
+
+
+def _length_fit(spoken: Sequence[Said]) -> Score:
+    """Speech that ignores its text has a length of its own, whatever stands in the text."""
+    lengths = [float(len(letters(one.sentence.text, one.sentence.language))) for one in spoken]
+    seconds = [one.seconds for one in spoken]
+    if len(spoken) < MIN_FIT or np.std(lengths) == 0:
+        return unmeasured(f"that takes {MIN_FIT} sentences of different lengths")
+    if np.std(seconds) == 0:
+        return single(0.0, len(spoken))
+    return single(float(np.corrcoef(lengths, seconds)[0, 1]), len(spoken))
 
 
 def likeness_of(found: Sequence[Array], wanted: Sequence[Array], seed: int) -> Score:

@@ -13,16 +13,33 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from voxgraft.corpus.sets import open_set
 from voxgraft.errors import TextError
-from voxgraft.files import read_lines, read_text
+from voxgraft.files import is_file, is_folder, read_lines, read_text
+from voxgraft.importing.manifest import ManifestClip, read_manifest
 from voxgraft.run_settings import LANGUAGE_PATTERN
 
-__all__ = ["Sentence", "SentenceSet", "built_in_languages", "built_in_set", "read_sentences", "sets_of"]
+__all__ = [
+    "Sentence",
+    "SentenceSet",
+    "built_in_languages",
+    "built_in_set",
+    "manifest_sentences",
+    "read_sentences",
+    "require_sentences",
+    "sets_of",
+    "text_sentences",
+]
 
 FOLDER = "data/sentences"
 ENDING = ".tsv"
 COLUMNS = ("text", "rare", "phones")
 BUILT_IN = "built-in"
+TEST_TEXTS = "test texts of the data set"
+VALIDATION_TEXTS = "validation texts of the data set, which has no test side; they also chose the best step"
+BOTH_TEXTS = "validation and test texts of the data set, of which one alone is for test"
+MIN_SENTENCES = 2
+"""Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +50,8 @@ class Sentence:
     text: str
     rare: tuple[str, ...] = ()
     phones: tuple[str, ...] | None = None
+    recording: Path | None = None
+    """A person's recording of the same sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +102,61 @@ def read_sentences(path: Path) -> SentenceSet:
     if not unique:
         raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
     return SentenceSet(language, path.name, _digest(unique.values()), tuple(unique.values()))
+
+
+def manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
+    """Texts of the clips that nothing was learnt from, each with its recording: test clips, else validation clips."""
+    sides: dict[str, dict[str, Sentence]] = {"test": {}, "validation": {}}
+    for clip in read_manifest(manifest):
+        if clip.language == language and clip.is_used and clip.split in sides:
+            sentence = _of_clip(clip, manifest.parent)
+            if any(character.isalpha() for character in sentence.text):
+                sides[clip.split].setdefault(sentence.text, sentence)
+    test, validation = sides["test"], sides["validation"]
+    if len(test) >= MIN_SENTENCES:
+        return _set_of(language, TEST_TEXTS, test.values())
+    source = BOTH_TEXTS if test else VALIDATION_TEXTS
+    return _set_of(language, source, {**validation, **test}.values())
+
+
+def _set_of(language: str, source: str, sentences: Iterable[Sentence]) -> SentenceSet | None:
+    found = tuple(sentences)
+    return SentenceSet(language, source, _digest(found), found) if found else None
+
+
+def text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
+    """The same of texts alone: those of a prepared validation set whose manifest is not here."""
+    composed = dict.fromkeys(unicodedata.normalize("NFC", text.strip()) for text in texts)
+    found = (Sentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
+    return _set_of(language, VALIDATION_TEXTS, found)
+
+
+def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str, files: Sequence[Path]) -> None:
+    """Raise if `evaluate` will have no sentence of a language: no file, no built-in set and no held-out text.
+
+    Data that is still to be imported, split or prepared is taken to bring some.
+    """
+    if language in {path.stem for path in files} or language in built_in_languages():
+        return
+    if is_file(manifest):
+        own = [clip for clip in read_manifest(manifest) if clip.language == language and clip.is_used]
+        if any(clip.split is None for clip in own) or manifest_sentences(manifest, language) is not None:
+            return
+        found = f"no test or validation text of the data set has a letter, or is in {language}"
+    else:
+        sets = [path for path in valid_sets if is_folder(path)]
+        texts = [info.text for path in sets for info in open_set(path).infos]
+        if len(sets) < len(valid_sets) or text_sentences(texts, language) is not None:
+            return
+        found = f"the validation sets hold no text in {language}"
+    expected = f"held-out texts, or --sentences {language}.txt"
+    raise TextError("sentences-missing", f"{found}, and there are no built-in sentences", expected=expected)
+
+
+def _of_clip(clip: ManifestClip, folder: Path) -> Sentence:
+    audio = clip.audio_in(folder)
+    text = unicodedata.normalize("NFC", clip.text.strip())
+    return Sentence(clip.language, text, recording=audio if is_file(audio) else None)
 
 
 def sets_of(languages: Sequence[str], files: Sequence[Path], most: int) -> dict[str, SentenceSet]:

@@ -33,6 +33,7 @@ class Said:
     """Came to its end by itself, before its limit."""
     seconds: float
     why: str = ""
+    code_hz: float = 25.0
 
     @property
     def is_runaway(self) -> bool:
@@ -91,7 +92,8 @@ def _say_group(system: System, speaker: Speaker, group: Sequence[_Asked]) -> dic
         # A neighbour may have had more time: whoever went past its own limit has run away.
         stopped = heard.stopped and len(heard.codes) <= one.max_codes
         codes = tuple(heard.codes[: one.max_codes])
-        found[one.place] = Said(one.sentence, one.voice, codes, stopped, len(codes) / system.family.code_hz)
+        seconds, code_hz = len(codes) / system.family.code_hz, system.family.code_hz
+        found[one.place] = Said(one.sentence, one.voice, codes, stopped, seconds, code_hz=code_hz)
     return found
 
 

@@ -18,6 +18,7 @@ from voxgraft.diagnosing.merged_card import card_beside, is_of_last_training
 from voxgraft.errors import ConfigError, FileError, GraftError
 from voxgraft.evaluating.held_out import NO_RUN, HeldOut, open_held_out
 from voxgraft.evaluating.overlap import TrainingTexts, training_texts
+from voxgraft.evaluating.sentences import SentenceSet, manifest_sentences, text_sentences
 from voxgraft.evaluating.systems import Place, System, grafted, merged, of_step, other_checkpoint
 from voxgraft.files import existing_folder, is_file, is_folder
 from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
@@ -26,8 +27,10 @@ from voxgraft.history import History
 from voxgraft.journal import Journal
 from voxgraft.merged_folder import CARD_NAME as MERGED_CARD
 from voxgraft.merged_folder import MERGED_NAME, SEEDS_NAME
+from voxgraft.preparing.choosing import manifest_path
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
+from voxgraft.sample_texts import held_out_texts
 from voxgraft.settings import EvaluateSettings, JudgedPart
 
 __all__ = ["Subject", "dtype_of", "left_by", "require_output", "subject_of"]
@@ -46,6 +49,16 @@ class Subject:
     history: History | None = None
     run: RunFolder | None = None
     trained_on: TrainingTexts | None = None
+    settings: RunSettings | None = None
+    """Of its run."""
+
+    def own_sentences(self, language: str) -> SentenceSet | None:
+        """Held-out texts of the run's own data, with their recordings where the manifest names them."""
+        if self.run is None or self.settings is None:
+            return None
+        manifest = manifest_path(self.settings.data.dataset, self.run.data)
+        found = manifest_sentences(manifest, language) if is_file(manifest) else None
+        return found or text_sentences(held_out_texts(self.held_out.sets.get(language, ())), language)
 
 
 def subject_of(settings: EvaluateSettings) -> Subject:
@@ -86,7 +99,7 @@ def _of_run(run: RunFolder, settings: EvaluateSettings) -> Subject:
 
     held_out = open_held_out(run, own, place, graft)
     texts = training_texts(run, own, graft.card.language)
-    return Subject("run", run.path, place, opened, held_out, history if journal else None, run, texts)
+    return Subject("run", run.path, place, opened, held_out, history if journal else None, run, texts, own)
 
 
 def left_by(run: RunFolder, journal: list[dict[str, object]]) -> JudgedPart:

@@ -121,7 +121,8 @@ def checklist(found: Evaluation, after: System) -> list[Point]:
     now = found.row(found.language, AFTER)
     if now is None:
         return points
-    return [*points, _speaks(found, now), _near_mark(found, now), _reads(now), _stops(now), _pace(found, now)]
+    own = [_speaks(found, now), _near_mark(found, now), _reads(now), _stops(now), _repeats(now), _pace(found, now)]
+    return [*points, *own]
 
 
 def _base_values(found: Evaluation, after: System) -> Point:
@@ -201,11 +202,23 @@ def _near_mark(found: Evaluation, now: Row) -> Point:
 
 
 def _reads(now: Row) -> Point:
-    question, use = "Does it read the text?", now.score("text_use")
+    question, use, fit = "Does it read the text?", now.score("text_use"), now.score("length_fit")
+    fits = "" if fit.value is None else f"its length follows that of the text with a correlation of {fit.value:.2f}"
     if use.value is None:
-        return Point("reads", question, "unknown", use.why)
+        return Point("reads", question, "unknown", f"{use.why}; {fits}" if fits else use.why)
     told = f"another sentence's text makes held-out speech {use.value:.3f} nats a code less likely"
-    return Point("reads", question, "yes" if use.value >= Thresholds().good_text_use else "no", told)
+    answer: Answer = "yes" if use.value >= Thresholds().good_text_use else "no"
+    return Point("reads", question, answer, f"{told}; {fits}" if fits else told)
+
+
+def _repeats(now: Row) -> Point:
+    question, share, distinct = "Is it free of loops?", now.score("repeats"), now.score("distinct")
+    if share.value is None:
+        return Point("repeats", question, "unknown", share.why)
+    told = f"{written('repeats', share)} of {share.count} sentences repeat the same sounds for two seconds or more"
+    if distinct.value is not None and distinct.value < 1:
+        told += f"; {written('distinct', Score(1 - distinct.value))} are code for code the speech of another sentence"
+    return Point("repeats", question, "yes" if share.value <= MOST_FAILURES else "no", told)
 
 
 def _stops(now: Row) -> Point:

@@ -21,6 +21,7 @@ from voxgraft.findings import look_at, opened
 from voxgraft.graft_folder import ADAPTER_NAME, CARD_NAME, Graft, open_graft
 from voxgraft.journal import Journal
 from voxgraft.merged_folder import MERGED_NAME, read_merged
+from voxgraft.preparing.choosing import run_texts
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import CheckSettings
@@ -101,7 +102,7 @@ def _of_run(run: RunFolder, settings: ExportSettings) -> Source:
         found = "the last training was one as in the seeds, whose rows and body are not the base's"
         raise GraftError("export-seeds", found, where=run.path)
     merged = read_merged(run.path / MERGED_NAME) if which == "merged" else None
-    return _source(own.base, settings.family or own.family, run.graft, (run, own.texts, merged))
+    return _source(own.base, settings.family or own.family, run.graft, (run, run_texts(own, run.path), merged))
 
 
 def _of_graft(path: Path, settings: ExportSettings) -> Source:

@@ -23,6 +23,7 @@ from voxgraft.files import existing_folder
 from voxgraft.findings.old_numbers import OldNumbers, read_old_numbers
 from voxgraft.findings.text_tables import is_stand_in
 from voxgraft.graft_folder import Graft, open_graft, read_card
+from voxgraft.preparing.choosing import run_texts
 from voxgraft.settings import CheckSettings
 from voxgraft.spelling import Spelling
 from voxgraft.tables import family_of_checkpoint
@@ -55,6 +56,11 @@ class Subject:
     @property
     def run(self) -> Path | None:
         return self.settings.run
+
+    @property
+    def text_paths(self) -> tuple[Path, ...]:
+        """Texts that are named, else the manifest of the run."""
+        return run_texts(self.settings, self.run)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -115,8 +121,8 @@ def opened(settings: CheckSettings) -> Iterator[Subject]:
             subject.checkpoint = _unwrapped(subject, _open_checkpoint(subject, path, stack))
         if (old := settings.base_config) is not None:
             subject.old = subject.attempt(lambda: read_old_numbers(old))
-        if settings.texts:
-            subject.texts = subject.attempt(lambda: read_texts(settings.texts))
+        if paths := subject.text_paths:
+            subject.texts = subject.attempt(lambda: read_texts(paths))
         if (prepared := settings.prepared) is not None:
             subject.prepared = subject.attempt(lambda: existing_folder(prepared))
         if subject.family is None:

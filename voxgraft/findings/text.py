@@ -36,7 +36,7 @@ def text_findings(subject: Subject) -> list[Finding]:
             if tokenizer.unknown_id in ids:
                 unknown.update(tokenizer.unknown_text(read_as(spelling, sentence)))
             advance(1)
-    where = ", ".join(map(str, subject.settings.texts))
+    where = ", ".join(map(str, subject.text_paths))
     return [
         *(suit_findings(spelling.language, texts.sentences) if spelling.language else []),
         *_share_findings(subject, counts, where),

@@ -9,6 +9,7 @@ from voxgraft.errors import Finding, VoxgraftError
 from voxgraft.findings.base_rows import base_row_findings, spare_row_findings
 from voxgraft.findings.belonging import belonging_findings
 from voxgraft.findings.body import body_findings
+from voxgraft.findings.evaluation import evaluation_findings
 from voxgraft.findings.file_contents import extra_findings, pickle_findings
 from voxgraft.findings.freezing import freeze_findings
 from voxgraft.findings.new_rows import new_row_findings
@@ -85,6 +86,7 @@ TOPICS = (
     Topic("freezing in the old config", ("old",), freeze_findings),
     Topic("rates in the old config", ("old", "family"), old_rate_findings),
     Topic("rates of the run", ("run", "family"), run_rate_findings),
+    Topic("evaluation", ("run", "family"), evaluation_findings),
     Topic(DATA, ("run", "graft", "base", "base_checkpoint", "base_tokenizer", "family"), data_findings),
 )
 

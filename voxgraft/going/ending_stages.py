@@ -11,7 +11,7 @@ from voxgraft.evaluating.scores_file import SCORES_NAME
 from voxgraft.evaluating.sentences import sets_of
 from voxgraft.evaluating.subjects import left_by
 from voxgraft.exchange_settings import ExportKind, ExportSettings
-from voxgraft.export import ExportResult, export
+from voxgraft.export import ExportResult, default_kind, export
 from voxgraft.exporting.names import CARD_NAME as EXPORT_CARD
 from voxgraft.exporting.terms import read_terms
 from voxgraft.files import is_file, is_there, read_json, sha256_of
@@ -46,7 +46,16 @@ def _decide_evaluate(work: Work) -> Decision:
         return Decision(True, "its scores are of another model", "its scores were of another model")
     if other := _other_sentences(work.told, spoken if isinstance(spoken, dict) else {}):
         return Decision(True, f"its scores are {other}", f"its scores were {other}")
+    if other := _other_recogniser(work, scores.get("listener")):
+        return Decision(True, other)
     return Decision(False, "its scores are of this very model")
+
+
+def _other_recogniser(work: Work, listener: Any) -> str:
+    """Where one is named now, and is not the one that the scores were made with."""
+    wanted = work.settings.evaluate.recogniser
+    known = listener.get("named") if isinstance(listener, dict) else None
+    return f"its recogniser was {known or 'not named'}, and is {wanted} now" if wanted not in (None, known) else ""
 
 
 def _other_sentences(told: GoSettings, spoken: dict[str, Any]) -> str:
@@ -74,7 +83,7 @@ def _kind(work: Work) -> ExportKind:
         return work.told.to
     card = work.card
     merged = left_by(work.run, Journal(work.run.journal).read()) == "merged"
-    return card.family if merged and card is not None else "graft"  # type: ignore[return-value]
+    return default_kind(card.family if card is not None else "", merged=merged and card is not None)
 
 
 def _decide_export(work: Work) -> Decision:

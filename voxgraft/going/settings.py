@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from voxgraft.config import Settings
 from voxgraft.exchange_settings import ExportKind
+from voxgraft.run_settings import RunSettings
 
 StageName = Literal["import", "split", "graft", "prepare", "check", "train", "evaluate", "export"]
 WhenChanged = Literal["stop", "fresh", "keep"]
 
 
-class GoSettings(Settings):
-    """A run, how far it shall go, and what its last two stages need. Everything else stands in its run.yaml."""
+class GoSettings(RunSettings):
+    """A run, how far to go, what the last two stages need, and all keys of run.yaml, into which flags are written."""
 
     run: Path
     """Folder of the run, with its run.yaml."""
@@ -39,3 +39,8 @@ class GoSettings(Settings):
     """Of `export`: how the speakers have consented. Asked for on a terminal where it is not given."""
     accept_terms: bool = False
     """Of `export`: you pass on what the base's licence asks for."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Keys of run.yaml that were given, with their values."""
+        return self.model_dump(include=set(RunSettings.model_fields), exclude_unset=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from voxgraft.config import read_settings, settings_from
+from voxgraft.config import AnySettings, merged_values, read_settings, settings_from
 from voxgraft.errors import ConfigError, FileError, GraftError
 from voxgraft.files import is_file
 from voxgraft.going.settings import GoSettings, StageName
@@ -14,6 +15,7 @@ from voxgraft.graft_folder import CARD_NAME, GraftCard, read_card
 from voxgraft.results import Result
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
+from voxgraft.run_yaml import settings_of
 from voxgraft.training.step_folders import StepFolder, damage_of, step_folders
 
 __all__ = ["Decision", "Stage", "Work"]
@@ -45,7 +47,13 @@ class Work:
 
     @cached_property
     def settings(self) -> RunSettings:
-        return settings_from(RunSettings, read_settings(RunSettings, self.run.settings), self.run.settings)
+        """What run.yaml says, and what `go` was given of the same keys over it."""
+        values = merged_values(read_settings(RunSettings, self.run.settings), self.told.given)
+        return settings_from(RunSettings, values, self.run.settings)
+
+    def settings_of(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
+        """A verb's settings as its command line would have them, with what `go` was given."""
+        return settings_of(kind, self.run, **self.told.given, **flags)
 
     @property
     def language(self) -> str:

@@ -22,7 +22,6 @@ from voxgraft.merged_folder import CARD_NAME as MERGED_CARD
 from voxgraft.merged_folder import MERGED_NAME
 from voxgraft.run_data import DEFAULT_STEPS, Wanted, num_steps, open_data, order_of, shares
 from voxgraft.run_settings import TrainSettings
-from voxgraft.run_yaml import settings_of
 from voxgraft.settings import CheckSettings, GraftSettings, TrainVerbSettings
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.train import TrainResult, train
@@ -45,7 +44,7 @@ def _decide_graft(work: Work) -> Decision:
     card = work.card
     if card is None:
         return Decision(True, "no graft yet", "there was no graft yet")
-    with opened(settings_of(CheckSettings, work.run)) as subject:
+    with opened(work.settings_of(CheckSettings)) as subject:
         changed = [item.found for item in belonging_findings(subject)]
     if not changed:
         return Decision(False, f"{card.num_rows:,} rows, made of these texts, these settings and this base")
@@ -53,7 +52,7 @@ def _decide_graft(work: Work) -> Decision:
 
 
 def _graft(work: Work) -> GraftResult:
-    return graft(settings_of(GraftSettings, work.run))
+    return graft(work.settings_of(GraftSettings))
 
 
 def _decide_check(work: Work) -> Decision:
@@ -64,7 +63,7 @@ def _decide_check(work: Work) -> Decision:
 
 
 def _check(work: Work) -> CheckResult:
-    return check(settings_of(CheckSettings, work.run))
+    return check(work.settings_of(CheckSettings))
 
 
 def _decide_train(work: Work) -> Decision:
@@ -85,7 +84,7 @@ def _decide_train(work: Work) -> Decision:
 
 
 def _train(work: Work) -> TrainResult:
-    return train(settings_of(TrainVerbSettings, work.run, fresh=_begins_again(work)))
+    return train(work.settings_of(TrainVerbSettings, fresh=_begins_again(work)))
 
 
 def _begins_again(work: Work) -> bool:

@@ -6,6 +6,7 @@ The program runs once for every wave, without a shell. What it does beyond print
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ class Command:
             found = f"command {command!r} has no place for the file"
             raise ConfigError("listener-unknown", found, expected="an argument with {wav} in it")
         self.name = f"command:{command}"
+        if shutil.which(self._words[0]) is None:
+            raise _failed(self.name, f"the program {self._words[0]} is not found")
 
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
         """What the program prints for each wave, on one line."""

@@ -11,7 +11,7 @@ __all__ = ["open_listener"]
 
 
 def open_listener(setting: str) -> Listener:
-    """`built-in`, `built-in:FOLDER`, `whisper:FOLDER` or `command:PROGRAM ARGUMENTS {wav}`."""
+    """`built-in`, `built-in:FOLDER`, `whisper:FOLDER`, `whisper:SIZE` or `command:PROGRAM ARGUMENTS {wav}`."""
     kind, _, rest = setting.partition(":")
     if kind == "built-in":
         from voxgraft.listening.built_in import BuiltIn
@@ -20,10 +20,10 @@ def open_listener(setting: str) -> Listener:
     if kind == "whisper" and rest:
         from voxgraft.listening.whisper import Whisper
 
-        return Whisper(Path(rest))
+        return Whisper(rest)
     if kind == "command" and rest.strip():
         from voxgraft.listening.command import Command
 
         return Command(rest)
-    expected = '"built-in", "whisper:FOLDER" or "command:PROGRAM ARGUMENTS {wav}"'
+    expected = '"built-in", "whisper:FOLDER", "whisper:small" or "command:PROGRAM ARGUMENTS {wav}"'
     raise ConfigError("listener-unknown", f"listener {setting!r}", expected=expected)

@@ -11,8 +11,10 @@ from voxgraft.corpus.clips import Role
 from voxgraft.errors import ConfigError, GraftError, nearest
 from voxgraft.files import is_file, is_folder
 from voxgraft.importing.manifest import NAME, ManifestClip, Split, read_manifest
+from voxgraft.run import RunFolder
+from voxgraft.run_settings import RunSettings
 
-__all__ = ["ROLES", "Chosen", "WantedClip", "chosen_clips", "manifest_path", "voices_by_speaker"]
+__all__ = ["ROLES", "Chosen", "WantedClip", "chosen_clips", "manifest_path", "run_texts", "voices_by_speaker"]
 
 ROLES: dict[Split, Role] = {"train": "train", "validation": "valid"}
 """The set that a split becomes, under the name that `train` looks for. Nothing is learnt from tests."""
@@ -44,6 +46,14 @@ def manifest_path(given: Path | None, run_data: Path) -> Path:
     place = given or run_data
     is_manifest = not is_folder(place) and (is_file(place) or place.suffix == Path(NAME).suffix)
     return place if is_manifest else place / NAME
+
+
+def run_texts(settings: RunSettings, run: Path | None) -> tuple[Path, ...]:
+    """Texts of the new language: those that are named; else the manifest of the run's data, where there is one."""
+    if settings.texts or run is None:
+        return settings.texts
+    manifest = manifest_path(settings.data.dataset, RunFolder(run).data)
+    return (manifest,) if is_file(manifest) else ()
 
 
 def chosen_clips(path: Path, language: str) -> Chosen:

@@ -14,7 +14,7 @@ import numpy as np
 
 from voxgraft.audio.wav import read_wav
 from voxgraft.corpus.npy import read_npy
-from voxgraft.errors import FileError
+from voxgraft.errors import ConfigError, FileError
 from voxgraft.families.base import Manner, voice_unknown
 from voxgraft.families.encoding import Clip, ClipEncoder, recording_clip
 from voxgraft.files import is_file
@@ -26,6 +26,15 @@ __all__ = ["Voices"]
 
 _SHARES = re.compile(r"\d*\.?\d+(?:,\d*\.?\d+)+")
 """Numbers with commas between them: shares of named emotions, where else a file is named."""
+
+
+RECORDINGS = (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a")
+NO_IMITATION = "choose one of these names, or speak with a base that imitates a recording (chatterbox, indextts2)."
+
+
+def _is_recording(name: str) -> bool:
+    """Whether somebody means a sound file and no name of a voice."""
+    return is_file(Path(name)) or Path(name).suffix.lower() in RECORDINGS
 
 
 @dataclass
@@ -53,6 +62,10 @@ class Voices:
     def _asked(self, name: str) -> Voice:
         place = self.speakers.place
         own = place.family.voices(place.files)
+        if name not in own and not place.family.imitates and _is_recording(name):
+            found = f"{place.family.name} speaks with voices of its own and cannot imitate the recording {name}"
+            expected = f"one of {', '.join(own)}"
+            raise ConfigError("voice-unknown", found, expected=expected, where=place.files.folder, cure=NO_IMITATION)
         if name in own or not place.family.imitates:
             return Voice(name, place.family.voice(place.files, name))
         if not is_file(Path(name)):

@@ -1,4 +1,4 @@
-"""Speech into files: WAV of 16 bits, one for each utterance or one for all, and codes as JSON or NumPy.
+"""Speech into files: WAV of 16 bits, FLAC, OGG or MP3, one for each utterance or one for all; codes as JSON or NumPy.
 
 Nothing that is there is replaced unless that was asked for; a file is whole or not there.
 """
@@ -19,7 +19,7 @@ from voxgraft.audio.wav import wav_bytes
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import Family
 from voxgraft.families.sounding import Vocoder
-from voxgraft.files import replacing, require_free, write_json
+from voxgraft.files import is_folder, replacing, require_free, write_json
 from voxgraft.settings import SpeakSettings
 from voxgraft.speaking.saying import Said, SaidPiece
 from voxgraft.speaking.texts import Utterance
@@ -28,6 +28,8 @@ __all__ = ["CODES_FORMAT", "Outputs", "outputs_of", "waveform", "write_codes", "
 
 CODES_FORMAT = "voxgraft-codes-1"
 WAV, JSON, NPY = ".wav", ".json", ".npy"
+FORMATS = {WAV: "WAV", ".flac": "FLAC", ".ogg": "OGG", ".mp3": "MP3"}
+"""By suffix, the name that libsndfile has for it."""
 FADE_SECONDS = 0.02
 """Speech that was cut off ends softly instead of with a click."""
 
@@ -57,11 +59,22 @@ def outputs_of(utterances: Sequence[Utterance], settings: SpeakSettings, family:
     sound: tuple[Path, ...] = ()
     if codes is None or output is not None:
         output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
-        is_file = output.suffix.lower() == WAV
+        is_file = _is_sound_file(output)
         sound = (output,) if is_file else tuple(output / f"{one.name}{WAV}" for one in utterances)
     for path in (*sound, *([codes] if codes else [])):
         require_free(path, overwrite=settings.overwrite)
     return Outputs(sound, codes)
+
+
+def _is_sound_file(output: Path) -> bool:
+    """Whether the output is one file; else it is a folder, which has no suffix unless it is there already."""
+    suffix = output.suffix.lower()
+    if suffix in FORMATS or not suffix or is_folder(output):
+        return suffix in FORMATS
+    expected = f"a name that ends in {', '.join(FORMATS)}, or a folder, without a suffix"
+    raise ConfigError(
+        "speak-output", f"--output {output.name}: {suffix} is no format that is written", expected=expected
+    )
 
 
 def _require_codes_name(codes: Path, count: int) -> None:
@@ -94,10 +107,10 @@ def write_sound(said: Sequence[Said], vocoder: Vocoder, outputs: Outputs, settin
             if joined:
                 together += [wave, between]
             else:
-                _write_wav(outputs.sound[at], wave, rate, overwrite=settings.overwrite)
+                _write_audio(outputs.sound[at], wave, rate, overwrite=settings.overwrite)
             advance(1)
     if joined:
-        _write_wav(outputs.sound[0], np.concatenate(together[:-1]), rate, overwrite=settings.overwrite)
+        _write_audio(outputs.sound[0], np.concatenate(together[:-1]), rate, overwrite=settings.overwrite)
     return [outputs.sound[0 if joined else at] for at in range(len(said))]
 
 
@@ -146,6 +159,15 @@ def _faded(wave: Wave, one: SaidPiece, rate: int) -> Wave:
     return faded
 
 
-def _write_wav(path: Path, wave: Wave, rate: int, *, overwrite: bool) -> None:
-    with replacing(path, overwrite=overwrite) as stream:
-        stream.write(wav_bytes(wave, rate))
+def _write_audio(path: Path, wave: Wave, rate: int, *, overwrite: bool) -> None:
+    name = FORMATS[path.suffix.lower()]
+    if name == "WAV":
+        data = wav_bytes(wave, rate)
+    else:
+        import soundfile  # needed for these formats alone
+
+        stream = io.BytesIO()
+        soundfile.write(stream, np.clip(np.nan_to_num(wave), -1, 1), rate, format=name)
+        data = stream.getvalue()
+    with replacing(path, overwrite=overwrite) as file:
+        file.write(data)

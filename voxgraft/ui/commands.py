@@ -23,7 +23,9 @@ from voxgraft.run_settings import RunSettings
 from voxgraft.ui import reading
 from voxgraft.ui.roots import Roots
 
-EXECUTED = frozenset({"listener", "train.listener", "pip_flags", "python", "environment", "checkout"})
+EXECUTED = frozenset(
+    {"listener", "train.listener", "evaluate.recogniser", "pip_flags", "python", "environment", "checkout"}
+)
 """Settings that name a program: never free to type here."""
 BY_NAME = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
 """Paths for which the word `tiny` stands too."""

@@ -14,11 +14,11 @@ import gradio as gr
 
 from voxgraft.config import Leaf
 from voxgraft.errors import ConfigError, VoxgraftError
+from voxgraft.run_yaml import keep
 from voxgraft.ui.commands import EXECUTED, Command, own_values, shown, verb_named
 from voxgraft.ui.components import choices_of, component_of, shown_value
 from voxgraft.ui.context import Context
 from voxgraft.ui.jobs import Job, Jobs
-from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import FOLDERS, Sought
 from voxgraft.ui.views import error_note, job_html, note
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import secrets
 import shutil
@@ -169,9 +170,17 @@ def _serve(guarded: Guard, listener: socket.socket) -> None:
         guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
         proxy_headers=False,
     )  # fmt: skip
+
+    class Server(uvicorn.Server):
+        """Says nothing of open pages that it ends: their event streams never end by themselves."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
     # Told by a signal, uvicorn shuts down and then sends that signal to itself.
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])
 
 
 def _open_browser(settings: UiSettings, address: str) -> None:

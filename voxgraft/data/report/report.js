@@ -29,7 +29,8 @@
   const clips = [...document.querySelectorAll("audio[data-clip]")].map((audio) => ({ ...audio.dataset, src: audio.src }));
   const bySentence = new Map();
   clips.forEach((clip) => bySentence.set(clip.sentence, [...(bySentence.get(clip.sentence) || []), clip]));
-  const pairs = [...bySentence.values()].filter((some) => some.length === 2);
+  const spoken = [...bySentence.values()].map((some) => some.filter((clip) => clip.who !== "original"));
+  const pairs = spoken.filter((some) => some.length === 2);
   const shuffled = (list) => {
     const order = [...list];
     for (let at = order.length - 1; at > 0; at--) {

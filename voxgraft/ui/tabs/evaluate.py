@@ -41,6 +41,9 @@ MEASURES = {
     "runaway": ("runaway", "percent"),
     "cut": ("cut off", "percent"),
     "duration": ("length", "ratio"),
+    "repeats": ("repeats", "percent"),
+    "length_fit": ("length fit", "number"),
+    "distinct": ("distinct", "percent"),
     "likeness": ("voice", "number"),
     "speech_loss": ("speech loss", "nats"),
     "text_use": ("text use", "nats"),
@@ -178,7 +181,10 @@ def _scores(scores: dict[str, Any]) -> str:
     """Every score that somebody has, as people read it."""
     rows = scores["rows"]
     shown = [name for name in MEASURES if any(_value(row, name) is not None for row in rows)]
-    shown = [name for name in shown if name != "unsaid" or any(_value(row, name) for row in rows)]
+    dull = {"unsaid": 0.0, "distinct": 1.0}  # of which a column would say nothing
+    shown = [
+        name for name in shown if name not in dull or any(_value(row, name) not in (None, dull[name]) for row in rows)
+    ]
     cells = [(row["language"], row["title"], *(written(name, _value(row, name)) for name in shown)) for row in rows]
     return table(("language", "who", *(MEASURES[name][0] for name in shown)), cells)
 

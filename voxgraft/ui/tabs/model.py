@@ -11,11 +11,11 @@ from voxgraft.amounts import brief_bytes
 from voxgraft.errors import VoxgraftError
 from voxgraft.files import read_json
 from voxgraft.run import RunFolder
+from voxgraft.run_yaml import keep
 from voxgraft.ui import reading
 from voxgraft.ui.commands import ask
 from voxgraft.ui.context import Context
 from voxgraft.ui.controls import Form
-from voxgraft.ui.keeping import keep
 from voxgraft.ui.roots import FOLDERS, TEXTS, Roots, Sought
 from voxgraft.ui.tabs.tokenizer import TOKENIZERS
 from voxgraft.ui.views import error_note, facts, note, table
@@ -81,12 +81,7 @@ def _use(context: Context, project: str, name: str | None) -> list[Any]:
     """Write the base into run.yaml; the command line has no verb for it, since there one edits the file."""
     try:
         folder = context.project_folder(project)
-        if name == "tiny":
-            from voxgraft.bases import base_folder
-
-            place = str(base_folder(Path("tiny")))
-        else:
-            place = str(context.roots.inside(name or ""))
+        place = "tiny" if name == "tiny" else str(context.roots.inside(name or ""))
         ask(["show", "--no-fingerprint", "--json", "--", place])
         keep(folder, {"base": _quoted(place)})
     except VoxgraftError as error:

@@ -1,0 +1,35 @@
+"""What evaluation will need after training. Its lack stops no training, so that it is a warning here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from voxgraft.errors import Finding, VoxgraftError
+from voxgraft.findings.subject import Subject
+from voxgraft.preparing.choosing import manifest_path
+from voxgraft.run import RunFolder
+
+
+def evaluation_findings(subject: Subject) -> list[Finding]:
+    """A recogniser that cannot be opened or does not know the language, and sentences that will be missing."""
+    from voxgraft.evaluating.hearing import require_recogniser  # torch, which `check` needs for little else
+    from voxgraft.evaluating.sentences import require_sentences
+
+    settings, language = subject.settings, subject.settings.language
+    if subject.run is None or language is None:
+        return []
+    run = RunFolder(subject.run)
+    manifest = manifest_path(settings.data.dataset, run.data)
+    valid = settings.data.valid or (run.data_set("valid"),)
+    looks: tuple[Callable[[], None], ...] = (
+        lambda: require_recogniser(settings.evaluate.recogniser, language),
+        lambda: require_sentences(manifest, valid, language, ()),
+    )
+    found = []
+    for look in looks:
+        try:
+            look()
+        except VoxgraftError as error:
+            found.append(replace(error.finding, level="warning"))
+    return found
