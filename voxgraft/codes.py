@@ -1550,6 +1550,11 @@ CATALOGUE: dict[str, Code] = {
         "Processes that train together must see the same run with the same settings and versions; else they would learn different things.",
         "put the run, its data and the base where all machines see them, and give the same command and versions everywhere.",
     ),
+    "processes-diverged": Code(
+        "training",
+        "Processes that train together no longer hold the same weights or optimizer state. Nothing was saved since they last agreed.",
+        "start again from the last saved step with the same command; if it happens again, train with one process, or on devices of one kind with the same driver and versions.",
+    ),
     # ---- giving the result back --------------------------------------------------------------------------
     "export-subject": Code(
         "exporting",

@@ -137,7 +137,7 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         changed: list[Change] = []
         loop.observers.append(lambda kind, _step, values: changed.extend(_change(kind, values)))
         start = go_on(loop, fresh=settings.fresh, from_step=settings.from_step)
-        group.require_same({"step to go on from": str(start)})
+        group.require_same({"step to go on from": str(start), "best step so far": str(loop.standing)})
         _fit_packs(course, loop, start)
         if group.is_first:
             _open(course, loop, start, changed)
