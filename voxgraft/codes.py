@@ -726,7 +726,7 @@ CATALOGUE: dict[str, Code] = {
     "set-damaged": Code(
         "data",
         "A file of the set is not the one that was written: cut off, changed or damaged.",
-        "copy the set again, or make it again.",
+        "make the set again with `voxgraft prepare RUN`, or copy it again from where it is whole.",
     ),
     "set-stale": Code(
         "data",
@@ -1523,6 +1523,17 @@ CATALOGUE: dict[str, Code] = {
         "data",
         "The same clips are learnt from and held out. A loss on what was learnt from says nothing about what was not.",
         "give data.valid recordings that are not in data.train.",
+    ),
+    "clips-not-held-out": Code(
+        "data",
+        "Held-out clips are also in a training set: the same codes, or the same text and length of the same recording. A loss on what was learnt from says nothing about what was not.",
+        "take these clips out of one of the sets (`voxgraft data split` holds out whole recordings), then prepare again; `data.allow_overlap: true` trains all the same.",
+    ),
+    "texts-not-held-out": Code(
+        "data",
+        "Held-out clips say a text that another clip says in training. The model has learnt to read it, so that the held-out loss looks a little better than it is.",
+        "hold out recordings whose texts are not said elsewhere, if there are any.",
+        "note",
     ),
     "warmup-too-long": Code(
         "training",

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
 
 from voxgraft import __version__, progress
 from voxgraft.corpus.stream import items_of
+from voxgraft.corpus.verification import Verification
 from voxgraft.course import HALF, Course, chosen_device, open_course
 from voxgraft.errors import CheckpointError, ConfigError, refuse
 from voxgraft.evaluating.light import LightEvaluation, light_evaluation
@@ -144,6 +146,9 @@ def train(settings: TrainVerbSettings) -> TrainResult:
             for item in watch.tell(start, course.findings):
                 progress.tell("finding", start, item.to_json())  # it stands in the journal already
         further = _further(loop, start)
+        loop.verification = verification = Verification(chain(*course.valid.values()), course.train)
+        stack.callback(verification.stop)
+        verification.start()
         outcome = _gone(loop, start)
         return replace(_left(course, loop, outcome, start), further=further, only_now=only_now(run, settings))
 

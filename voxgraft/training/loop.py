@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from voxgraft import progress
 from voxgraft.corpus.stream import Stream
+from voxgraft.corpus.verification import Verification
 from voxgraft.errors import VoxgraftError
 from voxgraft.journal import Journal
 from voxgraft.nn.frozen import base_digests, require_same_base
@@ -113,6 +114,8 @@ class Loop:
         """Asked after every validation; a text is a reason to stop."""
         self.judges: list[Callable[[int, dict[str, Validity]], dict[str, Any]]] = []
         """Asked at every validation before it is written; what they say stands in the new language's line."""
+        self.verification: Verification | None = None
+        """Compares the data with its hashes beside the first steps."""
         self.bound: Bound | None = None
         """What base languages may lose; past it no step is the best, and training stops."""
         self._why = ""
@@ -156,6 +159,7 @@ class Loop:
         """Save everything that the next step depends on, after comparing the base's bits with what they were."""
         trained = self.stepper.trained
         self._mention("doing", number, what="saving")
+        self._require_sound_data(number)
         if self._fixed:
             require_same_base(trained.model, self._digests)
         self._require_same_bits(number)
@@ -223,6 +227,8 @@ class Loop:
             self.stepper.ahead.expect(lambda: self.stream.step(number + 1))
         try:
             report = self.stepper.step(number, items)
+            if self.verification is not None:
+                self.verification.look()
         except VoxgraftError as error:
             self.write("finding", number, **error.finding.to_json())
             raise
@@ -248,6 +254,16 @@ class Loop:
             self._sample(number)
         if any(self.is_due(number, every) for every in (self.every.validate, self.every.save, self.every.listen)):
             self._validate(number)
+
+    def _require_sound_data(self, number: int) -> None:
+        """Nothing is saved that was learnt from damaged data, or measured on it. Step 0 has learnt from none."""
+        if self.verification is None:
+            return
+        try:
+            self.verification.wait(held_out_only=number == 0)
+        except VoxgraftError as error:
+            self.write("finding", number, **error.finding.to_json())
+            raise
 
     def _require_same_bits(self, number: int) -> None:
         """Processes that no longer train the same model must not leave a step that looks whole."""
