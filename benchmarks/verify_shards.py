@@ -26,7 +26,10 @@ from voxgraft.corpus.verification import Verification
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0}
 CODES = 6_000
 SECONDS = 6.0
-PER_CLIP = {"chatterbox": {"speaker": (256,)}, "indextts2": {"latents": (32, 1280), "emotion": (1280,)}}
+PER_CLIP: dict[str, dict[str, tuple[int, ...]]] = {
+    "chatterbox": {"speaker": (256,)},
+    "indextts2": {"latents": (32, 1280), "emotion": (1280,)},
+}
 PROMPT = 150
 HELD_OUT = 500
 

@@ -19,15 +19,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as spawning
+from torch.multiprocessing.spawn import spawn
 
 from tests.trainers import OPTIONS, Place, loop_of
 from voxgraft.errors import VoxgraftError
-from voxgraft.training.options import TrainOptions
+from voxgraft.training.options import Precision, TrainOptions
 from voxgraft.training.processes import Processes
 
 # Four or five packs a step: two or three backward passes in each of two processes.
@@ -62,7 +62,7 @@ class Pair:
         """The largest relative difference of a kind of figures between one process and the first of two."""
         ours, theirs = self.one[what][steps], self.two[0][what][steps]
         pairs = [(a[key], b[key]) for a, b in zip(ours, theirs, strict=True) for key in a]
-        return max(abs(a - b) / max(abs(a), SMALLEST) for a, b in pairs)
+        return float(max(abs(a - b) / max(abs(a), SMALLEST) for a, b in pairs))
 
     @property
     def weights(self) -> float:
@@ -110,7 +110,7 @@ def measured(place: Place, folder: Path, cases: Sequence[str], device: str, *, c
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     for world_size in (1, 2):
         arguments = (world_size, place, folder, tuple(cases), device, compiled)
-        spawning.spawn(_work, arguments, nprocs=world_size, join=True)  # type: ignore[no-untyped-call]
+        spawn(_work, arguments, nprocs=world_size, join=True)  # type: ignore[no-untyped-call]
     found = []
     for case in cases:
         one, *two = (
@@ -138,7 +138,9 @@ def _work(
 
 def _trained(place: Place, folder: Path, case: str, device: str, group: Processes, *, compiled: bool) -> dict[str, Any]:
     mode, precision = case.split("/")
-    options = replace(MODES[mode], precision=precision, deterministic=device == "cuda", compile=compiled)
+    options = replace(
+        MODES[mode], precision=cast(Precision, precision), deterministic=device == "cuda", compile=compiled
+    )
     run = folder / f"{mode}-{precision}-{group.world_size}-{group.rank}"
     loop = loop_of(place, run, options, group=group, device=device, dtype=PRECISIONS[precision])
     stepper = loop.stepper

@@ -246,8 +246,8 @@ class _Opener:
             header = read_set_file(place).header
             self._refuse_new_language(place, header.language, of_base)
             self._note_role(place, header.role, role)
-            expected, verify = wanted.header(of_base=of_base), "hashes" if self.verify else "sizes"
-            clips = open_set(place, expected=expected, verify=verify)
+            expected = wanted.header(of_base=of_base)
+            clips = open_set(place, expected=expected, verify="hashes" if self.verify else "sizes")
         else:
             clips = self._adopt(place, role, of_base)
             self._refuse_new_language(place, clips.header.language, of_base)

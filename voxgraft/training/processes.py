@@ -80,8 +80,10 @@ class Processes:
         for bucket in _buckets([value.grad for value in moved if value.grad is not None]):
             row = torch.cat([gradient.reshape(-1) for gradient in bucket])
             dist.all_reduce(row)
-            for gradient, part in zip(bucket, row.split([one.numel() for one in bucket]), strict=True):
-                gradient.copy_(part.view_as(gradient))
+            begin = 0
+            for gradient in bucket:
+                gradient.copy_(row[begin : begin + gradient.numel()].view_as(gradient))
+                begin += gradient.numel()
 
     def require_same_bits(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Refuse, on every process, to go on if one of them holds other bits than another.
