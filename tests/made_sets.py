@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from voxgraft.corpus.clips import Array, Ids
+from voxgraft.corpus.set_header import checksum_of
 from voxgraft.corpus.sets import ClipInfo, ClipSet, MadeFrom, PreparedClip, Role, SetHeader, open_set, write_set
 from voxgraft.families.layout import Frame
 
@@ -93,6 +96,12 @@ def _text_ids(frame: Frame, count: int, random: np.random.Generator) -> Array:
     special = {frame.text_start, frame.text_stop, *frame.barred_text}
     ordinary = np.array([one for one in range(frame.num_text_ids) if one not in special])
     return random.choice(ordinary, count)
+
+
+def write_document(folder: Path, document: Mapping[str, Any]) -> None:
+    """Another set.json, with the checksum that `write_set` would have given it."""
+    values = {key: value for key, value in document.items() if key != "checksum"}
+    (folder / "set.json").write_text(json.dumps({**values, "checksum": checksum_of(values)}))
 
 
 class ListedSet(ClipSet):

@@ -8,13 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from tests.made_once import MadeOnce
 from tests.made_pairs import make_pairs
+from tests.made_sets import write_document
+from tests.runs import flip_bit
 from tests.whole_runs import PIECES, WholeRun, error_of
 from voxgraft.check import check
 from voxgraft.cli.flags import CommandLine, read_command_line
@@ -141,9 +145,78 @@ def test_a_set_that_was_made_for_another_use_is_refused(run: WholeRun, made_for:
 def test_what_is_learnt_from_is_not_held_out(run: WholeRun) -> None:
     path = run.folder.data_set("same") / "set.json"
     shutil.copytree(run.folder.data_set("train"), path.parent)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "role": "valid"}))
+    write_document(path.parent, {**json.loads(path.read_text()), "role": "valid"})
     told = assert_both_refuse(run, "set-not-held-out", f"--data.valid={path.parent}")
     assert told == "same is held out, and has the very clips of train"
+
+
+def mixed(run: WholeRun, **changed: Any) -> None:
+    """A held-out set of the run with two clips of its training set in it, changed in what people know of them."""
+    world = run.world
+    twins = islice(world.clips(16, 1), 2)
+    renamed = (replace(one, info=replace(one.info, id=f"other-{one.info.id}", **changed)) for one in twins)
+    world.write("valid", chain(world.clips(4, 2), renamed), "valid")
+
+
+def test_held_out_clips_that_are_also_learnt_from_are_counted_named_and_refused(run: WholeRun) -> None:
+    """Under another id, speaker, recording and text: what they sound like tells."""
+    mixed(run, speaker="somebody", recording="another", text="")
+    told = assert_both_refuse(run, "clips-not-held-out")
+    pairs = "other-clip1-00000 is train/clip1-00000, other-clip1-00001 is train/clip1-00001"
+    assert told == f"2 of 6 held-out clips are also learnt from: {pairs}"
+
+
+def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: WholeRun) -> None:
+    world = run.world
+    twins = islice(world.clips(16, 1), 2)
+    again = (replace(one, codes=np.asarray(one.codes)[::-1].copy()) for one in twins)
+    world.write("valid", chain(world.clips(4, 2), again), "valid")
+    assert assert_both_refuse(run, "clips-not-held-out").startswith("2 of 6 held-out clips are also learnt from")
+
+
+def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun) -> None:
+    world = run.world
+    twin = next(world.clips(16, 1))
+    said_again = replace(twin, info=replace(twin.info, recording="another"), codes=np.asarray(twin.codes)[::-1].copy())
+    world.write("valid", chain(world.clips(7, 2), [said_again]), "valid")
+    (item,) = [item for item in looked(run) if item.code == "texts-not-held-out"]
+    assert item.level == "note"
+    assert item.found.startswith("1 of 8 held-out clips say a text that is also learnt from: clip1-00000 says the text")
+    assert not [item for item in looked(run) if item.level == "error"]
+
+
+def test_an_overlap_is_a_warning_for_who_asks_for_it(run: WholeRun) -> None:
+    mixed(run)
+    (item,) = [item for item in looked(run, data_allow_overlap="true") if item.code == "clips-not-held-out"]
+    assert item.level == "warning"
+    assert run.train(data_allow_overlap="true").outcome.step == 4
+
+
+@pytest.mark.parametrize("name", ["train", "valid"])
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_a_flipped_byte_of_a_shard_is_found_by_check_and_stops_train(run: WholeRun, name: str, share: float) -> None:
+    path = run.folder.data_set(name) / "shard-00000.safetensors"
+    flip_bit(path, int(share * path.stat().st_size))
+    (item,) = [item for item in looked(run) if item.level == "error"]
+    assert (item.code, item.where) == ("set-damaged", str(path))
+    error = error_of(lambda: run.train())
+    assert (error.code, error.finding.where) == ("set-damaged", str(path))
+    assert "voxgraft prepare" in error.finding.cure
+    assert run.steps in ([], [0])  # nothing that was learnt from it; the first step may be saved before it is found
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({"train_tokens_per_step": 70}, "step-too-small"), ({"train_pack_tokens": 64}, "pack-too-small")],
+)
+def test_steps_and_packs_that_are_too_small_are_refused_before_replay_is_made(
+    run: WholeRun, changed: dict[str, Any], code: str
+) -> None:
+    """This base never ends what it says, so that making replay would be another error."""
+    error = error_of(lambda: run.train(train_mode="merged", data_self_replay=8, **changed))
+    assert error.code == code
+    assert not run.folder.data_set("self-replay").exists()
+    assert code in [item.code for item in looked(run, train_mode="merged", data_self_replay=8, **changed)]
 
 
 def drop_codes(folder: Path) -> str:

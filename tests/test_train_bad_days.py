@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from tests.made_once import MadeOnce
+from tests.made_sets import write_document
 from tests.runs import as_nobody, child, flip_bit, program, read_only
 from tests.whole_runs import WholeRun, graft_anew, grow_tokenizer
 from voxgraft.cli.app import run as run_command
@@ -144,7 +145,7 @@ def test_a_set_without_clips_is_refused(run: WholeRun) -> None:
     path = run.folder.data_set("train") / "set.json"
     before = path.read_text()
     empty = {**json.loads(before), "shards": [], "counts": {"clips": 0}}
-    path.write_text(json.dumps(empty))
+    write_document(path.parent, empty)
     run.refused("set-empty", train_steps=6)
     path.write_text(before)
     assert_goes_on(run)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.made_once import MadeOnce
-from tests.runs import child
+from tests.process_sums import CASES, measured
+from tests.runs import Child, child
 from tests.train_worker import main as work
 from tests.trainers import Place
 from voxgraft.journal import Journal, without_clock
@@ -27,17 +28,22 @@ def place(made_once: MadeOnce) -> Place:
 
 def train(place: Place, run: Path, world_size: int, **changed: Any) -> list[dict[str, Any]]:
     """Train with so many processes; gives the journal."""
+    workers = started(place, run, world_size, **changed)
+    assert [worker.wait(PATIENCE_SECONDS) for worker in workers] == [0] * world_size
+    assert [worker.answer for worker in workers] == [None] * world_size
+    return [without_clock(entry) for entry in Journal(RunFolder(run).journal).read()]
+
+
+def started(place: Place, run: Path, world_size: int, **changed: Any) -> list[Child]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     together = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     run.mkdir(exist_ok=True)
-    workers = [
+    return [
         child(work, place.folder, run, changed, environment={**together, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(world_size)
     ]
-    assert [worker.wait(PATIENCE_SECONDS) for worker in workers] == [0] * world_size
-    return [without_clock(entry) for entry in Journal(RunFolder(run).journal).read()]
 
 
 def same(one: list[dict[str, Any]], other: list[dict[str, Any]], tolerance: float = 2e-4) -> None:
@@ -47,6 +53,8 @@ def same(one: list[dict[str, Any]], other: list[dict[str, Any]], tolerance: floa
         for key in ("text_loss", "speech_loss"):
             if key in left:
                 assert left[key] == pytest.approx(right[key], rel=tolerance)
+        if "gradients" in left:
+            assert left["gradients"] == pytest.approx(right["gradients"], rel=tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,46 @@ def test_two_processes_train_a_body_as_one_does(place: Place, tmp_path: Path) ->
     changed: dict[str, Any] = {**SHORT, "mode": "merged", "full_body": True}
     alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
     same(alone, together)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_two_processes_sum_the_gradients_of_a_body_in_half_precision_as_one_does(
+    place: Place, tmp_path: Path, precision: str
+) -> None:
+    """With several packs for each process: what was moved to the float32 masters before the last one counts too."""
+    changed: dict[str, Any] = {"mode": "merged", "full_body": True, "precision": precision, "tokens_per_step": 900}
+    changed |= {"steps": 3, "every": {"save": 3, "validate": 3}}
+    alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
+    same(alone, together, tolerance=1e-5)
+
+
+@pytest.mark.long
+def test_two_processes_are_one_in_every_mode_and_precision(place: Place, tmp_path: Path) -> None:
+    pairs = measured(place, tmp_path, CASES, "cpu")
+    assert [pair.row() for pair in pairs if not pair.is_same] == []
+
+
+def test_a_run_whose_processes_hold_different_bits_stops_on_all_of_them_and_saves_nothing(
+    place: Place, tmp_path: Path
+) -> None:
+    """One bit of one weight, on one process, after the validation of step 3."""
+    run = tmp_path / "run"
+    workers = started(place, run, 2, differ_at=3, **SHORT)
+    for worker in workers:
+        worker.wait(PATIENCE_SECONDS)
+    assert [worker.answer for worker in workers] == ["processes-diverged"] * 2
+    assert load_step(RunFolder(run)).state.step == 0
+    last = Journal(RunFolder(run).journal).read()[-1]
+    assert (last["kind"], last["code"], last["step"]) == ("finding", "processes-diverged", 3)
+
+
+@pytest.mark.parametrize("astray", ["prefer_at", "lone_guard_at"])
+def test_the_first_process_decides_which_step_is_best_and_when_to_stop(
+    place: Place, straight: list[dict[str, Any]], tmp_path: Path, astray: str
+) -> None:
+    """The second one thinks otherwise: alone it would save or stop, and wait for the first for ever."""
+    every = {**SHORT["every"], "patience": 50}
+    same(straight, train(place, tmp_path / "run", 2, **{**SHORT, "every": every, astray: 3}))
 
 
 def test_a_run_goes_on_with_another_number_of_processes(

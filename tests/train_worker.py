@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,19 +13,49 @@ from typing import Any
 import torch
 
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
+from voxgraft.course import HALF
+from voxgraft.training.loop import Loop, Standing
 from voxgraft.training.processes import processes
 from voxgraft.training.resuming import go_on
+
+OWN = ("stop_at", "every", "differ_at", "prefer_at", "lone_guard_at")
 
 
 def main(folder: Path, run: Path, changed: Mapping[str, Any]) -> None:
     torch.set_num_threads(1)
-    own = {name: value for name, value in changed.items() if name not in ("stop_at", "every")}
-    stop_at, every = changed.get("stop_at"), replace(EVERY, **changed.get("every", {}))
-    options = replace(OPTIONS, **own)
+    # oneDNN may take instructions for half precision that the processor does not have.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+    options = replace(OPTIONS, **{name: value for name, value in changed.items() if name not in OWN})
+    every = replace(EVERY, **changed.get("every", {}))
+    dtype = HALF.get(options.precision, torch.float32)
     with processes("cpu") as group:
-        loop = loop_of(Place(folder.name, folder), run, options, every, group)
+        loop = loop_of(Place(folder.name, folder), run, options, every, group, dtype=dtype)
+        stop_at = changed.get("stop_at")
         loop.guards.append(lambda step, _found: "enough for now" if step == stop_at else None)
+        if group.rank == 1:
+            _go_astray(loop, changed)
         loop.go(go_on(loop))
+
+
+def _go_astray(loop: Loop, changed: Mapping[str, Any]) -> None:
+    """What the second process does otherwise than the first, at a validation."""
+
+    def differ(step: int, _found: Any) -> None:
+        if step == changed.get("differ_at"):
+            with torch.no_grad():
+                value = next(iter(loop.stepper.trained.named().values()))
+                value.view(-1)[0] = torch.nextafter(value.view(-1)[0], torch.tensor(9.0))
+
+    def prefer(step: int, _found: Any) -> dict[str, Any]:
+        """Take a step for the best that is not, and no further step for any use."""
+        if step == changed.get("prefer_at"):
+            loop.standing = Standing(step + 1, 0.0, rounds_without_better=100)
+        return {}
+
+    loop.guards.append(differ)
+    loop.judges.append(prefer)
+    lone = changed.get("lone_guard_at")
+    loop.guards.append(lambda step, _found: "the second process has had enough" if step == lone else None)
 
 
 if __name__ == "__main__":

@@ -73,14 +73,24 @@ class Place:
 
 
 def loop_of(
-    place: Place, run: Path, options: TrainOptions = OPTIONS, every: Every = EVERY, group: Processes | None = None
+    place: Place,
+    run: Path,
+    options: TrainOptions = OPTIONS,
+    every: Every = EVERY,
+    group: Processes | None = None,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> Loop:
-    """A training that has not begun. With a KL weight, merged mode has replay, and stays near the base on it."""
+    """A training that has not begun. With a KL weight, merged mode has replay, and stays near the base on it.
+
+    `dtype` is what the body is kept in: `train` keeps it in half precision where it computes in that.
+    """
     from voxgraft.corpus.sets import open_set
 
     kind = family(place.family_name)
     torch.manual_seed(0)
-    model = open_model(kind, place.files)
+    model = open_model(kind, place.files, device=device, dtype=dtype)
     rows = {
         point.tensor: torch.from_numpy(
             np.random.default_rng(5).standard_normal((NUM_NEW, *_width(model, point.tensor)), dtype=np.float32)
@@ -95,7 +105,8 @@ def loop_of(
     order = StreamOptions(options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning)
     stream = Stream(sets, [3.0, 1.0][: len(sets)], options.tokens_per_step, options.seed, order)
     examples = Examples(kind, model, sets, near=frozenset([1] if has_replay else []))
-    frozen = open_model(kind, place.files) if has_replay and options.full_body else None
+    needs_copy = has_replay and options.full_body
+    frozen = open_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
     stepper = Stepper(trained, make_optimizer(trained, options), examples, options, group, frozen)
     validation = Validation(trained, Examples(kind, model, valid), items_of(valid, 0, order), options.pack_tokens)
     run.mkdir(exist_ok=True)

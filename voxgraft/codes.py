@@ -726,7 +726,7 @@ CATALOGUE: dict[str, Code] = {
     "set-damaged": Code(
         "data",
         "A file of the set is not the one that was written: cut off, changed or damaged.",
-        "copy the set again, or make it again.",
+        "make the set again with `voxgraft prepare RUN`, or copy it again from where it is whole.",
     ),
     "set-stale": Code(
         "data",
@@ -1530,6 +1530,17 @@ CATALOGUE: dict[str, Code] = {
         "The same clips are learnt from and held out. A loss on what was learnt from says nothing about what was not.",
         "give data.valid recordings that are not in data.train.",
     ),
+    "clips-not-held-out": Code(
+        "data",
+        "Held-out clips are also in a training set: the same codes, or the same text and length of the same recording. A loss on what was learnt from says nothing about what was not.",
+        "take these clips out of one of the sets (`voxgraft data split` holds out whole recordings), then prepare again; `data.allow_overlap: true` trains all the same.",
+    ),
+    "texts-not-held-out": Code(
+        "data",
+        "Held-out clips say a text that another clip says in training. The model has learnt to read it, so that the held-out loss looks a little better than it is.",
+        "hold out recordings whose texts are not said elsewhere, if there are any.",
+        "note",
+    ),
     "warmup-too-long": Code(
         "training",
         "The rates rise over the whole run and never reach their height, so that little is learnt.",
@@ -1555,6 +1566,11 @@ CATALOGUE: dict[str, Code] = {
         "training",
         "Processes that train together must see the same run with the same settings and versions; else they would learn different things.",
         "put the run, its data and the base where all machines see them, and give the same command and versions everywhere.",
+    ),
+    "processes-diverged": Code(
+        "training",
+        "Processes that train together no longer hold the same weights or optimizer state. Nothing was saved since they last agreed.",
+        "start again from the last saved step with the same command; if it happens again, train with one process, or on devices of one kind with the same driver and versions.",
     ),
     # ---- giving the result back --------------------------------------------------------------------------
     "export-subject": Code(

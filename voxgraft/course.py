@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.packs import require_fits
 from voxgraft.corpus.stream import Stream
 from voxgraft.errors import ConfigError, Finding, refuse
 from voxgraft.families.base import BaseFiles, Family
@@ -25,6 +26,7 @@ from voxgraft.run_data import (
     open_data,
     order_findings,
     order_of,
+    require_room,
     retention_findings,
     shares,
     steps_findings,
@@ -112,7 +114,7 @@ def open_course(
     graft = open_graft(run.graft)
     base = (family, files, open_tokenizer(files.tokenizer))
     wanted = Wanted.of(run, settings, graft, base, stored_shapes(files.checkpoint))
-    data = open_data(wanted, merged=mode == "merged")
+    data = open_data(wanted, merged=mode == "merged", verify=False)  # `Verification` reads them beside training
     if not data.is_whole:
         refuse(data.findings)
     device = chosen_device(settings.train.device)
@@ -120,6 +122,8 @@ def open_course(
     train = (*data.train, *data.replay, *learnt)
     weights = shares(data.train, train[len(data.train) :], settings.data.replay_share)
     stream = order_of(settings, wanted.frame, train, weights, _silent_share(settings.train, family))
+    if settings.train.pack_tokens is not None:
+        require_fits(stream.longest[0], settings.train.pack_tokens, f"clip {stream.longest[1]!r}")
     data.findings += order_findings(wanted, data, stream, learnt)
     options = replace(_options(settings.train, family, stream, device), mode=mode)
     data.findings += steps_findings(settings.train, options.steps)
@@ -177,6 +181,7 @@ def _self_made(
     count = num_self_made(settings.data, mode)
     if not count or not data.can_train:
         return (), ()
+    require_room(wanted, data, replay_to_come=mode == "merged")
     dtype = HALF.get(settings.train.precision or _precision(device), torch.float32)
     graft, spelling, frame = wanted.graft, wanted.spelling, wanted.base_frame
     replay = SelfReplay(wanted.run, settings.data, files, graft, spelling, frame, settings.train.seed)

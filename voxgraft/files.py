@@ -6,6 +6,7 @@ Knows nothing of models or tokenizers. Every reader here raises one of our error
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import json
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 from voxgraft import progress
 from voxgraft.errors import FileError, TextError
+from voxgraft.training.faults import crossing
 
 MAX_JSON_BYTES = 16 << 20
 """Values take up to thirty times the room of their text."""
@@ -28,6 +30,11 @@ MAX_DEPTH = 64
 MAX_DIGITS = 100
 """Longest number: longer ones cannot be printed, and no file of ours holds any."""
 CHUNK_BYTES = 1 << 20
+FINISHED = ".new"
+"""Ends the hidden name of a folder that is whole and about to take the place of another."""
+_AT_THE_PATH, _RENAME_EXCHANGE = -100, 2
+"""AT_FDCWD and the flag of Linux's renameat2."""
+_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _HALF = re.compile("[\ud800-\udfff]")
 _HALF_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -267,12 +274,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
-        if is_there(path):
-            previous = path.with_name(path.name + ".previous")
-            shutil.rmtree(previous, ignore_errors=True)
-            os.replace(path, previous)
-        os.replace(temporary, path)
-        temporary, made = None, []
+        finish_exchange(path)
+        finished, temporary = temporary, None
+        _take_place(finished, path)
+        made = []
         sync_folder(path.parent)
     except OSError as error:
         raise write_error(error, path) from None
@@ -280,6 +285,94 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         _remove_empty(made)
+
+
+def finish_exchange(path: Path) -> bool:
+    """Take the finished folder whose process ended before it could give it this name; whether there was one.
+
+    Where the path has something, nothing was lost, and nothing is done.
+    """
+    finished = _finished(path)
+    if is_there(path) or not is_folder(finished):
+        return False
+    try:
+        os.rename(finished, path)
+    except OSError:  # somebody else did it, or may: who cannot write here reads what there is
+        return is_there(path)
+    return True
+
+
+def finish_exchanges(folder: Path) -> None:
+    """The same for every folder in this one."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(FINISHED)]
+        for name in names:
+            finish_exchange(folder / name[1 : -len(FINISHED)])
+
+
+def _finished(path: Path) -> Path:
+    return path.with_name(f".{path.name}{FINISHED}")
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """Give a finished folder its name; what had it before becomes NAME.previous.
+
+    In one instant where the system can exchange two names. Elsewhere the name is free between two renames: the finished
+    folder first gets a name by which `finish_exchange` knows it, should the process end there.
+    """
+    previous, finished = path.with_name(path.name + ".previous"), _finished(path)
+    shutil.rmtree(finished, ignore_errors=True)  # of a process that ended before it had moved anything
+    if not is_there(path):
+        _rename_or_remove(new, path)
+        return
+    if _have_exchanged(new, path):
+        crossing("folder.exchanged")
+        with contextlib.suppress(OSError):  # the new folder is in its place, whatever becomes of the old one
+            shutil.rmtree(previous, ignore_errors=True)
+            os.replace(new, previous)
+        return
+    _rename_or_remove(new, finished)
+    crossing("folder.finished")
+    try:
+        shutil.rmtree(previous, ignore_errors=True)
+        os.replace(path, previous)
+        crossing("folder.moved")
+        os.rename(finished, path)
+    except OSError:
+        if is_there(path) and not is_there(finished):
+            return  # somebody else has found it finished, and taken it
+        if not is_there(path):
+            with contextlib.suppress(OSError):
+                os.rename(previous, path)
+        if is_there(path):
+            shutil.rmtree(finished, ignore_errors=True)
+        raise
+
+
+def _rename_or_remove(new: Path, path: Path) -> None:
+    try:
+        os.replace(new, path)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def _have_exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in one instant; whether system and disk can do that."""
+    try:
+        crossing("folder.exchange")
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename is None:
+            return False
+        names = os.fsencode(one), os.fsencode(other)
+        if rename(_AT_THE_PATH, names[0], _AT_THE_PATH, names[1], _RENAME_EXCHANGE) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    except OSError as error:
+        if error.errno not in _CANNOT_EXCHANGE:
+            shutil.rmtree(one, ignore_errors=True)
+            raise
+        return False
+    return True
 
 
 def _missing_folders(path: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import FileError
-from voxgraft.files import existing_folder, write_error
+from voxgraft.files import existing_folder, finish_exchanges, write_error
 
 __all__ = ["RUN_FILE", "RunFolder", "step_name"]
 
@@ -44,6 +44,11 @@ class RunFolder:
     """One run: its places. That they are there is the business of who reads them."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        """A folder that was finished when its process ended is taken by whoever opens the run next."""
+        finish_exchanges(self.path)
+        finish_exchanges(self.data)
 
     @property
     def settings(self) -> Path:

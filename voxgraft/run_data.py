@@ -12,7 +12,8 @@ from typing import Any
 
 from voxgraft.corpus.clips import ClipSet, Role
 from voxgraft.corpus.community import open_pairs, split_language
-from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
+from voxgraft.corpus.obstacles import overlap_findings, prompt_findings, row_findings, spelling_findings
+from voxgraft.corpus.packs import require_fits
 from voxgraft.corpus.set_checks import check_set
 from voxgraft.corpus.set_header import read_set_file
 from voxgraft.corpus.sets import open_set
@@ -36,6 +37,7 @@ __all__ = [
     "open_data",
     "order_findings",
     "order_of",
+    "require_room",
     "retention_findings",
     "shares",
     "steps_findings",
@@ -87,7 +89,7 @@ class Wanted:
         card, own = self.graft.card, {} if of_base else {"language": self.language}
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
         made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"]}
-        return {"family": card.family, **own, "made_from": made_from}
+        return {"family": card.family, **own, "code_hz": self.spelling.family.code_hz, "made_from": made_from}
 
 
 @dataclass(slots=True)
@@ -116,10 +118,13 @@ def has_no_data(wanted: Wanted) -> bool:
     return not named and not any(is_there(run.data_set(name)) for name in ("train", "valid"))
 
 
-def open_data(wanted: Wanted, *, merged: bool) -> RunData:
-    """Open and look at every set that the settings name. What is wrong with one does not hide what is with others."""
+def open_data(wanted: Wanted, *, merged: bool, verify: bool = True) -> RunData:
+    """Open and look at every set that the settings name. What is wrong with one does not hide what is with others.
+
+    Without `verify` the hashes of the shards are left to who asked, to be compared beside other work.
+    """
     data, run = wanted.settings.data, wanted.run
-    opener = _Opener(wanted)
+    opener = _Opener(wanted, verify)
     found = RunData(
         train=opener.open(data.train or (run.data_set("train"),), "train"),
         replay=opener.open(data.replay, "replay", of_base=True) if merged else (),
@@ -128,7 +133,10 @@ def open_data(wanted: Wanted, *, merged: bool) -> RunData:
         findings=opener.findings,
     )
     found.is_whole = not opener.failed
-    found.findings += _not_held_out(found)
+    overlaps = _not_held_out(found)
+    if data.allow_overlap:
+        overlaps = [replace(item, level="warning") if item.level == "error" else item for item in overlaps]
+    found.findings += overlaps
     return found
 
 
@@ -140,7 +148,13 @@ def shares(train: Sequence[ClipSet], replay: Sequence[ClipSet], replay_share: fl
 
 
 def order_of(
-    settings: RunSettings, frame: Frame, sets: Sequence[ClipSet], weights: Sequence[float], silent_share: float = 0.0
+    settings: RunSettings,
+    frame: Frame,
+    sets: Sequence[ClipSet],
+    weights: Sequence[float],
+    silent_share: float = 0.0,
+    *,
+    left_for_others: float = 0.0,
 ) -> Stream:
     """The order in which the sets are learnt from."""
     train, data = settings.train, settings.data
@@ -150,7 +164,23 @@ def order_of(
         lone_clips=data.lone_clips,
         num_conditioning=frame.num_conditioning,
     )
-    return Stream(sets, weights, train.tokens_per_step, train.seed, rules)
+    return Stream(sets, weights, train.tokens_per_step, train.seed, rules, left_for_others=left_for_others)
+
+
+def require_room(wanted: Wanted, data: RunData, *, replay_to_come: bool = False) -> None:
+    """Raise if steps or packs are too small for the clips, before replay is made, which takes minutes.
+
+    The new language must fill every step by itself with the share that replay leaves it: how long the utterances of
+    the base will be is not known yet.
+    """
+    settings = wanted.settings
+    sets = data.train if replay_to_come else (*data.train, *data.replay)
+    share = settings.data.replay_share
+    weights = shares(data.train, sets[len(data.train) :], share)
+    stream = order_of(settings, wanted.frame, sets, weights, left_for_others=share if replay_to_come else 0.0)
+    if settings.train.pack_tokens is not None:
+        longest, clip = stream.longest
+        require_fits(longest, settings.train.pack_tokens, f"clip {clip!r}")
 
 
 def order_findings(wanted: Wanted, data: RunData, stream: Stream, others: Sequence[ClipSet] = ()) -> list[Finding]:
@@ -195,6 +225,7 @@ class _Opener:
     """Opens sets, and collects what is wrong with them."""
 
     wanted: Wanted
+    verify: bool
     findings: list[Finding] = field(default_factory=list)
     failed: bool = False
 
@@ -215,7 +246,8 @@ class _Opener:
             header = read_set_file(place).header
             self._refuse_new_language(place, header.language, of_base)
             self._note_role(place, header.role, role)
-            clips = open_set(place, expected=wanted.header(of_base=of_base))
+            expected = wanted.header(of_base=of_base)
+            clips = open_set(place, expected=expected, verify="hashes" if self.verify else "sizes")
         else:
             clips = self._adopt(place, role, of_base)
             self._refuse_new_language(place, clips.header.language, of_base)
@@ -269,11 +301,14 @@ class _Opener:
 def _not_held_out(data: RunData) -> list[Finding]:
     """Manifests do not say what they are for; but what is learnt from is not held out."""
     learnt = {clips.fingerprint: clips.name for clips in (*data.train, *data.replay)}
-    return [
-        finding("set-not-held-out", f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}")
-        for clips in (*data.valid, *data.measured)
-        if clips.fingerprint in learnt
-    ]
+    found = []
+    for clips in (*data.valid, *data.measured):
+        if clips.fingerprint in learnt:
+            text = f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}"
+            found.append(finding("set-not-held-out", text))
+        else:
+            found += overlap_findings((*data.train, *data.replay), clips)
+    return found
 
 
 def _by_length(sets: Sequence[ClipSet]) -> list[float]:

@@ -83,6 +83,8 @@ class DataSettings(Settings):
     """Share of every step that replay gets."""
     min_prompt_seconds: float = Field(3.0, ge=0)
     """A voice prompt comes from another clip of the speaker that is at least this long, if there is one."""
+    allow_overlap: bool = False
+    """Train although held-out clips are also in a training set; the held-out loss then says little."""
     lone_clips: LoneClips = "leave-out"
     """A speaker's only clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
 

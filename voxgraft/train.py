@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
 
 from voxgraft import __version__, progress
 from voxgraft.corpus.stream import items_of
+from voxgraft.corpus.verification import Verification
 from voxgraft.course import HALF, Course, chosen_device, open_course
 from voxgraft.errors import CheckpointError, ConfigError, refuse
 from voxgraft.evaluating.light import LightEvaluation, light_evaluation
@@ -137,13 +139,16 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         changed: list[Change] = []
         loop.observers.append(lambda kind, _step, values: changed.extend(_change(kind, values)))
         start = go_on(loop, fresh=settings.fresh, from_step=settings.from_step)
-        group.require_same({"step to go on from": str(start)})
+        group.require_same({"step to go on from": str(start), "best step so far": str(loop.standing)})
         _fit_packs(course, loop, start)
         if group.is_first:
             _open(course, loop, start, changed)
             for item in watch.tell(start, course.findings):
                 progress.tell("finding", start, item.to_json())  # it stands in the journal already
         further = _further(loop, start)
+        loop.verification = verification = Verification(chain(*course.valid.values()), course.train)
+        stack.callback(verification.stop)
+        verification.start()
         outcome = _gone(loop, start)
         return replace(_left(course, loop, outcome, start), further=further, only_now=only_now(run, settings))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -93,6 +94,10 @@ class ClipSet(ABC):
     @abstractmethod
     def voice(self, clip: int) -> dict[str, Array]:
         """The family's arrays, not to be written to."""
+
+    def shard_files(self) -> Mapping[Path, str]:
+        """Files whose bytes are still to be compared with the SHA-256 that the set states for them; none by default."""
+        return {}
 
     def prompt_of(self, clip: int) -> int | None:  # noqa: ARG002 (sets with prompts of their own look at it)
         """The place of the voice that a clip is learnt with, where the set says so itself."""

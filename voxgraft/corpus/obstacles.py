@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.corpus.clips import ClipSet, named_clips
+from voxgraft.corpus.clips import ClipInfo, ClipSet, named_clips
 from voxgraft.corpus.stream import Item, Stream
 from voxgraft.errors import Finding, Level, finding
 
-__all__ = ["id_counts", "prompt_findings", "row_findings", "spelling_findings"]
+__all__ = ["id_counts", "overlap_findings", "prompt_findings", "row_findings", "spelling_findings"]
 
+SAME_SECONDS = 0.1
+"""Two clips of one recording with one text, whose lengths differ by no more, are the same clip cut or encoded again."""
 Spell = Callable[[str], Sequence[int]]
 NUM_SPELLED = 200
 """Clips of a set whose text is spelled anew; another tokenizer shows in the first few."""
@@ -43,6 +45,52 @@ def spelling_findings(clips: ClipSet, spell: Spell) -> list[Finding]:
     text += f" (the first: {first!r:.80}, {shown})"
     level: Level = "error" if len(different) > MANY * len(compared) else "warning"
     return [finding("clips-other-tokenizer", text, expected="0", where=clips.name, level=level)]
+
+
+def overlap_findings(learnt: Sequence[ClipSet], held_out: ClipSet) -> list[Finding]:
+    """Held-out clips that are also learnt from: the same codes, or the same text of the same recording.
+
+    The same text in another recording is a lesser thing: the model has read it, and not heard this saying of it.
+    """
+    codes = {held_out.codes(clip).tobytes(): clip for clip in range(len(held_out))}
+    texts: dict[str, list[int]] = {}
+    for clip in range(len(held_out)):
+        if text := held_out.infos[clip].text.strip():
+            texts.setdefault(text, []).append(clip)
+    lengths = np.unique(held_out.num_codes)
+    same: dict[int, str] = {}
+    read: dict[int, str] = {}
+    for clips in learnt:
+        # Codes are compared where a held-out clip has as many, which leaves most of a large set unread.
+        as_long = np.isin(clips.num_codes, lengths)
+        for clip in range(len(clips)):
+            info = clips.infos[clip]
+            known = codes.get(clips.codes(clip).tobytes()) if as_long[clip] else None
+            if known is not None:
+                same.setdefault(known, f"{clips.name}/{info.id}")
+            for place in texts.get(info.text.strip(), ()):
+                is_same = _is_same_cut(info, held_out.infos[place])
+                (same if is_same else read).setdefault(place, f"{clips.name}/{info.id}")
+    only_read = {place: name for place, name in read.items() if place not in same}
+    return [
+        *_overlap("clips-not-held-out", held_out, same, "are also learnt from", "is"),
+        *_overlap("texts-not-held-out", held_out, only_read, "say a text that is also learnt from", "says the text of"),
+    ]
+
+
+def _overlap(code: str, held_out: ClipSet, places: dict[int, str], what: str, verb: str) -> list[Finding]:
+    if not places:
+        return []
+    pairs = [f"{held_out.infos[place].id} {verb} {name}" for place, name in sorted(places.items())]
+    text = f"{len(places):,} of {len(held_out):,} held-out clips {what}: {named_clips(pairs)}"
+    many = code == "texts-not-held-out" and len(places) > MANY * len(held_out)
+    level: Level | None = "warning" if many else None
+    return [finding(code, text, expected="0", where=held_out.name, level=level)]
+
+
+def _is_same_cut(one: ClipInfo, other: ClipInfo) -> bool:
+    recording = bool(one.recording) and (one.recording, one.speaker) == (other.recording, other.speaker)
+    return recording and abs(one.seconds - other.seconds) <= SAME_SECONDS
 
 
 def id_counts(sets: Sequence[ClipSet], num_ids: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from voxgraft.corpus.shards import FLOATS, VoiceForm, WrittenFile
 from voxgraft.errors import FileError, GraftError
 from voxgraft.files import existing_folder, is_file, read_json, write_json
 
-__all__ = ["SET_FILE", "SetFile", "ShardEntry", "read_set_file", "refuse_differences", "write_set_file"]
+__all__ = ["SET_FILE", "SetFile", "ShardEntry", "checksum_of", "read_set_file", "refuse_differences", "write_set_file"]
 
 SET_FILE = "set.json"
 FORMAT = "voxgraft-set-1"
@@ -24,6 +24,8 @@ MAX_ROWS = 8
 OTHER_WORLD = ("family", "language", "role", "code_hz", "made_from.base_sha256")
 """Where these differ, the set was never meant for the run; elsewhere it was, once."""
 _HASH = re.compile("[0-9a-f]{64}")
+CHECKSUM = "checksum"
+"""Of everything else in the file; sets of earlier versions have none."""
 _KEYS = {"format", "family", "language", "role", "code_hz", "counts", "voice", "made_from", "shards"}
 
 
@@ -64,7 +66,8 @@ def write_set_file(folder: Path, file: SetFile) -> None:
     """Written last: a folder without it is no set."""
     voice = {name: {"dtype": form.dtype, "shape": form.shape and list(form.shape)} for name, form in file.voice.items()}
     rest = {"counts": dict(file.counts), "voice": voice, "shards": [entry.to_json() for entry in file.shards]}
-    write_json(folder / SET_FILE, {"format": FORMAT, **asdict(file.header), **rest})
+    document = {"format": FORMAT, **asdict(file.header), **rest}
+    write_json(folder / SET_FILE, {**document, CHECKSUM: checksum_of(document)})
 
 
 def read_set_file(folder: Path) -> SetFile:
@@ -76,8 +79,12 @@ def read_set_file(folder: Path) -> SetFile:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         stated = document.get("format") if isinstance(document, dict) else document
         raise FileError("set-format", f"the format {stated!r:.80}", expected=FORMAT, where=path)
+    stated = document.pop(CHECKSUM, None)
     if set(document) != _KEYS:
         raise _wrong(path, f"the keys {', '.join(map(str, sorted(document)))}", ", ".join(sorted(_KEYS)))
+    if stated is not None and stated != checksum_of(document):
+        found = f"{SET_FILE} changed since it was written: its {CHECKSUM} is another"
+        raise FileError("set-damaged", found, expected=f"{stated!s:.16}...", where=path)
     shards = _shards(document["shards"], path)
     counts = document["counts"]
     total = sum(entry.clips for entry in shards)
@@ -86,6 +93,12 @@ def read_set_file(folder: Path) -> SetFile:
     if not shards:
         raise GraftError("set-empty", f"{folder.name} holds no clip", where=path)
     return SetFile(_header(document, path), counts, _voice(document["voice"], path), shards)
+
+
+def checksum_of(document: Mapping[str, Any]) -> str:
+    """Of the values, however they are laid out in the file."""
+    text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def refuse_differences(folder: Path, header: SetHeader, expected: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, Ids, MadeFrom, PreparedClip, Role, SetHeader
 from voxgraft.corpus.set_header import SET_FILE, SetFile, ShardEntry, read_set_file, refuse_differences, write_set_file
 from voxgraft.corpus.shards import CODES, ENDS, TEXT, Shard, ShardClip, VoiceForm, WrittenFile, write_shard
+from voxgraft.corpus.verification import require_hash
 from voxgraft.errors import ConfigError, FileError, GraftError
 from voxgraft.files import existing_file, is_there, parse_json, read_lines, replacing_folder, sha256_of
 
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 SHARD_CLIPS = 2000
+COUNT_SLACK = 0.01
+"""Seconds: sums of rounded numbers depend on who adds them."""
 MAX_MAPS = 128
 """Shards that are mapped at once; each keeps a file open."""
 
@@ -58,12 +61,13 @@ def write_set(folder: Path, header: SetHeader, clips: Iterable[PreparedClip], sh
 
 
 def open_set(
-    folder: Path, *, expected: Mapping[str, Any] | None = None, verify: Literal["sizes", "hashes"] = "sizes"
+    folder: Path, *, expected: Mapping[str, Any] | None = None, verify: Literal["sizes", "hashes"] = "hashes"
 ) -> ClipSet:
     """A set that is there. Its values stay on the disk until they are asked for.
 
     `expected` is what the run has, as far as it matters, in the form of set.json: {"family": ..., "made_from": {...}}.
-    `verify="hashes"` reads every byte once.
+    Every byte is read once and compared with what set.json states. With `verify="sizes"` the arrays are left to the
+    caller, who compares `ClipSet.shard_files` (`verification`).
     """
     if verify not in ("sizes", "hashes"):
         raise ConfigError("config-value", f"verify is {verify!r}", expected="sizes or hashes")
@@ -80,7 +84,10 @@ def open_set(
         shards.append(Shard(folder / entry.arrays.file, entry.clips, file.voice))
         infos += _read_infos(folder / entry.lines.file, entry.clips)
     _require_unique(folder, infos)
-    return ShardedSet(folder, file, shards, infos)
+    clips = ShardedSet(folder, file, shards, infos)
+    _require_counts(clips)
+    clips.verified = verify == "hashes"
+    return clips
 
 
 class ShardedSet(ClipSet):
@@ -92,6 +99,8 @@ class ShardedSet(ClipSet):
         self.num_text = np.concatenate([shard.num_text for shard in shards])
         self.num_codes = np.concatenate([shard.num_codes for shard in shards])
         self.fingerprint = file.fingerprint
+        self.verified = False
+        self._hashes = {folder / entry.arrays.file: entry.arrays.sha256 for entry in file.shards}
         self._shards = shards
         self._first: NDArray[np.int64] = np.cumsum([0, *(shard.num_clips for shard in shards)])
         self._mapped = lru_cache(MAX_MAPS)(lambda at: shards[at].mapped())
@@ -107,6 +116,9 @@ class ShardedSet(ClipSet):
     def voice(self, clip: int) -> dict[str, Array]:
         shard, file, at = self._place(clip)
         return shard.voice(file, at)
+
+    def shard_files(self) -> Mapping[Path, str]:
+        return {} if self.verified else self._hashes
 
     def _place(self, clip: int) -> tuple[Shard, NDArray[np.uint8], int]:
         if not 0 <= clip < len(self):
@@ -191,11 +203,29 @@ def _require_size(folder: Path, entry: WrittenFile) -> None:
 
 
 def _require_hash(folder: Path, entry: WrittenFile) -> None:
-    found = sha256_of(folder / entry.file)
-    if found != entry.sha256:
-        expected = f"{entry.sha256[:16]}..., as {SET_FILE} states"
-        text = f"the bytes of {entry.file} have the hash {found[:16]}..."
-        raise FileError("set-damaged", text, expected=expected, where=folder / entry.file)
+    require_hash(folder / entry.file, entry.sha256, sha256_of(folder / entry.file))
+
+
+def _require_counts(clips: ShardedSet) -> None:
+    """The totals that people are shown are those of the clips."""
+    stated = dict(clips.counts)
+    actual = {
+        "clips": len(clips),
+        "speakers": len({info.speaker for info in clips.infos}),
+        "recordings": len({info.recording for info in clips.infos}),
+        "seconds": round(sum(info.seconds for info in clips.infos), 3),
+        "text_ids": int(clips.num_text.sum()),
+        "codes": int(clips.num_codes.sum()),
+    }
+    wrong = [name for name in actual if name in stated and not _is_near(stated[name], actual[name])]
+    if wrong:
+        found = ", ".join(f"{name} {stated[name]!r:.40}" for name in wrong)
+        expected = ", ".join(f"{name} {actual[name]:,}" for name in wrong) + ", as the shards have"
+        raise FileError("set-damaged", f"{SET_FILE} states {found}", expected=expected, where=clips.folder / SET_FILE)
+
+
+def _is_near(stated: Any, actual: float) -> bool:
+    return isinstance(stated, int | float) and abs(stated - actual) <= COUNT_SLACK
 
 
 def _read_infos(path: Path, num_clips: int) -> list[ClipInfo]:

@@ -72,11 +72,14 @@ class Stream:
         tokens_per_step: int,
         seed: int,
         options: StreamOptions | None = None,
+        *,
+        left_for_others: float = 0.0,
     ) -> None:
+        """`left_for_others` is the share of every step that sets will have which are not there yet."""
         self.options = options or StreamOptions()
         self.tokens_per_step, self.seed = tokens_per_step, seed
         _require_settings(sets, weights, tokens_per_step)
-        total = sum(map(Fraction, weights))
+        total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
         self._flows = [
             _Flow(clips, Fraction(weight) / total * tokens_per_step, seed, self.options)
             for clips, weight in zip(sets, weights, strict=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -41,6 +42,9 @@ class PartOfSet(ClipSet):
 
     def voice(self, clip: int) -> dict[str, Array]:
         return self._whole.voice(self._places[clip])
+
+    def shard_files(self) -> Mapping[Path, str]:
+        return self._whole.shard_files()
 
     def prompt_of(self, clip: int) -> int:
         return self._prompts[clip]

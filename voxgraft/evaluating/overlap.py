@@ -44,7 +44,7 @@ def training_texts(run: RunFolder, settings: RunSettings, language: str) -> Trai
         if not is_folder(place):
             return TrainingTexts(language, None, f"{place.name} is no set that voxgraft has made")
         try:
-            texts += [info.text for info in open_set(place).infos]
+            texts += [info.text for info in open_set(place, verify="sizes").infos]
         except VoxgraftError as error:
             return TrainingTexts(language, None, f"the training set cannot be opened: {error.finding.found}")
     return TrainingTexts(language, tuple(texts))

@@ -24,6 +24,7 @@ from voxgraft.findings.old_numbers import OldNumbers, read_old_numbers
 from voxgraft.findings.text_tables import is_stand_in
 from voxgraft.graft_folder import Graft, open_graft, read_card
 from voxgraft.preparing.choosing import run_texts
+from voxgraft.run import RunFolder
 from voxgraft.settings import CheckSettings
 from voxgraft.spelling import Spelling
 from voxgraft.tables import family_of_checkpoint
@@ -31,7 +32,6 @@ from voxgraft.text.texts import Texts, read_texts
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
-GRAFT_FOLDER = "graft"
 Made = TypeVar("Made")
 
 
@@ -165,9 +165,9 @@ def _open_tokenizer(subject: Subject) -> None:
         subject.grown = subject.attempt(lambda: open_tokenizer(named))
     if run is None:
         return
-    folder = run / GRAFT_FOLDER
+    folder = RunFolder(run).graft
     if not os.path.isdir(folder):
-        subject.findings.append(finding("graft-missing", f"{run} has no {GRAFT_FOLDER} folder", where=run))
+        subject.findings.append(finding("graft-missing", f"{run} has no {folder.name} folder", where=run))
         return
     subject.graft = subject.attempt(lambda: open_graft(folder))
     if named is None:

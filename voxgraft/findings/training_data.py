@@ -16,6 +16,7 @@ from voxgraft.run_data import (
     open_data,
     order_findings,
     order_of,
+    require_room,
     retention_findings,
     shares,
     steps_findings,
@@ -52,6 +53,7 @@ def _further(subject: Subject, wanted: Wanted, data: RunData, merged: bool) -> I
         spoken = _num_spoken(subject, wanted) if merged else 0
         if merged:
             yield from retention_findings(replayed=bool(data.replay or spoken), measured=bool(data.measured or spoken))
+        require_room(wanted, data, replay_to_come=bool(spoken))
         stream = order_of(settings, wanted.frame, sets, shares(data.train, data.replay, settings.data.replay_share))
         yield from order_findings(wanted, data, stream)
         yield from steps_findings(settings.train, num_steps(settings.train, stream))

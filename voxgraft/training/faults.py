@@ -2,7 +2,7 @@
 
 Does nothing unless VOXGRAFT_FAULT is set, to "NAME:COUNT:ACTION": what happens when NAME (or * for any) is crossed for
 the COUNT-th time. ACTION is `kill` (SIGKILL to itself), `stop` (SIGSTOP), or the name of a system error such as
-`enospc`, which is then raised.
+`enospc`, which is then raised. Several faults are separated by commas.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ __all__ = ["VARIABLE", "crossing"]
 VARIABLE = "VOXGRAFT_FAULT"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _counts: dict[str, int] = {}
-"""How often the point was crossed since the variable has had this value."""
+"""How often the point of each fault was crossed since the variable has had this value."""
+_last = ""
 
 
 def crossing(name: str) -> None:
     """A point at which a fault can be asked for."""
-    wanted = os.environ.get(VARIABLE)
-    if not wanted:
+    global _last
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted != _last:
         _counts.clear()
-        return
-    point, count, action = wanted.split(":")
-    if point not in (name, "*"):
-        return
-    crossed = _counts.get(wanted, 0) + 1
-    _counts.clear()
-    _counts[wanted] = crossed
-    if crossed == int(count):
-        _act(action, name)
+        _last = wanted
+    for fault in filter(None, wanted.split(",")):
+        point, count, action = fault.split(":")
+        if point in (name, "*"):
+            _counts[fault] = _counts.get(fault, 0) + 1
+            if _counts[fault] == int(count):
+                _act(action, name)
 
 
 def _act(action: str, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from voxgraft import progress
 from voxgraft.corpus.stream import Stream
+from voxgraft.corpus.verification import Verification
 from voxgraft.errors import VoxgraftError
 from voxgraft.journal import Journal
 from voxgraft.nn.frozen import base_digests, require_same_base
@@ -32,6 +33,8 @@ __all__ = ["Every", "Loop", "Observer", "Outcome", "Standing"]
 Observer = Callable[[str, int, dict[str, Any]], None]
 """Told of every line of the journal: its kind, the step, the values."""
 Reason = Literal["done", "told", "no-better"]
+COMPARE_EVERY = 10
+"""Steps after which several processes compare the bits of what they train; also at the first step and at every save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class Loop:
         """Asked after every validation; a text is a reason to stop."""
         self.judges: list[Callable[[int, dict[str, Validity]], dict[str, Any]]] = []
         """Asked at every validation before it is written; what they say stands in the new language's line."""
+        self.verification: Verification | None = None
+        """Compares the data with its hashes beside the first steps."""
         self.bound: Bound | None = None
         """What base languages may lose; past it no step is the best, and training stops."""
         self._why = ""
@@ -154,8 +159,10 @@ class Loop:
         """Save everything that the next step depends on, after comparing the base's bits with what they were."""
         trained = self.stepper.trained
         self._mention("doing", number, what="saving")
+        self._require_sound_data(number)
         if self._fixed:
             require_same_base(trained.model, self._digests)
+        self._require_same_bits(number)
         self.stepper.group.wait()
         if self.first:
             self.journal.sync()
@@ -220,9 +227,13 @@ class Loop:
             self.stepper.ahead.expect(lambda: self.stream.step(number + 1))
         try:
             report = self.stepper.step(number, items)
+            if self.verification is not None:
+                self.verification.look()
         except VoxgraftError as error:
             self.write("finding", number, **error.finding.to_json())
             raise
+        if number % COMPARE_EVERY == 0 or number == 1:
+            self._require_same_bits(number)
         seconds = time.perf_counter() - started
         if number % self.every.log == 0 or number == 1:
             self.write(
@@ -243,6 +254,27 @@ class Loop:
             self._sample(number)
         if any(self.is_due(number, every) for every in (self.every.validate, self.every.save, self.every.listen)):
             self._validate(number)
+
+    def _require_sound_data(self, number: int) -> None:
+        """Nothing is saved that was learnt from damaged data, or measured on it. Step 0 has learnt from none."""
+        if self.verification is None:
+            return
+        try:
+            self.verification.wait(held_out_only=number == 0)
+        except VoxgraftError as error:
+            self.write("finding", number, **error.finding.to_json())
+            raise
+
+    def _require_same_bits(self, number: int) -> None:
+        """Processes that no longer train the same model must not leave a step that looks whole."""
+        group = self.stepper.group
+        if group.world_size == 1:
+            return
+        try:
+            group.require_same_bits(self.stepper.state_tensors(), number)
+        except VoxgraftError as error:
+            self.write("finding", number, **error.finding.to_json())
+            raise
 
     def is_due(self, number: int, every: int) -> bool:
         """At every so many steps, and at the last one; every 0 steps is never."""
@@ -267,6 +299,9 @@ class Loop:
         for guard in self.guards:
             if reason := guard(number, found):
                 self._ask_to_stop(number, reason)
+        # Losses may differ in their last bits between devices. Who decides otherwise than the others would save, stop
+        # or write a checkpoint alone, and wait for them there for ever.
+        self.standing, self._why = self.stepper.group.decided((self.standing, self._why))
 
     def _passed(self, number: int, losses: dict[str, float]) -> dict[str, float]:
         """Base languages that are past the bound, and by how much."""
@@ -277,7 +312,6 @@ class Loop:
     def _ask_to_stop(self, number: int, why: str) -> None:
         self.write("stop-asked", number, why=why)
         self._why = self._why or why
-        self._told.set()
 
     def _sample(self, number: int) -> None:
         if self.first:
@@ -290,8 +324,9 @@ class Loop:
         over = self.over_at(number)
         if over == "done":
             return over
+        # A signal may reach any process; what a guard said is the first one's.
         told = self.stepper.group.any(self._told.is_set(), self.stepper.trained.model.device)
-        return "told" if told else over
+        return "told" if told or self._why else over
 
     def _end(self, number: int, reason: Reason) -> Outcome:
         if self.first and not self._has_ended(number):

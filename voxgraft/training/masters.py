@@ -28,6 +28,10 @@ class Masters:
         """The rounded copy of every master."""
         return {master: self._copies[name] for name, master in self.named.items()}
 
+    def rounded(self) -> dict[str, nn.Parameter]:
+        """What the model computes with, by name."""
+        return dict(self._copies)
+
     def collect(self) -> None:
         """Add the gradients of the copies to those of the masters, and clear them; after every backward pass."""
         copies, firsts = [], []

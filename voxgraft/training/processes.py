@@ -7,13 +7,14 @@ the rest when one of them ends is the business of `lookout.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from voxgraft.errors import ConfigError
 from voxgraft.training.lookout import Lookout, ProcessError
@@ -21,6 +22,10 @@ from voxgraft.training.lookout import Lookout, ProcessError
 __all__ = ["ProcessError", "Processes", "is_first_of_all", "processes"]
 
 MAX_SHOWN = 5
+BUCKET_NUMBERS = 1 << 24
+"""Numbers of a gradient that travel together: 64 MB of float32."""
+_WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+Decision = TypeVar("Decision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,57 @@ class Processes:
             return mine
         return bool(self.summed(torch.tensor(float(mine), device=device)) > 0)
 
+    def decided(self, mine: Decision) -> Decision:
+        """What the first process has decided. The others take its word, whatever they found themselves."""
+        if self.world_size == 1:
+            return mine
+        said: list[Decision | None] = [mine if self.is_first else None]
+        dist.broadcast_object_list(said, src=0)
+        decision = said[0]
+        assert decision is not None
+        return decision
+
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Give every parameter the sum of its gradients over all processes, in their own precision.
+
+        A parameter without a gradient here counts as zeros; one that has none on any process keeps none.
+        """
+        if self.world_size == 1 or not parameters:
+            return
+        device = parameters[0].device
+        reached = torch.tensor([float(value.grad is not None) for value in parameters], device=device)
+        dist.all_reduce(reached, dist.ReduceOp.MAX)
+        moved = [value for value, there in zip(parameters, reached.tolist(), strict=True) if there]
+        for value in moved:
+            if value.grad is None:
+                value.grad = torch.zeros_like(value)
+        for bucket in _buckets([value.grad for value in moved if value.grad is not None]):
+            row = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            dist.all_reduce(row)
+            begin = 0
+            for gradient in bucket:
+                gradient.copy_(row[begin : begin + gradient.numel()].view_as(gradient))
+                begin += gradient.numel()
+
+    def require_same_bits(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Refuse, on every process, to go on if one of them holds other bits than another.
+
+        Sums of the bits as whole numbers are compared, so that next to nothing travels.
+        """
+        if self.world_size == 1 or not tensors:
+            return
+        device = next(iter(tensors.values())).device
+        sums = torch.stack([bit_sum(value).to(device) for value in tensors.values()])
+        lowest, highest = sums.clone(), sums
+        dist.all_reduce(lowest, dist.ReduceOp.MIN)
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        wrong = [name for name, one in zip(tensors, (lowest != highest).tolist(), strict=True) if one]
+        if wrong:
+            more = f" and {len(wrong) - MAX_SHOWN} more" if len(wrong) > MAX_SHOWN else ""
+            listed = ", ".join(wrong[:MAX_SHOWN]) + more
+            found = f"after step {step:,} the processes hold different values of {len(wrong)} tensors: {listed}"
+            raise ProcessError("processes-diverged", found, expected="the same bits on every process")
+
     def wait(self) -> None:
         """Until all have come here."""
         if self.world_size > 1:
@@ -69,6 +125,28 @@ class Processes:
         if differences:
             more = f"; and {len(differences) - MAX_SHOWN} more" if len(differences) > MAX_SHOWN else ""
             raise ProcessError("processes-differ", "; ".join(differences[:MAX_SHOWN]) + more, expected="the same")
+
+
+def bit_sum(tensor: Tensor) -> Tensor:
+    """A sum of the bits as whole numbers, weighted by row and by column, so that two errors do not cancel. []"""
+    bits = tensor.detach().contiguous().view(_WHOLE_NUMBERS[tensor.element_size()])
+    table = bits.reshape(-1, bits.shape[-1]) if bits.dim() > 1 else bits.reshape(-1, 1)
+    rows, columns = (table.sum(dim, dtype=torch.int64) for dim in (1, 0))
+    weights = (2 * torch.arange(max(len(rows), len(columns)), device=tensor.device) + 1) * 0x9E3779B1
+    return (rows * weights[: len(rows)]).sum() + (columns * weights[: len(columns)]).sum()
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Gradients of one precision that travel together, in their order, which is the same on every process."""
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        full = sum(one.numel() for one in bucket) + gradient.numel() > BUCKET_NUMBERS
+        if bucket and (full or bucket[0].dtype != gradient.dtype):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket
 
 
 def is_first_of_all() -> bool:

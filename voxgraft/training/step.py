@@ -99,7 +99,9 @@ class Stepper:
         self.base = _base_of(trained, frozen) if examples.near else None
         learner = Learner(trained.model, options.chunk, self.base)
         self.learner: nn.Module = learner
-        if self.group.world_size > 1:
+        # DDP sums what is left in the parameters that autograd knows. Gradients of half-precision copies leave those
+        # for float32 masters after every pack: with masters the step sums them itself, in float32 as one process does.
+        if self.group.world_size > 1 and not len(trained.masters):
             self.learner = nn.parallel.DistributedDataParallel(learner, broadcast_buffers=False)
         self._flat = optimizer if isinstance(optimizer, FlatAdamW) and options.precision != "fp16" else None
         self.captured: Captured | None = None
@@ -154,6 +156,8 @@ class Stepper:
             self.trained.masters.collect()
             if counts:
                 total += sums.detach().float()
+        if not isinstance(self.learner, nn.parallel.DistributedDataParallel):
+            self.group.sum_gradients([value for one in self.optimizer.param_groups for value in one["params"]])
         return total
 
     def rehearse(self, items: Sequence[Item]) -> None:
@@ -205,9 +209,11 @@ class Stepper:
         return sums
 
     def _weights(self, counts: Sequence[int]) -> Tensor:
-        """From sums to the step's loss; times the number of processes, whose gradients are averaged. [3]"""
+        """From sums to the step's loss; under DDP, which averages, times the number of processes. [3]"""
         chosen = (self.options.text_weight, self.options.speech_weight, self.options.kl_weight)
-        weights = [weight * self.group.world_size / n for weight, n in zip(chosen, counts, strict=True)]
+        averaged = isinstance(self.learner, nn.parallel.DistributedDataParallel)
+        times = self.group.world_size if averaged else 1
+        weights = [weight * times / n for weight, n in zip(chosen, counts, strict=True)]
         return torch.tensor(weights, device=self.trained.model.device)
 
     def _base_hidden(self, near: NearBatch | None) -> Tensor | None:
@@ -234,6 +240,17 @@ class Stepper:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.trained.masters.spread()
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Everything that the next step depends on and that must be the same on every process: no copies."""
+        found: dict[str, Tensor] = {}
+        for group in self.optimizer.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                found[str(name)] = parameter.detach()
+                state = self.optimizer.state.get(parameter, {})
+                found |= {f"{name}/{moment}": value for moment, value in state.items() if isinstance(value, Tensor)}
+        rounded = {f"{name} (rounded)": copy.detach() for name, copy in self.trained.masters.rounded().items()}
+        return found | rounded
 
     def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Item]) -> None:
         """Under a loss scaler a gradient may overflow now and then; the scaler then leaves the step out by itself.
@@ -268,7 +285,7 @@ class Stepper:
 
     @contextmanager
     def _alone(self, alone: bool) -> Iterator[None]:
-        """Gradients are exchanged once a step, with the last pack."""
+        """DDP exchanges gradients once a step, with the last pack."""
         if alone and isinstance(self.learner, nn.parallel.DistributedDataParallel):
             with self.learner.no_sync():
                 yield
