@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from voxgraft.checkpoints.contents import Looks, description_of, is_scalar
 from voxgraft.checkpoints.dtypes import item_bytes
-from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
+from voxgraft.checkpoints.model import Checkpoint, Extra, Format, TensorInfo
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, TorchTensor, is_tensor, tensor_of
@@ -22,7 +22,7 @@ from voxgraft.checkpoints.zip_records import ZipRecord, zip_records
 from voxgraft.errors import CheckpointError
 from voxgraft.files import is_text
 
-WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
+WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights", "t3", "gpt")
 """Keys under which trainers put the state dict, in the order in which they are tried."""
 
 
@@ -41,11 +41,16 @@ class TorchCheckpoint(Checkpoint):
     """A checkpoint in a torch archive, with what a writer of the same kind needs beside the tensors."""
 
     def __init__(
-        self, source: ByteSource, archive: TorchArchive, tensors: Mapping[str, TorchTensor], wrapper: str | None
+        self,
+        source: ByteSource,
+        archive: TorchArchive,
+        tensors: Mapping[str, TorchTensor],
+        wrapper: str | None,
+        kind: Format = "torch-zip",
     ) -> None:
         infos = {name: _info(name, tensor, archive, source) for name, tensor in tensors.items()}
         extras = tuple(_extras(archive.tree, wrapper))
-        super().__init__(source, "torch-zip", infos, wrapper=wrapper, extras=extras)
+        super().__init__(source, kind, infos, wrapper=wrapper, extras=extras)
         self.archive = archive
         self.torch_tensors = tensors
 
@@ -90,10 +95,14 @@ class TorchCheckpoint(Checkpoint):
 
 def read_torch(source: ByteSource) -> TorchCheckpoint:
     """The checkpoint in a file that starts like a zip archive; an error for anything that is not right."""
-    archive = _archive(source)
+    return checkpoint_in(source, _archive(source))
+
+
+def checkpoint_in(source: ByteSource, archive: TorchArchive, kind: Format = "torch-zip") -> TorchCheckpoint:
+    """The model among everything that a file holds."""
     wrapper, state = _state_dict(archive.tree, source)
     tensors = {name: _tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
-    return TorchCheckpoint(source, archive, tensors, wrapper)
+    return TorchCheckpoint(source, archive, tensors, wrapper, kind)
 
 
 def read_torch_part(source: ByteSource, key: str) -> TorchCheckpoint:
