@@ -188,8 +188,10 @@ def _repairs(settings: RepairSettings, found: Diagnosis) -> Repairs:
     if share is None and "body" in names and not settings.choose:
         found_body = "a body is to be repaired, and its point between base and tuned is not said"
         raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
+    # Rows that were only rounded are no fault, but a file that is written anew can have the base's own bits.
+    rounded = not settings.only and any(item.code == "base-rows-rounded" for item in found.findings)
     return Repairs(
-        rows="rows" in names,
+        rows="rows" in names or (rounded and bool(names - {"resave"})),
         spare="spare" in names,
         head="head" in names,
         missing="missing" in names,

@@ -10,22 +10,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from voxgraft.checkpoints.model import Checkpoint, Extra
+from voxgraft.checkpoints.torch_file import TEXT_TABLES
 
 __all__ = ["WRAPPERS", "beside", "common_prefix", "without_prefix"]
 
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
 """What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 every name, alone or before each other. No family has one of them before all of its own names."""
-_TABLES = ("text_emb.weight", "text_embedding.weight")
-"""The one tensor that every model of a known family has: what stands before it stands before all of the model."""
 _NEIGHBOURS = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
 """Models that the stock programs hold beside the language model."""
 
 
 def common_prefix(checkpoint: Checkpoint) -> str:
-    """What stands before the model's own names; empty where nothing does."""
+    """What stands before the model's own names, by what stands before its text table; empty where nothing does."""
     shared = _shared_prefix(checkpoint.tensors)
-    places = [name.removesuffix(table) for name in checkpoint.tensors for table in _TABLES if _ends_with(name, table)]
+    places = [
+        name.removesuffix(table) for name in checkpoint.tensors for table in TEXT_TABLES if _ends_with(name, table)
+    ]
     if not places or shared in places:
         return shared
     return min(places, key=lambda prefix: ("ema" in prefix, not _is_wrapped(prefix), len(prefix)))

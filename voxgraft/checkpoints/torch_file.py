@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,10 @@ from voxgraft.checkpoints.zip_records import ZipRecord, zip_records
 from voxgraft.errors import CheckpointError
 from voxgraft.files import is_text
 
-WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights", "t3", "gpt")
+WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
 """Keys under which trainers put the state dict, in the order in which they are tried."""
+TEXT_TABLES = ("text_emb.weight", "text_embedding.weight")
+"""The one tensor that every model of a known family has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,8 @@ def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dicti
     models = [key for key, node in inner.items() if id(node) in mostly]
     if _tensor_share(tree) >= 0.5 or (_tensor_share(tree) > 0 and not models):
         return None, _named(tree, source)
+    if len(models) > 1:  # a pipeline saved as one: the model that reads text is the one that is meant
+        models = [key for key in models if any(_is_text_table(name) for name in inner[key].entries)] or models
     if len(models) == 1:
         return models[0], _named(inner[models[0]], source)
     if models:
@@ -193,6 +198,10 @@ def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dicti
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
     found = f"no dictionary of tensors among its entries ({keys})"
     raise _unusable(source, found + (f"; it holds a whole object, {whole.maker}" if whole else ""))
+
+
+def _is_text_table(name: Any) -> bool:
+    return isinstance(name, str) and any(name == own or name.endswith(f".{own}") for own in TEXT_TABLES)
 
 
 def _tensor_share(node: Dictionary) -> float:

@@ -196,14 +196,15 @@ def _compare(ours: Side, theirs: Side, num_rows: int) -> Comparison:
     measures: list[NDArray[np.float64]] = []
     exact = True
     for start, before, after in _blocks(ours, theirs, num_rows):
-        differs = (_bits(before) != _bits(after)).any(axis=1)
+        whole, differs = before, (_bits(before) != _bits(after)).any(axis=1)
         if differs.any() and ours.info.dtype != theirs.info.dtype:
             before = rounded(before, theirs.info.dtype)
             differs = (_bits(before) != _bits(after)).any(axis=1)
             exact = False
         for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they are kept as now
             at = np.flatnonzero(differs)
-            as_short = (_bits(rounded(before[at], short)) == _bits(after[at])).all(axis=1)
+            near = rounded(rounded(whole[at], short), theirs.info.dtype)
+            as_short = (_bits(near) == _bits(after[at])).all(axis=1)
             differs[at[as_short]] = False
             exact = exact and not as_short.any()
         at = np.flatnonzero(differs)

@@ -140,8 +140,8 @@ def measured_body(subject: Subject) -> Body | None:
     with progress.task("comparing everything else with the base", _num_bytes(base, there)) as advance:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
             change = _change(base, checkpoint, name, family)
-            if change.how == "changed" and not change.lost:
-                change = replace(change, lost_rows=lost_rows(subject, name, marks))
+            if change.how == "changed":
+                change = _without_lost_rows(change, lost_rows(subject, name, marks), base.tensors[name])
             changes.append(change)
             advance(base.tensors[name].num_bytes)
     order = {name: at for at, name in enumerate(names)}
@@ -257,7 +257,8 @@ def _in_format_of(before: NDArray[np.float32], after: NDArray[np.float32], dtype
         shown = [name for name, short in pairs if np.array_equal(short, after[part], equal_nan=True)]
         if not shown:
             return own
-    nears = [own if dtype != "F32" else rounded(before, shown[0]), *(rounded(before, name) for name in shown)]
+    nears = [rounded(rounded(before, name), dtype) for name in shown]
+    nears = [nears[0], *nears, own] if dtype == "F32" else [own, *nears]
     return next((near for near in nears if np.array_equal(near, after)), nears[0])
 
 
@@ -265,6 +266,13 @@ def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
     """Values in another format, as float32 again."""
     with np.errstate(over="ignore", invalid="ignore"):
         return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
+
+
+def _without_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
+    """A change with its lost rows told apart: they make neither the whole table a lost one nor the body a far one."""
+    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_lost(old, rows.moved, rows.base):
+        return change
+    return replace(change, lost_rows=rows, lost=False, moved=rows.moved)
 
 
 def _is_lost(old: TensorInfo, moved: float, length: float) -> bool:

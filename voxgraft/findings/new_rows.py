@@ -20,7 +20,7 @@ from voxgraft.graft_folder import ROWS_NAME
 Array = NDArray[np.float32]
 _FEWEST_FOR_STATISTICS = 100
 _SHARED_BY_CHANCE = 2.0
-"""Independent rows around zero share 1 of the direction measured in `_shared`, give or take; learnt rows far more."""
+"""Independent rows around zero share 1 of the direction measured in `is_noise`, give or take; learnt rows far more."""
 _DRIFT = 0.1
 """By length of a row: a step that all rows took together, as weight decay, a head's bias or one bad batch gives them.
 Of many rows even a small one adds up in their sum, and shows nothing of what single rows have learnt."""
@@ -125,18 +125,19 @@ def is_noise(rows: Array) -> bool:
     rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
     if len(rows) < _FEWEST_FOR_STATISTICS:
         return False
-    return _shared(rows) < max(_SHARED_BY_CHANCE, 1 + _DRIFT**2 * len(rows)) and not _has_structure(rows)
+    even = rows / np.sqrt(_squares(rows))[:, None].astype(np.float32)  # a few long rows would outweigh all others
+    total = even.sum(axis=0, dtype=np.float64)
+    shared = float(total @ total) / len(even)  # 1 for independent rows around zero
+    return shared < max(_SHARED_BY_CHANCE, 1 + _DRIFT**2 * len(even)) and not _has_structure(even)
 
 
-def _has_structure(rows: Array) -> bool:
+def _has_structure(even: Array) -> bool:
     """Whether one direction beside the mean is longer than it could be by chance (the edge of Marchenko and Pastur).
 
     A few rounds of power iteration come close enough to the longest one.
     """
-    num_rows, width = rows.shape
-    scale = np.sqrt(_squares(rows))[:, None].astype(np.float32)
-    even = rows / scale  # a few long rows are no structure
-    even -= even.mean(axis=0)
+    num_rows, width = even.shape
+    even = even - even.mean(axis=0)
     vector = np.random.default_rng(0).standard_normal(width).astype(np.float32)
     longest = 0.0
     for _ in range(_ITERATIONS):
@@ -150,12 +151,6 @@ def _has_structure(rows: Array) -> bool:
 def _length(rows: NDArray[np.generic]) -> float:
     """Of an average row. In float64, since the square of a ruined value may not fit in float32."""
     return float(np.sqrt(_squares(rows)).mean())
-
-
-def _shared(rows: Array) -> float:
-    """Squared length of the sum of all rows, by what it would be for independent rows around zero."""
-    total = rows.sum(axis=0, dtype=np.float64)
-    return float((total @ total) / max(float(_squares(rows).sum()), 1e-30))
 
 
 def _squares(rows: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -42,6 +42,10 @@ class LostRows:
     names: tuple[str, ...] = ()
     """For people, start and stop first."""
     num_rows: int = 0
+    moved: float = 0.0
+    """Squared length of the change of all other rows."""
+    base: float = 0.0
+    """Squared length of the base's other rows."""
 
     @property
     def how(self) -> str:
@@ -77,8 +81,8 @@ def lost_rows(subject: Subject, name: str, marks: dict[int, str]) -> LostRows:
     if len(old.shape) == 1:
         before, after = (_finite(one.read(name)) for one in (base, checkpoint))
         step = max(_BIAS_STEP, _BIAS_SPREAD * float(before.std()))
-        other = np.flatnonzero(np.abs(after - before) >= step)
-        return _lost(other, other[:0], named, old.shape[0])
+        far = np.abs(after - before) >= step
+        return _lost(far, np.zeros_like(far), named, (after - before, before))
     measures = []
     for start in range(0, old.shape[0], _BLOCK_ROWS):
         span = start, min(start + _BLOCK_ROWS, old.shape[0])
@@ -91,13 +95,19 @@ def lost_rows(subject: Subject, name: str, marks: dict[int, str]) -> LostRows:
     other = alive & (moved >= _OVERWRITTEN * length) & (cosine < _TURNED)
     if not alive.any() or float(np.nanmedian(cosine[alive])) < _OTHERS_STAY:
         other[:] = False
-    return _lost(np.flatnonzero(dead | other), np.flatnonzero(dead), named, old.shape[0])
+    return _lost(dead | other, dead, named, (moved, length))
 
 
-def _lost(rows: NDArray[np.int64], dead: NDArray[np.int64], named: dict[int, str], num_rows: int) -> LostRows:
-    ordered = sorted(map(int, rows), key=lambda row: (row not in named, row))
+def _lost(
+    rows: NDArray[np.bool_],
+    dead: NDArray[np.bool_],
+    named: dict[int, str],
+    lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
+) -> LostRows:
+    ordered = sorted(np.flatnonzero(rows).tolist(), key=lambda row: (row not in named, row))
     names = tuple(f"row {row:,}, {named[row]}" if row in named else f"row {row:,}" for row in ordered)
-    return LostRows(tuple(sorted(ordered)), tuple(map(int, dead)), names, num_rows)
+    moved, base = (float(np.nansum(values[~rows] ** 2)) for values in lengths)
+    return LostRows(tuple(sorted(ordered)), tuple(np.flatnonzero(dead).tolist()), names, len(rows), moved, base)
 
 
 def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:

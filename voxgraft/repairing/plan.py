@@ -212,7 +212,8 @@ class _Table:
 
     def _base_rows(self, done: list[Done], dtype: str) -> Chunks:
         count = self.parts.base_pieces
-        if self.repairs.rows or not self.tuned.shape[0]:
+        is_copied = self.move is not None and self.move.how == "copied"
+        if self.repairs.rows or is_copied or not self.tuned.shape[0]:
             done.append(Done(self.tuned.name, f"rows 0 to {count - 1:,} are the base's"))
             return self._of_base(0, count, dtype)
         self._require(count)
