@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.check_files import State, extended_sentencepiece, state_of
-from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Ground, make_ground
+from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground
 from tests.shared import shared
 from tests.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
 from voxgraft.checkup_settings import DiagnoseSettings
@@ -24,6 +25,7 @@ from voxgraft.cli import run as run_command
 from voxgraft.diagnosing.looking import Diagnosis, look
 from voxgraft.families.random_base import make_random_base
 from voxgraft.families.random_values import RandomSize
+from voxgraft.findings.new_rows import is_noise
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Additions, NewPiece
 
@@ -173,3 +175,58 @@ def test_the_table_covers_both_families_and_all_verdicts() -> None:
     assert {(case.family, case.word) for case in CASES} == {
         (family, word) for family in (T3, INDEX) for word in ("RESUME", "REPAIR", "START FRESH")
     }
+
+
+@pytest.mark.parametrize(("drift", "word"), [(0.0, "START FRESH"), (0.01, "START FRESH"), (0.5, "RESUME")])
+def test_a_small_common_step_of_12_000_random_rows_is_nothing_learnt(drift: float, word: str, tmp_path: Path) -> None:
+    base = make_random_base(INDEX, tmp_path / "base", size=RandomSize(16, 1, 12_000))
+    tokenizer = extended_sentencepiece(base.tokenizer, tmp_path / "grown.model", 24_000)
+    state, chance = state_of(base), torch.Generator().manual_seed(6)
+    for name in ("text_embedding.weight", "text_head.weight", "text_head.bias"):
+        new = 0.02 * (torch.randn(12_000, *state[name].shape[1:], generator=chance) + drift)
+        state[name] = torch.cat([state[name][:-1], new, state[name][-1:]])
+    path = tmp_path / "latest.pth"
+    torch.save({"model": state}, path)
+    found = look(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
+    assert found.verdict.word == word, found.verdict
+    assert ("new-rows-random" in {item.code for item in found.findings}) == (word != "RESUME")
+
+
+def test_rows_that_were_learnt_around_zero_are_no_noise() -> None:
+    chance = np.random.default_rng(5)
+    noise = chance.standard_normal((4000, 64)).astype(np.float32)
+    learnt = noise + 2 * chance.standard_normal((4000, 4)).astype(np.float32) @ noise[:4]
+    assert is_noise(noise)
+    assert is_noise(noise + np.float32(0.01))
+    assert not is_noise(learnt - learnt.mean(axis=0))
+
+
+def test_a_legacy_file_is_read_and_saved_again_without_running_what_it_carries(
+    grounds: dict[str, Ground], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ground = grounds[INDEX]
+    path = tmp_path / "old.pth"
+    torch.save({"model": ground.grown(), "extra": Evil()}, path, _use_new_zipfile_serialization=False)
+    found = looked(ground, {"checkpoint": path, "tokenizer": ground.tokenizer})
+    assert found.verdict.word == REPAIR
+    assert {"pickle-code", "checkpoint-legacy"} <= {item.code for item in found.findings}
+    assert run_command(shlex.split(found.verdict.commands[0])[1:]) == 0
+    assert not (tmp_path / "canary").exists()
+    now, wanted = load_file(tmp_path / "old.repaired.safetensors"), ground.grown()
+    assert all(torch.equal(now[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("name", [T3, INDEX])
+def test_names_behind_a_wrapper_do_not_hide_the_optimizer(
+    name: str, grounds: dict[str, Ground], tmp_path: Path
+) -> None:
+    ground = grounds[name]
+    made = next(one for one in CASES if (one.name, one.family) == ("rows without a gradient", name)).make(
+        ground, tmp_path
+    )
+    loaded = torch.load(made["checkpoint"], weights_only=True)
+    loaded["model"] = {f"module.{key}": tensor for key, tensor in loaded["model"].items()}
+    torch.save(loaded, tmp_path / "parallel.pt")
+    found = looked(ground, {**made, "checkpoint": tmp_path / "parallel.pt"})
+    assert "new-rows-untrained" in {item.code for item in found.findings}

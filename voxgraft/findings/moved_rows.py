@@ -91,7 +91,7 @@ def _hashes(pairs: Mapping[GraftPoint, tuple[Side, Side]], pieces: int, dtype: s
 
 def _digests(rows: NDArray[np.float32]) -> list[bytes]:
     """Empty for a row of zeros."""
-    some = rows.any(axis=1)
+    some = np.asarray(rows.any(axis=1)).tolist()
     return [
         hashlib.blake2b(row.tobytes(), digest_size=16).digest() if is_some else b""
         for row, is_some in zip(rows, some, strict=True)

@@ -107,8 +107,8 @@ def _statistic_findings(table: _Table, rows: Array) -> list[Finding]:
         expected = f"at most {_LARGEST_SCALE:.0f} times as long"
         findings.append(finding("new-rows-scale", found, expected=expected, where=table.where))
     elif table.longest and (long := np.sqrt(_squares(rows)) > _LARGEST_ROW * table.longest).any():
-        times = float(np.sqrt(_squares(rows).max())) / table.longest
-        found = f"{int(long.sum()):,} new rows of {table.name} are up to {times:,.3g} times as long as any base row"
+        most = float(np.sqrt(_squares(rows).max())) / table.longest
+        found = f"{int(long.sum()):,} new rows of {table.name} are up to {most:,.3g} times as long as any base row"
         expected = f"at most {_LARGEST_ROW:.0f} times as long"
         findings.append(finding("new-rows-scale", found, expected=expected, where=table.where))
     if is_noise(rows):
@@ -125,7 +125,8 @@ def is_noise(rows: Array) -> bool:
     rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
     if len(rows) < _FEWEST_FOR_STATISTICS:
         return False
-    even = rows / np.sqrt(_squares(rows))[:, None].astype(np.float32)  # a few long rows would outweigh all others
+    lengths: Array = np.sqrt(_squares(rows)).astype(np.float32)
+    even: Array = rows / lengths[:, None]  # a few long rows would outweigh all others
     total = even.sum(axis=0, dtype=np.float64)
     shared = float(total @ total) / len(even)  # 1 for independent rows around zero
     return shared < max(_SHARED_BY_CHANCE, 1 + _DRIFT**2 * len(even)) and not _has_structure(even)
@@ -138,14 +139,14 @@ def _has_structure(even: Array) -> bool:
     """
     num_rows, width = even.shape
     even = even - even.mean(axis=0)
-    vector = np.random.default_rng(0).standard_normal(width).astype(np.float32)
+    vector: Array = np.random.default_rng(0).standard_normal((width,)).astype(np.float32)
     longest = 0.0
     for _ in range(_ITERATIONS):
-        vector /= max(float(np.linalg.norm(vector)), 1e-30)
+        vector = vector / np.float32(max(float(np.linalg.norm(vector)), 1e-30))
         vector = even.T @ (even @ vector)
         longest = float(np.linalg.norm(vector))
     by_chance = float(_squares(even).sum()) / width * (1 + np.sqrt(width / num_rows)) ** 2
-    return longest > _ABOVE_CHANCE * by_chance
+    return bool(longest > _ABOVE_CHANCE * by_chance)
 
 
 def _length(rows: NDArray[np.generic]) -> float:

@@ -137,7 +137,9 @@ def row_moments(
             pairs = zip(own, kept, strict=True)
             rows += [RowMoments(info.name, *_lengths(checkpoint, one, shape[0])) for info, one in pairs]
             continue
-        for count in dict.fromkeys((shape[0] - spare - pieces, shape[0] - pieces) if pieces and not kept else ()):
+        if not pieces or kept:
+            continue
+        for count in dict.fromkeys((shape[0] - spare - pieces, shape[0] - pieces)):
             alone = [one for one in found.moments if one.first.shape == (count, *shape[1:]) and one.second is not None]
             if count > 0 and len(alone) == len(own):
                 padding = (pieces, shape[0] - pieces - count)
