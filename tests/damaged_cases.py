@@ -340,12 +340,12 @@ DAMAGED = [
         Damage("new rows still noise", family, _noise, FRESH, ("new-rows-random",), "nothing was learnt")
         for family in (T3, INDEX)
     ),
-    Damage("three sizes", T3, _three_numbers, FRESH, ("ids-past-table",), "do not belong together"),
+    Damage("three sizes", T3, _three_numbers, "REPAIR", ("ids-past-table",), "more pieces than it has rows for"),
     Damage("no new rows", T3, _not_grown, "REPAIR", ("ids-past-table",), "no rows for the new pieces"),
     Damage("body moved", T3, body_at(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
     Damage("body moved", INDEX, body_at(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
     Damage("another body", T3, body_at(0.5), FRESH, ("body-changed",), "the body is another"),
-    Damage("body not finite", INDEX, _body_not_finite, FRESH, ("body-not-finite",), "blew up"),
+    Damage("body not finite", INDEX, _body_not_finite, "REPAIR", ("body-not-finite",), "not finite"),
     Damage("body not whole", INDEX, _body_missing, "REPAIR", ("body-missing",), "not in the file"),
     *(
         case

@@ -205,7 +205,7 @@ def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound
     checkpoint = merged_run(run.path, run.files, english=4.0)
     found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
     assert found.verdict.word == "REPAIR"
-    assert "--body 0.19" in found.verdict.commands[0]
+    assert "--body 0.18" in found.verdict.commands[0]
 
 
 def test_losses_that_were_measured_on_another_file_count_for_nothing(made_once: MadeOnce, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from voxgraft.config import Settings
 from voxgraft.run_settings import LANGUAGE_PATTERN, MAX_SEED, FamilyName, RowSettings
 
-RepairName = Literal["rows", "spare", "head", "missing", "body"]
+RepairName = Literal["rows", "spare", "head", "missing", "grow", "body"]
 
 
 class DiagnoseSettings(Settings):
@@ -50,7 +50,7 @@ class RepairSettings(Settings):
     """What is repaired, from which base, and where it goes."""
 
     checkpoint: Path
-    """The checkpoint file to repair (.safetensors, .pt, .pth). It is only read."""
+    """The checkpoint to repair (.safetensors, .pt, .pth, a folder of shards). It is only read."""
     base: Path
     """Folder of the base that it was made from, or the word tiny for the built-in one."""
     output: Path
@@ -62,7 +62,7 @@ class RepairSettings(Settings):
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
     only: tuple[RepairName, ...] = ()
-    """What is repaired: rows, spare, head, missing, body. Empty: what `diagnose` would name."""
+    """What is repaired: rows, spare, head, missing, grow, body. Empty: what `diagnose` would name."""
     body: Annotated[float, Field(ge=0, le=1)] | None = None
     """Move the body to this point between the base (0) and the tuned one (1)."""
     choose: bool = False

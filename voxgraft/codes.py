@@ -485,8 +485,13 @@ CATALOGUE: dict[str, Code] = {
     ),
     "checkpoint-legacy": Code(
         "checkpoints",
-        "torch wrote its files in another form before version 1.6; that form is only a pickle and is not read here.",
-        "if you trust the file: torch.save(torch.load(OLD, weights_only=True), NEW), then use NEW.",
+        "torch wrote its files in another form before version 1.6. `diagnose` and `repair` read it without running it; other commands want a newer one.",
+        "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`.",
+    ),
+    "checkpoint-shards": Code(
+        "checkpoints",
+        "The model is kept in several files, and these are not all there or do not fit their index.",
+        "copy or download the whole folder again.",
     ),
     "checkpoint-pickle": Code(
         "checkpoints",
@@ -659,6 +664,11 @@ CATALOGUE: dict[str, Code] = {
         "rows",
         "The text tables have different row counts; usually the embedding was grown and the head was not.",
         "rebuild the others: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or start from the base with `voxgraft extend`, which grows all of them.",
+    ),
+    "embedding-not-grown": Code(
+        "rows",
+        "The head has more rows than the embedding: the model can answer with new pieces and cannot read them.",
+        "rebuild the embedding: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or start from the base with `voxgraft extend`, which grows all tables.",
     ),
     "tensor-not-finite": Code(
         "rows",
@@ -1014,6 +1024,31 @@ CATALOGUE: dict[str, Code] = {
         "All base rows shrank by one common factor: a gradient mask does not stop weight decay, which pulls masked rows towards zero at every step.",
         "put the base's rows back: `voxgraft repair CHECKPOINT --base BASE --output NEW`. In voxgraft no optimizer ever holds a base row.",
     ),
+    "rows-shifted": Code(
+        "check",
+        "The base's rows are in the table, but on other ids: a row was put before them or taken away. New rows went with them.",
+        "move them back: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`.",
+    ),
+    "rows-swapped": Code(
+        "check",
+        "Embedding and head hold each other's rows.",
+        "swap them back: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`.",
+    ),
+    "rows-copied": Code(
+        "check",
+        "The embedding holds the rows of the head: its own rows, the new ones among them, are gone.",
+        "go back to an earlier checkpoint or to the base.",
+    ),
+    "rows-scattered": Code(
+        "check",
+        "Base rows stand among the new ones, in no order that would show where the new rows belong.",
+        "go back to an earlier checkpoint, or to the base; keep the base's ids when a tokenizer grows.",
+    ),
+    "new-rows-untrained": Code(
+        "check",
+        "The optimizer has never had a gradient for any new row: no text that was trained on used them.",
+        "check that texts are spelled with the grown tokenizer (`voxgraft check`), and train again.",
+    ),
     "new-rows-zero": Code(
         "check",
         "New rows that are all zero were never given a first value; pieces on them all look the same to the model.",
@@ -1059,7 +1094,17 @@ CATALOGUE: dict[str, Code] = {
     "body-not-finite": Code(
         "check",
         "Tensors behind the text rows hold NaN or infinite values: whatever passes through them is lost.",
-        "go back to an earlier checkpoint, or start from the base.",
+        "take these values from the base: `voxgraft repair CHECKPOINT --base BASE --output NEW`; if most are so, go back to an earlier checkpoint.",
+    ),
+    "body-overflow": Code(
+        "check",
+        "The file is kept as fp16, which holds nothing above 65,504: larger values became infinite when it was saved. The training itself may be sound.",
+        "export it again as bf16 or float32; or take these values from the base: `voxgraft repair CHECKPOINT --base BASE --output NEW`.",
+    ),
+    "speech-rows-lost": Code(
+        "check",
+        "Rows of the speech or position tables are all zero or hold something else than the base's. Without the row of the start no speech begins, without that of the stop none ends.",
+        "take these rows from the base: `voxgraft repair CHECKPOINT --base BASE --output NEW`. All others stay.",
     ),
     "body-form": Code(
         "check",

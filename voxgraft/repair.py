@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.bases import base_family, base_folder
-from voxgraft.checkpoints import Checkpoint, open_checkpoint
+from voxgraft.checkpoints import Checkpoint, open_checkpoint, open_foreign
 from voxgraft.checkpoints.model import Extra
-from voxgraft.checkpoints.prefixes import common_prefix, without_prefix
+from voxgraft.checkpoints.prefixes import beside, common_prefix, without_prefix
+from voxgraft.checkpoints.shards import shards_at
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
 from voxgraft.diagnosing.looking import Diagnosis, look
 from voxgraft.diagnosing.verdict import Verdict
@@ -34,10 +36,11 @@ __all__ = ["RepairResult", "repair"]
 REPORT_SUFFIX = ".repair.json"
 _MOST_SHOWN = 12
 _MENDED = {
-    "rows": ("base-rows-changed", "base-rows-shrunk", "tensor-not-finite"),
+    "rows": ("base-rows-changed", "base-rows-shrunk", "tensor-not-finite", "rows-shifted", "rows-swapped"),
     "spare": ("spare-row-copied", "spare-counted-twice"),
-    "head": ("head-not-grown", "head-missing"),
-    "missing": ("body-missing", "body-form", "body-lost"),
+    "head": ("head-not-grown", "embedding-not-grown", "head-missing"),
+    "missing": ("body-missing", "body-form", "body-lost", "body-not-finite", "body-overflow", "speech-rows-lost"),
+    "grow": ("ids-past-table", "rows-vs-tokenizer"),
 }
 """By repair: findings of which the new file must have none."""
 _STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
@@ -110,7 +113,7 @@ def repair(settings: RepairSettings) -> RepairResult:
     _require_places(settings, files, report)
     before = look(_look_settings(settings, settings.checkpoint))
     repairs = _repairs(settings, before)
-    with _opened(settings, family, files) as parts:
+    with _opened(settings, family, files, before) as parts:
         tried: list[Any] = []
         if settings.choose:
             share, tried = _chosen(settings, parts, files, repairs)
@@ -119,12 +122,23 @@ def repair(settings: RepairSettings) -> RepairResult:
         written = write_repaired(parts.tuned, tensors, settings.output, overwrite=settings.overwrite)
         left = left_out(parts.tuned, settings.output)
     after = _read_back(settings, repairs)
-    sha256 = {"input": sha256_of(settings.checkpoint), "base": sha256_of(files.checkpoint), "output": written}
+    sha256 = {"input": _sha256_of(settings.checkpoint), "base": sha256_of(files.checkpoint), "output": written}
     result = RepairResult(
         settings.checkpoint, settings.output, report, repairs, before.verdict, after, done, left, sha256, tried
     )
     write_json(report, result.to_json(), overwrite=settings.overwrite)
     return result
+
+
+def _sha256_of(path: Path) -> str:
+    """Of a file; of a model in several files, that of all their bytes one after another."""
+    if shards_at(path) is None:
+        return sha256_of(path)
+    with open_foreign(path) as checkpoint:
+        digest = hashlib.sha256()
+        for chunk in checkpoint.source.chunks(0, checkpoint.source.size):
+            digest.update(chunk)
+        return digest.hexdigest()
 
 
 def _require_places(settings: RepairSettings, files: BaseFiles, report: Path) -> None:
@@ -174,30 +188,44 @@ def _repairs(settings: RepairSettings, found: Diagnosis) -> Repairs:
     if share is None and "body" in names and not settings.choose:
         found_body = "a body is to be repaired, and its point between base and tuned is not said"
         raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
-    return Repairs("rows" in names, "spare" in names, "head" in names, "missing" in names, share, found.unusable)
+    # Rows that were only rounded are no fault, but a file that is written anew can have the base's own bits.
+    rounded = not settings.only and any(item.code == "base-rows-rounded" for item in found.findings)
+    return Repairs(
+        rows="rows" in names or (rounded and bool(names - {"resave"})),
+        spare="spare" in names,
+        head="head" in names,
+        missing="missing" in names,
+        grow="grow" in names,
+        share=share,
+        unusable=found.unusable,
+        not_finite=found.not_finite,
+        lost_rows=found.lost_rows,
+        moves={move.tensor: move for move in found.moves},
+    )
 
 
 def _resaves(settings: RepairSettings) -> bool:
     """Whether the output is another format than the input, or has other names: then saving it again is the repair."""
-    with open_checkpoint(settings.checkpoint) as checkpoint:
+    with open_foreign(settings.checkpoint) as checkpoint:
         converts = (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
-        return converts or bool(common_prefix(checkpoint))
+        old = checkpoint.format == "torch-legacy" or shards_at(settings.checkpoint) is not None
+        return converts or old or bool(common_prefix(checkpoint) or beside(checkpoint))
 
 
 @contextmanager
-def _opened(settings: RepairSettings, family: Family, files: BaseFiles) -> Iterator[Parts]:
+def _opened(settings: RepairSettings, family: Family, files: BaseFiles, found: Diagnosis) -> Iterator[Parts]:
     own = open_tokenizer(files.tokenizer)
     grown = open_tokenizer(settings.tokenizer) if settings.tokenizer else None
     with ExitStack() as stack:
         base = stack.enter_context(open_checkpoint(files.checkpoint))
-        tuned = without_prefix(stack.enter_context(open_checkpoint(settings.checkpoint)))
+        tuned = without_prefix(stack.enter_context(open_foreign(settings.checkpoint)))
         pieces = grown.size if grown else _pieces(tuned, family, own)
 
         @cache
         def made() -> dict[str, Array]:
             return _made_rows(settings, family, base, own, grown, pieces)
 
-        yield Parts(family, base, tuned, own.size, pieces, made)
+        yield Parts(family, base, tuned, own.size, pieces, made, found.seated, found.second_spare)
 
 
 def _pieces(tuned: Checkpoint, family: Family, own: Tokenizer) -> int:

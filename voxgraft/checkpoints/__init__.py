@@ -2,7 +2,7 @@
 
 from voxgraft.checkpoints.grow import GrownTensor, GrowthReport, grow
 from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
-from voxgraft.checkpoints.opening import dangerous_globals, open_checkpoint
+from voxgraft.checkpoints.opening import dangerous_globals, open_checkpoint, open_foreign
 from voxgraft.checkpoints.plan import GrowthPlan, TableGrowth
 from voxgraft.checkpoints.rows import read_rows_file, write_rows
 from voxgraft.checkpoints.verify import GrowthProof, verify_growth
@@ -21,6 +21,7 @@ __all__ = [
     "dangerous_globals",
     "grow",
     "open_checkpoint",
+    "open_foreign",
     "read_rows_file",
     "verify_growth",
     "write_rows",

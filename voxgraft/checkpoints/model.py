@@ -20,7 +20,7 @@ from voxgraft.checkpoints.dtypes import RAW_DTYPES, item_bytes, to_float32
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.errors import CheckpointError
 
-Format = Literal["safetensors", "torch-zip"]
+Format = Literal["safetensors", "torch-zip", "torch-legacy"]
 Scalar = None | bool | int | float | str
 MAX_RANK = 32
 MAX_VALUES = 1 << 48

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from voxgraft.checkpoints.legacy import LEGACY_MAGIC, legacy_globals, read_legacy
 from voxgraft.checkpoints.model import Checkpoint
-from voxgraft.checkpoints.pickle_names import unsafe_names
+from voxgraft.checkpoints.pickle_names import HARMLESS, unsafe_names
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES
 from voxgraft.checkpoints.safetensors_file import PREFIX_BYTES, read_safetensors
+from voxgraft.checkpoints.shards import INDEX_SUFFIX, open_shards, shards_at
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.checkpoints.torch_file import read_data_pickle, read_torch
 from voxgraft.errors import CheckpointError
 
 HEAD_BYTES = 512
 TAR_MAGIC_AT = 257
-LEGACY_MAGIC = bytes.fromhex("6cfc9c46f9206aa85019")
-"""The number that torch wrote in front of its files before they were zip archives."""
 PAGE_STARTS = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<error")
 OTHER_KINDS = {
     b"GGUF": "a GGUF file",
@@ -46,13 +46,31 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise
 
 
+def open_foreign(path: Path) -> Checkpoint:
+    """As `open_checkpoint`, and also what trainers leave behind and no base is published as: a torch file from before
+    the archives, and a model in several safetensors files (its folder, its index, or one of them).
+    """
+    if (shards := shards_at(path)) is not None:
+        return open_shards(shards)
+    source = ByteSource(path)
+    try:
+        return read_legacy(source) if _is_legacy(source) else _reader(source)(source)
+    except BaseException:
+        source.close()
+        raise
+
+
 def dangerous_globals(path: Path) -> list[str]:
     """Names that a pickle in this file would import and that are not known to be harmless, such as `posix.system`.
 
     Empty for safetensors. Works for torch archives, for torch files from before the archives and for bare pickles.
     """
+    if path.name.endswith(INDEX_SUFFIX):
+        return []
     source = ByteSource(path)
     try:
+        if _is_legacy(source):
+            return [name for name in legacy_globals(source) if name not in HARMLESS]
         head = source.read(0, min(source.size, HEAD_BYTES))
         if head.startswith(b"PK"):
             return unsafe_names([read_data_pickle(source)])
@@ -74,7 +92,7 @@ def _reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
         raise _refused("checkpoint-page", f"a web page: {start[:40]!r}", source)
     if head[TAR_MAGIC_AT : TAR_MAGIC_AT + 5] == b"ustar":
         raise _refused("checkpoint-tar", "a tar archive", source)
-    if LEGACY_MAGIC in head[:32] and _is_pickle(head):
+    if _is_legacy(source):
         raise _refused("checkpoint-legacy", "a torch file from before torch 1.6", source)
     if _is_safetensors(head):
         return read_safetensors
@@ -83,6 +101,11 @@ def _reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
     kind = next((kind for magic, kind in OTHER_KINDS.items() if head.startswith(magic)), "")
     found = kind or f"a file that starts with {head[:12]!r}"
     raise _refused("checkpoint-unknown", found, source)
+
+
+def _is_legacy(source: ByteSource) -> bool:
+    head = source.read(0, min(source.size, HEAD_BYTES))
+    return LEGACY_MAGIC in head[:32] and _is_pickle(head)
 
 
 def _is_safetensors(head: bytes) -> bool:

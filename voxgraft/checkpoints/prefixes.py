@@ -1,21 +1,77 @@
-"""Names as a wrapper around the model saves them (`module.`, `t3.`), and the model's own. Reads no values."""
+"""Names as a wrapper around the model saves them (`module.`, `t3.`), and the model's own. Reads no values.
+
+A program that saves its whole pipeline puts other models beside this one (`s3gen.`, `ve.`): they are left out.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import replace
 
-from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints.model import Checkpoint, Extra
+from voxgraft.checkpoints.torch_file import TEXT_TABLES
 
-__all__ = ["WRAPPERS", "common_prefix", "without_prefix"]
+__all__ = ["WRAPPERS", "beside", "common_prefix", "without_prefix"]
 
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
 """What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 every name, alone or before each other. No family has one of them before all of its own names."""
+_NEIGHBOURS = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
+"""Models that the stock programs hold beside the language model."""
 
 
 def common_prefix(checkpoint: Checkpoint) -> str:
+    """What stands before the model's own names, by what stands before its text table; empty where nothing does."""
+    shared = _shared_prefix(checkpoint.tensors)
+    places = [
+        name.removesuffix(table) for name in checkpoint.tensors for table in TEXT_TABLES if _ends_with(name, table)
+    ]
+    if not places or shared in places:
+        return shared
+    return min(places, key=lambda prefix: ("ema" in prefix, not _is_wrapped(prefix), len(prefix)))
+
+
+def without_prefix(checkpoint: Checkpoint) -> Checkpoint:
+    """The same open file with the model's own names alone; everything beside it becomes an `Extra`."""
+    prefix, others = common_prefix(checkpoint), set(beside(checkpoint))
+    if not prefix and not others:
+        return checkpoint
+    own = {name: info for name, info in checkpoint.tensors.items() if name not in others}
+    found = copy.copy(checkpoint)  # of the same kind: an archive keeps its checksums and its optimizer state
+    found.tensors = {(short := name.removeprefix(prefix)): replace(info, name=short) for name, info in own.items()}
+    found.extras = (*checkpoint.extras, *_extras(checkpoint, others))
+    return found
+
+
+def beside(checkpoint: Checkpoint) -> list[str]:
+    """Tensors of other models in the same file."""
+    prefix = common_prefix(checkpoint)
+    return [
+        name
+        for name in checkpoint.tensors
+        if not name.startswith(prefix) or name.removeprefix(prefix).startswith(_NEIGHBOURS)
+    ]
+
+
+def _extras(checkpoint: Checkpoint, others: Iterable[str]) -> list[Extra]:
+    parts: dict[str, list[str]] = {}
+    for name in sorted(others):
+        parts.setdefault(name.partition(".")[0], []).append(name)
+    return [
+        Extra(
+            f"{part}.*"[:80],
+            f"{len(names):,} tensors of another model, "
+            f"{sum(checkpoint.tensors[name].num_bytes for name in names) / 1e6:,.1f} MB",
+            kept=False,
+        )
+        for part, names in parts.items()
+    ]
+
+
+def _shared_prefix(tensors: Iterable[str]) -> str:
     """The wrappers' names that all tensors begin with; empty where one of them does not."""
-    names, prefix = list(checkpoint.tensors), ""
+    names, prefix = list(tensors), ""
     while names and (found := next((one for one in WRAPPERS if names[0].startswith(prefix + one)), "")):
         if not all(name.startswith(prefix + found) for name in names):
             break
@@ -23,17 +79,11 @@ def common_prefix(checkpoint: Checkpoint) -> str:
     return prefix
 
 
-def without_prefix(checkpoint: Checkpoint) -> Checkpoint:
-    """The same open file with the model's own names."""
-    prefix = common_prefix(checkpoint)
-    if not prefix:
-        return checkpoint
-    tensors = {(own := name.removeprefix(prefix)): replace(info, name=own) for name, info in checkpoint.tensors.items()}
-    return Checkpoint(
-        checkpoint.source,
-        checkpoint.format,
-        tensors,
-        wrapper=checkpoint.wrapper,
-        extras=checkpoint.extras,
-        metadata=checkpoint.metadata,
-    )
+def _ends_with(name: str, table: str) -> bool:
+    return name == table or name.endswith(f".{table}")
+
+
+def _is_wrapped(prefix: str) -> bool:
+    while prefix and (found := next((one for one in WRAPPERS if prefix.startswith(one)), "")):
+        prefix = prefix.removeprefix(found)
+    return not prefix

@@ -8,13 +8,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints.contents import Looks, description_of, is_scalar
 from voxgraft.checkpoints.dtypes import item_bytes
-from voxgraft.checkpoints.model import Checkpoint, Extra, TensorInfo
+from voxgraft.checkpoints.model import Checkpoint, Extra, Format, TensorInfo
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, Dictionary, Foreign, read_pickle
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.checkpoints.torch_tensors import UNTYPED, BadTensor, TorchTensor, is_tensor, tensor_of
@@ -24,6 +25,8 @@ from voxgraft.files import is_text
 
 WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
 """Keys under which trainers put the state dict, in the order in which they are tried."""
+TEXT_TABLES = ("text_emb.weight", "text_embedding.weight")
+"""The one tensor that every model of a known family has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,16 @@ class TorchCheckpoint(Checkpoint):
     """A checkpoint in a torch archive, with what a writer of the same kind needs beside the tensors."""
 
     def __init__(
-        self, source: ByteSource, archive: TorchArchive, tensors: Mapping[str, TorchTensor], wrapper: str | None
+        self,
+        source: ByteSource,
+        archive: TorchArchive,
+        tensors: Mapping[str, TorchTensor],
+        wrapper: str | None,
+        kind: Format = "torch-zip",
     ) -> None:
         infos = {name: _info(name, tensor, archive, source) for name, tensor in tensors.items()}
         extras = tuple(_extras(archive.tree, wrapper))
-        super().__init__(source, "torch-zip", infos, wrapper=wrapper, extras=extras)
+        super().__init__(source, kind, infos, wrapper=wrapper, extras=extras)
         self.archive = archive
         self.torch_tensors = tensors
 
@@ -90,10 +98,14 @@ class TorchCheckpoint(Checkpoint):
 
 def read_torch(source: ByteSource) -> TorchCheckpoint:
     """The checkpoint in a file that starts like a zip archive; an error for anything that is not right."""
-    archive = _archive(source)
+    return checkpoint_in(source, _archive(source))
+
+
+def checkpoint_in(source: ByteSource, archive: TorchArchive, kind: Format = "torch-zip") -> TorchCheckpoint:
+    """The model among everything that a file holds."""
     wrapper, state = _state_dict(archive.tree, source)
     tensors = {name: _tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
-    return TorchCheckpoint(source, archive, tensors, wrapper)
+    return TorchCheckpoint(source, archive, tensors, wrapper, kind)
 
 
 def read_torch_part(source: ByteSource, key: str) -> TorchCheckpoint:
@@ -176,6 +188,8 @@ def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dicti
     models = [key for key, node in inner.items() if id(node) in mostly]
     if _tensor_share(tree) >= 0.5 or (_tensor_share(tree) > 0 and not models):
         return None, _named(tree, source)
+    if len(models) > 1:  # a pipeline saved as one: the model that reads text is the one that is meant
+        models = [key for key in models if any(_is_text_table(name) for name in inner[key].entries)] or models
     if len(models) == 1:
         return models[0], _named(inner[models[0]], source)
     if models:
@@ -184,6 +198,10 @@ def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dicti
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
     found = f"no dictionary of tensors among its entries ({keys})"
     raise _unusable(source, found + (f"; it holds a whole object, {whole.maker}" if whole else ""))
+
+
+def _is_text_table(name: Any) -> bool:
+    return isinstance(name, str) and any(name == own or name.endswith(f".{own}") for own in TEXT_TABLES)
 
 
 def _tensor_share(node: Dictionary) -> float:

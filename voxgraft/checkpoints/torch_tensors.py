@@ -129,6 +129,8 @@ _REBUILDERS = {
 
 def _storage(node: Any) -> Storage:
     identity = node.args if isinstance(node, Foreign) and node.maker == PERSISTENT else None
+    if isinstance(identity, tuple) and len(identity) == 6 and identity[5] is None:
+        identity = identity[:5]  # before the archives a storage could be a part of another, which no tensor needs
     if not isinstance(identity, tuple) or len(identity) != 5 or identity[0] != "storage":
         raise BadTensor("its storage is not named as torch names it")
     _, kind, key, location, num_items = identity

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from voxgraft.bases import base_folder
 from voxgraft.checkpoints.flat import flat_values
 from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints.shards import shards_at
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.codes import CATALOGUE
 from voxgraft.diagnosing.layers import Layer, layers_of
@@ -30,8 +33,9 @@ from voxgraft.findings import base_rows as base_row_topic
 from voxgraft.findings import body as body_topic
 from voxgraft.findings import optimizer as optimizer_topic
 from voxgraft.findings.body import Body
+from voxgraft.findings.moved_rows import Move, move_findings, moves_of
 from voxgraft.findings.optimizer import Optimizer, RowMoments
-from voxgraft.findings.sizes import size_table
+from voxgraft.findings.sizes import has_second_spare, size_table
 from voxgraft.findings.text_tables import is_stand_in, text_tables
 from voxgraft.results import Table
 from voxgraft.run_settings import TokenizerSettings
@@ -44,6 +48,8 @@ NAMES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tin
 _MEASURED = ("base rows", "body", "optimizer state")
 """Topics whose comparisons are kept here."""
 _SENTENCES = 200
+_REACH = 0.1
+"""How far all steps together could have carried a value, by its size, for gradients to have taught it something."""
 Made = TypeVar("Made")
 
 
@@ -65,6 +71,16 @@ class Diagnosis:
     """How far the body moved, by its length."""
     unusable: tuple[str, ...] = ()
     """Tensors of the body that are of another form, or in which nothing of the base is left."""
+    not_finite: tuple[str, ...] = ()
+    """Tensors of the body with values that are not finite."""
+    lost_rows: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Tables of the body of which single rows are lost, and which."""
+    moves: list[Move] = field(default_factory=list)
+    """Text tables whose new rows are not in their places."""
+    seated: int = 0
+    """Pieces that the embedding has rows for."""
+    second_spare: bool = False
+    """Whether a row behind the pieces was provably never read."""
     optimizer: Optimizer | None = None
     moments: list[RowMoments] = field(default_factory=list)
     sizes: Table | None = None
@@ -93,6 +109,8 @@ class Diagnosis:
             "body_distance": self.distance,
             "layers": [layer.to_json() for layer in self.layers],
             "unusable": list(self.unusable),
+            "not_finite": list(self.not_finite),
+            "lost_rows": {name: list(rows) for name, rows in self.lost_rows.items()},
             "optimizer": self.optimizer.to_json() if self.optimizer else None,
             "findings": [item.to_json() for item in self.findings],
             "checked": self.checked,
@@ -154,6 +172,9 @@ def _files_in(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | 
     from voxgraft.bases import base_family
 
     family = base_family(base, name)
+    if (shards := shards_at(folder)) is not None:
+        tokenizers = (folder / file for file in family.tokenizer_names)
+        return shards, next((path for path in tokenizers if path.is_file()), None)
     for checkpoint in (folder / file for file in family.checkpoint_names):
         if checkpoint.is_file():
             names = (folder / file for file in family.tokenizer_names)
@@ -179,6 +200,7 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
     measured = _Measured(subject, [*more, *(_levelled(subject, case, item) for item in outcome.findings)])
     tables, body = measured.rows(), measured.body()
     findings = list(dict.fromkeys(measured.findings))
+    seats = _Seats.of(subject)
     case = replace(
         case,
         family=NAMES.get(family.name, family.name) if family else "",
@@ -186,8 +208,15 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
         base_suffix=subject.base.checkpoint.suffix if subject.base else case.base_suffix,
         distance=_judged_distance(body),
         unusable=body.unusable_share if body else 0.0,
+        not_finite=body.not_finite_share if body else 0.0,
+        dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
         empty_rows=_most_of_new(tables, ZERO),
-        ruined_rows=_most_of_new(tables, BROKEN),
+        ruined_rows=_most_of_new([table for table in tables if table.role == "embedding"], BROKEN),
+        learnt_by_moments=measured.has_learnt(tables),
+        noise=any(item.code == "new-rows-random" and _names_embedding(subject, item) for item in findings),
+        short_rows=seats.wanted > seats.rows >= (subject.base_pieces or 0) > 0,
+        moved_fits=any(one.how == "shifted" and seats.rows == seats.wanted + one.shift for one in measured.moves),
+        is_base=_is_base(subject, findings, tables),
         sounds=bool(family and family.shipped()),
         data_to_come=case.steps is None and any(_is_missing_data(item) for item in outcome.findings),
         has_optimizer=measured.optimizer is not None,
@@ -206,10 +235,54 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
         layers=layers_of(body, family) if body and family else [],
         distance=body.distance if body else None,
         unusable=body.unusable if body else (),
+        not_finite=tuple(body.not_finite) if body else (),
+        lost_rows={name: one.rows for name, one in body.lost_rows.items()} if body else {},
+        moves=measured.moves,
+        seated=seats.seated,
+        second_spare=seats.second_spare,
         optimizer=measured.optimizer,
         moments=measured.moments,
         sizes=size_table(subject),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seats:
+    """How many rows the embedding has, how many its tokenizer needs, and how many of them stand for pieces."""
+
+    rows: int = 0
+    wanted: int = 0
+    seated: int = 0
+    second_spare: bool = False
+
+    @classmethod
+    def of(cls, subject: Subject) -> _Seats:
+        checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
+        table = text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
+        if table is None or family is None or tokenizer is None or subject.base_pieces is None:
+            return cls()
+        rows, wanted = table.shape[0], tokenizer.size + family.spare_rows
+        spare = family.spare_rows
+        if spare and rows < wanted and rows != subject.base_pieces + spare and not has_second_spare(subject, rows - 1):
+            spare = 0  # nothing shows that the last row is the spare one, and a trained row is never cut off
+        second = bool(spare) and rows == wanted + spare and has_second_spare(subject, tokenizer.size)
+        return cls(rows, wanted, max(rows - spare, 0), second)
+
+
+def _names_embedding(subject: Subject, item: Finding) -> bool:
+    return subject.family is not None and subject.family.graft_points[0].tensor in item.found
+
+
+def _is_base(subject: Subject, findings: Sequence[Finding], tables: list[RowTable]) -> bool:
+    """Whether every tensor is the base's, and none has a row more."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    codes = {item.code for item in findings}
+    if base is None or checkpoint is None or family is None or not tables:
+        return False
+    ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
+    grown = {point: info.shape for point, info in theirs.items()} != {point: info.shape for point, info in ours.items()}
+    whole = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
+    return bool(whole) and not grown and "base-rows-changed" not in codes and "base-rows-shrunk" not in codes
 
 
 def _most_of_new(tables: list[RowTable], kind: str) -> float:
@@ -219,7 +292,7 @@ def _most_of_new(tables: list[RowTable], kind: str) -> float:
 
 def _judged_distance(body: Body | None) -> float | None:
     """What the verdict goes by: a few lost tensors are a fault of their own, and say nothing of the others."""
-    if body is None or body.not_finite:
+    if body is None:
         return None
     return body.distance_of_usable if body.unusable_share < MOST else body.distance
 
@@ -232,6 +305,9 @@ def _levelled(subject: Subject, case: Case, item: Finding) -> Finding:
     """
     if item.code == "checkpoint-prefixed":
         return replace(item, level="note")
+    if item.code == "proof-unreachable":  # a row that is never read does no harm to what was learnt in the others
+        cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
+        return replace(item, level="note", cure=cure)
     if case.steps is not None and _is_missing_data(item):
         return replace(item, level="error")
     if item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
@@ -253,6 +329,24 @@ class _Measured:
         self.not_checked: dict[str, str] = {}
         self.optimizer: Optimizer | None = None
         self.moments: list[RowMoments] = []
+        self.moves: list[Move] = []
+
+    def has_learnt(self, tables: list[RowTable]) -> bool:
+        """Whether the optimizer shows that new rows had gradients, and steps that could carry them somewhere."""
+        found, had = self.optimizer, optimizer_topic.new_row_gradients(self.subject, self.moments)
+        if found is None or had is None or had.mean() < MOST:
+            return False
+        table = next((one for one in tables if one.role == "embedding"), None)
+        rate = max((*found.first_rates, *found.rates), default=None)
+        if table is None or rate is None or found.step is None:
+            return True
+        width = self._width(table.tensor)
+        typical = float(np.nanmedian(table.lengths[table.num_base :])) / math.sqrt(max(width, 1))
+        return rate * found.step >= _REACH * typical
+
+    def _width(self, tensor: str) -> int:
+        shape = self.subject.checkpoint.tensors[tensor].shape if self.subject.checkpoint is not None else ()
+        return shape[1] if len(shape) == 2 else 1
 
     def rows(self) -> list[RowTable]:
         """All text tables, with what the optimizer keeps of them."""
@@ -264,7 +358,9 @@ class _Measured:
         self._attempt("checksums of the text tables", self._check_sums)
         self._attempt("optimizer state", self._read_optimizer)
         comparisons = self._attempt("base rows", lambda: base_row_topic.row_comparisons(subject)) or []
-        self.findings += base_row_topic.told(subject, comparisons)
+        self.moves = self._attempt("places of the rows", lambda: moves_of(subject, comparisons)) or []
+        self.findings += base_row_topic.told(subject, comparisons, [one.tensor for one in self.moves])
+        self.findings += move_findings(subject, self.moves)
         return self._attempt("rows one by one", lambda: row_tables(subject, comparisons, self.moments)) or []
 
     def body(self) -> Body | None:
@@ -290,7 +386,8 @@ class _Measured:
         self.optimizer = optimizer_topic.optimizer_of(subject.checkpoint)
         if self.optimizer is not None:
             tables = list(text_tables(subject.checkpoint, subject.family).values())
-            self.moments = optimizer_topic.row_moments(subject.checkpoint, self.optimizer, tables)
+            pieces, spare = subject.base_pieces, subject.family.spare_rows
+            self.moments = optimizer_topic.row_moments(subject.checkpoint, self.optimizer, tables, pieces, spare)
             self.findings += optimizer_topic.told(subject, self.optimizer, self.moments)
 
     def _attempt(self, topic: str, make: Callable[[], Made]) -> Made | None:
@@ -334,7 +431,8 @@ def _what(checkpoint: Checkpoint | None, family: Family | None) -> str:
     model = "a stand-in" if is_stand_in(checkpoint) else name
     table = next(iter(text_tables(checkpoint, family).values()), None) if family else None
     rows = f", {table.shape[0]:,} text rows" if table else ""
-    kind = "safetensors" if checkpoint.format == "safetensors" else "a torch archive"
+    kinds_of_file = {"safetensors": "safetensors", "torch-legacy": "a torch file from before torch 1.6"}
+    kind = kinds_of_file.get(checkpoint.format, "a torch archive")
     inside = f" under `{checkpoint.wrapper}`" if checkpoint.wrapper else ""
     extras = f", {len(checkpoint.extras)} other things beside them" if checkpoint.extras else ""
     return (

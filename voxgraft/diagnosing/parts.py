@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints import open_foreign
 from voxgraft.errors import CheckpointError, Finding, VoxgraftError, finding
 from voxgraft.files import is_file, is_folder
 from voxgraft.findings import Subject
@@ -38,7 +38,7 @@ def low_rank_findings(subject: Subject) -> list[Finding]:
 def _names_in(path: Path) -> Collection[str]:
     """Of a file that is no checkpoint of a family; none where it cannot be read, which is told elsewhere."""
     try:
-        with open_checkpoint(path) as checkpoint:
+        with open_foreign(path) as checkpoint:
             return list(checkpoint.tensors)
     except VoxgraftError:
         return []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from voxgraft.checkpoints.model import TensorInfo
 from voxgraft.findings.base_rows import BLOCK_ROWS, Comparison, Side
-from voxgraft.findings.new_rows import looks_random, shared_direction
+from voxgraft.findings.new_rows import is_noise
 from voxgraft.findings.optimizer import RowMoments
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import text_tables
@@ -130,7 +130,7 @@ class _Looked:
     equal: NDArray[np.bool_]
     copied: NDArray[np.bool_]
     random: bool
-    """Whether the new rows share no direction."""
+    """Whether the new rows are independent random numbers."""
 
 
 def _looked(subject: Subject, info: TensorInfo, first: int, last: int) -> _Looked:
@@ -138,7 +138,6 @@ def _looked(subject: Subject, info: TensorInfo, first: int, last: int) -> _Looke
     side, num_rows = Side(subject.checkpoint, info), info.shape[0]
     lengths = np.empty(num_rows, np.float32)
     digests: list[bytes] = []
-    total, power, count = np.zeros(0), 0.0, 0
     for start in range(0, num_rows, BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, num_rows)
         rows = side.rows(start, stop)
@@ -147,17 +146,12 @@ def _looked(subject: Subject, info: TensorInfo, first: int, last: int) -> _Looke
             lengths[start:stop] = np.sqrt(squares)
         new = slice(max(first - start, 0), max(min(last, stop) - start, 0))
         digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows[new]]
-        whole = np.isfinite(squares[new]) & (squares[new] > 0)
-        if whole.any():
-            part = rows[new][whole].sum(axis=0, dtype=np.float64)
-            total, power = part if not len(total) else total + part, power + float(squares[new][whole].sum())
-            count += int(whole.sum())
     counts = Counter(digests)
     spare = _spare_digest(subject, info)
     equal, copied = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
     equal[first : first + len(digests)] = [counts[digest] > 1 for digest in digests]
     copied[first : first + len(digests)] = [digest == spare for digest in digests]
-    random = len(info.shape) == 2 and looks_random(shared_direction(total, power, count), count)
+    random = len(info.shape) == 2 and is_noise(side.rows(first, last))
     return _Looked(lengths, equal, copied, random)
 
 

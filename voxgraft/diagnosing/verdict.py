@@ -6,6 +6,7 @@ learnt under wrong ids, then what `repair` can put right.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from voxgraft.errors import Finding
 __all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "verdict_of"]
 
 Word = Literal["RESUME", "REPAIR", "START FRESH"]
-Repair = Literal["rows", "spare", "head", "missing", "body", "resave"]
+Repair = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
 MOVED, FAR = 0.015, 0.3
 """Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
 anything below the first (docs/diagnosing.md); in one of them English was half gone at twice that. From the second on,
@@ -59,7 +60,21 @@ class Case:
     empty_rows: float = 0.0
     """Share of the new rows that are all zero, in the table with most of them."""
     ruined_rows: float = 0.0
-    """Share of the new rows that are not finite, likewise."""
+    """Share of the new rows of the embedding that are not finite."""
+    not_finite: float = 0.0
+    """Share of the body that is not finite."""
+    dead_rows: bool = False
+    """Whether rows of the speech tables are all zero."""
+    noise: bool = False
+    """Whether the new rows of the embedding look like random numbers."""
+    learnt_by_moments: bool = False
+    """Whether the optimizer shows that new rows were trained, whatever they look like."""
+    short_rows: bool = False
+    """Whether the text tables have the base's rows, and fewer than the tokenizer needs."""
+    moved_fits: bool = False
+    """Whether the number of rows is explained by rows that were put before the others."""
+    is_base: bool = False
+    """Whether it is the base itself, under whatever name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +120,9 @@ _LOST = {
         for code in ("tensor-missing", "tensor-shape")
     },
     "torch-checksum": _Fault("the file was damaged after it was written: {found}", _UNREADABLE.reason),
-    "body-not-finite": _Fault(
-        "the training blew up: {found}", "what is not finite cannot be brought back; an earlier checkpoint may be whole"
+    "rows-scattered": _Fault("the rows were numbered anew: {found}", _WRONG_IDS),
+    "rows-copied": _Fault(
+        "the embedding was written over: {found}", "what its new rows had learnt is nowhere else, and no base has it"
     ),
     "tokenizer-flat-map": _Fault(
         "it was trained with a flat map in place of a tokenizer: {found}",
@@ -132,15 +148,22 @@ _LOST = {
 """By code of an error, in the order in which they are told: after these nothing is worth going on with."""
 _REPAIRS: dict[str, tuple[Repair, str]] = {
     "head-not-grown": ("head", "the embedding grew and the head did not"),
+    "embedding-not-grown": ("head", "the head grew and the embedding did not"),
     "spare-row-copied": ("spare", "the base's spare row stands on the first new piece"),
     "spare-counted-twice": ("spare", "it has a spare row too many"),
+    "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
+    "rows-swapped": ("rows", "its text rows only moved: embedding and head are swapped"),
     "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
     "base-rows-changed": ("rows", "the base's text rows were changed"),
     "head-missing": ("head", "the head for text is not in the file, or not whole"),
     "body-missing": ("missing", "tensors of the base are not in the file"),
     "body-form": ("missing", "tensors of the body have another form than the base's"),
     "body-lost": ("missing", "tensors of the body have nothing left of the base's"),
+    "body-not-finite": ("missing", "tensors of the body hold values that are not finite"),
+    "body-overflow": ("missing", "values too large for fp16 became infinite when it was saved"),
+    "speech-rows-lost": ("missing", "{found}"),
     "pickle-code": ("resave", "the file carries code that a loader could run"),
+    "checkpoint-legacy": ("resave", "it is in the format that torch wrote before version 1.6"),
 }
 """By code of a finding: the repair that answers it, and the fault in words."""
 _BESIDES = {
@@ -152,10 +175,9 @@ _BESIDES = {
     ),
     "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their pieces"),
     "new-rows-equal": ("new rows are copies of one another", "{found}: only training tells their pieces apart"),
-    "new-rows-scale": ("its new rows are far too long", "{found}: listen to it before you go on"),
     "checkpoint-prefixed": (
-        "a wrapper's name stands before all others",
-        "`voxgraft repair` writes the file without it",
+        "a wrapper's name stands before all others, or other models beside it",
+        "`voxgraft repair` writes the file without them",
     ),
     "moments-mismatch": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
     "moments-on-base-rows": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
@@ -167,6 +189,8 @@ _BY_OTHER_RULES = frozenset(
     "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # told with RESUME
 )
 """Codes of errors that are neither in _LOST nor in _REPAIRS and still have their answer."""
+_MARGIN = 0.02
+"""Rounding to bf16 adds a little to a distance."""
 MOST = 0.5
 """From this share on nothing of the whole is worth going on with."""
 
@@ -211,17 +235,10 @@ def _lost(fault: _Fault, found: str, case: Case) -> Verdict:
 def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> Verdict | None:
     """Rows that do not fit the tokenizer, where no repair makes them fit."""
     item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
-    if item is None or "head-not-grown" in told:
+    if item is None or told.keys() & {"head-not-grown", "embedding-not-grown"} or case.moved_fits:
         return None
-    if not case.has_new_rows and "base-rows-same" in told:
-        command = f"voxgraft extend {_quoted(case.checkpoint)} --tokenizer {_quoted(case.tokenizer)}"
-        own = f" --base-tokenizer {_quoted(case.base_tokenizer)}" if case.base_tokenizer else ""
-        return Verdict(
-            "REPAIR",
-            f"it has no rows for the new pieces: {item.found}",
-            "the base's rows are all there; growing adds the others",
-            (f"{command}{own} --output {_repaired_name(case.checkpoint, case.checkpoint.suffix)}",),
-        )
+    if case.short_rows:
+        return None  # to grow is a repair like others
     reason = (
         "rows mean nothing without the tokenizer that they were learnt with: name it with --tokenizer, or start again"
     )
@@ -229,7 +246,11 @@ def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> 
 
 
 def _unlearnt(told: dict[str, Finding], case: Case) -> Verdict | None:
-    item = told.get("new-rows-random") or (told.get("new-rows-zero") if case.empty_rows >= MOST else None)
+    item = told.get("new-rows-untrained")
+    if item is None and case.noise and not case.learnt_by_moments:
+        item = told.get("new-rows-random")
+    if item is None and case.empty_rows >= MOST:
+        item = told.get("new-rows-zero")
     if item is None:
         return None
     untouched = "body-same" in told and "base-rows-same" in told
@@ -244,6 +265,13 @@ def _ruined(errors: dict[str, Finding], case: Case) -> Verdict | None:
     if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MOST):
         sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
         return Verdict("START FRESH", sentence, "what is not finite cannot be brought back", _fresh(case))
+    item = errors.get("body-not-finite") or errors.get("body-overflow")
+    if item is not None and case.not_finite >= MOST:
+        what = "the training blew up" if "body-not-finite" in errors else "it does not fit into fp16"
+        reason = (
+            "what is not finite cannot be brought back; an earlier checkpoint, or one that is not fp16, may be whole"
+        )
+        return Verdict("START FRESH", f"{what}: {item.found}", reason, _fresh(case))
     item = errors.get("body-form") or errors.get("body-lost")
     if item is None or case.unusable < MOST or ("body-form" not in errors and case.kept):
         return None
@@ -261,15 +289,21 @@ def _far(case: Case) -> Verdict | None:
 
 
 def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
-    faults: dict[Repair, str] = {}
+    faults: dict[Repair, list[str]] = {}
     for code, (repair, words) in _REPAIRS.items():
-        if code in told and repair not in faults and not (code == "body-lost" and case.kept):
-            faults[repair] = words
+        borne = case.kept and (code == "body-lost" or (code == "speech-rows-lost" and not case.dead_rows))
+        if code in told and not borne:
+            faults.setdefault(repair, []).append(words.format(found=told[code].found))
     if "tensor-not-finite" in told:
-        faults.setdefault("rows", "text rows are not finite")
-    if case.distance and (case.kept is False or (case.kept is None and case.distance >= MOVED)):
+        faults.setdefault("rows", ["text rows are not finite"])
+    item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
+    if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
+        if not faults and not case.has_new_rows and not _is_far(case) and _extends(told):
+            return _extend(item, case)
+        faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
+    if _is_far(case):
         lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
-        faults["body"] = f"the body moved by {case.distance:.1%} of its length, {lost}"
+        faults["body"] = [f"the body moved by {case.distance or 0:.1%} of its length, {lost}"]
     if not faults:
         return None
     if set(faults) != {"resave"}:
@@ -277,7 +311,35 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     reason = "what was damaged has its original in the base; what was learnt stays"
     if "body" in faults:
         reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
-    return Verdict("REPAIR", "; ".join(faults.values()), reason, (_repair_command(case, tuple(faults)),), tuple(faults))
+    elif "grow" in faults:
+        reason = "rows are added for the last pieces; name the old tokenizer if this one was not grown from it"
+    elif set(faults) == {"resave"}:
+        reason = "nothing in it is broken; saving it again is enough"
+    sentence = "; ".join(words for listed in faults.values() for words in listed)
+    return Verdict("REPAIR", sentence, reason, (_repair_command(case, tuple(faults)),), tuple(faults))
+
+
+def _is_far(case: Case) -> bool:
+    """Whether old languages are lost, as far as anybody knows."""
+    moved = case.distance is not None and case.distance > 0
+    return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED))
+
+
+def _extends(told: dict[str, Finding]) -> bool:
+    """Whether `extend` can read the file and is all that it needs."""
+    return bool(told.keys() & {"base-rows-same", "base-rows-rounded"}) and "checkpoint-prefixed" not in told
+
+
+def _extend(item: Finding, case: Case) -> Verdict:
+    """The base's own rows, and a tokenizer that has grown since."""
+    command = f"voxgraft extend {_quoted(case.checkpoint)} --tokenizer {_quoted(case.tokenizer)}"
+    own = f" --base-tokenizer {_quoted(case.base_tokenizer)}" if case.base_tokenizer else ""
+    return Verdict(
+        "REPAIR",
+        f"it has no rows for the new pieces: {item.found}",
+        "the base's rows are all there; growing adds the others",
+        (f"{command}{own} --output {_repaired_name(case.checkpoint, case.checkpoint.suffix)}",),
+    )
 
 
 def _unanswered(errors: dict[str, Finding], case: Case) -> Verdict | None:
@@ -306,6 +368,13 @@ def _resume(told: dict[str, Finding], case: Case) -> Verdict:
     else:
         sentence = "nothing is wrong with it"
         reason = "the base in it is the base's own" if "body-same" in told else "no fault that we know shows in it"
+    if case.is_base:
+        rounded = told.keys() & {"base-rows-rounded", "body-rounded"}
+        sentence = "it is the base, rounded to a shorter number format" if rounded else "it is identical to the base"
+        reason = "every tensor is the base's own; nothing was trained in it, and nothing is broken"
+    if (long := told.get("new-rows-scale")) is not None:
+        sentence = f"the base in it is not damaged, but {long.found}"
+        reason = "such rows drown everything else in a sentence: listen to it before you go on, or grow the base again"
     besides = {words: cure.format(found=told[code].found) for code, (words, cure) in _BESIDES.items() if code in told}
     sentence = ", but ".join([sentence, *besides])
     reason = "; ".join([reason, *besides.values()])
@@ -353,9 +422,14 @@ def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
 
 
 def _point(case: Case) -> str:
-    """A point at which the body is as far from the base as old languages have borne."""
-    share = MOVED / max(case.distance or MOVED, MOVED)
-    return f"{max(0.05, round(share, 2)):g}"
+    """A point at which the body is nearer to the base than old languages have borne, rounded towards the base.
+
+    Distances are proportional to the point, so that the verdict on the result is known before it is made. Where old
+    languages were lost below that distance, half of the way is proposed.
+    """
+    distance = case.distance or MOVED
+    share = (1 - _MARGIN) * MOVED / distance if distance >= MOVED else 0.5
+    return f"{math.floor(100 * share) / 100:g}"
 
 
 def _fresh(case: Case) -> tuple[str, ...]:

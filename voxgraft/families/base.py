@@ -170,6 +170,10 @@ class Family(ABC):
     def part_of(self, tensor: str) -> str | None:
         """The part of the model that a tensor belongs to, in a word; None for a second name of another tensor."""
 
+    def is_computed(self, tensor: str) -> bool:  # noqa: ARG002 (of families that store such tables)
+        """Whether a tensor is a table that the program computes and stores with its weights; it is never trained."""
+        return False
+
     @abstractmethod
     def describe(self, files: BaseFiles, rows: int) -> Description:
         """Release, languages and other files of a base with that many text rows."""

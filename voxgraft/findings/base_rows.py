@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
-from voxgraft.checkpoints.dtypes import from_float32, to_float32
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.errors import Finding, finding
+from voxgraft.findings.body import rounded
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import text_tables
 
@@ -20,10 +20,13 @@ BLOCK_ROWS = 512
 """Measures are taken in float64: eight copies of a block of full width stay under 50 MB."""
 SPARE_SAMPLE = 1024
 """New rows that are enough to see how the first differs from the others."""
-_OVERWRITTEN = 0.5
+OVERWRITTEN = 0.5
 """A typical change of half a row's length or more is no training: the row was written anew."""
 _FACTOR_SPREAD = 0.6
 """Decay in float32 rounds to whole units in the last place, so that rows and values shrink a little unevenly."""
+_ROUNDING = 1e-4
+"""By length of a row: what is left beside a multiple of it after many steps of decay in float32, and far less than
+training leaves."""
 _STILL_NEAR, _FAR = 0.9, 0.5
 """Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others."""
 
@@ -38,7 +41,7 @@ class Side:
     def rows(self, start: int, stop: int) -> Array:
         """Some rows as float32 [rows, width]; a bias has width 1."""
         values = self.checkpoint.read_rows(self.info.name, start, stop)
-        return np.ascontiguousarray(values, dtype=np.float32).reshape(stop - start, -1)
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(stop - start, *self.info.shape[1:] or (1,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,16 @@ def row_comparisons(subject: Subject) -> list[Comparison]:
     return found
 
 
-def told(subject: Subject, comparisons: list[Comparison]) -> list[Finding]:
-    """What comparisons of a subject's tables have to say."""
+def told(subject: Subject, comparisons: list[Comparison], but: Collection[str] = ()) -> list[Finding]:
+    """What comparisons of a subject's tables have to say; of the tables in `but` something else is said."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return []
-    findings = [_changed_finding(compared, subject) for compared in comparisons if len(compared.changed)]
+    findings = [
+        _changed_finding(compared, subject)
+        for compared in comparisons
+        if len(compared.changed) and compared.tensor not in but
+    ]
     ours = text_tables(base, family)
     for point, new in text_tables(checkpoint, family).items():
         old = ours.get(point)
@@ -160,26 +167,52 @@ def is_spare_copy(spare: Array, rows: Array) -> bool:
     return bool(cosines[0] >= _STILL_NEAR and np.median(cosines[1:]) < _FAR) if len(rows) > 1 else False
 
 
+def is_unread_row(subject: Subject, row: int, second_moments: NDArray[np.float32] | None) -> bool:
+    """Whether a row behind the pieces was provably never read: then it is a second spare, and no piece that was learnt.
+
+    Only the embedding tells: in the head, a row that is never the answer gets gradients as well.
+    """
+    base, checkpoint, family, pieces = subject.base_checkpoint, subject.checkpoint, subject.family, subject.base_pieces
+    if base is None or checkpoint is None or family is None or pieces is None:
+        return False
+    point = family.graft_points[0]
+    old, new = (text_tables(one, family).get(point) for one in (base, checkpoint))
+    if old is None or new is None or old.shape[1:] != new.shape[1:] or not pieces < old.shape[0] or row >= new.shape[0]:
+        return False
+    if second_moments is not None and len(second_moments) == new.shape[0] and second_moments[pieces:row].any():
+        return not second_moments[row]
+    spare, own = Side(base, old).rows(pieces, pieces + 1), Side(checkpoint, new).rows(row, row + 1)
+    if not own.any():
+        return True
+    if any(np.array_equal(_bits(own), _bits(rounded(spare, short))) for short in ("F32", "BF16", "F16")):
+        return True
+    _, factor, beside = _measures(spare.astype(np.float64), own.astype(np.float64))[:, 0]
+    # Weight decay needs no gradient: it shrinks a row along itself, up to the rounding of its format.
+    return bool(0 < factor <= 1 and beside <= (_ROUNDING if new.dtype == "F32" else 16 * _ROUNDING) * factor)
+
+
 def _compare(ours: Side, theirs: Side, num_rows: int) -> Comparison:
     changed: list[NDArray[np.int64]] = []
     measures: list[NDArray[np.float64]] = []
     exact = True
     for start, before, after in _blocks(ours, theirs, num_rows):
-        differs = (_bits(before) != _bits(after)).any(axis=1)
+        whole, differs = before, (_bits(before) != _bits(after)).any(axis=1)
         if differs.any() and ours.info.dtype != theirs.info.dtype:
-            before = _rounded(before, theirs.info.dtype)
+            before = rounded(before, theirs.info.dtype)
             differs = (_bits(before) != _bits(after)).any(axis=1)
             exact = False
+        for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they are kept as now
+            at = np.flatnonzero(differs)
+            near = rounded(rounded(whole[at], short), theirs.info.dtype)
+            as_short = (_bits(near) == _bits(after[at])).all(axis=1)
+            differs[at[as_short]] = False
+            exact = exact and not as_short.any()
         at = np.flatnonzero(differs)
         changed.append(at + start)
         measures.append(_measures(before[at].astype(np.float64), after[at].astype(np.float64)))
     relative, factor, beside = np.concatenate(measures, axis=1) if measures else np.empty((3, 0))
     rows = np.concatenate(changed) if changed else np.empty(0, np.int64)
     return Comparison(theirs.info.name, num_rows, not exact, rows, relative, factor, beside)
-
-
-def _rounded(rows: Array, dtype: str) -> Array:
-    return to_float32(from_float32(rows, dtype), dtype).astype(np.float32, copy=False)
 
 
 def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -225,6 +258,6 @@ def _changed_finding(compared: Comparison, subject: Subject) -> Finding:
         f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
         f"row {worst} ({piece}) by {float(compared.relative.max()):.2g}"
     )
-    if typical >= _OVERWRITTEN:
+    if typical >= OVERWRITTEN:
         found += ": the rows were overwritten, not trained"
     return finding("base-rows-changed", found, expected="the base's bits", where=where)

@@ -6,7 +6,8 @@ Two files stream past each other once. Whether old languages suffered is for ear
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,20 +15,25 @@ from numpy.typing import NDArray
 
 from voxgraft import progress
 from voxgraft.checkpoints.dtypes import FLOATS, from_float32, to_float32
-from voxgraft.checkpoints.flat import Raw, flat_values, side_by_side
+from voxgraft.checkpoints.flat import flat_values, side_by_side
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
+from voxgraft.findings.speech_rows import NONE_LOST, LostRows, lost_rows, marks_of
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in
 
-__all__ = ["Body", "TensorChange", "body_findings", "measured_body", "other_tensors", "told"]
+__all__ = ["Body", "TensorChange", "body_findings", "measured_body", "other_tensors", "rounded", "told"]
 
 _NAMED = 3
 _LOST = 0.5
 """Of its own length: a matrix that moved so far was not trained, but written anew, emptied or damaged."""
 _LOST_STEP = 0.1
 """Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
+_RECOMPUTED = 0.2
+"""Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it."""
+_PROBED = 512
+"""Values that are looked at before a whole piece is: most tensors show in these that they are full float32."""
 How = Literal["same", "rounded", "changed", "form"]
 
 
@@ -44,10 +50,18 @@ class TensorChange:
     """Nothing of the base's values is left in it."""
     num_values: int = 0
     """Of the base's tensor."""
+    num_bad: int = 0
+    """Values that are not finite. `moved` is measured on the others."""
+    overflowed: bool = False
+    """All of these are infinite and the tensor is kept as F16, which holds nothing above 65,504."""
+    computed: bool = False
+    """A table that the program computes. No training moves it, so it says nothing about how far a body moved."""
+    lost_rows: LostRows = NONE_LOST
+    """Of a table with a row per code or position: rows in which nothing of the base is left."""
 
     @property
     def is_finite(self) -> bool:
-        return math.isfinite(self.moved)
+        return not self.num_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +95,26 @@ class Body:
         return max(len(unusable) / max(len(self.changes), 1), values)
 
     @property
+    def not_finite_share(self) -> float:
+        """Of all values that are not finite, or of tensors that mostly are not, whichever is more."""
+        values = sum(one.num_bad for one in self.changes) / max(sum(one.num_values for one in self.changes), 1)
+        ruined = [one for one in self.changes if 2 * one.num_bad >= max(one.num_values, 1)]
+        return max(values, len(ruined) / max(len(self.changes), 1))
+
+    @property
+    def lost_rows(self) -> dict[str, LostRows]:
+        """Tables of which single rows are lost, by name."""
+        return {one.name: one.lost_rows for one in self.changes if one.lost_rows.rows and not one.lost}
+
+    @property
     def distance(self) -> float:
-        """How far the whole body moved, by its length; tensors that are not finite are left out."""
-        return distance_of([one for one in self.changes if one.is_finite])
+        """How far the whole body moved, by its length; values that are not finite are left out."""
+        return distance_of([one for one in self.changes if not one.computed])
 
     @property
     def distance_of_usable(self) -> float:
         """The same without the lost ones, each of which would outweigh all others."""
-        return distance_of([one for one in self.changes if one.is_finite and not one.lost])
+        return distance_of([one for one in self.changes if not one.lost and not one.computed])
 
 
 def distance_of(changes: list[TensorChange]) -> float:
@@ -110,9 +136,13 @@ def measured_body(subject: Subject) -> Body | None:
     names = other_tensors(base, family)
     there = [name for name in names if name in checkpoint.tensors]
     changes = []
+    marks = marks_of(subject)
     with progress.task("comparing everything else with the base", _num_bytes(base, there)) as advance:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
-            changes.append(_change(base, checkpoint, name))
+            change = _change(base, checkpoint, name, family)
+            if change.how == "changed":
+                change = _without_lost_rows(change, lost_rows(subject, name, marks), base.tensors[name])
+            changes.append(change)
             advance(base.tensors[name].num_bytes)
     order = {name: at for at, name in enumerate(names)}
     changes.sort(key=lambda one: order[one.name])
@@ -127,9 +157,15 @@ def told(subject: Subject, body: Body) -> list[Finding]:
     if body.missing:
         found = f"{len(body.missing):,} of the base's {total:,} other tensors are not in the file{_first(body.missing)}"
         findings.append(finding("body-missing", found, where=where))
-    if bad := body.not_finite:
-        found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_first(bad)}"
-        findings.append(finding("body-not-finite", found, where=where))
+    for code, odd_ones in (
+        ("body-not-finite", [one for one in body.changes if one.num_bad and not one.overflowed]),
+        ("body-overflow", [one for one in body.changes if one.num_bad and one.overflowed]),
+    ):
+        if odd_ones:
+            bad, values = [one.name for one in odd_ones], sum(one.num_bad for one in odd_ones)
+            found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_first(bad)}"
+            what = "infinite values in fp16" if code == "body-overflow" else "such values"
+            findings.append(finding(code, f"{found}: {values:,} {what}", where=where))
     if odd := body.named("form"):
         found = f"{len(odd):,} of {len(body.changes):,} other tensors have another shape or kind of number{_first(odd)}"
         findings.append(finding("body-form", found, expected="the base's shapes and numbers", where=where))
@@ -137,10 +173,12 @@ def told(subject: Subject, body: Body) -> list[Finding]:
         found = f"{len(lost):,} of {len(body.changes):,} other tensors have nothing left of the base's{_first(lost)}"
         expected = f"tensors that moved by less than {_LOST:.0%} of their length"
         findings.append(finding("body-lost", found, expected=expected, where=where))
+    for name, rows in body.lost_rows.items():
+        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{_first(rows.names)}"
+        findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
     if differing := body.named("changed"):
         found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_first(differing)}"
-        if not body.not_finite:
-            found += f"; together they moved by {body.distance:.2g} of their length"
+        found += f"; together they moved by {body.distance:.2g} of their length"
         findings.append(finding("body-changed", found, expected="the base's bits", where=where))
     if findings or not body.changes:
         return findings
@@ -163,14 +201,15 @@ def other_tensors(base: Checkpoint, family: Family) -> list[str]:
     ]
 
 
-def _change(base: Checkpoint, checkpoint: Checkpoint, name: str) -> TensorChange:
+def _change(base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family) -> TensorChange:
     old, new = base.tensors[name], checkpoint.tensors[name]
-    other = TensorChange(name, "form", num_values=old.num_values)
+    other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name))
     floats = old.dtype in FLOATS and new.dtype in FLOATS
     if old.shape != new.shape or (not floats and old.dtype != new.dtype):
         return other
-    exact = same = True
+    exact = same = infinite = True
     moved = length = left = 0.0
+    num_bad = 0
     for ours, theirs in side_by_side(flat_values(base, old), flat_values(checkpoint, new)):
         equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
         if not floats:
@@ -178,19 +217,62 @@ def _change(base: Checkpoint, checkpoint: Checkpoint, name: str) -> TensorChange
             continue
         before = to_float32(ours, old.dtype).astype(np.float32, copy=False)
         length += _squares(before)
-        if not equal:
-            exact = False
-            same = same and old.dtype != new.dtype and _is_rounded(before, theirs, new)
-            after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
-            with np.errstate(over="ignore", invalid="ignore"):
-                moved += _squares(after - before)
-        left += _squares(before if equal else after)
+        if equal:
+            left += _squares(before)
+            continue
+        exact = False
+        after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
+        near = _in_format_of(before, after, new.dtype)
+        same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
+        if not (finite := np.isfinite(after)).all():  # also a value of the base that the shorter format cannot hold
+            same = False
+            num_bad += int((~finite).sum())
+            infinite = infinite and not np.isnan(after).any()
+            near = np.where(finite, near, before)
+            after = np.where(finite, after, before)
+        moved += _squares_between(near, after)
+        left += _squares(after)
     if exact:
-        return TensorChange(name, "same", 0.0, length, num_values=old.num_values)
+        return replace(other, how="same", base=length)
     if not floats:
         return other
     lost = not same and ((length > 0 and left == 0) or _is_lost(old, moved, length))
-    return TensorChange(name, "rounded" if same else "changed", moved, length, lost, old.num_values)
+    if other.computed and not lost:
+        lost = not same and moved >= _RECOMPUTED**2 * length
+        same = not lost and not num_bad
+    overflowed = bool(num_bad) and infinite and new.dtype == "F16"
+    how: How = "rounded" if same else "changed"
+    return replace(other, how=how, moved=moved, base=length, lost=lost, num_bad=num_bad, overflowed=overflowed)
+
+
+def _in_format_of(before: NDArray[np.float32], after: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """The base's values in the shortest format that holds all of the others, whatever type the file keeps them as.
+
+    A checkpoint that was trained or exported as bf16 and saved as float32 is the base rounded, and did not drift.
+    """
+    own = before if dtype == "F32" else rounded(before, dtype)
+    shown: list[str] = []
+    for part in (slice(_PROBED), slice(None)):
+        pairs = ((name, rounded(after[part], name)) for name in ("BF16", "F16") if name != dtype)
+        shown = [name for name, short in pairs if np.array_equal(short, after[part], equal_nan=True)]
+        if not shown:
+            return own
+    nears = [rounded(rounded(before, name), dtype) for name in shown]
+    nears = [nears[0], *nears, own] if dtype == "F32" else [own, *nears]
+    return next((near for near in nears if np.array_equal(near, after)), nears[0])
+
+
+def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """Values in another format, as float32 again."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
+
+
+def _without_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
+    """A change with its lost rows told apart: they make neither the whole table a lost one nor the body a far one."""
+    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_lost(old, rows.moved, rows.base):
+        return change
+    return replace(change, lost_rows=rows, lost=False, moved=rows.moved)
 
 
 def _is_lost(old: TensorInfo, moved: float, length: float) -> bool:
@@ -201,19 +283,21 @@ def _is_lost(old: TensorInfo, moved: float, length: float) -> bool:
     return is_matrix or math.sqrt(moved / max(old.num_values, 1)) >= _LOST_STEP
 
 
-def _is_rounded(before: NDArray[np.float32], theirs: Raw, new: TensorInfo) -> bool:
-    return bool(np.array_equal(from_float32(before, new.dtype).view(np.uint8), theirs.view(np.uint8)))
-
-
 def _squares(values: NDArray[np.float32]) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.dot(values, values))
+        total = float(np.dot(values, values))
+        return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))
+
+
+def _squares_between(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _squares(after - before)
 
 
 def _num_bytes(base: Checkpoint, names: list[str]) -> int:
     return sum(base.tensors[name].num_bytes for name in names)
 
 
-def _first(names: list[str] | tuple[str, ...]) -> str:
+def _first(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > _NAMED else ""
     return f" ({', '.join(names[:_NAMED])}{more})"

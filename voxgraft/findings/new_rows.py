@@ -20,8 +20,16 @@ from voxgraft.graft_folder import ROWS_NAME
 Array = NDArray[np.float32]
 _FEWEST_FOR_STATISTICS = 100
 _SHARED_BY_CHANCE = 2.0
-"""Independent rows around zero share 1 of the direction measured in `_shared`, give or take; learnt rows far more."""
+"""Independent rows around zero share 1 of the direction measured in `is_noise`, give or take; learnt rows far more."""
+_DRIFT = 0.1
+"""By length of a row: a step that all rows took together, as weight decay, a head's bias or one bad batch gives them.
+Of many rows even a small one adds up in their sum, and shows nothing of what single rows have learnt."""
+_ABOVE_CHANCE = 1.3
+"""The longest direction of independent rows is this much longer than expected only by something that was learnt."""
+_ITERATIONS = 12
 _LARGEST_SCALE = 4.0
+_LARGEST_ROW = 10.0
+"""By the base's longest row: a single new row that is longer drowns its sentence."""
 _SAMPLE_ROWS = 4096
 
 
@@ -31,6 +39,8 @@ class _Table:
     new: Array
     """[rows, width]"""
     base_norm: float
+    longest: float
+    """Of the base's rows."""
     where: Path
 
 
@@ -60,7 +70,8 @@ def _tables(subject: Subject) -> Iterator[_Table]:
         base_norm = _length(sample) if len(sample) and np.isfinite(sample).all() else 0.0
         new, where = _new_rows(subject, point, pieces)
         if len(new) and np.isfinite(new).all():
-            yield _Table(info.name, new, base_norm, where)
+            longest = float(np.sqrt(_squares(sample).max())) if base_norm else 0.0
+            yield _Table(info.name, new, base_norm, longest, where)
 
 
 def _new_rows(subject: Subject, point: GraftPoint, pieces: int) -> tuple[Array, Path]:
@@ -91,35 +102,56 @@ def _statistic_findings(table: _Table, rows: Array) -> list[Finding]:
     findings: list[Finding] = []
     norm = _length(rows)
     if table.base_norm and norm > _LARGEST_SCALE * table.base_norm:  # an average of rows may well be short
-        found = f"new rows of {table.name} have length {norm:.3g} on average, base rows {table.base_norm:.3g}"
+        times = f"{norm / table.base_norm:,.3g} times as long as base rows"
+        found = f"new rows of {table.name} are {times} ({norm:.3g} and {table.base_norm:.3g} on average)"
         expected = f"at most {_LARGEST_SCALE:.0f} times as long"
         findings.append(finding("new-rows-scale", found, expected=expected, where=table.where))
-    if looks_random(_shared(rows), len(rows)):
+    elif table.longest and (long := np.sqrt(_squares(rows)) > _LARGEST_ROW * table.longest).any():
+        most = float(np.sqrt(_squares(rows).max())) / table.longest
+        found = f"{int(long.sum()):,} new rows of {table.name} are up to {most:,.3g} times as long as any base row"
+        expected = f"at most {_LARGEST_ROW:.0f} times as long"
+        findings.append(finding("new-rows-scale", found, expected=expected, where=table.where))
+    if is_noise(rows):
         found = f"the {len(rows):,} new rows of {table.name} look like independent random numbers"
         findings.append(finding("new-rows-random", found, where=table.where))
     return findings
 
 
-def shared_direction(total: NDArray[np.float64], power: float, num_rows: int) -> float:
-    """Squared length of the mean row, by what it would be for independent rows around zero.
+def is_noise(rows: Array) -> bool:
+    """Whether rows [rows, width] are independent random numbers, give or take a small step that all took together.
 
-    `total` is the sum of all rows, `power` the sum of all squared values.
+    Of few rows nothing can be said. Rows that were learnt share directions, their mean or others.
     """
-    return float((total @ total) / max(power, 1e-30)) if num_rows else 0.0
+    rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
+    if len(rows) < _FEWEST_FOR_STATISTICS:
+        return False
+    lengths: Array = np.sqrt(_squares(rows)).astype(np.float32)
+    even: Array = rows / lengths[:, None]  # a few long rows would outweigh all others
+    total = even.sum(axis=0, dtype=np.float64)
+    shared = float(total @ total) / len(even)  # 1 for independent rows around zero
+    return shared < max(_SHARED_BY_CHANCE, 1 + _DRIFT**2 * len(even)) and not _has_structure(even)
 
 
-def looks_random(shared: float, num_rows: int) -> bool:
-    """Whether rows share no more than independent numbers would; of few rows nothing can be said."""
-    return num_rows >= _FEWEST_FOR_STATISTICS and shared < _SHARED_BY_CHANCE
+def _has_structure(even: Array) -> bool:
+    """Whether one direction beside the mean is longer than it could be by chance (the edge of Marchenko and Pastur).
+
+    A few rounds of power iteration come close enough to the longest one.
+    """
+    num_rows, width = even.shape
+    even = even - even.mean(axis=0)
+    vector: Array = np.random.default_rng(0).standard_normal((width,)).astype(np.float32)
+    longest = 0.0
+    for _ in range(_ITERATIONS):
+        vector = vector / np.float32(max(float(np.linalg.norm(vector)), 1e-30))
+        vector = even.T @ (even @ vector)
+        longest = float(np.linalg.norm(vector))
+    by_chance = float(_squares(even).sum()) / width * (1 + np.sqrt(width / num_rows)) ** 2
+    return bool(longest > _ABOVE_CHANCE * by_chance)
 
 
 def _length(rows: NDArray[np.generic]) -> float:
     """Of an average row. In float64, since the square of a ruined value may not fit in float32."""
     return float(np.sqrt(_squares(rows)).mean())
-
-
-def _shared(rows: Array) -> float:
-    return shared_direction(rows.sum(axis=0, dtype=np.float64), float(_squares(rows).sum()), len(rows))
 
 
 def _squares(rows: NDArray[np.generic]) -> NDArray[np.float64]:

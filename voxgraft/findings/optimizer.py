@@ -22,7 +22,16 @@ from voxgraft.errors import CheckpointError, Finding, finding
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import text_tables
 
-__all__ = ["Optimizer", "RowMoments", "optimizer_findings", "optimizer_of", "row_moments", "told"]
+__all__ = [
+    "Optimizer",
+    "RowMoments",
+    "is_restarted",
+    "new_row_gradients",
+    "optimizer_findings",
+    "optimizer_of",
+    "row_moments",
+    "told",
+]
 
 Lately = Literal["never", "once", "now"]
 """When base rows got gradients: never, once and not of late, or up to the end."""
@@ -110,10 +119,13 @@ def optimizer_of(checkpoint: Checkpoint) -> Optimizer | None:
     return found
 
 
-def row_moments(checkpoint: Checkpoint, found: Optimizer, tables: list[TensorInfo]) -> list[RowMoments]:
+def row_moments(
+    checkpoint: Checkpoint, found: Optimizer, tables: list[TensorInfo], pieces: int | None = None, spare: int = 0
+) -> list[RowMoments]:
     """The moments of text tables. Parameters come in the order of the tensors, so equal shapes are told by their order.
 
-    None where there are fewer moments than tables of one shape: whose they are would be a guess.
+    None where there are fewer moments than tables of one shape: whose they are would be a guess. With the base's number
+    of `pieces`, also those of new rows that are a parameter of their own.
     """
     rows: list[RowMoments] = []
     order = {name: at for at, name in enumerate(checkpoint.tensors)}
@@ -124,6 +136,17 @@ def row_moments(checkpoint: Checkpoint, found: Optimizer, tables: list[TensorInf
         if len(kept) == len(own):
             pairs = zip(own, kept, strict=True)
             rows += [RowMoments(info.name, *_lengths(checkpoint, one, shape[0])) for info, one in pairs]
+            continue
+        if not pieces or kept:
+            continue
+        for count in dict.fromkeys((shape[0] - spare - pieces, shape[0] - pieces)):
+            alone = [one for one in found.moments if one.first.shape == (count, *shape[1:]) and one.second is not None]
+            if count > 0 and len(alone) == len(own):
+                padding = (pieces, shape[0] - pieces - count)
+                for info, one in zip(own, alone, strict=True):
+                    first, second = (np.pad(part, padding) for part in _lengths(checkpoint, one, count))
+                    rows.append(RowMoments(info.name, first, second))
+                break
     return rows
 
 
@@ -134,7 +157,7 @@ def optimizer_findings(subject: Subject) -> list[Finding]:
     if checkpoint is None or family is None or found is None:
         return []
     tables = list(text_tables(checkpoint, family).values())
-    return told(subject, found, row_moments(checkpoint, found, tables))
+    return told(subject, found, row_moments(checkpoint, found, tables, subject.base_pieces, family.spare_rows))
 
 
 def told(subject: Subject, found: Optimizer, rows: list[RowMoments]) -> list[Finding]:
@@ -143,7 +166,8 @@ def told(subject: Subject, found: Optimizer, rows: list[RowMoments]) -> list[Fin
     findings = _mismatch_findings(subject, found)
     for one in rows if subject.base_pieces is not None else []:
         findings += _row_finding(one, subject.base_pieces or 0, str(where))
-    if found.step is not None and found.file_step and found.step < _FEW_STEPS * found.file_step:
+    findings += _untrained_findings(subject, found, rows)
+    if is_restarted(found):
         text = f"the file says step {found.file_step:,}, its optimizer has made {found.step:,} steps"
         findings.append(finding("optimizer-restarted", text, where=where))
     pairs = list(zip(found.rates, found.first_rates, strict=False))
@@ -184,6 +208,30 @@ def _row_finding(rows: RowMoments, pieces: int, where: str) -> list[Finding]:
     }[when]
     text = f"the optimizer keeps moments of {num:,} base rows of {rows.tensor}, {how}"
     return [finding("moments-on-base-rows", text, expected="none", where=where)]
+
+
+def new_row_gradients(subject: Subject, rows: list[RowMoments]) -> NDArray[np.bool_] | None:
+    """Which new rows of the embedding ever had a gradient; None where the optimizer does not say."""
+    family, pieces = subject.family, subject.base_pieces
+    own = next((one for one in rows if family and one.tensor == family.graft_points[0].tensor), None)
+    if own is None or family is None or pieces is None:
+        return None
+    new = own.second[pieces : len(own.second) - family.spare_rows]
+    return np.asarray(new > 0) if len(new) else None
+
+
+def is_restarted(found: Optimizer) -> bool:
+    """Whether the optimizer is younger than the file, so that it does not know what was learnt before."""
+    return found.step is not None and bool(found.file_step) and found.step < _FEW_STEPS * (found.file_step or 0)
+
+
+def _untrained_findings(subject: Subject, found: Optimizer, rows: list[RowMoments]) -> list[Finding]:
+    had = new_row_gradients(subject, rows)
+    if had is None or had.any() or is_restarted(found) or subject.family is None:
+        return []
+    steps = f" in {found.step:,} steps" if found.step is not None else ""
+    text = f"none of the {len(had):,} new rows of {subject.family.graft_points[0].tensor} has had a gradient{steps}"
+    return [finding("new-rows-untrained", text, where=subject.checkpoint.path if subject.checkpoint else "")]
 
 
 def _read_groups(node: Any, found: Optimizer) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
 from voxgraft.families.stand_in import stand_in_parts
+from voxgraft.findings.base_rows import is_unread_row
 from voxgraft.findings.old_numbers import OldNumbers, Stated
+from voxgraft.findings.optimizer import optimizer_of, row_moments
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in, text_tables
 from voxgraft.graft_folder import ROWS_NAME, Graft
@@ -61,7 +65,7 @@ def row_size_findings(subject: Subject) -> list[Finding]:
         finding("head-missing", item.found, where=item.where)
         if item.code == "tensor-missing" and item.found in heads
         else item
-        for item in _row_findings(checkpoint, family, pieces)
+        for item in _row_findings(checkpoint, family, pieces, subject)
     ]
     if not findings and tokenizer is not None:
         findings += _spare_note(family, pieces, checkpoint)
@@ -129,16 +133,32 @@ def _row_shape_findings(graft: Graft, base: Checkpoint) -> list[Finding]:
     return findings
 
 
-def _row_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> list[Finding]:
+def _row_findings(checkpoint: Checkpoint, family: Family, pieces: int, subject: Subject | None = None) -> list[Finding]:
     """`row_findings`, with a row too many named for what it is."""
     items = row_findings(checkpoint, family, pieces)
     doubled = pieces + 2 * family.spare_rows
     tables = text_tables(checkpoint, family)
     if not family.spare_rows or {info.shape[0] for info in tables.values()} != {doubled}:
         return items
+    if subject is not None and subject.base_checkpoint is not None and not has_second_spare(subject, pieces):
+        return [replace(item, found=f"{item.found}; row {pieces:,} is no second spare row") for item in items]
     found = f"{doubled:,} rows for {pieces:,} pieces: the spare row was added twice"
     named = finding("spare-counted-twice", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
     return [named if item.code == "rows-vs-tokenizer" else item for item in items]
+
+
+def has_second_spare(subject: Subject, pieces: int) -> bool:
+    """Whether the row behind the last piece was provably never trained. Sizes alone do not show that: a tokenizer that
+    lacks one piece of those that were learnt gives the same numbers.
+    """
+    checkpoint, family = subject.checkpoint, subject.family
+    if checkpoint is None or family is None:
+        return False
+    optimizer = optimizer_of(checkpoint)
+    tables = list(text_tables(checkpoint, family).values())
+    moments = row_moments(checkpoint, optimizer, tables) if optimizer else []
+    own = next((one.second for one in moments if one.tensor == family.graft_points[0].tensor), None)
+    return is_unread_row(subject, pieces, own)
 
 
 def _spare_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list[Finding]:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from voxgraft.bases import base_family, base_tokenizer
 from voxgraft.checkpoints.model import Checkpoint
-from voxgraft.checkpoints.opening import open_checkpoint
-from voxgraft.checkpoints.prefixes import common_prefix, without_prefix
+from voxgraft.checkpoints.opening import open_checkpoint, open_foreign
+from voxgraft.checkpoints.prefixes import beside, common_prefix, without_prefix
 from voxgraft.errors import Finding, VoxgraftError, finding
 from voxgraft.families import family
 from voxgraft.families.base import BaseFiles, Family
@@ -118,7 +118,8 @@ def opened(settings: CheckSettings) -> Iterator[Subject]:
         _open_base(subject, stack)
         _open_tokenizer(subject)
         if (path := settings.checkpoint) is not None:
-            subject.checkpoint = _unwrapped(subject, _open_checkpoint(subject, path, stack))
+            foreign = subject.attempt(lambda: stack.enter_context(open_foreign(path)))
+            subject.checkpoint = _unwrapped(subject, foreign)
         if (old := settings.base_config) is not None:
             subject.old = subject.attempt(lambda: read_old_numbers(old))
         if paths := subject.text_paths:
@@ -150,11 +151,19 @@ def _open_checkpoint(subject: Subject, path: Path, stack: contextlib.ExitStack) 
 
 
 def _unwrapped(subject: Subject, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """A wrapper's name before all others is told, and then looked past."""
-    if checkpoint is None or not (prefix := common_prefix(checkpoint)):
-        return checkpoint
-    found = f"every name in {checkpoint.path.name} starts with {prefix!r}"
-    subject.findings.append(finding("checkpoint-prefixed", found, where=checkpoint.path))
+    """A wrapper's name before all others is told, and then looked past; so are other models, and an old format."""
+    if checkpoint is None:
+        return None
+    where = checkpoint.path
+    if checkpoint.format == "torch-legacy":
+        found = f"{where.name} is a torch file from before torch 1.6"
+        cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is run."
+        subject.findings.append(finding("checkpoint-legacy", found, where=where, level="warning", cure=cure))
+    prefix, others = common_prefix(checkpoint), len(beside(checkpoint))
+    if prefix or others:
+        words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
+        words += [f"{others:,} tensors of other models are beside it"] if others else []
+        subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
     return without_prefix(checkpoint)
 
 

@@ -5,8 +5,8 @@ Nothing is read here before it is written: a tensor is a function that gives its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,13 @@ from voxgraft.errors import CheckpointError
 from voxgraft.families.base import Family, GraftPoint
 from voxgraft.findings.base_rows import BLOCK_ROWS, SPARE_SAMPLE, is_spare_copy
 from voxgraft.findings.body import other_tensors
+from voxgraft.findings.moved_rows import Move
 from voxgraft.findings.text_tables import text_tables
 from voxgraft.rows import Array
 
 __all__ = ["Parts", "Repairs", "planned"]
 
+LARGEST_F16 = 65504.0
 Chunks = Callable[[], Iterator[bytes | memoryview]]
 Made = Callable[[], dict[str, Array]]
 """New rows by tensor, made from the base when they are first asked for."""
@@ -38,12 +40,21 @@ class Repairs:
     spare: bool = False
     head: bool = False
     missing: bool = False
+    grow: bool = False
     share: float | None = None
     unusable: tuple[str, ...] = ()
     """Tensors of the body that come from the base together with those that are missing."""
+    not_finite: tuple[str, ...] = ()
+    """Tensors of the body of which single values come from the base."""
+    lost_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Tables of the body of which single rows do."""
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    """Text tables whose new rows are not in their places."""
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "moves"}
+        moves = {name: {"how": move.how, "shift": move.shift} for name, move in self.moves.items()}
+        return {**plain, "lost_rows": {name: list(rows) for name, rows in self.lost_rows.items()}, "moves": moves}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,10 @@ class Parts:
     pieces: int
     """Base pieces and new ones."""
     made: Made
+    seated: int = 0
+    """Pieces that the embedding has rows for: all of its rows but a spare one behind them."""
+    second_spare: bool = False
+    """Whether one row behind the pieces was provably never read, beside the spare one."""
 
     @property
     def num_new(self) -> int:
@@ -86,8 +101,8 @@ def planned(parts: Parts, repairs: Repairs) -> tuple[dict[str, TensorBytes], lis
             tensors[name] = table
         elif name in body and repairs.missing and name in repairs.unusable:
             tensors[name] = _from_base(parts, name, "since it was not to be used", done)
-        elif name in body and repairs.share is not None:
-            tensors[name] = _moved(parts, info, repairs.share, done)
+        elif name in body and (repairs.share is not None or _is_patched(repairs, name)):
+            tensors[name] = _moved(parts, info, repairs, done)
         else:
             tensors[name] = _copied(parts.tuned, info)
     tensors |= {name: table for name, table in tables.items() if name not in tensors}
@@ -115,9 +130,11 @@ def _tables(parts: Parts, repairs: Repairs, done: list[Done]) -> dict[str, Tenso
     """The text tables: base rows, new rows, spare rows, each from where it is whole."""
     ours = text_tables(parts.base, parts.family)
     tables: dict[str, TensorBytes] = {}
-    if not (repairs.rows or repairs.spare or repairs.head):
+    if not (repairs.rows or repairs.spare or repairs.head or repairs.grow):
         return tables
     theirs = text_tables(parts.tuned, parts.family)
+    if repairs.rows:
+        theirs = {point: _before_the_move(parts, repairs, info) for point, info in theirs.items()}
     if repairs.head:
         theirs |= _missing_heads(parts, theirs)
     for point, info in theirs.items():
@@ -127,6 +144,13 @@ def _tables(parts: Parts, repairs: Repairs, done: list[Done]) -> dict[str, Tenso
             raise CheckpointError("repair-misfit", found, where=parts.tuned.path)
         tables[info.name] = _Table(parts, repairs, old, info).tensor(done)
     return tables
+
+
+def _before_the_move(parts: Parts, repairs: Repairs, info: TensorInfo) -> TensorInfo:
+    """The table that has a table's rows, where two were swapped."""
+    move = repairs.moves.get(info.name)
+    source = parts.tuned.tensors.get(move.source) if move is not None and move.how == "swapped" else None
+    return replace(source, name=info.name) if source is not None else info
 
 
 def _missing_heads(parts: Parts, theirs: dict[GraftPoint, TensorInfo]) -> dict[GraftPoint, TensorInfo]:
@@ -149,58 +173,132 @@ class _Table:
     old: TensorInfo
     tuned: TensorInfo
 
+    @property
+    def move(self) -> Move | None:
+        return self.repairs.moves.get(self.tuned.name) if self.repairs.rows or self.repairs.head else None
+
+    @property
+    def shift(self) -> int:
+        return self.move.shift if self.move is not None and self.move.how == "shifted" else 0
+
     def tensor(self, done: list[Done]) -> TensorBytes:
         parts, spare = self.parts, self.parts.family.spare_rows
-        most = parts.pieces + spare * (2 if self.repairs.spare else 1)
+        most = parts.pieces + spare * (2 if self.repairs.spare and parts.second_spare else 1) + max(self.shift, 0)
         if self.tuned.shape[0] > most:  # to cut them off would throw away what was learnt
             found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows for {parts.pieces:,} pieces"
             expected = f"{most:,} rows or fewer, or the tokenizer that it was trained with"
             raise CheckpointError("repair-misfit", found, expected=expected, where=parts.tuned.path)
-        segments = [self._base_rows(done), *self._new_rows(done)]
+        if self.move is not None and self.move.how != "copied":
+            how = f"{abs(self.shift):,} rows too far" if self.shift else f"in {self.move.source}"
+            done.append(Done(self.tuned.name, f"new rows stood {how} and are back in their places"))
+        dtype = self._dtype()
+        segments = [self._base_rows(done, dtype), *self._new_rows(done, dtype)]
         if spare:
-            segments.append(self._spare_rows(done))
+            segments.append(self._spare_rows(done, dtype))
         shape = (parts.pieces + spare, *self.tuned.shape[1:])
 
         def chunks() -> Iterator[bytes | memoryview]:
             for segment in segments:
                 yield from segment()
 
-        return TensorBytes(self.tuned.dtype, shape, chunks)
+        return TensorBytes(dtype, shape, chunks)
 
-    def _base_rows(self, done: list[Done]) -> Chunks:
+    def _dtype(self) -> str:
+        """The checkpoint's own format, unless that is fp16 and cannot hold the base's rows."""
+        if self.tuned.dtype != "F16":
+            return self.tuned.dtype
+        rows = _floats(self.parts.base, self.old.rows(0, min(self.old.shape[0], self.parts.base_pieces)))
+        return "F32" if rows.size and float(np.abs(rows).max()) > LARGEST_F16 else "F16"
+
+    def _base_rows(self, done: list[Done], dtype: str) -> Chunks:
         count = self.parts.base_pieces
-        if self.repairs.rows or not self.tuned.shape[0]:
+        is_copied = self.move is not None and self.move.how == "copied"
+        if self.repairs.rows or is_copied or not self.tuned.shape[0]:
             done.append(Done(self.tuned.name, f"rows 0 to {count - 1:,} are the base's"))
-            return self._of_base(0, count)
+            return self._of_base(0, count, dtype)
         self._require(count)
-        return self._of_tuned(0, count)
+        return self._of_tuned(0, count, dtype)
 
-    def _new_rows(self, done: list[Done]) -> list[Chunks]:
-        parts, first, last = self.parts, self.parts.base_pieces, self.parts.pieces
-        if self.repairs.head and self.tuned.shape[0] < last:
-            done.append(Done(self.tuned.name, f"{parts.num_new:,} new rows are made from the base's"))
-            return [lambda: self._made(0, parts.num_new)]
-        self._require(last)
-        anew = self._not_finite(first, last) if self.repairs.rows else []
-        if anew:
-            done.append(Done(self.tuned.name, f"{len(anew):,} new rows were not finite and are made from the base's"))
-        if self.repairs.spare and parts.family.spare_rows and parts.num_new and self._starts_with_spare():
-            done.append(Done(self.tuned.name, f"row {first:,} was the spare row and is made from the base's"))
-            anew = sorted({first, *anew})
-        segments, start = [], first
-        for row in anew:
-            segments += [self._of_tuned(start, row), self._made_row(row - first)]
-            start = row + 1
-        return [*segments, self._of_tuned(start, last)]
+    def _new_rows(self, done: list[Done], dtype: str) -> list[Chunks]:
+        """New rows from where they are; those that are nowhere, or not to be used, are made from the base's."""
+        first, seats = self.parts.base_pieces, self._seats(done)
+        segments: list[Chunks] = []
+        start = 0
+        while start < len(seats):
+            stop, step = start + 1, int(seats[start] >= 0)
+            while stop < len(seats) and (int(seats[stop]) == int(seats[start]) + step * (stop - start)):
+                stop += 1
+            if step:
+                segments.append(self._of_tuned(int(seats[start]), int(seats[stop - 1]) + 1, dtype))
+            else:
+                segments.append(self._made_rows(start, stop, dtype))
+            start = stop
+        assert first + len(seats) == self.parts.pieces
+        return segments
 
-    def _spare_rows(self, done: list[Done]) -> Chunks:
+    def _seats(self, done: list[Done]) -> NDArray[np.int64]:
+        """Where each new row stands in the checkpoint; -1 for one that is to be made."""
+        parts, name, rows = self.parts, self.tuned.name, self.tuned.shape[0]
+        first, last = parts.base_pieces, parts.pieces
+        seats = np.arange(first, last, dtype=np.int64) + self.shift
+        if self.move is not None and self.move.how == "copied":
+            seats[:] = -1
+        elif self.shift:
+            seats[seats >= rows] -= rows  # what is shifted past the end often comes in again at the start
+            for at in np.flatnonzero((seats >= 0) & (seats < first + self.shift)):
+                seats[at] = seats[at] if self._is_new(int(seats[at])) else -1
+            seats[seats < 0] = -1
+        elif self.repairs.head or self.repairs.grow:
+            seats[seats >= self._num_seated()] = -1
+        else:
+            self._require(last)
+        if num_made := int((seats < 0).sum()):
+            done.append(Done(name, f"{num_made:,} new rows are made from the base's"))
+        if self.repairs.rows and (bad := self._not_finite(seats)).any():
+            done.append(Done(name, f"{int(bad.sum()):,} new rows were not finite and are made from the base's"))
+            seats[bad] = -1
+        looks = self.repairs.spare and parts.family.spare_rows and not self.shift
+        if looks and len(seats) and seats[0] >= 0 and self._starts_with_spare():
+            done.append(Done(name, f"row {first:,} was the spare row and is made from the base's"))
+            seats[0] = -1
+        return seats
+
+    def _num_seated(self) -> int:
+        """Pieces that this table has rows for. Where it has as many as the embedding, the same rows mean the same."""
+        embedding = self.parts.tuned.tensors.get(self.parts.family.graft_points[0].tensor)
+        if embedding is not None and embedding.shape[0] == self.tuned.shape[0]:
+            return self.parts.seated
+        return max(self.tuned.shape[0] - self.parts.family.spare_rows, 0)
+
+    def _is_new(self, row: int) -> bool:
+        """Whether a row at the start is none of the base's, and none that was left empty."""
+        own = _floats(self.parts.tuned, self.tuned.rows(row, row + 1)).reshape(1, -1)
+        if not own.any() or not np.isfinite(own).all():
+            return False
+        for start in range(0, self.old.shape[0], BLOCK_ROWS):
+            block = _floats(self.parts.base, self.old.rows(start, min(start + BLOCK_ROWS, self.old.shape[0])))
+            if (block.reshape(len(block), -1) == own).all(axis=1).any():
+                return False
+        return True
+
+    def _not_finite(self, seats: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the rows at these seats hold values that are not finite."""
+        finite = np.ones(self.tuned.shape[0] + 1, bool)  # one more for the rows without a seat
+        taken = seats[seats >= 0]
+        for start in range(int(taken.min()), int(taken.max()) + 1, BLOCK_ROWS) if len(taken) else ():
+            stop = min(start + BLOCK_ROWS, int(taken.max()) + 1)
+            rows = _floats(self.parts.tuned, self.tuned.rows(start, stop))
+            finite[start:stop] = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+        return np.asarray(~finite[seats])
+
+    def _spare_rows(self, done: list[Done], dtype: str) -> Chunks:
         """The base's own behind the new rows: nothing was ever to be learnt there."""
         first, spare = self.parts.base_pieces, self.parts.family.spare_rows
         if self.old.shape[0] < first + spare:
             self._require(self.parts.pieces + spare)
-            return self._of_tuned(self.parts.pieces, self.parts.pieces + spare)
+            return self._of_tuned(self.parts.pieces, self.parts.pieces + spare, dtype)
         done.append(Done(self.tuned.name, f"row {self.parts.pieces:,}, the last, is the base's spare row"))
-        return self._of_base(first, first + spare)
+        return self._of_base(first, first + spare, dtype)
 
     def _starts_with_spare(self) -> bool:
         """Whether the first new row is a copy of the base's spare, trained on or not, by the rule of the finding."""
@@ -211,28 +309,21 @@ class _Table:
         rows = _floats(self.parts.tuned, self.tuned.rows(first, min(first + SPARE_SAMPLE, self.parts.pieces)))
         return is_spare_copy(spare.reshape(-1), rows.reshape(len(rows), -1))
 
-    def _not_finite(self, first: int, last: int) -> list[int]:
-        bad: list[int] = []
-        for start in range(first, last, BLOCK_ROWS):
-            rows = _floats(self.parts.tuned, self.tuned.rows(start, min(start + BLOCK_ROWS, last)))
-            bad += (np.flatnonzero(~np.isfinite(rows).reshape(len(rows), -1).all(axis=1)) + start).tolist()
-        return bad
+    def _made_rows(self, first: int, last: int, dtype: str) -> Chunks:
+        def made() -> Iterator[bytes]:
+            rows = self.parts.made()[self.old.name][first:last]
+            yield from_float32(np.ascontiguousarray(rows, np.float32), dtype).tobytes()
 
-    def _made_row(self, number: int) -> Chunks:
-        return lambda: self._made(number, number + 1)
+        return made
 
-    def _made(self, first: int, last: int) -> Iterator[bytes]:
-        rows = self.parts.made()[self.old.name][first:last]
-        yield from_float32(np.ascontiguousarray(rows, np.float32), self.tuned.dtype).tobytes()
-
-    def _of_tuned(self, first: int, last: int) -> Chunks:
+    def _of_tuned(self, first: int, last: int, dtype: str) -> Chunks:
         part = self.tuned.rows(first, last)
-        return lambda: self.parts.tuned.bytes_of(part)
+        return lambda: _converted(self.parts.tuned, part, dtype)
 
-    def _of_base(self, first: int, last: int) -> Chunks:
+    def _of_base(self, first: int, last: int, dtype: str) -> Chunks:
         """The base's bits; rounded where the checkpoint keeps its numbers in a shorter format."""
         part = self.old.rows(first, last)
-        return lambda: _converted(self.parts.base, part, self.tuned.dtype)
+        return lambda: _converted(self.parts.base, part, dtype)
 
     def _require(self, rows: int) -> None:
         if self.tuned.shape[0] < rows:
@@ -240,38 +331,66 @@ class _Table:
             raise CheckpointError("repair-misfit", found, expected=f"{rows:,} or more", where=self.parts.tuned.path)
 
 
-def _moved(parts: Parts, info: TensorInfo, share: float, done: list[Done]) -> TensorBytes:
-    """A tensor of the body at a point between base and tuned. Between two forms there is none: those are the base's."""
-    old = parts.base.tensors[info.name]
+def _is_patched(repairs: Repairs, name: str) -> bool:
+    return repairs.missing and (name in repairs.not_finite or name in repairs.lost_rows)
+
+
+def _moved(parts: Parts, info: TensorInfo, repairs: Repairs, done: list[Done]) -> TensorBytes:
+    """A tensor of the body at a point between base and tuned, with values and rows that are lost from the base.
+
+    Between two forms there is no point: those are the base's.
+    """
+    old, name = parts.base.tensors[info.name], info.name
+    share = 1.0 if repairs.share is None else repairs.share
     floats = old.dtype in FLOATS and info.dtype in FLOATS
     if old.shape != info.shape or (old.dtype != info.dtype and not floats):
-        return _from_base(parts, info.name, "since it had another form", done)
-    if not floats or share == 1:
+        return _from_base(parts, name, "since it had another form", done)
+    patched = _is_patched(repairs, name)
+    if not floats or (share == 1 and not patched):
         return _copied(parts.tuned, info)
-    done.append(Done(info.name, "the base's" if share == 0 else f"{share:g} of the way from the base"))
+    rows = repairs.lost_rows.get(name, ()) if repairs.missing else ()
+    if repairs.missing and name in repairs.not_finite:
+        done.append(Done(name, "values that were not finite are the base's"))
+    if rows:
+        done.append(Done(name, f"{len(rows):,} lost rows are the base's"))
+    if share != 1:
+        done.append(Done(name, "the base's" if share == 0 else f"{share:g} of the way from the base"))
+    # What became infinite in fp16 does so again: such a tensor is kept in the base's own format.
+    dtype = old.dtype if info.dtype == "F16" and name in repairs.not_finite else info.dtype
     if share == 0:
-        return TensorBytes(info.dtype, info.shape, lambda: _converted(parts.base, old, info.dtype))
+        return TensorBytes(dtype, info.shape, lambda: _converted(parts.base, old, dtype))
+    width = old.num_values // max(old.shape[0], 1) if old.shape else 1
+    lost = np.zeros(old.shape[0] if old.shape else 1, bool)
+    lost[list(rows)] = True
 
     def chunks() -> Iterator[bytes]:
-        pairs = side_by_side(flat_values(parts.base, old), flat_values(parts.tuned, info))
-        for ours, theirs in pairs:
-            before, after = (to_float32(raw, one.dtype) for raw, one in ((ours, old), (theirs, info)))
-            yield _between(before, after, share, info, parts).tobytes()
+        start = 0
+        for ours, theirs in side_by_side(flat_values(parts.base, old), flat_values(parts.tuned, info)):
+            before, after = (
+                to_float32(raw, one.dtype).astype(np.float32, copy=False) for raw, one in ((ours, old), (theirs, info))
+            )
+            if patched:
+                keeps = np.isfinite(after)
+                if rows:
+                    keeps &= ~lost[np.arange(start, start + len(after)) // max(width, 1)]
+                after = np.where(keeps, after, before)
+            start += len(after)
+            value = after if share == 1 else _between(before, after, share, name, parts)
+            yield from_float32(value, dtype).tobytes()
 
-    return TensorBytes(info.dtype, info.shape, chunks)
+    return TensorBytes(dtype, info.shape, chunks)
 
 
 def _between(
-    before: NDArray[Any], after: NDArray[Any], share: float, info: TensorInfo, parts: Parts
-) -> NDArray[np.generic]:
+    before: NDArray[np.float32], after: NDArray[np.float32], share: float, name: str, parts: Parts
+) -> NDArray[np.float32]:
     """Summed in float64, so that what did not move stays the same bits."""
     start = before.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         value = (start + share * (after.astype(np.float64) - start)).astype(np.float32)
     if not np.isfinite(value).all():
-        found = f"{info.name} holds values that are not finite"
-        raise CheckpointError("body-not-finite", found, where=parts.tuned.path)
-    return from_float32(value, info.dtype)
+        raise CheckpointError("body-not-finite", f"{name} holds values that are not finite", where=parts.tuned.path)
+    return value
 
 
 def _converted(checkpoint: Checkpoint, info: TensorInfo, dtype: str) -> Iterator[bytes | memoryview]:

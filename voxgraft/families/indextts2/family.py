@@ -162,6 +162,9 @@ class IndexTTS2(Family):
     def part_of(self, tensor: str) -> str | None:
         return None if is_alias(tensor) else unified_voice_part(tensor)
 
+    def is_computed(self, tensor: str) -> bool:
+        return tensor.endswith(".pos_enc.pe")
+
     def describe(self, files: BaseFiles, rows: int) -> Description:  # noqa: ARG002 (there is one release)
         from voxgraft.families.indextts2.describing import describe
 

@@ -1,0 +1,121 @@
+"""One model in several safetensors files: a folder with an index, or files that count themselves.
+
+All of them together are one checkpoint; a tensor never crosses from one file into the next.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from voxgraft.checkpoints.model import Checkpoint, TensorInfo
+from voxgraft.checkpoints.safetensors_file import read_safetensors
+from voxgraft.checkpoints.source import ByteSource
+from voxgraft.errors import CheckpointError
+from voxgraft.files import is_file, is_folder, read_json
+
+__all__ = ["open_shards", "shards_at"]
+
+INDEX_SUFFIX = ".safetensors.index.json"
+_COUNTED = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})\.safetensors")
+MAX_SHARDS = 1000
+
+
+class _JoinedSource(ByteSource):
+    """Several files as one, by position."""
+
+    def __init__(self, path: Path, sources: Sequence[ByteSource]) -> None:
+        self.path = path
+        self.sources = sources
+        self.starts = [0]
+        for source in sources:
+            self.starts.append(self.starts[-1] + source.size)
+        self.size = self.starts[-1]
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+    def fill(self, start: int, view: memoryview) -> None:
+        while len(view):
+            at = bisect.bisect_right(self.starts, start) - 1
+            if at >= len(self.sources):
+                found = f"the files end at byte {self.size:,}, and more was to be read"
+                raise CheckpointError("checkpoint-truncated", found, where=self.path)
+            count = min(len(view), self.starts[at + 1] - start)
+            self.sources[at].fill(start - self.starts[at], view[:count])
+            start, view = start + count, view[count:]
+
+    def check_unchanged(self) -> None:
+        for source in self.sources:
+            source.check_unchanged()
+
+
+def shards_at(path: Path) -> Path | None:
+    """The index, or the first counted file, of the model in shards that a path stands for; None where there is none."""
+    if is_folder(path):
+        indexes = sorted(path.glob(f"*{INDEX_SUFFIX}"))
+        counted = sorted(one for one in path.glob("*.safetensors") if _COUNTED.fullmatch(one.name))
+        return indexes[0] if len(indexes) == 1 else counted[0] if counted and not indexes else None
+    if path.name.endswith(INDEX_SUFFIX):
+        return path
+    match = _COUNTED.fullmatch(path.name)
+    if match is None or int(match["count"]) < 2:
+        return None
+    index = path.with_name(match["stem"] + INDEX_SUFFIX)
+    return index if is_file(index) else path
+
+
+def open_shards(path: Path) -> Checkpoint:
+    """The whole model that `shards_at` has found, checked through the structure of every file."""
+    files, tensors_by_file = _files(path)
+    sources: list[ByteSource] = []
+    try:
+        tensors: dict[str, TensorInfo] = {}
+        start = 0
+        for file in files:
+            sources.append(ByteSource(file))
+            part = read_safetensors(sources[-1]).tensors
+            if twice := next((name for name in part if name in tensors), None):
+                raise _error(f"{twice} is in {file.name} and in a file before it", path)
+            wanted = tensors_by_file.get(file.name, ())
+            if lacking := next((name for name in wanted if name not in part), None):
+                raise _error(f"{lacking} is not in {file.name}, where the index has it", path)
+            tensors |= {name: replace(info, start=info.start + start) for name, info in part.items()}
+            start += sources[-1].size
+        return Checkpoint(_JoinedSource(path, sources), "safetensors", tensors)
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
+
+
+def _files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
+    """All files of the model in order, and which tensors the index puts into which of them."""
+    tensors: dict[str, list[str]] = {}
+    if path.name.endswith(INDEX_SUFFIX):
+        document = read_json(path)
+        placed = document.get("weight_map") if isinstance(document, dict) else None
+        if not isinstance(placed, dict) or not placed or not all(isinstance(file, str) for file in placed.values()):
+            raise _error(f"{path.name} has no `weight_map` of tensors to files", path)
+        for name, file in placed.items():
+            tensors.setdefault(file, []).append(name)
+        names = sorted(tensors)
+    else:
+        match = _COUNTED.fullmatch(path.name)
+        assert match is not None  # `shards_at` has seen to it
+        width, count = len(match["count"]), int(match["count"])
+        names = [f"{match['stem']}-{at:0{width}d}-of-{match['count']}.safetensors" for at in range(1, count + 1)]
+    if len(names) > MAX_SHARDS or any(Path(name).name != name for name in names):
+        raise _error(f"{len(names):,} files, or some outside the folder", path)
+    files = [path.with_name(name) for name in names]
+    if missing := [file.name for file in files if not is_file(file)]:
+        raise _error(f"{len(missing):,} of {len(files):,} files are not there: {', '.join(missing[:3])}", path)
+    return files, tensors
+
+
+def _error(found: str, path: Path) -> CheckpointError:
+    return CheckpointError("checkpoint-shards", found, where=path)

@@ -1,0 +1,121 @@
+"""Single rows of the tables behind the text: speech codes and positions, and always those of start and stop.
+
+One dead row among thousands does not show in the length of its table. Without the start row nothing begins; without
+the stop row nothing ends. Judges no table as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.dtypes import FLOATS
+from voxgraft.errors import VoxgraftError
+from voxgraft.findings.subject import Subject
+
+__all__ = ["NONE_LOST", "LostRows", "lost_rows", "marks_of"]
+
+ROW_PARTS = ("speech tables", "positions", "speed rows")
+"""Parts whose matrices have a row for each code or position."""
+_BLOCK_ROWS = 512
+_DEAD = 1e-3
+"""Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them."""
+_OVERWRITTEN, _TURNED = 0.5, 0.5
+"""A row that moved by this share of its length and has less than this cosine to the base's is another row."""
+_OTHERS_STAY = 0.9
+"""Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
+_BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
+"""A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely."""
+_START, _STOP = "start of speech", "stop of speech"
+
+
+@dataclass(frozen=True, slots=True)
+class LostRows:
+    """Rows of one table in which nothing of the base is left."""
+
+    rows: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
+    """Those of them that are all zero, or next to it."""
+    names: tuple[str, ...] = ()
+    """For people, start and stop first."""
+    num_rows: int = 0
+    moved: float = 0.0
+    """Squared length of the change of all other rows."""
+    base: float = 0.0
+    """Squared length of the base's other rows."""
+
+    @property
+    def how(self) -> str:
+        return "are all zero" if self.dead == self.rows else "have nothing left of the base's"
+
+
+NONE_LOST = LostRows()
+
+
+def marks_of(subject: Subject) -> dict[int, str]:
+    """Start and stop of speech by their rows; empty where the base does not show its size."""
+    family, base, files = subject.family, subject.base_checkpoint, subject.base
+    if family is None or base is None or files is None:
+        return {}
+    try:
+        size = family.size_of(files, {name: info.shape for name, info in base.tensors.items()})
+        frame = family.frame(subject.base_pieces or 0, size)
+    except VoxgraftError:  # a base that is not whole is told elsewhere
+        return {}
+    return {frame.speech_start: _START, frame.speech_stop: _STOP}
+
+
+def lost_rows(subject: Subject, name: str, marks: dict[int, str]) -> LostRows:
+    """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None or family.part_of(name) not in ROW_PARTS:
+        return NONE_LOST
+    old, new = base.tensors[name], checkpoint.tensors[name]
+    if old.shape != new.shape or len(old.shape) not in (1, 2) or old.dtype not in FLOATS or new.dtype not in FLOATS:
+        return NONE_LOST
+    is_speech = family.part_of(name) == "speech tables"
+    named = {row: mark for row, mark in marks.items() if is_speech and row < old.shape[0]}
+    if len(old.shape) == 1:
+        before, after = (_finite(one.read(name)) for one in (base, checkpoint))
+        step = max(_BIAS_STEP, _BIAS_SPREAD * float(before.std()))
+        far = np.abs(after - before) >= step
+        return _lost(far, np.zeros_like(far), named, (after - before, before))
+    measures = []
+    for start in range(0, old.shape[0], _BLOCK_ROWS):
+        span = start, min(start + _BLOCK_ROWS, old.shape[0])
+        measures.append(_measures(*(_finite(one.read_rows(name, *span)) for one in (base, checkpoint))))
+    length, left, moved, along = np.concatenate(measures, axis=1)
+    some = length > 0
+    cosine = along / np.maximum(length * left, 1e-30)
+    dead = some & (left <= _DEAD * length)
+    alive = some & ~dead
+    other = alive & (moved >= _OVERWRITTEN * length) & (cosine < _TURNED)
+    if not alive.any() or float(np.nanmedian(cosine[alive])) < _OTHERS_STAY:
+        other[:] = False
+    return _lost(dead | other, dead, named, (moved, length))
+
+
+def _lost(
+    rows: NDArray[np.bool_],
+    dead: NDArray[np.bool_],
+    named: dict[int, str],
+    lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
+) -> LostRows:
+    ordered = sorted(np.flatnonzero(rows).tolist(), key=lambda row: (row not in named, row))
+    names = tuple(f"row {row:,}, {named[row]}" if row in named else f"row {row:,}" for row in ordered)
+    moved, base = (float(np.nansum(values[~rows] ** 2)) for values in lengths)
+    return LostRows(tuple(sorted(ordered)), tuple(np.flatnonzero(dead).tolist()), names, len(rows), moved, base)
+
+
+def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Both lengths, length of the difference, and the product of the two, for each row. Shape [4, rows]."""
+    lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
+    return np.stack([*lengths, (before * after).sum(axis=1)])
+
+
+def _finite(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Values that are not finite are another topic's, and the base has the originals."""
+    return np.nan_to_num(values.astype(np.float64), nan=math.nan, posinf=math.nan, neginf=math.nan)
