@@ -10,6 +10,7 @@ from voxgraft.bases import base_tokenizer, spelling_of
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family
 from voxgraft.files import is_text, replacing, require_free
+from voxgraft.normalising import rules_of
 from voxgraft.reports import additions_json, additions_lines, proof_lines
 from voxgraft.results import Line, styled
 from voxgraft.settings import (
@@ -120,7 +121,9 @@ def train(settings: TokenizerTrainSettings) -> TrainResult:
     require_free(settings.output, overwrite=settings.overwrite)
     family, base = base_tokenizer(settings.base, settings.family)
     texts = read_texts(settings.texts)
-    spelling = Spelling.of(family, base, None, settings.language)
+    own = settings.tokenizer
+    rules = rules_of(settings.language, normalise=own.normalise, fold_homophones=own.fold_homophones)
+    spelling = Spelling.of(family, base, None, settings.language, rules)
     learnt = learn_language(spelling, texts, settings.tokenizer)
     learnt.additions.save(settings.output, overwrite=settings.overwrite)
     return TrainResult(learnt.additions, learnt.plan, texts, settings.output)

@@ -22,6 +22,7 @@ from voxgraft.preparing.choosing import ROLES, WantedClip, chosen_clips, manifes
 from voxgraft.preparing.ledger import LEDGER_NAME, ClipRecord, Ledger, read_ledger
 from voxgraft.preparing.settings import PrepareSettings
 from voxgraft.run_yaml import settings_of
+from voxgraft.spelling import text_mark
 
 __all__ = ["IMPORT", "PREPARE", "SPLIT"]
 
@@ -55,6 +56,7 @@ def _import(work: Work) -> DataImportResult:
         raise ConfigError("config-missing", "`base` is not given", where=work.run.settings)
     kind = base_family(base_folder(base), work.settings.family).name
     values = {"dataset": dataset_of(work).folder, "sources": work.settings.data.sources, "language": work.language}
+    values["fold_homophones"] = work.settings.tokenizer.fold_homophones
     return data_import(DataImportSettings.model_validate({**values, "family": kind}))
 
 
@@ -105,6 +107,8 @@ def _other_than(work: Work, manifest: Path) -> str:
             return error.finding.found
         if card is not None and made.header.made_from.tokenizer_sha256 != card.tokenizer_sha256:
             return f"{role} was spelled by another tokenizer"
+        if card is not None and made.header.made_from.text != text_mark(card.rules):
+            return f"{role} was normalised by other text rules"
         if card is not None and made.header.made_from.base_sha256 != card.base["checkpoint_sha256"]:
             return f"{role} was made for another base"
         if ledger.sets.get(role) != made.fingerprint:
