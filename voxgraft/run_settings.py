@@ -31,8 +31,7 @@ class LearnSettings(Settings):
     max_piece_characters: int = Field(12, ge=2, le=32)
     """Longest piece, in characters."""
     normalise: bool = True
-    """Normalise text of the new language (numbers in words, plain marks) in training and synthesis; false reads it as
-    it is."""
+    """Normalise text of the new language, in training and synthesis alike: numbers in words, plain marks."""
     fold_homophones: bool = False
     """Amharic: write one letter for those that sound alike, in training and synthesis."""
 

@@ -179,7 +179,8 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
     for text in settings.text:
         if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
-        prepared = spelling.prepare_base(text, settings.language)
+        is_new = spelling.grown is not None and spelling.is_own(settings.language)
+        prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
         old = pieces(spelling.base, spelling.base.encode(prepared))
         new = None
         if spelling.grown is not None:
