@@ -83,7 +83,7 @@ class System:
 
     def is_open(self, language: str) -> bool:
         """Whether the adapter acts when that language is spoken."""
-        return self.mode != "gated" or language == self.spelling.language
+        return self.mode != "gated" or self.spelling.is_own(language)
 
     def speaking(self, language: str) -> AbstractContextManager[None]:
         """The gate as that language needs it, inside this block."""

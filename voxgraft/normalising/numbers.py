@@ -96,6 +96,7 @@ _RUN = regex.compile(
 )
 """Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay."""
 _SPACED = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
+_OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
 _TIME = regex.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DATE = regex.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})|(\d{4})-(\d\d)-(\d\d)")
 _RANGE = regex.compile(r"(\d+)-(\d+)")
@@ -142,6 +143,8 @@ class NumberReader:
         if self.words.spaced_groups:
             draft.rewrite("grouped-digits", _SPACED, lambda match: "".join(filter(str.isdecimal, match.group())))
         draft.rewrite("number", _RUN, self._read)
+        # Digits that stay are those that every base has.
+        draft.rewrite("other-digits", _OTHER_DIGIT, lambda match: _plain_digits(match.group(), self.words.decimal))
 
     def _read(self, match: regex.Match[str]) -> str | None:
         words = self.words
