@@ -27,7 +27,7 @@ from voxgraft.graft import graft
 from voxgraft.graft_folder import open_graft
 from voxgraft.run_settings import TokenizerSettings
 from voxgraft.settings import GraftSettings
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, text_mark
 from voxgraft.text.texts import proof_corpus
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.examples import Examples
@@ -84,7 +84,8 @@ class World:
         return Speech(self.family_name, self.seed)
 
     def header(self, language: str, role: Role) -> SetHeader:
-        return SetHeader(self.family_name, language, role, family(self.family_name).code_hz, self.made_from)
+        made_from = self.made_from if language == "am" else replace(self.made_from, text="")
+        return SetHeader(self.family_name, language, role, family(self.family_name).code_hz, made_from)
 
     def clips(self, number: int, seed: int, language: str = "am") -> Iterator[PreparedClip]:
         """Sentences of a few words, read by the speakers in turn."""
@@ -131,7 +132,8 @@ def open_world(family_name: str, run: Path, base: Path, *, seed: int = 0) -> Wor
     made = open_graft(run / "graft")
     files = family(family_name).files(base)
     spelling = Spelling.of(family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")
-    made_from = MadeFrom(made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"], {"codec": "made up"}, {})
+    hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
+    made_from = MadeFrom(*hashes, {"codec": "made up"}, {}, text_mark(made.card.rules))
     return World(family_name, files, run, spelling, made_from, seed)
 
 

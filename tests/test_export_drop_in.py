@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from importlib import resources
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +112,7 @@ def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path
     assert open_tokenizer(tokenizer).size == 2454
     assert open_tokenizer(tokenizer).has_whole("[am]")
     for text in SENTENCES:
-        found = stock_ids(tokenizer, f"[am]{text}")
+        found = stock_ids(tokenizer, f"[am]{prepared_there(dropped, text)}")
         assert found == [places.get(one, one) for one in spelling.encode(text, "am")]
         assert open_tokenizer(tokenizer).unknown_id not in found
 
@@ -125,9 +127,21 @@ def test_a_drop_in_speaks_with_the_very_logits_of_the_merged_checkpoint(
         kind, open_tokenizer(kind.files(dropped).tokenizer), open_graft(run / "graft").tokenizer, "am"
     )
     for text in SENTENCES:
-        one = speech_logits(small, stock_ids(kind.files(dropped).tokenizer, f"[am]{text}"))
+        typed = f"[am]{prepared_there(dropped, text)}"
+        one = speech_logits(small, stock_ids(kind.files(dropped).tokenizer, typed))
         two = speech_logits(large, spelling.encode(text, "am"))
         assert torch.equal(one, two)
+
+
+def prepared_there(folder: Path, text: str) -> str:
+    """By the package that is in the export, as its README says."""
+    place = folder / "voxgraft_text" / "__init__.py"
+    spec = spec_from_file_location("dropped_text", place, submodule_search_locations=[str(place.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return str(package.prepared(text))
 
 
 def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
@@ -167,7 +181,7 @@ def test_the_published_tokenizer_has_room_for_amharic_with_a_thousand_pieces(bas
     shutil.copyfile(real, folder / real.name)
     run = make_run(folder, tmp_path / "run", 1000)
     made = make_drop_in(open_source(settings_of(run, "--to=chatterbox")))
-    assert len(made.places) > 1300
+    assert len(made.places) > 1280
     assert made.room >= len(made.places)
     assert made.proven > 1000
     letters = {piece for piece in made.taken if len(piece) == 1 and piece.isascii()}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from voxgraft.families import family
 from voxgraft.families.random_base import random_maker
+from voxgraft.normalising import rules_of
 from voxgraft.run_settings import LearnSettings
 from voxgraft.spelling import Spelling, learn_language
 from voxgraft.text.texts import Texts, read_texts
@@ -76,7 +77,7 @@ def demo_texts(language: str) -> Texts:
 
 def learn(kind: str, language: str, sentences: tuple[str, ...], settings: LearnSettings | None = None) -> Grown:
     """A language learnt from these sentences."""
-    before = replace(base(kind), language=language)
+    before = replace(base(kind), language=language, rules=rules_of(language))
     learnt = learn_language(before, Texts(sentences), settings or LearnSettings())
     return Grown(replace(before, grown=learnt.grown), learnt, Texts(sentences))
 

@@ -32,7 +32,7 @@ from voxgraft.journal import Journal
 from voxgraft.new import new
 from voxgraft.run import RunFolder
 from voxgraft.settings import GraftSettings, NewSettings, TrainVerbSettings
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, text_mark
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Additions, NewPiece
 from voxgraft.train import TrainResult, train
@@ -83,9 +83,11 @@ class WholeRun:
     def world(self) -> World:
         """What sets of this run are made with: its tokenizer and base, as they are now."""
         made = open_graft(self.folder.graft)
-        spelling = Spelling.of(family(self.family_name), open_tokenizer(self.files.tokenizer), made.tokenizer, "am")
+        base, rules = open_tokenizer(self.files.tokenizer), made.card.rules
+        spelling = Spelling.of(family(self.family_name), base, made.tokenizer, "am", rules)
         hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
-        return World(self.family_name, self.files, self.path, spelling, MadeFrom(*hashes, {"codec": "made up"}, {}))
+        made_from = MadeFrom(*hashes, {"codec": "made up"}, {}, text_mark(rules))
+        return World(self.family_name, self.files, self.path, spelling, made_from)
 
     def write_sets(self) -> None:
         self.world.write_healthy(clips=16, held_out=4)

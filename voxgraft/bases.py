@@ -8,6 +8,7 @@ from voxgraft.errors import FileError, TokenizerError
 from voxgraft.families import family, family_names, family_of
 from voxgraft.families.base import Family
 from voxgraft.files import is_folder, is_there
+from voxgraft.graft_folder import rules_beside
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
@@ -38,7 +39,8 @@ def base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
 def spelling_of(path: Path, name: str | None, grown: Path | None, language: str | None) -> Spelling:
     """The spelling of a base (folder or tokenizer file) with an optional grown tokenizer."""
     found, base = base_tokenizer(path, name)
-    return Spelling.of(found, base, open_tokenizer(grown) if grown else None, language)
+    rules = rules_beside(grown) if grown else None
+    return Spelling.of(found, base, open_tokenizer(grown) if grown else None, language, rules)
 
 
 def _tokenizer_in(folder: Path, name: str | None) -> tuple[Family, Path]:

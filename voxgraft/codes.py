@@ -934,6 +934,35 @@ CATALOGUE: dict[str, Code] = {
         "The parts of the graft folder do not belong together.",
         "run `voxgraft graft RUN` again, or restore the folder from `graft.previous` beside it.",
     ),
+    "text-rules": Code(
+        "grafts",
+        "Text must be normalised as in training: with other rules the model would be given tokens that it never learnt.",
+        "install the version that the graft was made with, or make the graft again.",
+    ),
+    "text-rules-missing": Code(
+        "grafts",
+        "The graft was made before text rules were stored with it, so text is read as it is: digits and unusual marks are not normalised.",
+        "run `voxgraft graft RUN` again to get text rules; a graft that is trained already must then be trained again.",
+        "warning",
+    ),
+    "text-rules-import": Code(
+        "data",
+        "The clips were imported with other text rules than the graft has. Letters that one of them folds are not seen in training, or not in synthesis.",
+        "import again with the same setting (`--fold-homophones`, run.yaml `tokenizer.fold_homophones`).",
+        "warning",
+    ),
+    "text-digits": Code(
+        "text",
+        "voxgraft does not read these numbers in this language, so digits stay in the text: what is said for them is learnt badly or not at all.",
+        "write them in words, as they are said.",
+        "warning",
+    ),
+    "text-word-boundaries": Code(
+        "text",
+        "The original program splits these characters one by one, as it does Chinese, so that spaces between words are lost in training and in synthesis.",
+        "nothing has to be done; expect pauses and stress to follow punctuation only. Punctuation marks are kept.",
+        "warning",
+    ),
     # ---- check -------------------------------------------------------------------------------------------
     "checkpoint-stand-in": Code(
         "check",

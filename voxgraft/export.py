@@ -28,12 +28,13 @@ from voxgraft.exporting.folder import hashes_of, place_files, require_room
 from voxgraft.exporting.names import CARD_NAME, LOADER_NAME, README_NAME
 from voxgraft.exporting.sources import Source, open_source
 from voxgraft.exporting.terms import TERMS_NAME, Terms, asked_terms
+from voxgraft.exporting.text_package import text_package
 from voxgraft.exporting.weights import write_dropped_in, write_grown, write_merged
 from voxgraft.families.base import Family
 from voxgraft.families.stock import GROWN, MERGED
 from voxgraft.files import is_file, is_folder, replacing, replacing_folder, require_free, write_json, write_text
 from voxgraft.graft_folder import README_NAME as GRAFT_README
-from voxgraft.graft_folder import ROWS_NAME, open_graft, readme
+from voxgraft.graft_folder import ROWS_NAME, TEXT_FOLDER, open_graft, readme
 from voxgraft.peft_folder import CONFIG_NAME, TENSORS_NAME
 from voxgraft.results import Line, Table
 
@@ -200,6 +201,11 @@ def _stock(source: Source, settings: ExportSettings, output: Path, terms: Terms)
         loader = None if drop_in else source.family.stock().loader(source.facts, source.files)
         if loader is not None:
             write_text(new / LOADER_NAME, loader)
+        if loader is not None or drop_in is not None:
+            step = source.family.stock().text_step(source.files)
+            (new / TEXT_FOLDER).mkdir()
+            for place, text in text_package(source.graft.card.rules, *step).items():
+                write_text(new / place, text)
         write_text(new / README_NAME, readme_of(made))
         write_json(new / TERMS_NAME, terms.to_json())
         known = {_place(part, folder.checkpoint): made.checkpoints[part or DROPPED_IN].sha256 for part in parts}

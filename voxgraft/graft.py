@@ -23,6 +23,7 @@ from voxgraft.graft_folder import (
     readme,
     versions,
 )
+from voxgraft.normalising import rules_of
 from voxgraft.preparing.choosing import run_texts
 from voxgraft.reports import additions_json, additions_lines, proof_lines, row_lines
 from voxgraft.results import Line
@@ -91,8 +92,10 @@ def graft(settings: GraftSettings) -> GraftResult:
     files = family.files(base_folder)
     base = open_tokenizer(files.tokenizer)
     texts = read_texts(settings.texts) if settings.texts else Texts(())
-    grown, learnt, chosen = _grown_tokenizer(settings, Spelling.of(family, base, None, language), texts)
-    spelling = Spelling.of(family, base, grown, language)
+    own = settings.tokenizer
+    rules = rules_of(language, normalise=own.normalise, fold_homophones=own.fold_homophones)
+    grown, learnt, chosen = _grown_tokenizer(settings, Spelling.of(family, base, None, language, rules), texts)
+    spelling = Spelling.of(family, base, grown, language, rules)
     proof = prove_spelling(spelling, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
     if not proof.holds:
@@ -167,6 +170,7 @@ def _write(
             proof=counts,
             licence=spelling.family.licence,
             versions=versions(),
+            text=spelling.rules.to_json(),
         )
         write_text(temporary / CARD_NAME, card_text(card))
         entry = exemplar(language)

@@ -17,6 +17,7 @@ from voxgraft.checkpoints import read_rows_file
 from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.families import family
 from voxgraft.files import existing_file, existing_folder, is_file, is_folder, read_json, sha256_of
+from voxgraft.normalising import TextRules, TextRulesError
 from voxgraft.rows import Array
 from voxgraft.run_settings import LANGUAGE_PATTERN, LearnSettings, RunSettings
 from voxgraft.tokenizers import open_tokenizer
@@ -25,9 +26,12 @@ from voxgraft.tokenizers.base import Tokenizer
 FORMAT = "voxgraft-graft-1"
 CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
+MERGED_CARD_NAME = "merged.json"
+TEXT_FOLDER, RULES_NAME = "voxgraft_text", "rules.json"
+"""In an export: the normaliser by itself, and the text rules that it follows."""
 RUN_CARD_NAME = "card.json"
 """In the run folder, beside the graft: what the run was made from."""
-_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex")
+_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex", "num2words")
 _TAG = re.compile(r"\[[a-z0-9-]+\]")
 _TEXT_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
 
@@ -51,6 +55,8 @@ class GraftCard:
     versions: dict[str, str]
     adapter: dict[str, str] | None = None
     """SHA-256 of the files in adapter/, by name; None where there is none."""
+    text: dict[str, Any] | None = None
+    """Text rules: how text of the language is normalised. None in grafts from before these were stored."""
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
@@ -58,6 +64,11 @@ class GraftCard:
     @property
     def base_pieces(self) -> int:
         return int(self.base["pieces"])
+
+    @property
+    def rules(self) -> TextRules:
+        """The text rules; texts of a graft from before are read as they are, as they were in its training."""
+        return TextRules.from_json(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,32 @@ def read_card(folder: Path) -> GraftCard:
         found = f"{CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
+    require_rules(fields["text"], path)
     return GraftCard(**fields)
+
+
+def require_rules(stated: Any, where: Path) -> TextRules:
+    """Text rules as a card states them; an error where they cannot be followed with what is installed."""
+    try:
+        rules = TextRules.from_json(stated)
+        rules.require_edition()
+    except TextRulesError as error:
+        raise GraftError("text-rules", error.found, where=where, cure=f"{error.fix}.") from None
+    return rules
+
+
+def rules_beside(tokenizer: Path) -> TextRules | None:
+    """The text rules of the graft, the merged checkpoint or the export that a tokenizer file is a part of."""
+    folder = tokenizer.parent
+    for name in (CARD_NAME, MERGED_CARD_NAME):
+        if is_file(folder / name):
+            card = read_json(folder / name)
+            if isinstance(card, dict) and card.get("tokenizer") == tokenizer.name:
+                return require_rules(card.get("text"), folder / name)
+    for place in (folder, folder.parent):
+        if is_file(path := place / TEXT_FOLDER / RULES_NAME):
+            return require_rules(read_json(path), path)
+    return None
 
 
 def open_graft(folder: Path) -> Graft:
@@ -164,6 +200,7 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         "",
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
         f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
+        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis alike.",
         f"- New rows, {_training_of(card)}: first {card.method['init']}, noise {card.method['noise']}, "
         f"seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
@@ -192,9 +229,14 @@ def _training_of(card: GraftCard) -> str:
 
 def made_with(settings: RunSettings) -> dict[str, Any]:
     """The settings that a graft depends on, beside the files whose hashes are kept."""
-    return settings.model_dump(
+    made: dict[str, Any] = settings.model_dump(
         mode="json", include={"language": True, "tokenizer": set(LearnSettings.model_fields), "rows": True}
     )
+    for name, usual in (("normalise", True), ("fold_homophones", False)):
+        # Cards from before do not have these keys.
+        if made["tokenizer"][name] == usual:
+            del made["tokenizer"][name]
+    return made
 
 
 def card_text(card: GraftCard) -> str:

@@ -28,7 +28,7 @@ from voxgraft.files import (
     write_json,
     write_text,
 )
-from voxgraft.graft_folder import README_NAME, versions
+from voxgraft.graft_folder import MERGED_CARD_NAME, README_NAME, versions
 from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter
 from voxgraft.nn.frozen import load_new_state
 from voxgraft.training.interpolation import Between, Hear, Point, chosen_point, measured_points, moved
@@ -41,7 +41,7 @@ __all__ = ["MERGED_NAME", "SEEDS_NAME", "Merged", "read_merged", "write_merged"]
 
 MERGED_NAME, SEEDS_NAME = "merged", "as-in-the-seeds"
 """Folders in the run."""
-CARD_NAME = "merged.json"
+CARD_NAME = MERGED_CARD_NAME
 FORMAT = "voxgraft-merged-1"
 
 
@@ -169,6 +169,7 @@ def _card(course: Course, merged: Merged, hashes: Mapping[str, str]) -> dict[str
         "family": card.family,
         "language": card.language,
         "tag": card.tag,
+        "text": card.text,
         "num_rows": card.num_rows,
         "base": card.base,
         "checkpoint": course.files.checkpoint.name,

@@ -26,7 +26,7 @@ from voxgraft.files import is_folder, is_there
 from voxgraft.graft_folder import Graft
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings, TrainSettings
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, text_mark
 from voxgraft.tokenizers.base import Tokenizer
 
 __all__ = [
@@ -71,7 +71,7 @@ class Wanted:
     ) -> Wanted:
         """By the graft and the base that a run has; `shapes` are those of the base's tensors."""
         family, files, tokenizer = base
-        spelling = Spelling.of(family, tokenizer, graft.tokenizer, graft.card.language)
+        spelling = Spelling.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
         frame = family.frame(graft.tokenizer.size, family.size_of(files, shapes))
         return cls(run, settings, graft, spelling, frame)
 
@@ -88,7 +88,8 @@ class Wanted:
         """What a set must say of itself. One of a base language is spelled by the base's own tokenizer."""
         card, own = self.graft.card, {} if of_base else {"language": self.language}
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
-        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"]}
+        text = "" if of_base else text_mark(card.rules)
+        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"], "text": text}
         return {"family": card.family, **own, "code_hz": self.spelling.family.code_hz, "made_from": made_from}
 
 

@@ -34,6 +34,10 @@ class LearnSettings(Settings):
     """A piece must occur this often in the texts to be taken."""
     max_piece_characters: int = Field(12, ge=2, le=32)
     """Longest piece, in characters."""
+    normalise: bool = True
+    """Normalise text of the new language, in training and synthesis alike: numbers in words, plain marks."""
+    fold_homophones: bool = False
+    """Amharic: write one letter for those that sound alike, in training and synthesis."""
 
 
 class TokenizerSettings(LearnSettings):

@@ -1,18 +1,20 @@
-"""How a text of one language becomes ids: the family's front, and the tokenizer that the language chooses.
+"""The one text front end: text rules of the language, the family's own front, the tokenizer that the language chooses.
 
-Text of a base language is always spelled by the base's own tokenizer; the grown one is for the new language alone.
+Learning pieces, preparing data, training, samples, synthesis, evaluation, exports and the proof all come here. Text of
+a base language is always spelled by the base's own tokenizer and never normalised; rules and the grown tokenizer are
+for the new language alone.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family, Front
+from voxgraft.normalising import NO_RULES, TextRules, rules_of
 from voxgraft.run_settings import LearnSettings
 from voxgraft.text.characters import exemplar
 from voxgraft.text.suits import suit_findings
@@ -34,11 +36,27 @@ class Spelling:
     base: Tokenizer
     grown: Tokenizer | None = None
     language: str | None = None
+    rules: TextRules = field(default_factory=lambda: TextRules(NO_RULES))
+    """How text of the new language is normalised before the front sees it."""
 
     @classmethod
-    def of(cls, family: Family, base: Tokenizer, grown: Tokenizer | None, language: str | None) -> Spelling:
-        """The front is that of the base's tokenizer file."""
-        return cls(family, family.front(base.path), base, grown, language)
+    def of(
+        cls,
+        family: Family,
+        base: Tokenizer,
+        grown: Tokenizer | None,
+        language: str | None,
+        rules: TextRules | None = None,
+    ) -> Spelling:
+        """The front is that of the base's tokenizer file. `rules` are those of a graft; without them, the language's
+        own of this voxgraft."""
+        if rules is None:
+            rules = rules_of(language) if language else TextRules(NO_RULES)
+        return cls(family, family.front(base.path), base, grown, language, rules)
+
+    def is_own(self, language: str | None) -> bool:
+        """Whether a code, in any case, is that of the new language."""
+        return language is not None and self.language is not None and language.lower() == self.language.lower()
 
     @property
     def tag(self) -> str | None:
@@ -46,11 +64,14 @@ class Spelling:
         return self.family.tag(self.language) if self.language else None
 
     def prepare(self, text: str) -> str:
-        """Text of the new language as the tokenizer reads it, without the tag. In NFC, as the texts that are learnt."""
-        text = unicodedata.normalize("NFC", text)
-        # A text of one letter is left in its own case by some stock programs; with a full stop it is ordinary text.
-        single = len(text.strip()) == 1 and text.strip().isalpha()
-        return self.front.prepare(self.front.clean(f"{text.strip()}." if single else text), None)
+        """Text of the new language as the tokenizer reads it, without the tag."""
+        return self.front.prepare(self.front.clean(self.rules.apply(text)), None)
+
+    def normalised(self, text: str, language: str | None) -> str:
+        """Text of the new language by its rules, line by line, so that long text can be split before it is spelled."""
+        if self.grown is None or not self.is_own(language):
+            return text
+        return "\n".join(self.rules.normaliser.normalise(line).text for line in text.splitlines())
 
     def prepare_base(self, text: str, language: str | None) -> str:
         """Text of a base language, with its tag where the base has one."""
@@ -60,7 +81,7 @@ class Spelling:
 
     def encode(self, text: str, language: str | None) -> list[int]:
         """Ids of a text. Language tags that a user typed inside text of the new language are broken up."""
-        if language is None or language != self.language or self.grown is None:
+        if self.grown is None or not self.is_own(language):
             return self.base.encode(self.prepare_base(text, language))
         tag = self.tag
         prepared = self.prepare(text)
@@ -75,7 +96,15 @@ class Spelling:
     def new_text(self, sentences: tuple[str, ...]) -> NewText:
         """The new language's sentences in the form that `prove` takes."""
         entry = exemplar(self.language) if self.language else None
-        return NewText(sentences, self.prepare, self.tag, entry.letters if entry else "")
+        return NewText(sentences, self.prepare, self.tag, entry.letters if entry else "", self._front_alone)
+
+    def _front_alone(self, text: str) -> str:
+        return self.front.prepare(self.front.clean(TextRules(NO_RULES).apply(text)), None)
+
+
+def text_mark(rules: TextRules) -> str:
+    """Text rules as a set states them; empty for texts that were read as they are, as in sets from before."""
+    return "" if rules.is_raw else rules.identity
 
 
 def learn_language(spelling: Spelling, texts: Texts, settings: LearnSettings) -> Learnt:

@@ -10,6 +10,7 @@ from voxgraft.bases import base_tokenizer, spelling_of
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family
 from voxgraft.files import is_text, replacing, require_free
+from voxgraft.normalising import rules_of
 from voxgraft.reports import additions_json, additions_lines, proof_lines
 from voxgraft.results import Line, styled
 from voxgraft.settings import (
@@ -120,7 +121,9 @@ def train(settings: TokenizerTrainSettings) -> TrainResult:
     require_free(settings.output, overwrite=settings.overwrite)
     family, base = base_tokenizer(settings.base, settings.family)
     texts = read_texts(settings.texts)
-    spelling = Spelling.of(family, base, None, settings.language)
+    own = settings.tokenizer
+    rules = rules_of(settings.language, normalise=own.normalise, fold_homophones=own.fold_homophones)
+    spelling = Spelling.of(family, base, None, settings.language, rules)
     learnt = learn_language(spelling, texts, settings.tokenizer)
     learnt.additions.save(settings.output, overwrite=settings.overwrite)
     return TrainResult(learnt.additions, learnt.plan, texts, settings.output)
@@ -176,7 +179,8 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
     for text in settings.text:
         if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
-        prepared = spelling.prepare_base(text, settings.language)
+        is_new = spelling.grown is not None and spelling.is_own(settings.language)
+        prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
         old = pieces(spelling.base, spelling.base.encode(prepared))
         new = None
         if spelling.grown is not None:

@@ -38,6 +38,7 @@ from voxgraft.families.model import SpeechModel, hidden_states, pack
 from voxgraft.families.opening import open_model
 from voxgraft.families.random_base import make_random_base
 from voxgraft.families.random_values import RandomSize, random_blocks
+from voxgraft.normalising import TextRules
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 
@@ -192,7 +193,8 @@ def our_ids(case: Case, run: Path) -> list[int]:
         open_tokenizer(path)
         for path in (run.parent / "base" / card["base"]["tokenizer"], run / "graft" / card["tokenizer"])
     )
-    ids = Spelling.of(family("chatterbox"), base, grown, "am").encode(case.text, case.language)
+    rules = TextRules.from_json(card["text"])
+    ids = Spelling.of(family("chatterbox"), base, grown, "am", rules).encode(case.text, case.language)
     if not case.drop_in:
         return ids
     places = json.loads((case.folder / "export.json").read_text(encoding="utf-8"))["reused_ids"]

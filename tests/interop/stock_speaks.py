@@ -76,7 +76,12 @@ def main() -> None:
     model = load(arguments)
     loaded, tensors = time.time() - began, len(model.t3.state_dict())  # speaking adds second names
     language = None if arguments.drop_in else arguments.language
-    text = f"[{arguments.language}]{arguments.text}" if arguments.drop_in else arguments.text
+    text = arguments.text
+    if arguments.drop_in:
+        sys.path.insert(0, arguments.folder)
+        text = f"[{arguments.language}]{import_module('voxgraft_text').prepared(text)}"
+    elif (own := import_module("load")).is_own(arguments.language):
+        text = own.prepared(text)  # as `generate` does itself
     ids = model.tokenizer.text_to_tokens(mtl.punc_norm(text), language_id=language)
     framed = torch.nn.functional.pad(torch.nn.functional.pad(torch.cat([ids, ids]), (1, 0), value=255), (0, 1), value=0)
     analyzer = bool(model.t3.hp.is_multilingual)

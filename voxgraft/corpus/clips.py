@@ -53,6 +53,8 @@ class MadeFrom:
     base_sha256: str
     front_end: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """Text rules by which the texts were normalised; empty where they were read as they are."""
 
 
 @dataclass(frozen=True, slots=True)

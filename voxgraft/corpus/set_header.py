@@ -151,9 +151,9 @@ def _header(document: dict[str, Any], path: Path) -> SetHeader:
         found = f"family {family!r:.40}, language {language!r:.40}, role {role!r:.40}, code_hz {code_hz!r:.40}"
         raise _wrong(path, found, f"names, one of {', '.join(get_args(Role))}, and codes per second")
     names = set(MadeFrom.__slots__)
-    if not isinstance(made, dict) or set(made) != names:
+    if not isinstance(made, dict) or set(made) | {"text"} != names:  # sets from before do not state text rules
         raise _wrong(path, f"made_from {made!r:.120}", ", ".join(sorted(names)))
-    hashes = all(isinstance(made[name], str) for name in ("tokenizer_sha256", "base_sha256"))
+    hashes = all(isinstance(made[name], str) for name in ("tokenizer_sha256", "base_sha256", "text") if name in made)
     if not hashes or not all(isinstance(made[name], dict) for name in ("front_end", "settings")):
         raise _wrong(path, f"made_from {made!r:.120}", "two hashes, and what was set")
     return SetHeader(family, language, role, float(code_hz), MadeFrom(**made))

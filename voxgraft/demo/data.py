@@ -23,7 +23,7 @@ from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import read_text, sha256_of
 from voxgraft.graft_folder import Graft
 from voxgraft.run import RunFolder
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, text_mark
 from voxgraft.tokenizers import open_tokenizer
 
 __all__ = ["LANGUAGE", "BundledClip", "SetWriter", "bundled_clips", "recordings_folder", "silence_code"]
@@ -93,13 +93,15 @@ class SetWriter:
     @property
     def spelling(self) -> Spelling:
         base = open_tokenizer(self.files.tokenizer)
-        return Spelling.of(self.family, base, self.graft.tokenizer, self.graft.card.language)
+        return Spelling.of(self.family, base, self.graft.tokenizer, self.graft.card.language, self.graft.card.rules)
 
     def header(self, language: str, role: Role, spelling: Spelling) -> SetHeader:
         """Of a base language the base's own tokenizer spells the texts."""
-        own = spelling.grown if language == spelling.language and spelling.grown is not None else spelling.base
+        is_new = language == spelling.language and spelling.grown is not None
+        own = spelling.grown if is_new and spelling.grown is not None else spelling.base
         front_end = {"codec_sha256": self._require_codec()}
-        made_from = MadeFrom(own.sha256, self.graft.card.base["checkpoint_sha256"], front_end)
+        text = text_mark(spelling.rules) if is_new else ""
+        made_from = MadeFrom(own.sha256, self.graft.card.base["checkpoint_sha256"], front_end, text=text)
         return SetHeader(self.family.name, language, role, self.family.code_hz, made_from)
 
     def prepared(self, clips: Iterable[BundledClip], spelling: Spelling) -> Iterator[PreparedClip]:

@@ -19,6 +19,8 @@ from voxgraft.evaluating.speaking import say
 from voxgraft.evaluating.systems import Place, System, base_system
 from voxgraft.evaluating.voices import voices_of
 from voxgraft.families.base import BaseFiles, Family
+from voxgraft.graft_folder import rules_beside
+from voxgraft.normalising import NO_RULES, TextRules
 from voxgraft.spelling import Spelling
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.replay import Voice
@@ -53,7 +55,9 @@ class Hearing:
         files = replace(self.place.files, checkpoint=checkpoint, tokenizer=self.tokenizer or self.place.files.tokenizer)
         own = open_tokenizer(self.place.files.tokenizer)
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
-        spelling = Spelling.of(self.place.family, own, grown, self.language if grown else None)
+        # Nothing is known of how others normalised their texts, so they are read as they are.
+        rules = (rules_beside(self.tokenizer) if self.tokenizer else None) or TextRules(NO_RULES)
+        spelling = Spelling.of(self.place.family, own, grown, self.language if grown else None, rules)
         system = System(who, self.place.family, self.place.model(files), spelling, None, "checkpoint")
         return self._errors(system, list(self.sets))
 

@@ -26,7 +26,7 @@ from voxgraft.graft_folder import Graft
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.self_replay import NAME as SELF_REPLAY
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import Spelling, text_mark
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.examples import Examples
 from voxgraft.training.replay import parts_of
@@ -100,7 +100,9 @@ class _Opener:
             return open_set(path, expected=self._expected(language))
         manifest, stated = split_language(str(path))
         base = open_tokenizer(self.place.files.tokenizer)
-        spelling = Spelling.of(self.place.family, base, self.graft.tokenizer, self.graft.card.language)
+        spelling = Spelling.of(
+            self.place.family, base, self.graft.tokenizer, self.graft.card.language, self.graft.card.rules
+        )
         family, files = self.place.family, self.place.files
         frame = family.frame(self.graft.tokenizer.size, family.size_of(files, stored_shapes(files.checkpoint)))
         return open_pairs(
@@ -115,7 +117,8 @@ class _Opener:
     def _expected(self, language: str | None) -> dict[str, object]:
         card = self.graft.card
         tokenizer = card.tokenizer_sha256 if language else card.base["tokenizer_sha256"]
-        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"]}
+        text = text_mark(card.rules) if language else ""
+        made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"], "text": text}
         return {"family": card.family, **({"language": language} if language else {}), "made_from": made_from}
 
 

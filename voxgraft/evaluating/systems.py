@@ -19,11 +19,12 @@ from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import grow_model, open_model
 from voxgraft.families.tensors import iter_tensors
 from voxgraft.files import is_folder, sha256_of
-from voxgraft.graft_folder import Graft, open_graft
+from voxgraft.graft_folder import Graft, open_graft, require_rules, rules_beside
 from voxgraft.merged_folder import read_merged
 from voxgraft.nn.adapter import Gate
 from voxgraft.nn.frozen import load_new_state
 from voxgraft.nn.peft_format import load_peft
+from voxgraft.normalising import NO_RULES, TextRules
 from voxgraft.peft_folder import read_peft_folder
 from voxgraft.run import RunFolder
 from voxgraft.spelling import Spelling
@@ -82,7 +83,7 @@ class System:
 
     def is_open(self, language: str) -> bool:
         """Whether the adapter acts when that language is spoken."""
-        return self.mode != "gated" or language == self.spelling.language
+        return self.mode != "gated" or self.spelling.is_own(language)
 
     def speaking(self, language: str) -> AbstractContextManager[None]:
         """The gate as that language needs it, inside this block."""
@@ -117,7 +118,7 @@ def grafted(place: Place, graft: Graft) -> System:
         "graft",
         place.family,
         model,
-        _spelling(place, graft.tokenizer.path, graft.card.language),
+        _spelling(place, graft.tokenizer.path, graft.card.language, graft.card.rules),
         gate,
         "gated" if gate else "rows-only",
         step,
@@ -130,7 +131,8 @@ def merged(place: Place, folder: Path) -> System:
     card = read_merged(folder)
     _require_base(place, card["base"], folder)
     mode = "merged" if card.get("keeps_base_rows") else "as-in-the-seeds"
-    spelling = _spelling(place, folder / card["tokenizer"], str(card["language"]))
+    rules = require_rules(card.get("text"), folder)
+    spelling = _spelling(place, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
     path = folder / card["checkpoint"]
     model = _grown_checkpoint(place, path, int(card["num_rows"]))
@@ -149,7 +151,7 @@ def of_step(place: Place, run: RunFolder, step: int | None) -> System:
     trained = prepare(place.model(), rows, options)
     trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
     model = trained.model.requires_grad_(False).eval()
-    spelling = _spelling(place, graft.tokenizer.path, graft.card.language)
+    spelling = _spelling(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
     label = LABEL if options.mode == "as-in-the-seeds" else ""
     return System(f"step {state.step:,}", place.family, model, spelling, trained.gate, options.mode, state.step, label)
 
@@ -163,7 +165,10 @@ def other_checkpoint(place: Place, folder: Path, language: str | None) -> System
         raise GraftError("evaluate-language", found, expected="--language", where=folder)
     spelling = Spelling.of(place.family, open_tokenizer(files.tokenizer), None, None)
     if grown:
-        spelling = _spelling(place, files.tokenizer, str(language))
+        # Nothing is known of how others normalised their texts, so they are read as they are.
+        spelling = _spelling(
+            place, files.tokenizer, str(language), rules_beside(files.tokenizer) or TextRules(NO_RULES)
+        )
     name, model = folder.resolve().name, place.model(files)
     return System(name, place.family, model, spelling, None, "checkpoint", checkpoint=files.checkpoint)
 
@@ -178,10 +183,10 @@ def _grown_checkpoint(place: Place, path: Path, num_rows: int) -> SpeechModel:
     return model.requires_grad_(False).eval()
 
 
-def _spelling(place: Place, tokenizer: Path, language: str) -> Spelling:
+def _spelling(place: Place, tokenizer: Path, language: str, rules: TextRules) -> Spelling:
     """Base languages by the base's own tokenizer, the new one by the grown."""
     base = open_tokenizer(place.files.tokenizer)
-    return Spelling.of(place.family, base, open_tokenizer(tokenizer), language)
+    return Spelling.of(place.family, base, open_tokenizer(tokenizer), language, rules)
 
 
 def _require_base(place: Place, stated: dict[str, Any], where: Path) -> None:

@@ -55,7 +55,7 @@ def make_drop_in(source: Source) -> DropIn:
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJson):
         raise GraftError("drop-in-family", f"a tokenizer of the kind {base.kind}", expected="one of Chatterbox's")
-    spelling = Spelling.of(source.family, base, grown, source.language)
+    spelling = Spelling.of(source.family, base, grown, source.language, source.graft.card.rules)
     sentences = _sentences(source)
     used = _used(spelling, sentences)
     free = [one for one in _reusable(base, source, sentences) if one not in used]
@@ -158,8 +158,9 @@ def _prove(spelling: Spelling, tokenizer: Tokenizer, places: dict[int, int], sen
         if _TYPED_TAG.search(text.lower()):
             continue  # voxgraft breaks up a tag that stands inside a text; the stock program does not
         expected = [places.get(one, one) for one in spelling.encode(text, language)]
-        # As a text of one letter is written where it is learnt and spoken.
-        text = f"{text.strip()}." if len(text.strip()) == 1 and text.strip().isalpha() else text
+        text = spelling.rules.apply(text)
+        text = text[0].upper() + text[1:] if text[:1].islower() else text  # as `prepared` of the export does
+        text = text.strip()
         found = tokenizer.encode(spelling.front.prepare(spelling.front.clean(tag + text), None))
         if found != expected:
             told = f"{text[:60]!r} is spelled {found[:12]}"

@@ -18,6 +18,20 @@ __all__ = ["GROWN", "MERGED", "Facts", "StockFolder", "StockProgram"]
 GROWN, MERGED = "grown", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
+TEXT_PACKAGE = '''def _text_package():
+    """The package beside this file, under a name of its own: exports of other languages may be loaded as well."""
+    place = FOLDER / "voxgraft_text" / "__init__.py"
+    name = "voxgraft_text_" + hashlib.sha256(str(FOLDER).encode()).hexdigest()[:12]
+    spec = importlib.util.spec_from_file_location(name, place, submodule_search_locations=[str(place.parent)])
+    sys.modules[name] = package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return package
+
+
+prepared = _text_package().prepared
+'''
+"""In every load.py: how it finds the text front end of its export."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -61,6 +75,11 @@ class StockProgram(ABC):
     @abstractmethod
     def loader(self, facts: Facts, files: BaseFiles) -> str | None:
         """A short program that loads an export of another size; None where the program needs none."""
+
+    def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (most have one program)
+        """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the
+        family's own, by name, that they import."""
+        return "    return RULES.apply(text)", {}
 
     @abstractmethod
     def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:

@@ -22,7 +22,8 @@ from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import existing_folder
 from voxgraft.findings.old_numbers import OldNumbers, read_old_numbers
 from voxgraft.findings.text_tables import is_stand_in
-from voxgraft.graft_folder import Graft, open_graft, read_card
+from voxgraft.graft_folder import Graft, open_graft, read_card, rules_beside
+from voxgraft.normalising import NO_RULES, TextRules
 from voxgraft.preparing.choosing import run_texts
 from voxgraft.run import RunFolder
 from voxgraft.settings import CheckSettings
@@ -99,7 +100,15 @@ class Subject:
         if self.family is None or self.tokenizer is None:
             return None
         base = self.base_tokenizer or self.tokenizer
-        return Spelling.of(self.family, base, self.tokenizer, self.settings.language)
+        return Spelling.of(self.family, base, self.tokenizer, self.settings.language, self.rules)
+
+    @property
+    def rules(self) -> TextRules:
+        """Text rules of the graft. How others normalised their texts is not known: those are read as they are."""
+        if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
+            return self.graft.card.rules
+        beside = rules_beside(self.grown.path) if self.grown is not None else None
+        return beside or TextRules(NO_RULES, self.settings.language or "")
 
     def attempt(self, make: Callable[[], Made]) -> Made | None:
         """What `make` gives; None, and a finding, if it meets one of our errors."""

@@ -9,12 +9,17 @@ from dataclasses import replace
 from voxgraft import progress
 from voxgraft.errors import Finding, finding
 from voxgraft.findings.subject import Subject
+from voxgraft.graft_folder import CARD_NAME
+from voxgraft.importing.dataset import Dataset
+from voxgraft.normalising import TextRules
+from voxgraft.preparing.choosing import manifest_path
+from voxgraft.run import RunFolder
 from voxgraft.spelling import Spelling
 from voxgraft.text.characters import named
 from voxgraft.text.suits import suit_findings
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.flat_map import FlatMap
-from voxgraft.tokenizers.prove import own_letters
+from voxgraft.tokenizers.prove import boundary_findings, own_letters
 
 _NUM_SHOWN = 3
 _NUM_NAMED = 10
@@ -38,11 +43,46 @@ def text_findings(subject: Subject) -> list[Finding]:
             advance(1)
     where = ", ".join(map(str, subject.text_paths))
     return [
+        *boundary_findings(spelling.new_text(texts.sentences)),
+        *digit_findings(spelling.rules, texts.sentences, where),
         *(suit_findings(spelling.language, texts.sentences) if spelling.language else []),
         *_share_findings(subject, counts, where),
         *_unknown_findings(subject, unknown, counts[tokenizer.unknown_id], where),
         *_spelled_findings(spelling, texts.sentences),
     ]
+
+
+def rule_findings(subject: Subject) -> list[Finding]:
+    """Whether the graft states its text rules, and whether the clips were imported by the same ones."""
+    graft, run = subject.graft, subject.run
+    if graft is None:
+        return []
+    if graft.card.text is None:
+        return [finding("text-rules-missing", f"{CARD_NAME} states no text rules", where=graft.folder)]
+    if run is None:
+        return []
+    manifest = manifest_path(subject.settings.data.dataset, RunFolder(run).data)
+    used = {
+        str(rules.get("text"))
+        for journal in Dataset(manifest.parent).journals()
+        if isinstance(rules := (journal.source or {}).get("rules"), dict)
+        and (journal.source or {}).get("options", {}).get("language") == graft.card.language
+    }
+    other = sorted(used - {graft.card.rules.identity})
+    if not other or graft.card.rules.is_raw:
+        return []
+    found = f"clips were imported with the rules {', '.join(other)}"
+    return [finding("text-rules-import", found, expected=graft.card.rules.identity, where=manifest.parent)]
+
+
+def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:
+    """Digits that the text rules leave in sentences."""
+    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.normaliser.normalise(sentence).text))]
+    if not left:
+        return []
+    shown = next(part for part in rules.normaliser.normalise(left[0]).text.split() if any(map(str.isdecimal, part)))
+    found = f"{len(left):,} of {len(sentences):,} texts keep digits, the first {shown!r:.40}"
+    return [finding("text-digits", found, where=where)]
 
 
 def spelled(spelling: Spelling, sentence: str) -> list[int]:

@@ -44,7 +44,7 @@ def proof_findings(subject: Subject) -> list[Finding]:
     base, grown, family, settings = subject.base_tokenizer, subject.grown, subject.family, subject.settings
     if base is None or grown is None or family is None or grown.sha256 == base.sha256:
         return []
-    spelling = Spelling.of(family, base, grown, settings.language)
+    spelling = Spelling.of(family, base, grown, settings.language, subject.rules)
     proof = prove_spelling(spelling, Texts(()), settings.proof_texts)
     items = [item for item in proof.findings if item.code not in _SAID_HERE]
     return [replace(item, where=item.where or str(grown.path)) for item in items]

@@ -19,7 +19,7 @@ from voxgraft.findings.prepared_codes import prepared_code_findings
 from voxgraft.findings.rates import old_rate_findings, run_rate_findings
 from voxgraft.findings.sizes import base_size_findings, config_findings, graft_size_findings, row_size_findings
 from voxgraft.findings.subject import Subject
-from voxgraft.findings.text import text_findings
+from voxgraft.findings.text import rule_findings, text_findings
 from voxgraft.findings.tokenizer import proof_findings, tokenizer_findings
 from voxgraft.findings.training_data import data_findings
 from voxgraft.findings.values import value_findings
@@ -69,6 +69,7 @@ TOPICS = (
     Topic("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
     Topic("safety of the files", ("checkpoint_paths",), pickle_findings),
     Topic("tokenizer", ("tokenizer",), tokenizer_findings),
+    Topic("text rules", ("graft",), rule_findings),
     Topic("old text", ("grown", "base_tokenizer"), proof_findings),
     Topic("rows", ("checkpoint", "family"), row_size_findings),
     Topic("values of the rows", ("any_checkpoint", "family"), value_findings),

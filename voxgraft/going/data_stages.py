@@ -27,6 +27,7 @@ from voxgraft.preparing.keys import file_mark
 from voxgraft.preparing.ledger import LEDGER_NAME, ClipRecord, Ledger, read_ledger
 from voxgraft.preparing.settings import PrepareSettings
 from voxgraft.run_yaml import settings_of
+from voxgraft.spelling import text_mark
 
 __all__ = ["IMPORT", "PREPARE", "SPLIT"]
 
@@ -113,9 +114,11 @@ def _import_settings(work: Work) -> DataImportSettings:
         "reimport": work.told.reimport,
         "max_left_out": data.max_left_out,
     }
-    # Only what run.yaml says of speakers: clips that were imported by hand have settings of their own.
+    # Only what run.yaml says differently from the defaults: clips that were imported by hand have options of their own.
     said = {"speaker": data.speaker, "speaker_from": data.speaker_from}
     values |= {name: value for name, value in said.items() if value not in (None, "auto")}
+    if work.settings.tokenizer.fold_homophones:
+        values["fold_homophones"] = True
     return DataImportSettings.model_validate(values)
 
 
@@ -173,6 +176,8 @@ def _other_than(work: Work, manifest: Path) -> str:
             return error.finding.found
         if card is not None and made.header.made_from.tokenizer_sha256 != card.tokenizer_sha256:
             return f"{role} was spelled by another tokenizer"
+        if card is not None and made.header.made_from.text != text_mark(card.rules):
+            return f"{role} was normalised by other text rules"
         if card is not None and made.header.made_from.base_sha256 != card.base["checkpoint_sha256"]:
             return f"{role} was made for another base"
         if ledger.sets.get(role) != made.fingerprint:

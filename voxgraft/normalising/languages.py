@@ -15,6 +15,10 @@ from voxgraft.normalising.reading import Reader
 from voxgraft.normalising.shapes import LATIN_WORD
 from voxgraft.normalising.tigrinya import Tigrinya
 
+AMHARIC_VERSION, TIGRINYA_VERSION = "amharic-1", "tigrinya-1"
+MARKS = {**plain.MARKS, "ʼ": "'"}
+"""Neither language has the letter U+02BC; there it is an apostrophe."""
+_MARKS = regex.compile("[" + "".join(MARKS) + "]")
 _NUMBER_SIGN = regex.compile(r"[\p{No}\p{Nl}--[½⅓⅔¼¾⅕⅛²³፩-፼]]", regex.V1)
 _RAISED = regex.compile("[²³]")
 _AND = regex.compile(r"(?<![\p{Script=Latin}])&(?![\p{Script=Latin}])")
@@ -48,7 +52,7 @@ def amharic(fold_homophones: bool = False) -> EthiopicNormaliser:
     """Amharic; `fold_homophones` writes one letter for those that sound alike."""
     steps = (
         _clean,
-        plain.plain_marks,
+        _plain_marks,
         abbreviations.Expander(abbreviations.AMHARIC, abbreviations.AMHARIC_FRONTS),
         _number_signs,
         ethiopic.arabic_digits,
@@ -61,15 +65,15 @@ def amharic(fold_homophones: bool = False) -> EthiopicNormaliser:
         plain.single_spaces,
     )
     if not fold_homophones:
-        return EthiopicNormaliser("am", "amharic-1", steps)
-    return EthiopicNormaliser("am", "amharic-1+homophones", (*steps, _fold_amharic))
+        return EthiopicNormaliser("am", AMHARIC_VERSION, steps)
+    return EthiopicNormaliser("am", f"{AMHARIC_VERSION}+homophones", (*steps, _fold_amharic))
 
 
 def tigrinya() -> EthiopicNormaliser:
     """Tigrinya."""
     steps = (
         _clean,
-        plain.plain_marks,
+        _plain_marks,
         abbreviations.Expander(abbreviations.TIGRINYA),
         _number_signs,
         ethiopic.arabic_digits,
@@ -80,11 +84,15 @@ def tigrinya() -> EthiopicNormaliser:
         ethiopic.space_around_marks,
         plain.single_spaces,
     )
-    return EthiopicNormaliser("ti", "tigrinya-1", steps)
+    return EthiopicNormaliser("ti", TIGRINYA_VERSION, steps)
 
 
 def _clean(draft: Draft) -> None:
     plain.clean(draft, joiners=False)
+
+
+def _plain_marks(draft: Draft) -> None:
+    draft.translate("plain-mark", _MARKS, MARKS)
 
 
 def _number_signs(draft: Draft) -> None:

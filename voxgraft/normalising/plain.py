@@ -1,6 +1,6 @@
 """The rules that are safe for every language: Unicode form, spaces, invisible characters, plain quotes and dashes.
 
-Nothing is read out and no letter is exchanged. Digits stay, and are noted.
+No letter is exchanged. Numbers are read where num2words knows the language; other digits stay, and are noted.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import regex
 
-from voxgraft.normalising.base import Draft, Normalised, Note, settle
+from voxgraft.normalising.base import Draft, Normalised, Note, Step, settle
+from voxgraft.normalising.numbers import PACKAGE, NumberReader, NumberWords
 
-VERSION = "generic-1"
+VERSION = "generic-2"
 
 _WORD_NOT_COMPOSED = regex.compile(r"[^ ]+")
 _MARKS_IN_A_HEAP = regex.compile(r"(?<=\p{M}{16})\p{M}+")
@@ -29,7 +30,7 @@ _DIGITS = regex.compile(r"\p{N}+")
 
 MARKS = {
     **dict.fromkeys("“”„‟«»〝〞＂", '"'),
-    **dict.fromkeys("‘’‚‛‹›ʼ′´`＇", "'"),
+    **dict.fromkeys("‘’‚‛‹›′´`＇", "'"),
     **dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"),
     "…": "...",
     "‼": "!!",
@@ -37,8 +38,11 @@ MARKS = {
     "⁈": "?!",
     "⁉": "!?",
 }
-"""Quotes, dashes and dots that have a plain cousin, with it."""
+"""Quotes, dashes and dots that have a plain cousin, with it. Never a letter: U+02BC is one in many languages."""
 _MARKS = regex.compile("[" + "".join(MARKS) + "]")
+TURNED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
+"""Punctuation of Adlam and other scripts from right to left, which is the common one turned round."""
+_TURNED_MARKS = regex.compile("[" + "".join(TURNED_MARKS) + "]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,26 @@ class GenericNormaliser:
     """For every language that has no normaliser of its own."""
 
     language: str
-    version: str = VERSION
+    kept_marks: str = ""
+    """Quotes and dashes that are letters of the language."""
+    numbers: NumberWords | None = None
+    edition: str = ""
+    """Version of num2words, which the words of numbers come from."""
+
+    @property
+    def version(self) -> str:
+        kept = "".join(f"+{ord(mark):04X}" for mark in self.kept_marks)
+        return VERSION + kept + (f"+{PACKAGE}-{self.edition}" if self.numbers else "")
 
     def normalise(self, text: str) -> Normalised:
-        return settle(text, (clean, plain_marks, single_spaces), digits_left)
+        # Numbers after marks and invisible characters, which may stand inside them.
+        read: tuple[Step, ...] = (NumberReader(self.numbers),) if self.numbers else ()
+        return settle(text, (clean, self._plain_marks, *read, single_spaces), digits_left)
+
+    def _plain_marks(self, draft: Draft) -> None:
+        kept = self.kept_marks
+        draft.rewrite("plain-mark", _MARKS, lambda found: None if found.group() in kept else MARKS[found.group()])
+        draft.translate("turned-mark", _TURNED_MARKS, TURNED_MARKS)
 
 
 def clean(draft: Draft, *, joiners: bool = True) -> None:
@@ -64,11 +84,6 @@ def clean(draft: Draft, *, joiners: bool = True) -> None:
     if not unicodedata.is_normalized("NFC", draft.text):
         # A space never composes with anything, so words can be composed one by one.
         draft.rewrite("unicode-form", _WORD_NOT_COMPOSED, lambda match: unicodedata.normalize("NFC", match.group()))
-
-
-def plain_marks(draft: Draft) -> None:
-    """Quotes, dashes and dots in their plain form."""
-    draft.translate("plain-mark", _MARKS, MARKS)
 
 
 def single_spaces(draft: Draft) -> None:

@@ -26,6 +26,7 @@ from voxgraft.preparing.keys import FrontEnd
 from voxgraft.preparing.ledger import Ledger
 from voxgraft.run import RunFolder
 from voxgraft.run_data import Wanted
+from voxgraft.spelling import text_mark
 
 __all__ = ["Encoded", "MadeSet", "SetMaker", "encoded_so_far"]
 
@@ -159,7 +160,10 @@ class SetMaker:
             digest.update(json.dumps([clip.id, clip.speaker, clip.recording, clip.text, key, voice]).encode() + b"\n")
         card = self.wanted.graft.card
         settings = {"clips_sha256": digest.hexdigest()}
-        made_from = MadeFrom(card.tokenizer_sha256, card.base["checkpoint_sha256"], self.front_end.made_from, settings)
+        text = text_mark(card.rules)
+        made_from = MadeFrom(
+            card.tokenizer_sha256, card.base["checkpoint_sha256"], self.front_end.made_from, settings, text
+        )
         return SetHeader(card.family, card.language, role, self.code_hz, made_from)
 
     def _prepared(self, name: str, clips: Sequence[tuple[WantedClip, str, Ids]]) -> Iterator[PreparedClip]:

@@ -107,9 +107,11 @@ def _language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
         if len(new) == 1 or len(spoken) == 1:
             return spoken[0]
         raise ConfigError("speak-language", "no language is given", expected=f"one of {', '.join(spoken)}")
-    if asked not in spoken:
+    # Codes such as ff-Adlm are often typed in lower case.
+    found = next((one for one in spoken if one.lower() == asked.lower()), None)
+    if found is None:
         raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
-    return asked
+    return found
 
 
 def _of_run(run: RunFolder, settings: SpeakSettings, asked: Collection[str | None]) -> Speakers:

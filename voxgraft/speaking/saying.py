@@ -132,7 +132,11 @@ def _plan(speakers: Speakers, voices: Voices, at: int, one: Utterance, settings:
     frame = system.model.frame
     most = min(family.stock_sampling().max_codes, frame.max_codes)
     longest = longest_seconds(most / family.code_hz)
-    pieces = pieces_of(one.text, language, longest, settings.pause) if settings.split else [Piece(one.text)]
+    # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
+    text = system.spelling.normalised(one.text, language)
+    pieces = pieces_of(text, language, longest, settings.pause) if settings.split else [Piece(text)]
+    if not pieces:
+        pieces = [Piece(one.text)]
     spelled = [pair for piece in pieces for pair in _spelled(system, piece, language, split=settings.split)]
     asked = []
     for place, (piece, ids) in enumerate(spelled):
@@ -140,7 +144,11 @@ def _plan(speakers: Speakers, voices: Voices, at: int, one: Utterance, settings:
         limit = min(max(1, round(seconds * family.code_hz)), frame.max_codes if settings.max_seconds else most)
         seed = chance.number("speak", settings.seed, language, piece.text) >> 1  # torch takes 63 bits
         asked.append(_Asked(at, place, piece, ids, limit, seed))
-    findings = (*script_findings(one, language), *_unknown_findings(system, one, language))
+    findings = (
+        *script_findings(one, language),
+        *_rule_findings(system, one, text, language),
+        *_unknown_findings(system, one, language),
+    )
     return _Planned(one, language, voices.voice(one.voice), tuple(asked), findings)
 
 
@@ -160,9 +168,25 @@ def _spelled(system: System, piece: Piece, language: str, *, split: bool) -> lis
     return [pair for part in smaller for pair in _spelled(system, part, language, split=True)]
 
 
+def _rule_findings(system: System, one: Utterance, text: str, language: str) -> list[Finding]:
+    """Digits that stay in text of the new language, and a graft that states no rules for its text."""
+    spelling = system.spelling
+    if spelling.grown is None or not spelling.is_own(language):
+        return []
+    where = f"utterance {one.name}"
+    if not spelling.rules.is_stated:
+        return [
+            finding("text-rules-missing", "the graft states no text rules, so the text is read as it is", where=where)
+        ]
+    if text.strip() and any(map(str.isdecimal, text)):
+        shown = next(part for part in text.split() if any(map(str.isdecimal, part)))
+        return [finding("text-digits", f"{shown!r:.40} stays in digits", where=where)]
+    return []
+
+
 def _unknown_findings(system: System, one: Utterance, language: str) -> list[Finding]:
     spelling = system.spelling
-    is_new = language == spelling.language and spelling.grown is not None
+    is_new = spelling.is_own(language) and spelling.grown is not None
     tokenizer = spelling.grown if is_new and spelling.grown else spelling.base
     prepared = spelling.prepare(one.text) if is_new else spelling.prepare_base(one.text, language)
     unknown = "".join(dict.fromkeys(tokenizer.unknown_text(prepared).replace(" ", "")))

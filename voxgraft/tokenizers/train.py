@@ -30,9 +30,9 @@ from voxgraft.text.characters import (
     scripts_of,
 )
 from voxgraft.tokenizers import tokenizer_from
-from voxgraft.tokenizers.base import Additions, NewPiece, Tokenizer
+from voxgraft.tokenizers.base import WORD_START, Additions, NewPiece, Tokenizer
 from voxgraft.tokenizers.merges import MergeRules, learn_merges
-from voxgraft.tokenizers.sentencepiece_model import SentencePieceUnigram
+from voxgraft.tokenizers.sentencepiece_model import SentencePiece, SentencePieceUnigram
 
 Prepare = Callable[[str], str]
 """A family's front for one language, without its tag: clean, then prepare."""
@@ -109,16 +109,24 @@ def _missing(base: Tokenizer, prepare: Prepare, wanted: Iterable[str]) -> set[st
 
 
 def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
-    """What the front and the tokenizer's normaliser leave of a text, seen between two digits."""
-    # Digits join with nothing, and a text of one character is treated differently by some stock programs.
-    prepared = base.normalise(prepare(f"0{text}0"))
-    first, last = prepared.find("0"), prepared.rfind("0")
+    """What the front and the tokenizer's normaliser leave of a text, seen between two letters."""
+    # A text of one character is treated differently by some stock programs. The letter q composes with no mark, has one
+    # capital, and makes numbers in `text` part of a word, which no normaliser reads out.
+    prepared = base.normalise(prepare(f"q{text}q"))
+    lower = prepared.replace("Q", "q")
+    first, last = lower.find("q"), lower.rfind("q")
     return prepared[first + 1 : last] if first < last else ""
 
 
 def survives(base: Tokenizer, prepare: Prepare, text: str) -> bool:
     """Whether the front and the normaliser leave a text as it is; spaces around it do not count."""
     return survivors(base, prepare, text).strip() == text
+
+
+def only_starts_words(base: Tokenizer, prepare: Prepare, text: str) -> bool:
+    """Whether the front sets a text apart from the letters before it, as stock programs do with Chinese characters."""
+    left = survivors(base, prepare, text)
+    return left.strip() == text and left[:1] in (" ", WORD_START)
 
 
 def learn(
@@ -147,8 +155,17 @@ def learn(
     pieces = [*spelled.pieces, *learn_merges(units, rules)]
     if unigram:
         pieces = _scored(base, replace(header, pieces=tuple(pieces)), prepared, settings.pieces)
+    if isinstance(base, SentencePiece):
+        pieces = _without_dead_characters(base, prepare, pieces)
     additions = replace(header, pieces=tuple(pieces))
     return Learnt(additions, plan, _tokenizer(base, additions))
+
+
+def _without_dead_characters(base: Tokenizer, prepare: Prepare, pieces: Sequence[NewPiece]) -> list[NewPiece]:
+    """Without characters that stand at the start of a word only, where a piece with the space before them is better."""
+    at_starts = {piece.text[1:] for piece in pieces if len(piece.text) == 2 and piece.text[0] == WORD_START}
+    dead = {text for text in at_starts if only_starts_words(base, prepare, text)}
+    return [piece for piece in pieces if piece.text not in dead]
 
 
 def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_pieces: int) -> list[NewPiece]:

@@ -6,13 +6,14 @@ at exactly that number. The analyzer watches heads that were found for the old l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.chatterbox.describing import WHAT_CANGJIE, WHAT_CONDITIONS, WHAT_VOICE, WHAT_WAVEFORM
 from voxgraft.families.chatterbox.family import ENGLISH, ENGLISH_ROWS, RELEASES
 from voxgraft.families.chatterbox.text import CANGJIE_NAME
-from voxgraft.families.stock import GROWN, MERGED, Facts, StockFolder, StockProgram, beside_of
+from voxgraft.families.stock import GROWN, MERGED, TEXT_PACKAGE, Facts, StockFolder, StockProgram, beside_of
 
 MULTILINGUAL = RELEASES[0]
 """Whose names the multilingual program loads unless told otherwise, whatever the release."""
@@ -27,9 +28,13 @@ _LOAD_MULTILINGUAL = '''"""Load this export with chatterbox-tts, which by itself
     wav = model.generate("...", language_id=LANGUAGE, audio_prompt_path="voice.wav")
 
 The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always. The new
-one is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages.
+one is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages. Its
+text is normalised as in training, by the package voxgraft_text beside this file.
 """
 
+import hashlib
+import importlib.util
+import sys
 from pathlib import Path
 
 from chatterbox import mtl_tts
@@ -38,6 +43,13 @@ from chatterbox.mtl_tts import ChatterboxMultilingualTTS
 
 FOLDER = Path(__file__).resolve().parent
 LANGUAGE, NAME, TEXT_ROWS = {language!r}, {name!r}, {pieces:d}
+
+
+{text_package}
+
+def is_own(language):
+    """Whether a code is that of the new language. The program itself knows codes in lower case only."""
+    return language is not None and language.lower() == LANGUAGE.lower()
 
 
 class GrownConfig(T3Config):
@@ -49,13 +61,21 @@ class GrownConfig(T3Config):
         return cls(text_tokens_dict_size=TEXT_ROWS)
 
 
+class GraftedTTS(ChatterboxMultilingualTTS):
+    """Reads text of the new language as it was read in training."""
+
+    def generate(self, text, language_id=LANGUAGE, *args, **options):
+        text = prepared(text) if is_own(language_id) else text
+        return super().generate(text, language_id, *args, **options)
+
+
 def load(language, device="cpu"):
     """The model that speaks a language; one for each of the two folders may be loaded side by side."""
-    mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE, NAME)
-    is_new = language == LANGUAGE
+    mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)
+    is_new = is_own(language)
     mtl_tts.T3Config = GrownConfig
     try:
-        model = ChatterboxMultilingualTTS.from_local(FOLDER / ("{merged}" if is_new else "{grown}"), device)
+        model = GraftedTTS.from_local(FOLDER / ("{merged}" if is_new else "{grown}"), device)
     finally:
         mtl_tts.T3Config = T3Config  # other models of this process have their own size
     model.t3.hp.analyzer = not is_new
@@ -64,13 +84,17 @@ def load(language, device="cpu"):
 
 _LOAD_ENGLISH = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
-    from load import LANGUAGE, TAG, load
+    from load import LANGUAGE, load
     model = load(LANGUAGE)
-    wav = model.generate(TAG + "...", audio_prompt_path="voice.wav")
+    wav = model.generate("...", audio_prompt_path="voice.wav")
 
-English is spoken by {grown}/, the base's own weights; the new language by {merged}/.
+English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
+training, by the package voxgraft_text beside this file, and gets its tag.
 """
 
+import hashlib
+import importlib.util
+import sys
 from pathlib import Path
 
 from chatterbox.models.t3 import t3
@@ -81,20 +105,37 @@ FOLDER = Path(__file__).resolve().parent
 LANGUAGE, TAG, TEXT_ROWS = {language!r}, {tag!r}, {pieces:d}
 
 
+{text_package}
+
 class GrownConfig(T3Config):
     @classmethod
     def english_only(cls):
         return cls(text_tokens_dict_size=TEXT_ROWS)
 
 
+class GraftedTTS(ChatterboxTTS):
+    """Reads text of the new language as it was read in training."""
+
+    def generate(self, text, *args, **options):
+        return super().generate(TAG + prepared(text.removeprefix(TAG)), *args, **options)
+
+
 def load(language, device="cpu"):
     """The model that speaks a language."""
+    is_new = language.lower() == LANGUAGE.lower()
     t3.T3Config = GrownConfig
     try:
-        return ChatterboxTTS.from_local(FOLDER / ("{merged}" if language == LANGUAGE else "{grown}"), device)
+        kind, folder = (GraftedTTS, "{merged}") if is_new else (ChatterboxTTS, "{grown}")
+        return kind.from_local(FOLDER / folder, device)
     finally:
         t3.T3Config = T3Config  # other models of this process have their own size
 '''
+
+
+_TEXT_STEP = """    text = RULES.apply(text)
+    if text[:1].islower():  # the program does so itself, but not where a tag is typed before the text
+        text = text[0].upper() + text[1:]
+    return text.strip()"""
 
 
 class ChatterboxProgram(StockProgram):
@@ -123,26 +164,30 @@ class ChatterboxProgram(StockProgram):
             base_pieces=facts.base_pieces,
             grown=GROWN,
             merged=MERGED,
+            text_package=TEXT_PACKAGE,
         )
+
+    def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
+        return _TEXT_STEP, {}
 
     def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:
         english = is_english(files)
         if not drop_in:
             language = "" if english else f", language_id={facts.language!r}"
-            before = f"{facts.tag!r} + " if english else ""
             return [
                 "from load import load  # in this folder",
                 "",
                 f"model = load({facts.language!r})",
-                f'wav = model.generate({before}"..."{language}, audio_prompt_path="voice.wav")',
+                f'wav = model.generate("..."{language}, audio_prompt_path="voice.wav")',
             ]
         module, kind = ("tts", "ChatterboxTTS") if english else ("mtl_tts", "ChatterboxMultilingualTTS")
         language = "" if english else ", language_id=None"
         return [
             f"from chatterbox.{module} import {kind}",
+            "from voxgraft_text import prepared  # in this folder",
             "",
             f'model = {kind}.from_local("THIS FOLDER", "cpu")',
-            f'wav = model.generate({facts.tag!r} + "..."{language}, audio_prompt_path="voice.wav")',
+            f'wav = model.generate({facts.tag!r} + prepared("..."){language}, audio_prompt_path="voice.wav")',
         ]
 
 

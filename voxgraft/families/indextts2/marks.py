@@ -1,9 +1,13 @@
 """Punctuation that IndexTTS-2 does not read, and what is written for it. Two tables: the base's own, and ours.
 
-The base's tokenizer has the marks , . ? ! ' - and … and no other; anything else would become an unknown token.
+The base's tokenizer has the marks , . ? ! ' - and … and no other; anything else would become an unknown token. This
+module is copied into exports, so it imports the standard library only.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 STOCK_MARKS = {
     "：": ",",
@@ -77,6 +81,7 @@ _NEW_BY_SCRIPT: dict[str, dict[str, str]] = {
     "Lisu": {"꓾": ",", "꓿": "."},
     "Vai": {"꘍": ",", "꘎": ".", "꘏": "?"},
     "Bamum": {"꛳": ".", "꛴": ",", "꛵": ",", "꛶": ",", "꛷": "?"},
+    "Adlam": {"⹁": ",", "⹌": ",", "𞥞": "!", "𞥟": "?"},
     "quotation marks": dict.fromkeys("«»‹›„‟‚‛『』〈〉", "'"),
     "dashes": dict.fromkeys("–‒―‐‑−", "-"),
 }
@@ -86,3 +91,33 @@ NEW_MARKS: dict[str, str] = {mark: written for marks in _NEW_BY_SCRIPT.values() 
 
 MARKS_INSIDE_WORDS: dict[str, str] = {"՞": "?", "՜": "!", "՛": ""}
 """Armenian sets these on a vowel of the word that they mark; what is written for them goes behind the word."""
+
+
+def plain_marks(text: str) -> str:
+    """Marks of scripts that the base has never met as marks that it reads, and Cherokee in capitals.
+
+    The stock program takes small Cherokee letters for Chinese characters and splits them, but not their capitals.
+    """
+    text = _WORD_WITH_INNER_MARK.sub(_marks_behind, text)
+    text = _ETHIOPIC_STOP_TYPED_AS_COLONS.sub(".", text)
+    text = _SMALL_CHEROKEE.sub(lambda found: found.group().upper(), text)
+    return _NEW.sub(lambda found: NEW_MARKS[found.group()], text)
+
+
+def any_of(marks: Mapping[str, str]) -> re.Pattern[str]:
+    """Longest first, so that a doubled mark is not read as two."""
+    return re.compile("|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True)))
+
+
+_NEW = any_of(NEW_MARKS)
+_SMALL_CHEROKEE = re.compile("[\u13f8-\u13fd\uab70-\uabbf]+")
+_ETHIOPIC_STOP_TYPED_AS_COLONS = re.compile("(?<=[\u1200-\u135f\u1380-\u139f\u2d80-\u2ddf\uab00-\uab2f])::")
+_WORD_WITH_INNER_MARK = re.compile(rf"(?<!\w)\w*+(?:[{''.join(MARKS_INSIDE_WORDS)}]\w*+)++")
+"""Tried once per word and without stepping back: otherwise a word without end would take for ever."""
+
+
+def _marks_behind(found: re.Match[str]) -> str:
+    """A word without the marks inside it, and what is written for them after it."""
+    word = found.group()
+    letters = "".join(character for character in word if character not in MARKS_INSIDE_WORDS)
+    return letters + "".join(MARKS_INSIDE_WORDS.get(character, "") for character in word)

@@ -7,6 +7,8 @@ so the loader of an export gives it text in which neither stands.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from importlib import resources
 from typing import ClassVar
 
 from voxgraft.errors import ConfigError
@@ -14,8 +16,7 @@ from voxgraft.families.base import BaseFiles
 from voxgraft.families.indextts2.config_file import CONFIG_NAME, file_name, settings_of
 from voxgraft.families.indextts2.describing import describe
 from voxgraft.families.indextts2.family import IndexTTS2
-from voxgraft.families.indextts2.marks import MARKS_INSIDE_WORDS, NEW_MARKS
-from voxgraft.families.stock import GROWN, MERGED, Facts, StockFolder, StockProgram, beside_of
+from voxgraft.families.stock import GROWN, MERGED, TEXT_PACKAGE, Facts, StockFolder, StockProgram, beside_of
 
 NAMED = {
     "s2mel_checkpoint": ("s2mel.pth", "from codes to a spectrogram"),
@@ -30,53 +31,47 @@ _SECTION = re.compile(r"^gpt\s*:[ \t]*$", re.MULTILINE)
 
 _LOAD = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` can be imported.
 
-    from load import LANGUAGE, load, prepared
+    from load import LANGUAGE, load
     tts = load(LANGUAGE)
-    tts.infer(spk_audio_prompt="voice.wav", text=prepared("..."), output_path="out.wav")
+    tts.infer(spk_audio_prompt="voice.wav", text="...", output_path="out.wav")
 
-The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/. Both hold config.yaml with
-gpt.number_text_tokens = {pieces:d}: the number of pieces; the tables have one row more, which no text uses.
+The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalised as
+in training by the package voxgraft_text beside this file. Both hold config.yaml with gpt.number_text_tokens =
+{pieces:d}: the number of pieces; the tables have one row more, which no text uses.
 """
 
-import re
-import unicodedata
+import hashlib
+import importlib.util
+import sys
 from pathlib import Path
 
 from indextts.infer_v2 import IndexTTS2
 
 FOLDER = Path(__file__).resolve().parent
 LANGUAGE = {language!r}
-MARKS = {marks}
-INSIDE_WORDS = {inside}
+
+
+{text_package}
+
+class GraftedTTS(IndexTTS2):
+    """Reads text as it was read in training."""
+
+    def infer(self, spk_audio_prompt, text, *args, **options):
+        return super().infer(spk_audio_prompt, prepared(text), *args, **options)
 
 
 def load(language, **options):
     """The model that speaks a language; options are those of IndexTTS2."""
-    folder = FOLDER / ("{merged}" if language == LANGUAGE else "{grown}")
-    return IndexTTS2(cfg_path=str(folder / "config.yaml"), model_dir=str(folder), **options)
-
-
-def prepared(text):
-    """Text of the new language as the program can read it: numbers in words, and marks that its tokenizer has."""
-    text = in_words(unicodedata.normalize("NFC", text))
-    text = re.sub(r"(?<=[\\u1200-\\u135f\\u1380-\\u139f\\u2d80-\\u2ddf\\uab00-\\uab2f])::", ".", text)
-    for mark, written in INSIDE_WORDS.items():
-        text = re.sub(rf"(\\w*){{mark}}(\\w*)", rf"\\g<1>\\g<2>{{written}}", text)
-    for mark in sorted(MARKS, key=len, reverse=True):
-        text = text.replace(mark, MARKS[mark])
-    return f"{{text.strip()}}." if len(text.strip()) == 1 and text.strip().isalpha() else text
-
-
-def in_words(text):
-    """Numbers as they are said. The program would read them in Chinese."""
-    try:
-        from voxgraft.normalising import normaliser_of
-    except ModuleNotFoundError:
-        if re.search(r"\\d", text):
-            raise ValueError("write numbers in words, or install voxgraft, which does: " + text) from None
-        return text
-    return normaliser_of(LANGUAGE).normalise(text).text
+    is_new = language.lower() == LANGUAGE.lower()
+    kind, folder = (GraftedTTS, FOLDER / "{merged}") if is_new else (IndexTTS2, FOLDER / "{grown}")
+    return kind(cfg_path=str(folder / "config.yaml"), model_dir=str(folder), **options)
 '''
+
+_TEXT_STEP = """    text = RULES.apply(text)
+    digits = [word for word in text.split() if any(map(str.isdecimal, word))]
+    if digits:
+        raise ValueError(f"{digits[0]!r} stays in digits, which IndexTTS-2 would read in Chinese: write it in words")
+    return text if len(text.strip()) < 2 else plain_marks(text)"""
 
 
 class IndexProgram(StockProgram):
@@ -110,16 +105,18 @@ class IndexProgram(StockProgram):
             pieces=facts.pieces,
             grown=GROWN,
             merged=MERGED,
-            marks=_written(NEW_MARKS),
-            inside=_written(MARKS_INSIDE_WORDS),
+            text_package=TEXT_PACKAGE,
         )
+
+    def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for all)
+        return _TEXT_STEP, {"marks": resources.files(__package__).joinpath("marks.py").read_text(encoding="utf-8")}
 
     def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (one for all)
         return [
-            "from load import load, prepared  # in this folder, with indextts importable",
+            "from load import load  # in this folder, with indextts importable",
             "",
             f"tts = load({facts.language!r})",
-            'tts.infer(spk_audio_prompt="voice.wav", text=prepared("..."), output_path="out.wav")',
+            'tts.infer(spk_audio_prompt="voice.wav", text="...", output_path="out.wav")',
         ]
 
 
@@ -141,8 +138,3 @@ def config_text(files: BaseFiles, pieces: int) -> str:
         expected = "a line `number_text_tokens: N` of its own in the section gpt"
         raise ConfigError("base-config", told, expected=expected, where=files.config)
     return new
-
-
-def _written(marks: dict[str, str]) -> str:
-    lines = [f"    {mark!r}: {written!r}," for mark, written in marks.items()]
-    return "\n".join(["{", *lines, "}"])

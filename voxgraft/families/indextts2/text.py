@@ -7,10 +7,9 @@ language are to be written out before this front sees them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from voxgraft.families.base import Front
-from voxgraft.families.indextts2.marks import MARKS_INSIDE_WORDS, NEW_MARKS, STOCK_MARKS
+from voxgraft.families.indextts2.marks import STOCK_MARKS, any_of, plain_marks
 
 _CJK = re.compile(
     "([\u1100-\u11ff\u2e80-\ua4cf\ua840-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff65-\uffdc\U00020000-\U0002ffff])"
@@ -19,9 +18,7 @@ _CONTRACTION = re.compile(r"(what|where|who|which|how|t?here|it|s?he|that|this)'
 _PINYIN_WRITTEN_WITH_V = re.compile(r"(?<![a-z])([jqx])[uü](e|n|an)?([1-5])", re.IGNORECASE)
 _HAN = re.compile("[\u4e00-\u9fff]")
 _LATIN = re.compile("[a-zA-Z]")
-_ETHIOPIC_STOP_TYPED_AS_COLONS = re.compile("(?<=[\u1200-\u135f\u1380-\u139f\u2d80-\u2ddf\uab00-\uab2f])::")
-_WORD_WITH_INNER_MARK = re.compile(rf"(?<!\w)\w*+(?:[{''.join(MARKS_INSIDE_WORDS)}]\w*+)++")
-"""Tried once per word and without stepping back: otherwise a word without end would take for ever."""
+_STOCK = any_of(STOCK_MARKS)
 
 
 class IndexFront(Front):
@@ -30,9 +27,7 @@ class IndexFront(Front):
     def clean(self, text: str) -> str:
         if _is_single(text):
             return text
-        text = _WORD_WITH_INNER_MARK.sub(_marks_behind, text)
-        text = _ETHIOPIC_STOP_TYPED_AS_COLONS.sub(".", text)
-        text = _NEW.sub(lambda found: NEW_MARKS[found.group()], text)
+        text = plain_marks(text)
         if _taken_for_chinese(text):
             text = text.rstrip().replace("$", ".")
         text = _CONTRACTION.sub(r"\1 is", text)
@@ -44,15 +39,6 @@ class IndexFront(Front):
             return text
         parts = (part.strip() for part in _CJK.split(text.strip()))
         return " ".join(part.upper() for part in parts if part)
-
-
-def _any_of(marks: Mapping[str, str]) -> re.Pattern[str]:
-    """Longest first, so that a doubled mark is not read as two."""
-    return re.compile("|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True)))
-
-
-_STOCK = _any_of(STOCK_MARKS)
-_NEW = _any_of(NEW_MARKS)
 
 
 def _is_single(text: str) -> bool:
@@ -68,10 +54,3 @@ def _taken_for_chinese(text: str) -> bool:
 def _pinyin_with_v(found: re.Match[str]) -> str:
     initial, rest, tone = found.groups(default="")
     return f"{initial}v{rest}{tone}".upper()
-
-
-def _marks_behind(found: re.Match[str]) -> str:
-    """A word without the marks inside it, and what is written for them after it."""
-    word = found.group()
-    letters = "".join(character for character in word if character not in MARKS_INSIDE_WORDS)
-    return letters + "".join(MARKS_INSIDE_WORDS.get(character, "") for character in word)
