@@ -43,6 +43,41 @@ CATALOGUE: dict[str, Code] = {
     "disk-full": Code(
         "files", "Writing failed part-way; the unfinished file was removed.", "free some disk space and run it again."
     ),
+    "disk-fault": Code(
+        "files",
+        "The disk or the network drive reported a hardware or connection error. No unfinished file was kept.",
+        "check the disk (`dmesg`, `smartctl`) and its connection, or use another disk, and run it again.",
+    ),
+    "file-size-limit": Code(
+        "files",
+        "A file would be larger than the file system or `ulimit -f` allows. The unfinished file was removed.",
+        "use another file system, or raise the limit, and run it again.",
+    ),
+    "file-name": Code(
+        "files",
+        "The system cannot use this path: a name in it is too long, or links in it lead in a circle.",
+        "use a shorter path, or remove the link that points to itself.",
+    ),
+    "no-permission": Code(
+        "files",
+        "The system denied access: the permissions do not allow it, or the disk is mounted read-only.",
+        "check the owner and the permissions of the file and its folder, or choose another place.",
+    ),
+    "system-limit": Code(
+        "files",
+        "A limit of the system was reached: open files, processes, or locks.",
+        "close other programs, use fewer --workers, or raise the limit (`ulimit -n`, `ulimit -u`), and run it again.",
+    ),
+    "memory-full": Code(
+        "files",
+        "The machine has no memory left, or a limit on memory was reached.",
+        "close other programs, use smaller batches or fewer --workers, and run it again.",
+    ),
+    "system-error": Code(
+        "files",
+        "The system refused to read or write a file.",
+        "check the path, the permissions and the disk, and run it again.",
+    ),
     "not-a-file": Code(
         "files", "A folder or device stands where a file is needed (or the other way round).", "check the path."
     ),
@@ -1891,6 +1926,17 @@ CATALOGUE: dict[str, Code] = {
         "data",
         "A recording of that place was imported before, and its text or its sound has changed since.",
         "remove the old one with `voxgraft data remove DATASET --recording NAME`, then import again.",
+    ),
+    "clip-remade": Code(
+        "data",
+        "Files of clips were missing or did not hold what the import had written; they were written again.",
+        "check the disk; if sets were prepared from these clips, run `voxgraft prepare` again.",
+        "warning",
+    ),
+    "clip-damaged": Code(
+        "data",
+        "Files of clips are missing or damaged, and this version or this source no longer gives the same clips.",
+        "restore the files from a backup, or remove the recording with `voxgraft data remove DATASET --recording NAME` and import again.",
     ),
     "source-own": Code(
         "data",

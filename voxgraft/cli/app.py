@@ -16,6 +16,7 @@ from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS, Verb
 from voxgraft.errors import VoxgraftError, finding
+from voxgraft.files import system_error
 
 EXIT_FINE = 0
 EXIT_INPUT = 2
@@ -47,7 +48,15 @@ def run(words: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
     except KeyboardInterrupt:
         console.show_error(finding("interrupted", "stopped by the keyboard"))
         return EXIT_INTERRUPTED
-    except Exception as error:  # the one place where everything is caught: what arrives here is our bug
+    except Exception as error:  # the one place where everything is caught
+        if (refused := system_error(error)) is not None:
+            try:
+                console.show_error(refused.finding)
+            except OSError:  # it is standard output that cannot be written to
+                with contextlib.suppress(OSError):
+                    Console().show_error(refused.finding)
+            return EXIT_INPUT
+        # What arrives here is our bug.
         traceback.print_exc(file=sys.stderr)
         version = f"voxgraft {__version__}, Python {platform.python_version()}, {platform.platform()}"
         console.show_error(finding("bug", f"{type(error).__name__}: {error}", where=version))

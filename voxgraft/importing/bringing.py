@@ -5,12 +5,12 @@ Killed at any instant it goes on where it was: what is noted is there, and is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.errors import FileError, VoxgraftError, WriteError
 from voxgraft.importing.cleaning import clean_cues
 from voxgraft.importing.columns import read_columns
 from voxgraft.importing.cues import Cue
@@ -31,13 +31,16 @@ from voxgraft.importing.tape import Tape
 from voxgraft.importing.voice_model import VoiceModel
 from voxgraft.normalising import Normaliser, normaliser_of
 
-__all__ = ["Brought", "ImportOptions", "bring"]
+__all__ = ["Brought", "ImportOptions", "bring", "remake"]
 
 SHORTEST_SECONDS = 0.05
 SHORT_SECONDS = 0.25
 """Where a recording ends so long before the end that a list gives for a part of it, words are missing."""
 VERSION = 2
 """Of how clips are cut: a source that was half cut in another way is begun anew."""
+
+_CUT = ("audio", "start", "end", "seconds", "text_as_found")
+"""What must agree before a clip's file is written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +85,70 @@ def bring(dataset: Dataset, source: Source, recording: str, mark: str, options: 
             journal.begin(state, (path.name for path in source.files))
             for clip in before:
                 discard(dataset.folder / clip.audio)
-        if not journal.is_done:
+        whole = journal.ids - {clip.id for clip in journal.damaged(dataset.folder)}
+        if not journal.is_done or len(whole) < len(journal.ids):
             problems: list[Problem] = []
             try:
                 for clip, cut in _clips(dataset, source, recording, options, problems):
-                    _keep(dataset, journal, clip, cut, options)
+                    _keep(dataset, journal, clip, cut, options, whole)
+            except WriteError:  # no fault of the source, and no other source would do better
+                raise
             except VoxgraftError as error:
                 journal.fail((*problems, Problem.of(error, str(source.text))))
                 return Brought(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
-            journal.finish(problems)
+            if not journal.is_done:
+                journal.finish(problems)
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
         return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(journal.problems))
 
 
-def _keep(dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions) -> None:
+def remake(dataset: Dataset, source: Source, recording: str, damaged: Collection[str]) -> Brought:
+    """Write the files of single clips of a published source again, cut exactly as before."""
+    with dataset.worked_on():
+        journal = read_journal(dataset.journal_path(recording))
+        before = {clip.id: clip for clip in journal.clips if clip.id in damaged}
+        left, problems = dict(before), []
+        try:
+            options = _options_from(journal.source["options"])
+            for clip, cut in _clips(dataset, source, recording, options, []):
+                old = left.get(clip.id)
+                if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT):
+                    journal.add(old, write_clip(dataset.folder / old.audio, cut.samples, options.rate))
+                    del left[clip.id]
+                if not left:
+                    break
+        except WriteError:
+            raise
+        except VoxgraftError as error:
+            problems.append(Problem.of(error, str(source.text)))
+        except (KeyError, TypeError, ValueError):  # options of another version
+            pass
+        if made := sorted(before.keys() - left.keys()):
+            problems.append(Problem("clip-remade", _some(made), str(source.text)))
+        if left:
+            problems.append(Problem("clip-damaged", _some(sorted(left)), str(source.text)))
+        clips = journal.clips
+        seconds = sum(clip.seconds for clip in clips)
+        return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(problems))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{len(names):,} damaged: {', '.join(names[:3])}{more}"
+
+
+def _options_from(values: dict[str, Any]) -> ImportOptions:
+    """As `ImportOptions.to_json` wrote them."""
+    return ImportOptions(**{**values, "cut": CutOptions(**values["cut"])})
+
+
+def _keep(
+    dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions, whole: Collection[str]
+) -> None:
     """Write a clip, then note it. What was noted before the process was killed is whole."""
-    if clip.id in journal.ids:
-        return
-    write_clip(dataset.folder / clip.audio, cut.samples, options.rate)
-    journal.add(clip)
+    if clip.id not in whole:
+        journal.add(clip, write_clip(dataset.folder / clip.audio, cut.samples, options.rate))
 
 
 @dataclass(frozen=True, slots=True)

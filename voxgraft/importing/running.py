@@ -11,7 +11,7 @@ from functools import partial
 
 from voxgraft import progress
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.importing.bringing import Brought, ImportOptions, bring
+from voxgraft.importing.bringing import Brought, ImportOptions, bring, remake
 from voxgraft.importing.dataset import Dataset, Journal
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.processes import worker_pool
@@ -37,6 +37,8 @@ class _Task:
     source: Source
     recording: str
     mark: str
+    damaged: frozenset[str] = frozenset()
+    """Clips of a published source whose files have to be written again."""
 
 
 def import_sources(dataset: Dataset, sources: Sequence[Source], options: ImportOptions, workers: int = 0) -> Imported:
@@ -69,7 +71,8 @@ def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[
     """Sources that are to be brought in, each under a name of its own."""
     journals = [journal for journal in dataset.journals() if journal.source]
     marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
-    taken = dataset.taken_names(dataset.clips())
+    clips = list(dataset.clips())
+    ids, taken = {clip.id for clip in clips}, dataset.taken_names(clips)
     tasks: dict[str, _Task] = {}
     for source in sources:
         try:
@@ -90,6 +93,10 @@ def _tasks(dataset: Dataset, sources: Sequence[Source], done: Imported) -> list[
             tasks[mark] = _Task(source, journal.recording, mark)
         elif mark in marks:
             done.known.append(journal.recording)
+            # Clips that were removed from the manifest are not missed.
+            damaged = frozenset(clip.id for clip in journal.damaged(dataset.folder) if clip.id in ids)
+            if damaged:
+                tasks[mark] = _Task(source, journal.recording, mark, damaged)
         else:
             found = f"{source.text.name} was imported as {journal.recording}, and is another now"
             done.problems.append(Problem("source-changed", found, str(source.text)))
@@ -131,4 +138,6 @@ def _run(dataset: Dataset, tasks: Sequence[_Task], options: ImportOptions, worke
 
 
 def _bring(dataset: Dataset, options: ImportOptions, task: _Task) -> Brought:
+    if task.damaged:
+        return remake(dataset, task.source, task.recording, task.damaged)
     return bring(dataset, task.source, task.recording, task.mark, options)
