@@ -695,6 +695,11 @@ CATALOGUE: dict[str, Code] = {
         "The text tables have different row counts; usually the embedding was grown and the head was not.",
         "rebuild the others: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or start from the base with `voxgraft extend`, which grows all of them.",
     ),
+    "weights-not-finite": Code(
+        "checkpoints",
+        "The checkpoint holds NaN or infinite values. No published base does: its training diverged, or the file is damaged.",
+        "download the base again, or use an earlier checkpoint; `voxgraft diagnose` says what can be saved.",
+    ),
     "tensor-not-finite": Code(
         "rows",
         "A text table holds NaN or infinite values: the checkpoint is ruined.",
