@@ -223,10 +223,26 @@ def _contents(folder: Path) -> dict[str, Any]:
             continue
         name = "/".join(parts)
         if path.name == "journal.jsonl":
-            found[name] = [without_clock(line) for line in Journal(path).read()]
+            # What went wrong is told there as a finding.
+            found[name] = [without_clock(line) for line in Journal(path).read() if line["kind"] != "finding"]
+        elif path.match("steps/*/manifest.json"):  # the hashes of the files beside it
+            continue
+        elif path.match("steps/*/*.safetensors"):
+            found[name] = _tensors(path.read_bytes())
         else:
             found[name] = path.read_bytes()
     return found
+
+
+def _tensors(data: bytes) -> dict[str, Any]:
+    """The bits of each tensor; in which order they lie in the file depends on whether training was resumed."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    places = {name: entry.get("data_offsets", [0, 0]) for name, entry in header.items()}
+    return {
+        name: ({**entry, "data_offsets": None}, data[8 + size + places[name][0] : 8 + size + places[name][1]])
+        for name, entry in header.items()
+    }
 
 
 def _run(words: Sequence[str], fault: Fault | None = None, limit: int | None = None) -> int:
