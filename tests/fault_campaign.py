@@ -11,6 +11,7 @@ A limit on the size of files (RLIMIT_FSIZE) reaches the writes that libraries ma
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import os
@@ -271,13 +272,14 @@ def _forked(work: Any, folder: Path, log: Path) -> int:
     """The exit code of a child; it inherits what was imported, so that a case takes no seconds to start."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # A pipe, since a limit on the size of files would hold for the log as well.
+    reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         code = 99
         try:
-            stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-            os.dup2(stream, 1)
-            os.dup2(stream, 2)
+            os.dup2(writing, 1)
+            os.dup2(writing, 2)
             os.chdir(folder)
             code = work()
             sys.stdout.flush()
@@ -288,15 +290,21 @@ def _forked(work: Any, folder: Path, log: Path) -> int:
         finally:
             sys.stderr.flush()
             os._exit(code)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    told, status, deadline = b"", None, time.monotonic() + PATIENCE_SECONDS
+    while status is None:
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        done, found = os.waitpid(pid, os.WNOHANG)
+        status = found if done else None
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return -9
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(reading, 1 << 16):
+                told += piece
+    os.close(reading)
+    log.write_bytes(told)
+    return os.waitstatus_to_exitcode(status)
 
 
 def _warm() -> None:
