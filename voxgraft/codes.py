@@ -1657,6 +1657,12 @@ CATALOGUE: dict[str, Code] = {
         "Files of the folder are not those that its card names: something was lost or changed on the way.",
         "fetch it again, or export it again.",
     ),
+    "share-other-files": Code(
+        "exporting",
+        "The folder holds files that are no part of a graft or an adapter: programs, hooks, other weights. They are neither sent nor kept.",
+        "none is needed; put what others should read into README.md.",
+        "warning",
+    ),
     "share-program": Code(
         "exporting",
         "The export holds Python that runs with your rights when you use it. Hashes show that it came whole, not who wrote it.",
