@@ -176,7 +176,8 @@ def parse_json(text: str, where: Path | str) -> Any:
         raise FileError("json-broken", found, where=where) from None
     except RecursionError:
         raise FileError("json-too-deep", "nested too deep to read", where=where) from None
-    if _deeper_than(value, MAX_DEPTH):
+    # As many levels as opening brackets at most: short lines of journals and manifests need no second look.
+    if text.count("{") + text.count("[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise FileError("json-too-deep", f"nested more than {MAX_DEPTH} levels deep", where=where)
     if _HALF_ESCAPED.search(text) and not is_text(json.dumps(value, ensure_ascii=False)):
         raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)

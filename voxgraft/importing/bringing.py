@@ -172,11 +172,12 @@ def _clips(
     for item in found(source, recording, options, problems):
         cut, file, lines = item.cut, item.file, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
-        text = _normaliser(item.language, options).normalise(cut.text).text
         if seconds < SHORTEST_SECONDS:
             told = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
             problems.append(Problem("media-short", told, file, *lines))
-        elif not text:
+            continue
+        text = _normaliser(item.language, options).normalise(cut.text).text
+        if not text:
             problems.append(Problem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
         else:
             number += 1
