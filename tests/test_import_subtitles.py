@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxgraft.errors import VoxgraftError
+from voxgraft.importing import activity
 from voxgraft.importing.cleaning import SUNG, TWO_VOICES, clean_cues
 from voxgraft.importing.cues import Cue, CueFile
+from voxgraft.importing.cutting import cut_cues
+from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.encodings import decoded, read_any_text
 from voxgraft.importing.rolling import unrolled
 from voxgraft.importing.subtitles import parse_subtitles, read_subtitles
+from voxgraft.importing.tape import Levels, Tape
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -312,3 +318,35 @@ def test_a_line_of_one_thing_again_and_again_is_read_in_one_go(line: str) -> Non
     found = parse_subtitles(text, ".srt", "x")
     cleaned, problems = clean_cues(found.cues, "am", "x")
     assert len(cleaned) + len(problems) + len(found.problems) >= 1
+
+
+def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, float]]) -> tuple[int, int]:
+    """Cues, and how often stretches of a recording of ten seconds are judged while they are cut."""
+    judged = 0
+
+    def counted(levels: Levels) -> activity.Thresholds:
+        nonlocal judged
+        judged += 1
+        return real(levels)
+
+    real = activity.thresholds_of
+    monkeypatch.setattr(activity, "thresholds_of", counted)
+    sound = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32)
+    sound *= np.repeat(np.tile(np.float32([1, 0.001]), 10), 8_000)
+    cues = [Cue(start, end, "a b") for start, end in times]
+    number = sum(len(cut.cues) for cut in cut_cues(Tape(iter([sound]), 16_000), cues, CutOptions()))
+    monkeypatch.setattr(activity, "thresholds_of", real)
+    return number, judged
+
+
+def test_cues_after_the_end_of_a_recording_cost_no_search_for_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = _counted_cuts(monkeypatch, ((2.0 * at, 2.0 * at + 1) for at in range(10)))
+    many = _counted_cuts(monkeypatch, ((2.0 * at, 2.0 * at + 1) for at in range(5_000)))
+    assert (few[0], many[0]) == (10, 5_000)
+    assert many[1] <= few[1]
+
+
+def test_cues_that_crowd_together_share_the_search_for_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    number, judged = _counted_cuts(monkeypatch, ((at / 500, at / 500 + 0.4) for at in range(4_000)))
+    assert number == 4_000
+    assert judged <= 3 * 100 * 10  # of each kind one for each frame of the recording, however many cues

@@ -25,7 +25,7 @@ from voxgraft.errors import VoxgraftError
 from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.families import family
 from voxgraft.graft_folder import open_graft
-from voxgraft.push_pull import pull, push
+from voxgraft.push_pull import _require_plain_files, pull, push
 from voxgraft.sharing import zips
 from voxgraft.sharing.contents import contents_of
 
@@ -155,6 +155,65 @@ def test_a_zip_that_is_damaged_or_dangerous_is_refused_and_leaves_nothing(
         assert not (tmp_path / "here").exists()
     assert not (tmp_path.parent / "out.txt").exists()
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".zip"]
+
+
+STRANGERS = {
+    "setup.py": b"raise SystemExit", "adapter/hook.so": b"\x7fELF", "weights.pt": b"PK", ".git/hooks/post-checkout": b"#!",
+    "index.html": b"<script>", "adapter/deep/er/x.py": b"", "GRAFT.JSON.bak": b"{}",
+}  # fmt: skip
+
+
+def test_files_that_the_card_does_not_name_are_neither_kept_nor_sent_and_are_named(
+    grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    push(PushSettings(folder=grafts["am"], to=str(tmp_path / "good.zip")))
+    own = set(zipfile.ZipFile(tmp_path / "good.zip").namelist())
+    shutil.copy(tmp_path / "good.zip", tmp_path / "more.zip")
+    with zipfile.ZipFile(tmp_path / "more.zip", "a") as archive:
+        for name, data in {**STRANGERS, "LICENSE": b"CC0"}.items():
+            archive.writestr(name, data)
+    pulled = pull(PullSettings(source=str(tmp_path / "more.zip"), folder=tmp_path / "back"))
+    (item,) = [item for item in pulled.findings if item.code == "share-other-files"]
+    assert all(repr(name) in item.found for name in STRANGERS)
+    there = {path.relative_to(tmp_path / "back").as_posix() for path in (tmp_path / "back").rglob("*")}
+    assert there == own | {"LICENSE", "adapter"}
+    for name in ("hooks.py", "sub/x.so"):
+        (tmp_path / "back" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "back" / name).write_bytes(b"x")
+    pushed = push(PushSettings(folder=tmp_path / "back", to=str(tmp_path / "again.zip")))
+    assert [item.code for item in pushed.findings] == ["share-other-files"]
+    assert set(zipfile.ZipFile(tmp_path / "again.zip").namelist()) == own | {"LICENSE"}
+
+
+def test_a_graft_whose_card_names_a_program_is_refused(grafts: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(grafts["am"], tmp_path / "graft")
+    (tmp_path / "graft" / "adapter" / "run.py").write_bytes(b"a")
+    card = json.loads((tmp_path / "graft" / "graft.json").read_text(encoding="utf-8"))
+    card["adapter"]["run.py"] = A_SHA256
+    (tmp_path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
+    zips.pack(tmp_path / "graft", tmp_path / "x.zip")
+    error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "x.zip"), folder=tmp_path / "here")))
+    assert error.code == "share-broken"
+    assert "run.py" in error.finding.found
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("name", ["readme.MD", "Graft.json", "ADAPTER/adapter_config.json"])
+def test_names_that_are_one_file_on_some_systems_are_refused(
+    grafts: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    push(PushSettings(folder=grafts["am"], to=str(tmp_path / "x.zip")))
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:
+        archive.writestr(name, "x")
+    error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "x.zip"), folder=tmp_path / "here")))
+    assert error.code == "zip-broken"
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_link_in_what_a_hub_sent_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "README.md").symlink_to("/etc/passwd")
+    assert error_of(lambda: _require_plain_files(tmp_path / "in")).code == "share-broken"
 
 
 def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_noticed(

@@ -202,6 +202,25 @@ def test_a_base_that_is_not_whole_is_shown_with_the_reason_and_exit_1(tmp_path: 
     assert any("speech_head.weight" in line for line in lines_of(report))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_weights_that_are_not_finite_are_counted_and_named(tmp_path: Path, dtype: torch.dtype) -> None:
+    chatterbox_base(tmp_path, "t3_cfg.safetensors", "tokenizer.json", SMALL_T3)
+    path = tmp_path / "t3_cfg.safetensors"
+    state = {name: torch.zeros_like(tensor, dtype=dtype) for name, tensor in load_file(path).items()}
+    names = sorted(name for name, tensor in state.items() if tensor.numel() > 3)[:2]
+    state[names[0]].view(-1)[1] = float("nan")
+    state[names[1]].view(-1)[0:2] = float("-inf")
+    save_file(state, path)
+    report = shown(tmp_path)
+    (item,) = [item for item in report.findings if item.code == "weights-not-finite"]
+    assert item.found.startswith("3 of ")
+    assert all(name in item.found for name in names)
+    assert report.exit_code == 1
+    save_file({name: torch.full_like(tensor, float("nan")) for name, tensor in state.items()}, path)
+    (item,) = [item for item in shown(tmp_path).findings if item.code == "weights-not-finite"]
+    assert item.found.startswith("all ")
+
+
 def test_rows_that_do_not_fit_the_tokenizer_are_a_finding(tmp_path: Path) -> None:
     folder = index_base(tmp_path)
     grown = UnifiedVoiceSize(401, 64, 2, speaker=UnifiedVoiceSize().speaker, emotion=UnifiedVoiceSize().emotion)

@@ -43,6 +43,41 @@ CATALOGUE: dict[str, Code] = {
     "disk-full": Code(
         "files", "Writing failed part-way; the unfinished file was removed.", "free some disk space and run it again."
     ),
+    "disk-fault": Code(
+        "files",
+        "The disk or the network drive reported a hardware or connection error. No unfinished file was kept.",
+        "check the disk (`dmesg`, `smartctl`) and its connection, or use another disk, and run it again.",
+    ),
+    "file-size-limit": Code(
+        "files",
+        "A file would be larger than the file system or `ulimit -f` allows. The unfinished file was removed.",
+        "use another file system, or raise the limit, and run it again.",
+    ),
+    "file-name": Code(
+        "files",
+        "The system cannot use this path: a name in it is too long, or links in it lead in a circle.",
+        "use a shorter path, or remove the link that points to itself.",
+    ),
+    "no-permission": Code(
+        "files",
+        "The system denied access: the permissions do not allow it, or the disk is mounted read-only.",
+        "check the owner and the permissions of the file and its folder, or choose another place.",
+    ),
+    "system-limit": Code(
+        "files",
+        "A limit of the system was reached: open files, processes, or locks.",
+        "close other programs, use fewer --workers, or raise the limit (`ulimit -n`, `ulimit -u`), and run it again.",
+    ),
+    "memory-full": Code(
+        "files",
+        "The machine has no memory left, or a limit on memory was reached.",
+        "close other programs, use smaller batches or fewer --workers, and run it again.",
+    ),
+    "system-error": Code(
+        "files",
+        "The system refused to read or write a file.",
+        "check the path, the permissions and the disk, and run it again.",
+    ),
     "not-a-file": Code(
         "files", "A folder or device stands where a file is needed (or the other way round).", "check the path."
     ),
@@ -669,6 +704,11 @@ CATALOGUE: dict[str, Code] = {
         "rows",
         "The head has more rows than the embedding: the model can answer with new pieces and cannot read them.",
         "rebuild the embedding: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or start from the base with `voxgraft extend`, which grows all tables.",
+    ),
+    "weights-not-finite": Code(
+        "checkpoints",
+        "The checkpoint holds NaN or infinite values. No published base does: its training diverged, or the file is damaged.",
+        "download the base again, or use an earlier checkpoint; `voxgraft diagnose` says what can be saved.",
     ),
     "tensor-not-finite": Code(
         "rows",
@@ -1713,6 +1753,12 @@ CATALOGUE: dict[str, Code] = {
         "Files of the folder are not those that its card names: something was lost or changed on the way.",
         "fetch it again, or export it again.",
     ),
+    "share-other-files": Code(
+        "exporting",
+        "The folder holds files that are no part of a graft or an adapter: programs, hooks, other weights. They are neither sent nor kept.",
+        "none is needed; put what others should read into README.md.",
+        "warning",
+    ),
     "share-program": Code(
         "exporting",
         "The export holds Python that runs with your rights when you use it. Hashes show that it came whole, not who wrote it.",
@@ -2023,6 +2069,17 @@ CATALOGUE: dict[str, Code] = {
         "data",
         "A source was imported before, and its text or a sound of it has changed since. Its clips were left as they are.",
         "run the same command again with --reimport, which imports it again; clips that stay the same keep their ids and sides.",
+    ),
+    "clip-remade": Code(
+        "data",
+        "Files of clips were missing or did not hold what the import had written; they were written again.",
+        "check the disk; if sets were prepared from these clips, run `voxgraft prepare` again.",
+        "warning",
+    ),
+    "clip-damaged": Code(
+        "data",
+        "Files of clips are missing or damaged, and this version or this source no longer gives the same clips.",
+        "restore the files from a backup, or remove the recording with `voxgraft data remove DATASET --recording NAME` and import again.",
     ),
     "source-own": Code(
         "data",

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from voxgraft.codes import CATALOGUE
 
@@ -84,9 +84,21 @@ class VoxgraftError(Exception):
     def code(self) -> str:
         return self.finding.code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes send errors to their parent. The default would call the class with the message alone.
+        return _rebuild, (type(self), self.finding)
+
+
+def _rebuild(kind: type[VoxgraftError], item: Finding) -> VoxgraftError:
+    return kind.of(item)
+
 
 class FileError(VoxgraftError):
     """A file is missing, unreadable, too large, or not what its name says."""
+
+
+class WriteError(FileError):
+    """The system refused a write: the disk, the permissions or a limit is at fault, never the input."""
 
 
 class TextError(VoxgraftError):

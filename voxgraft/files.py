@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from voxgraft import progress
-from voxgraft.errors import FileError, TextError
+from voxgraft.errors import FileError, TextError, VoxgraftError, WriteError
 from voxgraft.training.faults import crossing
 
 MAX_JSON_BYTES = 16 << 20
@@ -36,6 +36,7 @@ _AT_THE_PATH, _RENAME_EXCHANGE = -100, 2
 """AT_FDCWD and the flag of Linux's renameat2."""
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _HALF = re.compile("[\ud800-\udfff]")
+_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 _HALF_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -182,7 +183,8 @@ def parse_json(text: str, where: Path | str) -> Any:
         raise FileError("json-broken", found, where=where) from None
     except RecursionError:
         raise FileError("json-too-deep", "nested too deep to read", where=where) from None
-    if _deeper_than(value, MAX_DEPTH):
+    # As many levels as opening brackets at most: short lines of journals and manifests need no second look.
+    if text.count("{") + text.count("[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise FileError("json-too-deep", f"nested more than {MAX_DEPTH} levels deep", where=where)
     if _HALF_ESCAPED.search(text) and not is_text(json.dumps(value, ensure_ascii=False)):
         raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)
@@ -422,11 +424,61 @@ def _umask() -> int:
     return mask
 
 
-def write_error(error: OSError, path: Path) -> FileError:
+_SYSTEM_CODES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk-full"),
+    errno.EFBIG: "file-size-limit",
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ), "file-name"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOLCK, errno.EMLINK), "system-limit"),
+    errno.ENOMEM: "memory-full",
+}
+"""Codes that name the cause by themselves, by what the system said."""
+for _name in (
+    "EIO",
+    "ENXIO",
+    "ENODEV",
+    "ESTALE",
+    "EREMOTEIO",
+    "ENOMEDIUM",
+    "ENOTCONN",
+    "ESHUTDOWN",
+    "EHOSTDOWN",
+    "EUCLEAN",
+):
+    if hasattr(errno, _name):  # not every system has all of them
+        _SYSTEM_CODES[getattr(errno, _name)] = "disk-fault"
+_NOT_BUGS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "no-permission"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR), "not-a-file"),
+    **dict.fromkeys((errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS), "system-error"),
+}
+
+
+def write_error(error: OSError, path: Path) -> WriteError:
     """What the system said to a write, as our error."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return FileError("disk-full", f"no room to write {path.name}", where=path)
-    return FileError("file-unwritable", f"cannot write {path.name}: {reason_of(error)}", where=path)
+    code = _SYSTEM_CODES.get(error.errno or 0, "file-unwritable")
+    if code == "disk-full":
+        return WriteError(code, f"no room to write {path.name}", where=path)
+    return WriteError(code, f"cannot write {path.name}: {reason_of(error)}", where=path)
+
+
+def system_error(error: BaseException) -> VoxgraftError | None:
+    """An error of the disk, of permissions or of a limit that no one nearer to it has reported; None for others.
+
+    The faces call it last, so that a full disk is never reported as a fault of the program. A missing file is not
+    among them: whoever opens a file that may be missing says so, and any other is a fault of the program.
+    """
+    if isinstance(error, MemoryError):
+        return FileError("memory-full", f"no memory left: {reason_of(error)}")
+    # Libraries keep the system's error as the cause of their own, or in the words of Rust's standard library.
+    for one in (error, error.__cause__):
+        written = _OS_ERROR.search(str(one)) if one is not None and not isinstance(one, OSError) else None
+        number = int(written[1]) if written else getattr(one, "errno", None)
+        code = _SYSTEM_CODES.get(number) or _NOT_BUGS.get(number) if isinstance(number, int) else None
+        if one is not None and code is not None:
+            names = (getattr(one, "filename", None), getattr(one, "filename2", None))
+            places = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
+            return FileError(code, reason_of(one), where=" -> ".join(places))
+    return None
 
 
 def reason_of(error: BaseException) -> str:

@@ -5,6 +5,7 @@ What is sent and what is received is looked at whole, with its hashes; nothing t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from voxgraft.sharing.contents import Contents, contents_of
 __all__ = ["ShareResult", "pull", "push"]
 
 ZIP = ".zip"
+MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,15 @@ def push(settings: PushSettings) -> ShareResult:
         require_free(Path(to), overwrite=settings.overwrite)
     found = contents_of(settings.folder)
     findings = tuple((found.terms or Terms("", False, None, None)).findings())
+    others = tuple(_other_files(found, settings.folder, "are no part of it and were not sent"))
     if to.endswith(ZIP):
-        zips.pack(settings.folder, Path(to), overwrite=settings.overwrite)
-        return ShareResult(found, to, True, findings)
+        zips.pack(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
+        return ShareResult(found, to, True, (*findings, *others))
     if findings:
         told = findings[0]
         raise GraftError("push-terms", told.found, where=settings.folder)
-    return ShareResult(found, hub.send(settings.folder, to, private=settings.private), True)
+    place = hub.send(settings.folder, to, private=settings.private, leave_out=found.others)
+    return ShareResult(found, place, True, others)
 
 
 def pull(settings: PullSettings) -> ShareResult:
@@ -98,13 +102,41 @@ def pull(settings: PullSettings) -> ShareResult:
             zips.unpack(Path(source), inside)
         else:
             hub.receive(source, inside, settings.revision)
+        _require_plain_files(inside)
         found = contents_of(inside)
         _require_no_run(inside)
+        _drop(inside, found.others)
         for path in list(inside.iterdir()):
             path.rename(new / path.name)
         inside.rmdir()
     findings = [*(found.terms.findings() if found.terms else ()), *_programs(found, folder)]
+    findings += _other_files(found, folder, "are no part of it and were not kept")
     return ShareResult(found, str(folder), False, tuple(findings))
+
+
+def _require_plain_files(inside: Path) -> None:
+    """A link in what came from outside can lead anywhere on this machine."""
+    for path in inside.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            found = f"{path.relative_to(inside).as_posix()!r:.80} is a link or a device"
+            raise GraftError("share-broken", found, expected="files and folders alone")
+
+
+def _drop(inside: Path, names: Sequence[str]) -> None:
+    """Remove files that the card does not name, and folders that are empty then."""
+    for name in names:
+        (inside / name).unlink()
+    for path in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def _other_files(found: Contents, folder: Path, what: str) -> list[Finding]:
+    if not found.others:
+        return []
+    named = ", ".join(f"{name!r:.80}" for name in found.others[:MOST_NAMED])
+    more = f" and {len(found.others) - MOST_NAMED:,} more" if len(found.others) > MOST_NAMED else ""
+    return [finding("share-other-files", f"{len(found.others):,} files {what}: {named}{more}", where=folder)]
 
 
 def _require_no_run(inside: Path) -> None:

@@ -33,6 +33,7 @@ OTHER_FOLDERS = {
 }
 """By a file that is in them: what they are, and what to do instead."""
 COMPUTED_WITH = ("F32", "F16", "BF16", "F64")
+MOST_NAMED = 3
 Made = TypeVar("Made")
 
 
@@ -53,7 +54,9 @@ def show(settings: ShowSettings) -> BaseReport:
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
         if tokenizer is not None:
             findings += row_findings(checkpoint, found, tokenizer.size)
-        digests = tensor_digests(checkpoint, own) if settings.fingerprint else None
+        not_finite: dict[str, int] = {}
+        digests = tensor_digests(checkpoint, own, not_finite) if settings.fingerprint else None
+        findings += _value_findings(own, not_finite, files.checkpoint)
         return BaseReport(
             family=found.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
@@ -177,6 +180,19 @@ def _format_findings(own: dict[str, TensorInfo], checkpoint: Path) -> Iterator[F
     if odd:
         found = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {odd[0].name} is {odd[0].dtype}"
         yield finding("tensors-mismatch", found, expected=" or ".join(COMPUTED_WITH), where=checkpoint)
+
+
+def _value_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], checkpoint: Path) -> Iterator[Finding]:
+    """NaN and infinite values: a model that holds any gives noise or nothing."""
+    if not not_finite:
+        return
+    bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
+    worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
+    named = ", ".join(f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst[:MOST_NAMED])
+    more = f" and {len(worst) - MOST_NAMED:,} more" if len(worst) > MOST_NAMED else ""
+    share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
+    found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}{more}"
+    yield finding("weights-not-finite", found, expected="finite values", where=checkpoint)
 
 
 def _parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[PartShown]:

@@ -182,3 +182,19 @@ def test_who_guesses_keeps_neither_another_address_nor_a_browser_that_knew_the_p
 def test_which_addresses_only_this_machine_can_reach() -> None:
     assert all(map(is_local, ("127.0.0.1", "127.8.0.1", "localhost", "::1", "[::1]")))
     assert not any(map(is_local, ("0.0.0.0", "::", "192.168.0.4", "example.com", "127.0.0.1.example.com")))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/gradio_api/proxy=", "/gradio_api/proxy=http://[::1", "/proxy=\0", "/a\nb", "/static/" + "x" * 3000, "/\x85"],
+)
+def test_an_address_that_gradio_would_answer_with_a_server_error_is_not_found(path: str) -> None:
+    for method in ("GET", "HEAD", "POST"):
+        assert answer(GUARD, path, method)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/gradio_api/file=/tmp/a b.wav", "/gradio_api/file=/tmp/ሰላም\u200c.flac", "/config"]
+)
+def test_addresses_of_the_page_are_served(path: str) -> None:
+    assert answer(GUARD, path)[0] == 200

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from voxgraft import progress
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 
@@ -34,8 +36,22 @@ TORCH_DTYPES = {
 }
 
 
-def tensor_digests(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, str]:
-    """The digest of each tensor. Values are read a piece at a time, in the order of the file."""
+EXPONENTS = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+    "F32": ("<u4", 0x7F80_0000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+}
+"""Bits of the exponent: a value in which all of them are set is NaN or infinite."""
+
+
+def tensor_digests(
+    checkpoint: Checkpoint, names: Iterable[str], not_finite: dict[str, int] | None = None
+) -> dict[str, str]:
+    """The digest of each tensor. Values are read a piece at a time, in the order of the file.
+
+    `not_finite` receives the number of NaN and infinite values of every tensor that has any.
+    """
     infos = sorted((checkpoint.info(name) for name in names), key=lambda info: info.start)
     total = sum(info.num_bytes for info in infos)
     digests: dict[str, str] = {}
@@ -44,6 +60,8 @@ def tensor_digests(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, st
             digest = hashlib.sha256(_heading(info))
             for piece in checkpoint.bytes_of(info):
                 digest.update(piece)
+                if not_finite is not None and (count := _count_not_finite(piece, info.dtype)):
+                    not_finite[info.name] = not_finite.get(info.name, 0) + count
                 advance(len(piece))
             digests[info.name] = digest.hexdigest()
     checkpoint.source.check_unchanged()
@@ -54,6 +72,15 @@ def fingerprint_of(digests: Mapping[str, str]) -> str:
     """One hash over all digests, in the order of the names."""
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _count_not_finite(piece: memoryview, dtype: str) -> int:
+    """How many of these values are NaN or infinite. Works on the bits, since NumPy has no bfloat16."""
+    if dtype not in EXPONENTS:
+        return 0
+    form, mask = EXPONENTS[dtype]
+    bits = np.frombuffer(piece, form)  # pieces end between values: their size is a multiple of eight
+    return int(np.count_nonzero((bits & bits.dtype.type(mask)) == mask))
 
 
 def _heading(info: TensorInfo) -> bytes:

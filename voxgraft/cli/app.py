@@ -15,7 +15,8 @@ from voxgraft.cli.console import Console
 from voxgraft.cli.flags import CommandLine, read_command_line
 from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS, Verb
-from voxgraft.errors import VoxgraftError, finding
+from voxgraft.errors import Finding, VoxgraftError, finding
+from voxgraft.files import system_error
 
 EXIT_FINE = 0
 EXIT_INPUT = 2
@@ -42,16 +43,29 @@ def run(words: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
         line = read_command_line(words, verbs)
         return _run_verb(line, console) if isinstance(line, CommandLine) else _print_help(line)
     except VoxgraftError as error:
-        console.show_error(error.finding)
+        _show_error(console, error.finding)
         return EXIT_INPUT
     except KeyboardInterrupt:
-        console.show_error(finding("interrupted", "stopped by the keyboard"))
+        _show_error(console, finding("interrupted", "stopped by the keyboard"))
         return EXIT_INTERRUPTED
-    except Exception as error:  # the one place where everything is caught: what arrives here is our bug
+    except Exception as error:  # the one place where everything is caught
+        if (refused := system_error(error)) is not None:
+            _show_error(console, refused.finding)
+            return EXIT_INPUT
+        # What arrives here is our bug.
         traceback.print_exc(file=sys.stderr)
         version = f"voxgraft {__version__}, Python {platform.python_version()}, {platform.platform()}"
-        console.show_error(finding("bug", f"{type(error).__name__}: {error}", where=version))
+        _show_error(console, finding("bug", f"{type(error).__name__}: {error}", where=version))
         return EXIT_BUG
+
+
+def _show_error(console: Console, item: Finding) -> None:
+    """Print an error as far as that is possible: the exit code counts even where nothing can be printed."""
+    try:
+        console.show_error(item)
+    except OSError:  # standard output is a file on a full disk, for example
+        with contextlib.suppress(OSError):
+            Console().show_error(item)
 
 
 def _print_help(print_it: Callable[[], None]) -> int:

@@ -24,6 +24,7 @@ SHORTEST_PAUSE_SECONDS = 0.09
 """Stops inside words are shorter."""
 SHORTEST_SOUND_SECONDS = 0.03
 SOFT_END_SECONDS = 0.3
+MOST_JUDGED = 256
 CLICK_SECONDS, ALONE_SECONDS = 0.08, 0.3
 """A sound so short with so much silence on both sides is a click or a knock: no word is."""
 
@@ -75,9 +76,16 @@ def speech_frames(levels: Levels, thresholds: Thresholds) -> NDArray[np.bool_]:
 def active_frames(tape: Tape, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
     """Whether each frame of a stretch is speech, judged by the stretch itself, and where the first of them begins."""
     levels, begins = tape.levels(start, end)
+    # Levels never change once measured, so the place says it all. Cues that crowd together ask for the same frames.
+    place = round(begins * FRAMES_A_SECOND), len(levels)
+    if (known := tape.judged.get(place)) is not None:
+        return known, begins
     active = speech_frames(levels, thresholds_of(levels))
     voiced = tape.voiced(begins, len(levels))
-    return (active if voiced is None else active & voiced), begins
+    if len(tape.judged) >= MOST_JUDGED:
+        tape.judged.clear()
+    active = tape.judged[place] = active if voiced is None else active & voiced
+    return active, begins
 
 
 def pauses_of(active: NDArray[np.bool_], start: float) -> list[Pause]:

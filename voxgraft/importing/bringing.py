@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.errors import FileError, VoxgraftError, WriteError
 from voxgraft.importing.cleaning import clean_cues
 from voxgraft.importing.columns import read_columns
 from voxgraft.importing.cues import Cue
@@ -33,7 +33,7 @@ from voxgraft.importing.tape import Tape
 from voxgraft.importing.voice_model import VoiceModel
 from voxgraft.normalising import Normaliser, normaliser_of
 
-__all__ = ["Brought", "ImportOptions", "Task", "bring"]
+__all__ = ["Brought", "ImportOptions", "Task", "bring", "remake"]
 
 SHORTEST_SECONDS = 0.05
 SHORT_SECONDS = 0.25
@@ -42,6 +42,9 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 """What ends the name of one part of a dataset in several parquet files."""
 VERSION = 2
 """Of how clips are cut: a source that was half cut in another way is begun anew."""
+
+_CUT = ("audio", "start", "end", "seconds", "text_as_found")
+"""What must agree before a clip's file is written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class Task:
     sounds: Mapping[str, SoundMark | None] = field(default_factory=dict)
     previous: tuple[ManifestClip, ...] = ()
     """Its clips in the manifest, where it was imported before: what is the same keeps its id."""
+    damaged: frozenset[str] = frozenset()
+    """Clips of a published source whose files have to be written again."""
 
 
 def bring(dataset: Dataset, task: Task, options: ImportOptions) -> Brought:
@@ -131,16 +136,20 @@ def bring(dataset: Dataset, task: Task, options: ImportOptions) -> Brought:
             journal.begin(state, (path.name for path in source.files), task.sounds, again=again)
             for clip in before:
                 discard(dataset.folder / clip.audio)
-        if not journal.is_done:
+        whole = journal.ids - {clip.id for clip in journal.damaged(dataset.folder)}
+        if not journal.is_done or len(whole) < len(journal.ids):
             problems: list[Problem] = []
             try:
                 ids = _Ids(recording, task.previous if journal.is_again else ())
                 for clip, cut in _clips(dataset, source, ids, options, problems):
-                    _keep(dataset, journal, clip, cut, options)
+                    _keep(dataset, journal, clip, cut, options, whole)
+            except WriteError:  # no fault of the source, and no other source would do better
+                raise
             except VoxgraftError as error:
                 journal.fail((*problems, Problem.of(error, str(source.text))))
                 return Brought(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
-            journal.finish(problems)
+            if not journal.is_done:
+                journal.finish(problems)
         clips = journal.clips
         return Brought(
             recording,
@@ -194,12 +203,53 @@ def _speakers_by(source: Source, recording: str, clips: Sequence[ManifestClip], 
     return "no speaker column: one for the whole list"
 
 
-def _keep(dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions) -> None:
+def remake(dataset: Dataset, task: Task) -> Brought:
+    """Write the files of single clips of a published source again, cut exactly as before."""
+    source, recording = task.source, task.recording
+    with dataset.worked_on():
+        journal = read_journal(dataset.journal_path(recording))
+        before = {clip.id: clip for clip in journal.clips if clip.id in task.damaged}
+        left, problems = dict(before), []
+        try:
+            options = _options_from(journal.source["options"])
+            for clip, cut in _clips(dataset, source, _Ids(recording, journal.clips), options, []):
+                old = left.get(clip.id)
+                if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT):
+                    journal.add(old, write_clip(dataset.folder / old.audio, cut.samples, options.rate))
+                    del left[clip.id]
+                if not left:
+                    break
+        except WriteError:
+            raise
+        except VoxgraftError as error:
+            problems.append(Problem.of(error, str(source.text)))
+        except (KeyError, TypeError, ValueError):  # options of another version
+            pass
+        if made := sorted(before.keys() - left.keys()):
+            problems.append(Problem("clip-remade", _some(made), str(source.text)))
+        if left:
+            problems.append(Problem("clip-damaged", _some(sorted(left)), str(source.text)))
+        clips = journal.clips
+        seconds = sum(clip.seconds for clip in clips)
+        return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(problems))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{len(names):,} damaged: {', '.join(names[:3])}{more}"
+
+
+def _options_from(values: dict[str, Any]) -> ImportOptions:
+    """As `ImportOptions.to_json` wrote them."""
+    return ImportOptions(**{**values, "cut": CutOptions(**values["cut"])})
+
+
+def _keep(
+    dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions, whole: Collection[str]
+) -> None:
     """Write a clip, then note it. What was noted before the process was killed is whole."""
-    if clip.id in journal.ids:
-        return
-    write_clip(dataset.folder / clip.audio, cut.samples, options.rate)
-    journal.add(clip)
+    if clip.id not in whole:
+        journal.add(clip, write_clip(dataset.folder / clip.audio, cut.samples, options.rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +272,12 @@ def _clips(
     for item in found(source, ids.recording, options, problems):
         cut, file, lines = item.cut, item.file, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
-        text = _normaliser(item.language, options).normalise(cut.text).text
         if seconds < SHORTEST_SECONDS:
             told = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
             problems.append(Problem("media-short", told, file, *lines))
-        elif not text:
+            continue
+        text = _normaliser(item.language, options).normalise(cut.text).text
+        if not text:
             problems.append(Problem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
         else:
             clip_id = ids.next(cut.as_found, round(cut.start, 4), item.recording)

@@ -27,6 +27,7 @@ from voxgraft.files import (
 )
 from voxgraft.importing.manifest import NAME, ManifestClip, parse_clip, read_manifest, write_manifest
 from voxgraft.importing.problems import Problem
+from voxgraft.importing.sound_files import FileSum, is_whole
 
 __all__ = ["Dataset", "Journal", "discard", "missing_audio", "open_dataset", "read_journal"]
 
@@ -49,6 +50,8 @@ class Journal:
     is_done: bool = False
     is_published: bool = False
     ids: set[str] = field(default_factory=set)
+    sums: dict[str, FileSum] = field(default_factory=dict)
+    """Size and checksum of the clips' files, by id; journals of older versions have none."""
     files: set[str] = field(default_factory=set)
     """Names of the files, where the source is some of a folder's."""
     sounds: dict[str, tuple[int, int, str] | None] | None = None
@@ -80,7 +83,7 @@ class Journal:
     ) -> None:
         """Start anew."""
         self.source, self.files, self.sounds, self.is_again = dict(source), set(files), dict(sounds or {}), again
-        self.clips, self.problems, self.ids = [], [], set()
+        self.clips, self.problems, self.ids, self.sums = [], [], set(), {}
         self.is_done = self.is_published = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,11 +97,21 @@ class Journal:
         except OSError as error:
             raise write_error(error, self.path) from None
 
-    def add(self, clip: ManifestClip) -> None:
-        """Write down a clip whose file is there."""
-        self.clips.append(clip)
-        self.ids.add(clip.id)
-        self._append({"clip": clip.to_json()})
+    def add(self, clip: ManifestClip, written: FileSum) -> None:
+        """Write down a clip whose file is there; one that is known gets the checksum of its new file."""
+        entries: list[dict[str, Any]] = [{"sum": {clip.id: written.to_json()}}]
+        if clip.id not in self.ids:
+            self.clips.append(clip)
+            self.ids.add(clip.id)
+            entries.insert(0, {"clip": clip.to_json()})
+        self.sums[clip.id] = written
+        self._append(*entries)
+
+    def damaged(self, folder: Path) -> Iterator[ManifestClip]:
+        """Clips whose files are missing, or do not hold what was written."""
+        for clip in self.clips:
+            if not is_whole(folder / clip.audio, round(clip.seconds * clip.sample_rate), self.sums.get(clip.id)):
+                yield clip
 
     def finish(self, problems: Iterable[Problem]) -> None:
         """Write down that all clips are there, and what was found wrong."""
@@ -162,6 +175,8 @@ def read_journal(path: Path) -> Journal:
         elif kind == "clip":
             journal.clips.append(parse_clip(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
+        elif kind == "sum" and isinstance(value, dict):
+            journal.sums |= {name: FileSum.from_json(numbers) for name, numbers in value.items()}
         elif kind in ("problem", "failure"):
             (found if kind == "problem" else failures).append(Problem.from_json(value))
         elif kind == "failed":

@@ -77,6 +77,11 @@ def placed_cues(tape: Tape, cues: list[Cue], options: CutOptions) -> Iterator[Pl
         before = cues[place - 1] if place else None
         after = cues[place + 1] if place + 1 < len(cues) else None
         tape.hear_until(cue.end + REACH_SECONDS + CONTEXT_SECONDS / 2, keep_from=cue.start - 2 * REACH_SECONDS)
+        if tape.is_over and cue.start - REACH_SECONDS > tape.seconds:
+            # Subtitles of another, longer recording can be many: nothing is looked for where no sound is.
+            start, end, parted = cue.start, tape.seconds, True
+            yield Placed(cue, start, end)
+            continue
         if not _near(before, cue):
             opening = _edge(tape, None, cue, options)
             start, parted = max(end, opening.start), opening.parted

@@ -14,7 +14,7 @@ from voxgraft import progress
 from voxgraft.amounts import counted
 from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import is_there
-from voxgraft.importing.bringing import Brought, ImportOptions, Task, bring
+from voxgraft.importing.bringing import Brought, ImportOptions, Task, bring, remake
 from voxgraft.importing.dataset import Dataset, Journal
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.processes import worker_pool
@@ -96,7 +96,7 @@ def import_sources(
     """
     done = Imported()
     dataset.settle()
-    tasks = _tasks(dataset, sources, options, again, done)
+    tasks = _tasks(dataset, sources, options, again, done, verify=True)
     with progress.task("importing sources", len(tasks)) as advance:
         for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
             done.brought.append(brought)
@@ -149,13 +149,22 @@ def waiting_sources(
 
 
 def _tasks(
-    dataset: Dataset, sources: Sequence[Source], options: ImportOptions, again: Again, done: Imported
+    dataset: Dataset,
+    sources: Sequence[Source],
+    options: ImportOptions,
+    again: Again,
+    done: Imported,
+    *,
+    verify: bool = False,
 ) -> list[Task]:
-    """Sources that are to be brought in, each under a name of its own."""
+    """Sources that are to be brought in, each under a name of its own.
+
+    `verify` reads every clip file and adds the sources whose clips are damaged or missing.
+    """
     journals = [journal for journal in dataset.journals() if journal.source]
     marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
     clips = list(dataset.clips())
-    taken = dataset.taken_names(clips)
+    ids, taken = {clip.id for clip in clips}, dataset.taken_names(clips)
     tasks: dict[str, Task] = {}
     for source in sources:
         try:
@@ -176,6 +185,10 @@ def _tasks(
         problem = _changed(source, journal, mark, sounds, options, again)
         if journal.is_published and problem is None:
             done.known.append(journal.recording)
+            # Clips that were removed from the manifest are not missed.
+            damaged = {clip.id for clip in journal.damaged(dataset.folder)} & ids if verify else set()
+            if damaged:
+                tasks[mark] = Task(source, journal.recording, mark, sounds, damaged=frozenset(damaged))
         elif not journal.is_published or again.changed or not journal.clips:
             journals.remove(journal)  # no other source may take it as well
             marks.pop(str(journal.source.get("fingerprint")), None)
@@ -255,4 +268,4 @@ def _run(dataset: Dataset, tasks: Sequence[Task], options: ImportOptions, worker
 
 
 def _bring(dataset: Dataset, options: ImportOptions, task: Task) -> Brought:
-    return bring(dataset, task, options)
+    return remake(dataset, task) if task.damaged else bring(dataset, task, options)

@@ -37,6 +37,8 @@ class Tape:
         self._levels = np.zeros(1 << 14, np.float32)
         self._num_levels = 0
         self._rest = np.zeros(0, np.float32)
+        self.judged: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        """Which frames are speech, by the first one and their number, as far as somebody has asked."""
         self.is_over = False
         self.hold = float("inf")
         """Nothing from this place on is forgotten."""

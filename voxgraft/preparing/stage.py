@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voxgraft.errors import Finding, VoxgraftError, finding
+from voxgraft.files import system_error
 from voxgraft.preparing.batch_files import EncodedClip, batch_path, write_batch
 
 if TYPE_CHECKING:
@@ -102,6 +103,10 @@ class Stage:
             return Outcome(job.name, refused=_too_large(job, self.settings.device))
         except VoxgraftError as error:  # a file that the base lacks, a full disk: no other batch would fare better
             return Outcome(job.name, refused=error.finding)
+        except (OSError, MemoryError) as error:
+            if (system := system_error(error)) is None:
+                raise
+            return Outcome(job.name, refused=system.finding)
         return Outcome(job.name)
 
     def _opened(self) -> ClipEncoder:

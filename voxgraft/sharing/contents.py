@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,21 @@ from voxgraft.exporting.folder import EMPTY_SHA256
 from voxgraft.exporting.names import CARD_NAME as EXPORT_CARD
 from voxgraft.exporting.names import FORMAT as EXPORT_FORMAT
 from voxgraft.exporting.names import UNHASHED
-from voxgraft.exporting.terms import Terms, read_terms
+from voxgraft.exporting.terms import TERMS_NAME, Terms, read_terms
 from voxgraft.families import family_names
 from voxgraft.files import existing_folder, is_file, read_json, sha256_of
+from voxgraft.graft_folder import ADAPTER_NAME, README_NAME, ROWS_NAME, open_graft
 from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
-from voxgraft.graft_folder import open_graft
 from voxgraft.run_settings import LANGUAGE_PATTERN
 
 __all__ = ["Contents", "contents_of"]
 
 ADAPTER_CARD = "adapter_config.json"
+ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
+"""What `voxgraft export --to peft` writes."""
+TOKENIZER_ENDINGS = (".json", ".model")
+PAGES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
+"""Text for people, and what a hub adds by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +44,28 @@ class Contents:
     """What it has to be used with, in words."""
     programs: tuple[str, ...] = ()
     """Files that run when somebody uses it."""
+    others: tuple[str, ...] = ()
+    """Files that lie in the folder and are no part of it. Nothing says what they are, so they are not shared."""
 
 
 def contents_of(folder: Path) -> Contents:
     """The folder's contents, checked; an error if it is nothing that is shared, or not whole."""
     existing_folder(folder)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    size = sum(path.stat().st_size for path in files.values())
     terms = read_terms(folder)
     if is_file(folder / GRAFT_CARD):
         card = open_graft(folder).card
         base = f"{card.base.get('checkpoint')} with sha256 {str(card.base.get('checkpoint_sha256'))[:12]}"
-        return Contents("graft", card.language, card.family, terms, size, base)
+        odd = [name for name in card.adapter or () if name not in ADAPTER_FILES]
+        odd += [card.tokenizer] if Path(card.tokenizer).suffix not in TOKENIZER_ENDINGS else []
+        if odd:
+            found = f"{GRAFT_CARD} names {odd[0]!r:.80}, which no graft has"
+            raise GraftError("share-broken", found, expected=", ".join(ADAPTER_FILES), where=folder)
+        named = {GRAFT_CARD, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
+        others = _others(files, named)
+        size -= sum(files[name].stat().st_size for name in others)
+        return Contents("graft", card.language, card.family, terms, size, base, others=others)
     if is_file(folder / EXPORT_CARD):
         language, family = _whole_export(folder)
         programs = tuple(path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py")))
@@ -57,9 +74,16 @@ def contents_of(folder: Path) -> Contents:
         from voxgraft.peft_folder import read_peft_folder  # needs torch, which takes seconds
 
         read_peft_folder(folder)
-        return Contents("adapter", "", "", terms, size)
+        others = _others(files, ADAPTER_FILES)
+        size -= sum(files[name].stat().st_size for name in others)
+        return Contents("adapter", "", "", terms, size, others=others)
     found = f"{folder.name} holds neither {GRAFT_CARD} nor {EXPORT_CARD}"
     raise GraftError("share-nothing", found, expected="a graft, or what `voxgraft export` wrote", where=folder)
+
+
+def _others(files: Iterable[str], named: Collection[str]) -> tuple[str, ...]:
+    """Files beside those that are named and pages for people."""
+    return tuple(sorted(name for name in files if name not in named and name not in PAGES))
 
 
 def _whole_export(folder: Path) -> tuple[str, str]:

@@ -5,8 +5,9 @@ The only module that talks to the network.
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Any
 
 from voxgraft.errors import ConfigError, FileError
 from voxgraft.files import reason_of, write_error
+from voxgraft.sharing.zips import same_name
 
 __all__ = ["HubFile", "fetch_file", "hub_files", "is_repository", "receive", "send"]
 
@@ -46,18 +48,27 @@ def name_of(text: str) -> str:
     return found[1]
 
 
-def send(folder: Path, repository: str, *, private: bool) -> str:
+def send(folder: Path, repository: str, *, private: bool, leave_out: Collection[str] = ()) -> str:
     """Upload a folder; the address of the commit."""
     with _hub("send to", repository) as hub:
         api = hub.HfApi()
         api.create_repo(name_of(repository), private=private, exist_ok=True)
-        done = api.upload_folder(repo_id=name_of(repository), folder_path=folder, commit_message="voxgraft push")
+        done = api.upload_folder(
+            repo_id=name_of(repository),
+            folder_path=folder,
+            commit_message="voxgraft push",
+            ignore_patterns=[glob.escape(name) for name in sorted(leave_out)],
+        )
     return str(getattr(done, "commit_url", done))
 
 
 def receive(repository: str, folder: Path, revision: str | None) -> None:
     """Download a repository into a folder."""
-    hub_files(repository, revision)  # names that lead out of it are refused before anything is written
+    seen: dict[str, str] = {}
+    for one in hub_files(repository, revision):  # names that lead out of it are refused before anything is written
+        if (other := seen.setdefault(same_name(one.name), one.name)) != one.name:
+            found = f"{repository} names {other!r:.80} and {one.name!r:.80}, which are one file on some systems"
+            raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
     with _hub("fetch", repository) as hub:
         hub.snapshot_download(name_of(repository), revision=revision, local_dir=folder)
     cache = folder / ".cache"

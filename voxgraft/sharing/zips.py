@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import stat
 import struct
+import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from voxgraft import progress
 from voxgraft.errors import FileError
 from voxgraft.files import CHUNK_BYTES, existing_file, existing_folder, reason_of, replacing, replacing_folder
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack", "same_name", "unpack"]
 
 FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 """The first that a zip file can name: what is packed tells nothing of when."""
@@ -40,9 +41,13 @@ DAMAGES = (
 """What the standard library says to a damaged file. Errors of our own disk have become ours before."""
 
 
-def pack(folder: Path, path: Path, *, overwrite: bool = False) -> int:
+def pack(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Collection[str] = ()) -> int:
     """Write the folder's files as a zip file, whole or not at all; how many bytes it has."""
-    files = sorted(file for file in existing_folder(folder).rglob("*") if file.is_file())
+    files = sorted(
+        file
+        for file in existing_folder(folder).rglob("*")
+        if file.is_file() and file.relative_to(folder).as_posix() not in leave_out
+    )
     total = sum(file.stat().st_size for file in files)
     with (
         replacing(path, overwrite=overwrite) as stream,
@@ -91,12 +96,17 @@ def _members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
             raise _broken(path, f"{info.filename!r:.80} is packed in a way that we do not write")
         if stat.S_ISLNK(info.external_attr >> 16):
             raise _broken(path, f"{info.filename!r:.80} is a link")
-        if info.filename in seen:
-            raise _broken(path, f"{info.filename!r:.80} stands in it twice")
+        if (same := same_name(info.filename)) in seen:
+            raise _broken(path, f"{info.filename!r:.80} stands in it twice, or differs from another in case alone")
         if info.file_size > CHUNK_BYTES and info.file_size > MAX_SHRINKING * max(info.compress_size, 1):
             raise _broken(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
-        seen.add(info.filename)
+        seen.add(same)
         yield info
+
+
+def same_name(name: str) -> str:
+    """Equal for names that are one file on some systems: those that differ in case, or in how accents are written."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import re
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
@@ -36,6 +37,10 @@ CONTENT_POLICY = (
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
 """Nothing comes from, or goes to, anywhere else. The inline scripts are gradio's own."""
+MAX_NAME_BYTES = 255
+"""No file has a longer name."""
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PROXY = re.compile(r"/+(?:gradio_api/+)?proxy=")
 HEADERS = (
     (b"content-security-policy", CONTENT_POLICY.encode()),
     (b"x-frame-options", b"DENY"),
@@ -103,6 +108,8 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if reason := self._foreign(scope, headers):
             await _refuse(scope, send, 403, reason)
+        elif not _is_served(scope["path"]):
+            await _refuse(scope, send, 404, "there is no such page")
         elif self.password is None:
             await self.app(scope, receive, _with_headers(send))
         elif status := await self._judged(scope, headers):
@@ -152,6 +159,15 @@ class Guard:
         # A link on another page may lead here; nothing else of another page may.
         is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
         return "" if is_link else "pages of other origins may not use this interface"
+
+
+def _is_served(path: str) -> bool:
+    """Whether an address can be one of the page's. Gradio answers others with an error of the server.
+
+    Its proxy fetches pages of other servers for pages that are made of several; this one is not, so nothing needs it.
+    """
+    longest = max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/"))
+    return not _CONTROLS.search(path) and longest <= MAX_NAME_BYTES and not _PROXY.match(path)
 
 
 def _name(address: str) -> str:
