@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,17 +13,23 @@ from typing import Any
 
 import matplotlib
 import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, loop_of
 from voxgraft.cli import run as run_cli
 from voxgraft.errors import FileError
+from voxgraft.evaluating.compared_picture import Dot, picture_of
+from voxgraft.evaluating.rates import Score
 from voxgraft.history import SPEECH, TEXT, History
-from voxgraft.pictures import curves_of
+from voxgraft.pictures import _fonts_for, _fonts_of, _installed, compared, curves_of, make_readable, readable
 from voxgraft.plot import plot
 from voxgraft.run import RunFolder
 from voxgraft.settings import PlotSettings
+from voxgraft.text.romanise import romanise
 
 Entry = Mapping[str, Any]
 FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "warning"}
@@ -241,3 +248,74 @@ def test_the_manual_names_every_kind_and_key_that_a_journal_has(entries: list[di
     named = {key for entry in entries for key in (entry["kind"], *entry)}
     assert {"start", "text_classes", "valid", "text_use", "memory_process_bytes", "end"} <= named
     assert [key for key in sorted(named) if f"`{key}`" not in section] == []
+
+
+SCRIPTS = {
+    "Ethiopic": "ሰላም ለዓለም",
+    "Khmer": "សួស្តី ពិភពលោក",
+    "Arabic": "مرحبا بالعالم",
+    "CJK": "你好 世界 안녕 こんにちは",
+    "emoji": "run \U0001f600 x",
+}
+
+
+def _text_figure(text: str) -> Figure:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([0, 1], label=text)
+    axes.legend()
+    axes.set_title(text, fontweight="bold")
+    figure.suptitle(text)
+    return figure
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_no_chart_shows_boxes_for_letters_that_its_font_lacks(text: str, entries: list[dict[str, Any]]) -> None:
+    history = History.of(entries)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of every glyph that is missing
+        assert compared({text: history, "other": history}, text)["png"]
+        assert curves_of(history, text)["svg"]
+        dots = [Dot(text, Score(0.1, 0.05, 0.2), ("en", 0.01), "gated")]
+        assert picture_of(dots, "cer", [text])["png"]
+
+
+def test_without_a_font_words_are_romanised_and_others_stay() -> None:
+    if _fonts_for("ሰ"):
+        pytest.skip("a font with Ethiopic is installed")
+    assert readable("REPAIR: ሰላም (3 rows)") == f"REPAIR: {romanise('ሰላም')} (3 rows)"
+    assert readable("50 % → déjà vu") == "50 % → déjà vu"
+
+
+def test_a_font_that_has_the_letters_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = FontBuilder(1000, isTTF=True)
+    pen = TTGlyphPen(None)
+    for place in ((0, 0), (0, 700), (500, 700), (500, 0)):
+        (pen.moveTo if place == (0, 0) else pen.lineTo)(place)
+    pen.closePath()
+    builder.setupGlyphOrder([".notdef", "sa"])
+    builder.setupCharacterMap({ord("ሰ"): "sa"})
+    builder.setupGlyf({".notdef": TTGlyphPen(None).glyph(), "sa": pen.glyph()})
+    builder.setupHorizontalMetrics({".notdef": (500, 0), "sa": (600, 0)})
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": "One Letter", "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(tmp_path / "one.ttf")
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", list(font_manager.fontManager.ttflist))
+    font_manager.fontManager.addfont(tmp_path / "one.ttf")
+    for kept in (_installed, _fonts_of):
+        kept.cache_clear()
+    try:
+        figure = _text_figure("a ሰ")
+        make_readable(figure)
+        title = figure.axes[0].title
+        assert title.get_text() == "a ሰ"
+        if "One Letter" in _fonts_for("ሰ"):  # another that is installed may come first
+            assert title.get_fontfamily() == ["DejaVu Sans", "One Letter"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure.savefig(tmp_path / "x.png")
+    finally:
+        for kept in (_installed, _fonts_of):
+            kept.cache_clear()

@@ -5,23 +5,31 @@ Draws what a `History` holds; reads and writes no file, and leaves matplotlib's 
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
 import matplotlib
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from voxgraft.amounts import brief_rate
 from voxgraft.history import SPEECH, TEXT, Event, History, Points
 
-__all__ = ["Format", "compared", "curves_of", "drawn"]
+__all__ = ["Format", "compared", "curves_of", "drawn", "make_readable", "readable"]
 
 Format = Literal["png", "svg"]
+FONT, LAST_RESORT = "DejaVu Sans", "Last Resort High-Efficiency"
+"""The font of every chart, which comes with matplotlib; and the one whose letters are all boxes."""
 INK, PALE = "#222222", "#9a9a9a"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart also by those who see few colours (Okabe and Ito)."""
@@ -124,7 +132,87 @@ def drawn(panels: Sequence[Panel], title: str, foot: str) -> Mapping[Format, byt
         return {"png": _saved(figure, "png"), "svg": _saved(figure, "svg")}
 
 
+def make_readable(figure: Figure) -> None:
+    """Give every text of a figure fonts that have its letters, and write in Latin letters what no font has."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        letters = text.get_text()
+        fonts = _fonts_for(letters)
+        if fonts:
+            text.set_fontfamily([FONT, *fonts])
+        if (shown := readable(letters)) != letters:
+            text.set_text(shown)
+
+
+def readable(text: str) -> str:
+    """The text as a chart can show it: words with letters that no installed font has are romanised, never boxes."""
+    if not (missing := _missing(text)):
+        return text
+    known = set().union(*(_letters_of(path) for path in _paths_of(_fonts_for(text))))
+    lacking = {letter for letter in missing if ord(letter) not in known}
+    if not lacking:
+        return text
+    from voxgraft.text.romanise import romanise  # loads a table, which most charts do not need
+
+    words = [romanise(word) if lacking & set(word) else word for word in re.split(r"(\s+)", text)]
+    # What has no sound, such as an emoji, is named by its number.
+    bare = {letter for word in words for letter in _missing(word) if ord(letter) not in known}
+    return "".join(f"U+{ord(letter):04X}" if letter in bare else letter for letter in "".join(words))
+
+
+def _missing(text: str) -> set[str]:
+    """Letters that the font of all charts lacks."""
+    own = _letters_of(font_manager.findfont(FONT))
+    return {letter for letter in text if letter.isprintable() and ord(letter) not in own}
+
+
+def _fonts_for(text: str) -> tuple[str, ...]:
+    """Names of installed fonts that together have as many as possible of the letters that our font lacks."""
+    return _fonts_of(frozenset(_missing(text)))
+
+
+@lru_cache(maxsize=256)
+def _fonts_of(missing: frozenset[str]) -> tuple[str, ...]:
+    wanted, found = {ord(letter) for letter in missing}, []
+    # Sorted, so that the same machine always takes the same; those made for every script come first.
+    for path, name in sorted(_installed().items(), key=lambda one: (not one[1].startswith("Noto Sans"), one[1])):
+        if not wanted:
+            break
+        if name not in found and wanted & _letters_of(path):
+            wanted -= _letters_of(path)
+            found.append(name)
+    return tuple(found)
+
+
+def _paths_of(names: Sequence[str]) -> list[str]:
+    return [path for path, name in _installed().items() if name in names]
+
+
+@cache
+def _installed() -> dict[str, str]:
+    """Font files and their names. matplotlib's own list may be older than a font that was installed since."""
+    known = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for path in font_manager.findSystemFonts():
+        if path not in known:
+            with contextlib.suppress(OSError, RuntimeError, ValueError, KeyError):  # files that only look like fonts
+                font_manager.fontManager.addfont(path)
+    return {
+        entry.fname: entry.name
+        for entry in font_manager.fontManager.ttflist
+        if entry.name not in (FONT, LAST_RESORT) and entry.style == "normal"
+    }
+
+
+@cache
+def _letters_of(path: str) -> frozenset[int]:
+    try:
+        return frozenset(FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):
+        return frozenset()
+
+
 def _saved(figure: Figure, form: Format) -> bytes:
+    make_readable(figure)
     stream = io.BytesIO()
     nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)

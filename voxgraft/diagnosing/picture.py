@@ -20,7 +20,7 @@ from voxgraft.diagnosing.layers import Layer
 from voxgraft.diagnosing.looking import Diagnosis
 from voxgraft.diagnosing.rows import KINDS, RowTable
 from voxgraft.diagnosing.verdict import FAR, MOVED
-from voxgraft.pictures import COLOURS, DOTS_PER_INCH, INK, PALE, STYLE, WORRY
+from voxgraft.pictures import COLOURS, DOTS_PER_INCH, INK, PALE, STYLE, WORRY, make_readable
 
 __all__ = ["KIND_COLOURS", "picture_of"]
 
@@ -72,6 +72,7 @@ def _drawn(panels: Sequence[tuple[str, Draw]], found: Diagnosis) -> bytes:
             draw(axes)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_axis_off()
+        make_readable(figure)
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
         return stream.getvalue()

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from voxgraft.evaluating.rates import Score
 from voxgraft.evaluating.scoring import MEASURES
-from voxgraft.pictures import COLOURS, DOTS_PER_INCH, INK, PALE, STYLE, Format
+from voxgraft.pictures import COLOURS, DOTS_PER_INCH, INK, PALE, STYLE, Format, make_readable, readable
 
 __all__ = ["Dot", "picture_of"]
 
@@ -77,7 +77,7 @@ def picture_of(dots: Sequence[Dot], measure: str, differing: Sequence[str] = ())
         places = [_draw(axes, dot, percent) for dot in shown]
         _frame(axes, about.title, percent, [y for _, y in places])
         _legend(axes, shown)
-        _label(axes, [dot.name for dot in shown], places)
+        _label(axes, [readable(dot.name) for dot in shown], places)  # as long as they are drawn
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
         notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
         if notes:
@@ -174,6 +174,7 @@ def _is_free(box: _Box, taken: Sequence[_Box], inside: _Box) -> bool:
 
 
 def _saved(figure: Figure, form: Format) -> bytes:
+    make_readable(figure)
     stream = io.BytesIO()
     nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
