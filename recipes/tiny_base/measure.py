@@ -110,7 +110,7 @@ def spoken(utterances: Sequence[Utterance], speech: BaseSpeech) -> list[Wave]:
 def second_ear(corpus: Sequence[Utterance], codec: Codec, base: Path | None, tell: Tell) -> dict[str, Any]:
     """English clauses heard by PocketSphinx, if it is installed: word and letter errors by program and source."""
     try:
-        from pocketsphinx import Decoder  # type: ignore[import-untyped,unused-ignore]
+        from pocketsphinx import Decoder
     except ImportError:
         tell("second ear: pocketsphinx is not installed, so nothing was heard by it")
         return {}
