@@ -113,7 +113,7 @@ def test_going_back_sets_later_steps_aside_and_removes_none(run: RunFolder) -> N
 # ---- bad disks ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("error", "code"), [("enospc", "disk-full"), ("eio", "file-unwritable")])
+@pytest.mark.parametrize(("error", "code"), [("enospc", "disk-full"), ("eio", "disk-fault")])
 def test_a_disk_that_fails_at_any_point_of_a_save_costs_that_save_only(
     run: RunFolder, error: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_grow_on_fails_the_save_and_leaves_nothing(run: RunFo
     save(run, 1)
     process = child(save_with_files_limited, run, 2, num_bytes)
     process.wait()
-    assert process.answer == "file-unwritable"
+    assert process.answer == "file-size-limit"
     assert names_in(run.steps) == ["step-000001"]
     assert_newest(run, 1)
     save(run, 2)

@@ -24,6 +24,7 @@ from tests.tokenizer_bases import Grown
 from tests.tokenizer_bases import base as small_base
 from tests.whole_runs import error_of
 from voxgraft.bases import base_tokenizer
+from voxgraft.corpus.set_header import checksum_of
 from voxgraft.exporting.text_package import text_package
 from voxgraft.families import family
 from voxgraft.families.stock import Facts
@@ -441,6 +442,7 @@ def test_sets_of_other_text_rules_are_refused(made_once: MadeOnce, tmp_path: Pat
         path = run.folder.data_set(name) / "set.json"
         document = json.loads(path.read_text(encoding="utf-8"))
         document["made_from"]["text"] = "amharic-0"
+        document["checksum"] = checksum_of({key: value for key, value in document.items() if key != "checksum"})
         path.write_text(json.dumps(document), encoding="utf-8")
     error = run.refused("set-stale")
     assert "amharic-0" in str(error)

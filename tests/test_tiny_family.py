@@ -34,7 +34,9 @@ from voxgraft.families.tiny.text import TinyFront
 from voxgraft.families.tiny.tokenizer_file import tokenizer_document
 from voxgraft.files import sha256_of
 from voxgraft.new import new
-from voxgraft.settings import NewSettings, ShowSettings
+from voxgraft.run import RunFolder
+from voxgraft.run_yaml import settings_of
+from voxgraft.settings import CheckSettings, NewSettings, ShowSettings
 from voxgraft.show import show
 from voxgraft.tables import family_of_checkpoint
 from voxgraft.text.texts import proof_corpus
@@ -84,7 +86,9 @@ def test_the_word_tiny_means_the_built_in_base(tmp_path: Path) -> None:
     settings = NewSettings(run=tmp_path / "run", base=Path("tiny"), language="am")
     folder = Path(voxgraft.__file__).parent / "data" / "tiny"
     if folder.is_dir():
-        assert new(settings).settings.base == folder == TINY.shipped()
+        new(settings)
+        assert 'base: "tiny"' in (tmp_path / "run" / "run.yaml").read_text(encoding="utf-8")
+        assert settings_of(CheckSettings, RunFolder(tmp_path / "run")).base == folder == TINY.shipped()
         return
     with pytest.raises(FileError) as caught:
         new(settings)

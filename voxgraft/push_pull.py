@@ -149,4 +149,8 @@ def _require_no_run(inside: Path) -> None:
 
 def _programs(found: Contents, folder: Path) -> list[Finding]:
     """Hashes tell of damage on the way, and nothing of whoever wrote both the file and the card."""
-    return [finding("share-program", f"{name} is a program", where=folder / name) for name in found.programs]
+    if not found.programs:
+        return []
+    named = ", ".join(found.programs[:MOST_NAMED])
+    more = f" and {len(found.programs) - MOST_NAMED:,} more" if len(found.programs) > MOST_NAMED else ""
+    return [finding("share-program", f"programs are among the files: {named}{more}", where=folder)]
