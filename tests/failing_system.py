@@ -124,4 +124,4 @@ def install(fault: Fault) -> None:
         failing(name, "rename", 1)
     failing("mkdir", "mkdir")
     builtins.open = io.open = failing_open
-    os.open = failing_os_open  # type: ignore[assignment]
+    os.open = failing_os_open

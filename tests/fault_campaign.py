@@ -127,8 +127,8 @@ def make_world(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> World:
     world.work.mkdir(parents=True)
     log = folder / "log.txt"
     assert _forked(partial(_write_talks, world.work / "talks"), world.work, log) == 0, log.read_text()
-    words = ("new", "run", "--base=tiny", "--language=am", f"--texts={TEXTS}")
-    assert _forked(partial(_run, words), world.work, log) == 0, log.read_text()
+    first = ("new", "run", "--base=tiny", "--language=am", f"--texts={TEXTS}")
+    assert _forked(partial(_run, first), world.work, log) == 0, log.read_text()
     last = max(list(VERBS).index(verb) for verb in verbs)
     for number, (verb, words) in enumerate(VERBS.items()):
         shutil.copytree(world.work, world.before(verb))

@@ -332,7 +332,7 @@ def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, 
     real = activity.thresholds_of
     monkeypatch.setattr(activity, "thresholds_of", counted)
     sound = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32)
-    sound *= np.repeat(np.tile(np.float32([1, 0.001]), 10), 8_000)
+    sound *= np.repeat(np.tile(np.array([1, 0.001], np.float32), 10), 8_000)
     cues = [Cue(start, end, "a b") for start, end in times]
     number = sum(len(cut.cues) for cut in cut_cues(Tape(iter([sound]), 16_000), cues, CutOptions()))
     monkeypatch.setattr(activity, "thresholds_of", real)

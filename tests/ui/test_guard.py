@@ -193,6 +193,8 @@ def test_an_address_that_gradio_would_answer_with_a_server_error_is_not_found(pa
         assert answer(GUARD, path, method)[0] == 404
 
 
-@pytest.mark.parametrize("path", ["/", "/gradio_api/file=/tmp/a b.wav", "/gradio_api/file=/tmp/ሰላም\u200c.flac", "/config"])
+@pytest.mark.parametrize(
+    "path", ["/", "/gradio_api/file=/tmp/a b.wav", "/gradio_api/file=/tmp/ሰላም\u200c.flac", "/config"]
+)
 def test_addresses_of_the_page_are_served(path: str) -> None:
     assert answer(GUARD, path)[0] == 200
