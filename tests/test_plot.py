@@ -13,8 +13,8 @@ from typing import Any
 
 import matplotlib
 import pytest
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
+from fontTools.fontBuilder import FontBuilder  # type: ignore[import-untyped]
+from fontTools.pens.ttGlyphPen import TTGlyphPen  # type: ignore[import-untyped]
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
