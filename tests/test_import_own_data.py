@@ -213,8 +213,6 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     lines[15] = lines[15].decode().encode("cp1251")
     lines[19] = lines[18].split(b"|")[0] + b"|" + lines[19].split(b"|")[1]
     (mine / "metadata.csv").write_bytes(b"\n".join(lines) + b"\n")
-    (mine / "wavs" / "ru_0011.wav").unlink()
-    (mine / "wavs" / "ru_0015.wav").unlink()
     (mine / "wavs" / "ru_0019.wav").unlink()
     command = ["data", "import", str(tmp_path / "set"), str(mine), "--language", "ru"]
     assert run_cli(command) == 0
@@ -236,6 +234,35 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     clips = list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
     assert len(clips) == 25
     assert run_cli([*command, "--max-left-out", "0.1", "--quiet"]) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a0.wav|too|many|columns|here", '{"audio": "a0.wav", "text": ""}', '{"audio": "a0.wav", "text": "broken', "a0|"],
+)
+def test_a_faulty_line_is_one_problem_and_its_sound_is_no_second_one(tmp_path: Path, line: str) -> None:
+    mine, is_json = tmp_path / "mine", line.startswith("{")
+    for at in range(8):
+        sound(mine / f"a{at}.wav", at)
+    form = '{{"audio": "a{0}.wav", "text": "{1}"}}' if is_json else "a{0}|{1}"
+    rest = [form.format(at, sentence(at)) for at in range(1, 8)]
+    name = "list.jsonl" if is_json else "metadata.csv"
+    (mine / name).write_text("\n".join([*rest, line]) + "\n", encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    assert [(problem.file.rpartition("/")[2], problem.line) for problem in done.problems] == [(name, 8)]
+    assert (done.left_out.lines, done.left_out.of_lines, len(clips)) == (1, 8, 7)
+
+
+def test_import_warns_of_digits_that_stay_in_the_texts(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 3)
+    with (mine / "metadata.csv").open("a", encoding="utf-8") as stream:
+        stream.write("ru_0003|mwaka 2026\n")
+    sound(mine / "wavs" / "ru_0003.wav")
+    done, _ = bring(tmp_path / "set", mine, language="sw")
+    assert "1 of 4 texts keep digits, the first '2026'" in shown(done)
+    assert done.exit_code == 0
+    done, _ = bring(tmp_path / "other", mine)
+    assert "keep digits" not in shown(done)
 
 
 def test_a_text_file_in_another_encoding_is_listed_and_read_where_its_encoding_is_said(tmp_path: Path) -> None:

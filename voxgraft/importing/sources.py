@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,9 @@ SoundMark = tuple[int, int, str]
 Kind = Literal["subtitles", "list", "columns", "folder"]
 TABLE_ENDINGS = (".csv", ".tsv", ".psv", ".jsonl")
 EDGE_BYTES = 1 << 20
+MAX_FAULTY_LINE = 1000
+_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
+_DELIMITERS_AND_SPACES = re.compile(r"[|\t;,\"{}:\s]+")
 MAX_WHOLE_BYTES = 16 << 20
 SOUND_EDGE_BYTES = 16 << 10
 """Of each sound of a folder: there may be a hundred thousand."""
@@ -230,20 +233,27 @@ class _Finder:
     def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
         """Sounds by the names that a list has for them, noted as named. None: the list cannot be read."""
         found: dict[str, Path | None] = {}
+        faulty: set[int] = set()
         try:
-            for name in self._names(path):
+            for name in self._names(path, faulty):
                 if name not in found:
                     found[name] = find_audio(path.parent, name)
         except VoxgraftError:
             return None
-        self.named |= {os.path.abspath(sound) for sound in found.values() if sound}
+        # A sound on a line that cannot be used has a text there: that line is what is wrong, and it is reported.
+        sounds = (*found.values(), *(_sounds_on(path, faulty) if faulty else ()))
+        self.named |= {os.path.abspath(sound) for sound in sounds if sound}
         return tuple(sorted(found.items()))
 
-    def _names(self, path: Path) -> Iterator[str]:
+    def _names(self, path: Path, faulty: set[int]) -> Iterator[str]:
         if path.suffix.lower() in COLUMN_ENDINGS:
             yield from sounds_named(path)
             return
-        yield from (row.audio for row in read_list(path, self.encoding) if isinstance(row, Row))
+        for row in read_list(path, self.encoding):
+            if isinstance(row, Row):
+                yield row.audio
+            else:
+                faulty |= set(row.lines)
 
     def _pair(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> set[Path]:
         """Every subtitle file with the media file of its name; gives the media that were used."""
@@ -269,6 +279,18 @@ class _Finder:
                 self._tell("source-unknown", f"{path.name} is of another language ({named[1]}, not {own})", path)
             else:
                 yield path
+
+
+def _sounds_on(path: Path, lines: Set[int]) -> Iterator[Path]:
+    """Sounds that are named on some lines of a list, in whatever form these are."""
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if number not in lines:
+                continue
+            text = line[:MAX_FAULTY_LINE].decode("utf-8", "replace").replace("\0", "")  # UTF-16 as well, if Latin
+            names = {*_DELIMITERS.split(text), *_DELIMITERS_AND_SPACES.split(text)}
+            found = (find_audio(path.parent, name) for name in sorted(names) if name)
+            yield from (sound for sound in found if sound is not None)
 
 
 def _kinds(paths: Iterable[Path]) -> tuple[list[Path], ...]:

@@ -104,8 +104,8 @@ _RUN = regex.compile(
     r"(?P<run>\p{Nd}+(?:[.,٫٬:/-]\p{Nd}+)*)(?P<percent>\s?[%٪])?"
     r"(?![\p{L}\p{M}\p{N}%٪]|[-'’:]\p{L}|['’]\p{N}|\.\s\p{Ll})"
 )
-"""Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with a full
-stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation."""
+"""Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with
+a full stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation."""
 _ORDINAL = regex.compile(r"\.\s\p{Lu}")
 _SPACED = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
 _OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
