@@ -88,9 +88,30 @@ def test_libritts_takes_speaker_and_chapter_from_its_folders(tmp_path: Path) -> 
             sound(path, 10 * at + part)
             path.with_suffix(".normalized.txt").write_text(sentence(10 * at + part), encoding="utf-8")
             path.with_suffix(".original.txt").write_text("ignored", encoding="utf-8")
-    _, clips = bring(tmp_path / "set", tmp_path / "train-clean")
+            with (path.parent / f"{who}_{chapter}.trans.tsv").open("a", encoding="utf-8") as stream:
+                stream.write(f"{path.stem}\tignored\tignored\n")
+            with (path.parent / f"{who}_{chapter}.book.tsv").open("a", encoding="utf-8") as stream:
+                stream.write(f"ignored\tignored\t{path.stem}\t0.4\t0.3\n")
+    (tmp_path / "train-clean" / "speakers.tsv").write_text("READER\tGENDER\tSUBSET\tNAME\n84\tF\tx\tA\n")
+    done, clips = bring(tmp_path / "set", tmp_path / "train-clean")
+    assert done.problems == ()
     found = {(clip.speaker, clip.recording) for clip in clips}
     assert found == {("84", "84-121123"), ("84", "84-121550"), ("174", "174-50561")}
+
+
+def test_lists_beside_a_longer_one_that_has_all_their_lines_are_left_out(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 10)
+    lines = (mine / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    (mine / "metadata_train.csv").write_text("\n".join(lines[:8]) + "\n", encoding="utf-8")
+    (mine / "metadata_val.csv").write_text("\n".join(lines[8:]) + "\n", encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    assert len(clips) == 10
+    assert {clip.speaker for clip in clips} == {"mine-metadata"}
+    assert [problem.code for problem in done.problems] == ["list-repeated"] * 2
+    assert done.exit_code == 0
+    (mine / "metadata.csv").unlink()
+    _, clips = bring(tmp_path / "other", mine)
+    assert len(clips) == 10, "two lists that share nothing are both imported"
 
 
 @pytest.mark.parametrize(("sounds", "ending"), [("wav48", ".wav"), ("wav48_silence_trimmed", "_mic1.flac")])

@@ -24,6 +24,7 @@ from tests.tokenizer_bases import Grown
 from tests.tokenizer_bases import base as small_base
 from tests.whole_runs import error_of
 from voxgraft.bases import base_tokenizer
+from voxgraft.corpus.set_header import checksum_of
 from voxgraft.exporting.text_package import text_package
 from voxgraft.families import family
 from voxgraft.families.stock import Facts

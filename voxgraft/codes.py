@@ -2065,6 +2065,12 @@ CATALOGUE: dict[str, Code] = {
     "source-unknown": Code(
         "data", "The file is of no kind that can be imported.", "docs/data.md lists the kinds.", "warning"
     ),
+    "list-repeated": Code(
+        "data",
+        "Every sound of a list is in another list beside it, so it was left out: its clips would be learnt twice.",
+        "nothing, if the other list is complete; else import the list that you mean by its own name.",
+        "warning",
+    ),
     "source-changed": Code(
         "data",
         "A source was imported before, and its text or a sound of it has changed since. Its clips were left as they are.",

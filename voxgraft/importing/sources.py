@@ -47,6 +47,9 @@ OWN_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
 OWN_FOLDERS = ("imports", "clips")
 FORM_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 """What the datasets library writes beside its columns."""
+LIBRITTS_COPIES = (".original.txt", ".trans.tsv", ".book.tsv")
+"""How names of files end that have the texts of `.normalized.txt` once more, in the folders of LibriTTS."""
+LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,8 @@ class _Finder:
     encoding: str | None
     found: Found = field(default_factory=Found)
     named: set[str] = field(default_factory=set)
+    places: dict[Path, set[tuple[str, float]]] = field(default_factory=dict)
+    """Sounds of each list by name, and where in them a clip starts."""
 
     def look_through(self, folder: Path) -> None:
         """A folder with all that lies below it."""
@@ -203,7 +208,7 @@ class _Finder:
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Sources among files that lie together; False if a list cannot be read, so that nobody knows its sounds."""
-        subtitles, lists, columns, films, others = _kinds(paths)
+        subtitles, lists, columns, films, others = _kinds(_without_copies(paths))
         own = [path for path in lists if _is_own(path)]
         for path in own:
             self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
@@ -211,6 +216,7 @@ class _Finder:
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
         unread = [path for path, names in sounds.items() if names is None]
+        lists = self._without_repeated(lists)
         self.found.sources += [Source("list", path, sounds=sounds[path] or ()) for path in lists]
         self.found.sources += [Source("columns", path) for path in columns]  # most have their sounds inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
@@ -245,12 +251,26 @@ class _Finder:
         self.named |= {os.path.abspath(sound) for sound in sounds if sound}
         return tuple(sorted(found.items()))
 
+    def _without_repeated(self, lists: Sequence[Path]) -> list[Path]:
+        """Lists without those of which every line is of a sound, and of a place in it, that a longer one has already:
+        `metadata_train.csv` beside `metadata.csv` would give every clip twice, and a second speaker."""
+        kept: list[Path] = []
+        for path in sorted(lists, key=lambda path: -len(self.places.get(path, ()))):
+            places = self.places.get(path, set())
+            longer = next((one for one in kept if places and places <= self.places[one]), None)
+            if longer is None:
+                kept.append(path)
+            else:
+                self._tell("list-repeated", f"all {len(places):,} sounds of {path.name} are in {longer.name}", path)
+        return [path for path in lists if path in kept]
+
     def _names(self, path: Path, faulty: set[int]) -> Iterator[str]:
         if path.suffix.lower() in COLUMN_ENDINGS:
             yield from sounds_named(path)
             return
         for row in read_list(path, self.encoding):
             if isinstance(row, Row):
+                self.places.setdefault(path, set()).add((row.audio, row.start))
                 yield row.audio
             else:
                 faulty |= set(row.lines)
@@ -291,6 +311,13 @@ def _sounds_on(path: Path, lines: Set[int]) -> Iterator[Path]:
             names = {*_DELIMITERS.split(text), *_DELIMITERS_AND_SPACES.split(text)}
             found = (find_audio(path.parent, name) for name in sorted(names) if name)
             yield from (sound for sound in found if sound is not None)
+
+
+def _without_copies(paths: Iterable[Path]) -> list[Path]:
+    """Without what LibriTTS has beside sounds and texts."""
+    kept = [path for path in paths if path.name not in LIBRITTS_TABLES]
+    texts = {path.name.partition(".")[0] for path in kept if path.name.endswith(".normalized.txt")}
+    return [path for path in kept if not (texts and path.name.endswith(LIBRITTS_COPIES))]
 
 
 def _kinds(paths: Iterable[Path]) -> tuple[list[Path], ...]:
