@@ -1951,7 +1951,7 @@ CATALOGUE: dict[str, Code] = {
     "text-encoding": Code(
         "text",
         "A text is neither UTF-8 nor UTF-16 with a mark, so its letters would be guessed.",
-        "save it as UTF-8; or say which encoding such files have, for example --encoding windows-1252.",
+        "save it as UTF-8; or say which encoding such files have, for example --encoding windows-1252 (in run.yaml: data.encoding).",
     ),
     "text-encoding-unknown": Code(
         "text", "There is no encoding of that name.", "give a name such as utf-16, windows-1252, windows-1256, gb18030."
