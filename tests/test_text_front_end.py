@@ -478,6 +478,14 @@ def test_check_tells_of_digits_that_stay_and_of_clips_with_other_rules(made_once
     with opened(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
         codes = {item.code for item in [*rule_findings(subject), *text_findings(subject)]}
     assert "text-rules-import" in codes
+    card = json.loads((run.path / "graft" / "graft.json").read_text(encoding="utf-8"))
+    card["text"] = {
+        "version": "none",
+        "language": "am",
+    }  # tokenizer.normalise: false, with clips that import normalised
+    (run.path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
+    with opened(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
+        assert [item.code for item in rule_findings(subject)] == ["text-rules-import"]
 
 
 def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -> None:

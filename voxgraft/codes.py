@@ -988,7 +988,7 @@ CATALOGUE: dict[str, Code] = {
     "text-rules-import": Code(
         "data",
         "The clips were imported with other text rules than the graft has. Letters that one of them folds are not seen in training, or not in synthesis.",
-        "import again with the same setting (`--fold-homophones`, run.yaml `tokenizer.fold_homophones`).",
+        "import again with the same setting (`--fold-homophones`, run.yaml `tokenizer.fold_homophones`); `import` always normalises, so leave `tokenizer.normalise` true for its clips.",
         "warning",
     ),
     "text-digits": Code(
