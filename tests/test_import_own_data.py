@@ -286,6 +286,38 @@ def test_import_warns_of_digits_that_stay_in_the_texts(tmp_path: Path) -> None:
     assert "keep digits" not in shown(done)
 
 
+def test_faults_of_sounds_with_texts_beside_them_are_listed_by_their_own_files(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for at in range(8):
+        sound(mine / f"a{at}.wav", at)
+        (mine / f"a{at}.txt").write_text(sentence(at), encoding="utf-8")
+    (mine / "a1.wav").write_bytes(b"RIFF no sound at all")
+    (mine / "a2.wav").unlink()
+    (mine / "a3.wav").write_bytes(b"")
+    (mine / "README.txt").write_text("about it", encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    expected = {
+        *[("media-unreadable", "a1.wav", 0), ("media-missing", "a2.txt", 0), ("file-empty", "a3.wav", 0)],
+        ("source-unknown", "README.txt", 0),
+    }
+    assert {(one.code, Path(one.file).name, one.line) for one in done.problems} == expected
+    assert (len(clips), done.left_out.lines) == (5, 3)
+    for name in ("a1.wav", "a2.txt", "a3.wav"):
+        assert f"in: {mine / name}\n" in shown(done)
+
+
+def test_a_subtitle_in_another_encoding_is_listed_and_the_others_are_cut(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    sound(mine / "talk.wav", seconds=20)
+    cues = [f"{at}\n00:00:{2 * at:02d},000 --> 00:00:{2 * at + 1:02d},500\n{sentence(at)}\n" for at in range(8)]
+    data = [cue.encode("cp1251" if at == 3 else "utf-8") for at, cue in enumerate(cues)]
+    (mine / "talk.srt").write_bytes(b"\n".join(data))
+    done, clips = bring(tmp_path / "set", mine, cut="times")
+    assert [(one.line, one.file) for one in done.problems if one.code == "text-encoding"] == [(15, "talk.srt")]
+    assert not any(sentence(3) in clip.text for clip in clips)
+    assert sum(clip.text.count("номер") for clip in clips) == 7
+
+
 def test_a_text_file_in_another_encoding_is_listed_and_read_where_its_encoding_is_said(tmp_path: Path) -> None:
     for at in range(6):
         sound(tmp_path / "mine" / f"a{at}.wav", at)

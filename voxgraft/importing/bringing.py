@@ -344,7 +344,9 @@ def _list_cuts(source: Source, recording: str, options: ImportOptions, problems:
     if source.kind != "columns":  # rows that hold their sound are never all in memory
         rows = list(rows)
         known = recordings_of(rows)
-    for row, samples, media in row_cuts(rows, folder, options, problems, source.text.name):
+    # Rows of a folder have no line of a list: the sound itself is the place of what is wrong with it.
+    listed = "" if source.kind == "folder" else source.text.name
+    for row, samples, media in row_cuts(rows, folder, options, problems, listed):
         end = row.start + len(samples) / options.rate
         file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
         cue = Cue(row.start, end, row.text, line, line, as_found=row.as_found)

@@ -47,6 +47,8 @@ OWN_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
 OWN_FOLDERS = ("imports", "clips")
 FORM_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 """What the datasets library writes beside its columns."""
+ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "speaker")
+"""How names of files begin that are about a dataset, and no text of a sound."""
 LIBRITTS_COPIES = (".original.txt", ".trans.tsv", ".book.tsv")
 """How names of files end that have the texts of `.normalized.txt` once more, in the folders of LibriTTS."""
 LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
@@ -232,7 +234,11 @@ class _Finder:
                 self._tell("text-missing", f"no text for {film.name}", film)
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDE_CARS}
         for path in others:
-            if path.name not in FORM_FILES and path not in texts and not sound_of_text(path):
+            if path.name in FORM_FILES or path in texts or sound_of_text(path):
+                continue
+            if with_text and path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT):
+                self._tell("media-missing", f"no recording for {path.name}", path)
+            else:
                 self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)
         return not unread
 
