@@ -59,6 +59,21 @@ def test_what_a_program_hears_in_the_sound_is_scored_against_what_was_meant(tmp_
     assert sentence_error(utterances[1].sentence, heard[1]) == {"cer": 1 / 8, "phone_error": None}
 
 
+@pytest.mark.parametrize(
+    ("language", "meant", "heard"),
+    [
+        ("nl", "In tweeduizendzesentwintig, vijf procent.", "in 2026 5%"),
+        ("uk", "Їх пʼять.", "їх п'ять"),
+        ("am", "በሁለት ሺህ ስድስት", "በ2006"),
+    ],
+)
+def test_a_recogniser_that_writes_digits_or_another_apostrophe_has_heard_no_error(
+    language: str, meant: str, heard: str
+) -> None:
+    scores = errors_of([Sentence(language, meant)], [Heard(heard, None)], seed=0)
+    assert (scores["wer"].value, scores["cer"].value) == (0.0, 0.0)
+
+
 def test_a_wave_too_short_for_a_listener_is_filled_with_silence_and_none_at_all_is_not_listened_to(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,8 @@ import soundfile
 import yaml
 
 from tests.evaluating_parts import parrot
+from tests.test_import_own_data import lj_list
+from tests.whole_runs import error_of
 from voxgraft.cli import run as run_cli
 from voxgraft.demo.data import bundled_clips
 from voxgraft.demo.talks import RATE, _srt, spoken
@@ -239,3 +241,24 @@ def test_where_no_texts_are_given_the_manifest_is_the_text_in_graft_and_check(
 
 def test_a_run_with_the_built_in_base_names_it_by_word(made: Path) -> None:
     assert stated(made)["base"] == "tiny"
+
+
+def test_a_list_in_another_encoding_is_refused_by_its_path_and_read_once_run_yaml_says_which(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 12)
+    text = (mine / "metadata.csv").read_text(encoding="utf-8")
+    (mine / "metadata.csv").write_bytes(text.encode("cp1251"))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text("base: tiny\nlanguage: ru\ndata: {sources: [../mine]}\n", encoding="utf-8")
+    refused = gone(run, until="import")
+    assert refused.exit_code == 1
+    problem = json.loads((run / "data" / "problems.jsonl").read_text(encoding="utf-8"))
+    assert os.path.samefile(problem["file"], mine / "metadata.csv")
+    assert os.path.isabs(problem["file"])
+    error = error_of(lambda: gone(run, until="import", data={"encoding": "cp1251"}))
+    assert error.code == "ui-keep", "a section in braces cannot take a line, and the file itself is not broken"
+    (run / "run.yaml").write_text("base: tiny\nlanguage: ru\ndata:\n  sources: [../mine]\n", encoding="utf-8")
+    assert gone(run, until="import", data={"encoding": "cp1251"}).exit_code == 0
+    assert stated(run)["data"] == {"sources": ["../mine"], "encoding": "cp1251"}
+    assert len(list(read_manifest(run / "data" / "manifest.jsonl"))) == 12
+    assert ran(gone(run, until="import")) == []

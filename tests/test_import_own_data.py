@@ -88,9 +88,30 @@ def test_libritts_takes_speaker_and_chapter_from_its_folders(tmp_path: Path) -> 
             sound(path, 10 * at + part)
             path.with_suffix(".normalized.txt").write_text(sentence(10 * at + part), encoding="utf-8")
             path.with_suffix(".original.txt").write_text("ignored", encoding="utf-8")
-    _, clips = bring(tmp_path / "set", tmp_path / "train-clean")
+            with (path.parent / f"{who}_{chapter}.trans.tsv").open("a", encoding="utf-8") as stream:
+                stream.write(f"{path.stem}\tignored\tignored\n")
+            with (path.parent / f"{who}_{chapter}.book.tsv").open("a", encoding="utf-8") as stream:
+                stream.write(f"ignored\tignored\t{path.stem}\t0.4\t0.3\n")
+    (tmp_path / "train-clean" / "speakers.tsv").write_text("READER\tGENDER\tSUBSET\tNAME\n84\tF\tx\tA\n")
+    done, clips = bring(tmp_path / "set", tmp_path / "train-clean")
+    assert done.problems == ()
     found = {(clip.speaker, clip.recording) for clip in clips}
     assert found == {("84", "84-121123"), ("84", "84-121550"), ("174", "174-50561")}
+
+
+def test_lists_beside_a_longer_one_that_has_all_their_lines_are_left_out(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 10)
+    lines = (mine / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    (mine / "metadata_train.csv").write_text("\n".join(lines[:8]) + "\n", encoding="utf-8")
+    (mine / "metadata_val.csv").write_text("\n".join(lines[8:]) + "\n", encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    assert len(clips) == 10
+    assert {clip.speaker for clip in clips} == {"mine-metadata"}
+    assert [problem.code for problem in done.problems] == ["list-repeated"] * 2
+    assert done.exit_code == 0
+    (mine / "metadata.csv").unlink()
+    _, clips = bring(tmp_path / "other", mine)
+    assert len(clips) == 10, "two lists that share nothing are both imported"
 
 
 @pytest.mark.parametrize(("sounds", "ending"), [("wav48", ".wav"), ("wav48_silence_trimmed", "_mic1.flac")])
@@ -213,8 +234,6 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     lines[15] = lines[15].decode().encode("cp1251")
     lines[19] = lines[18].split(b"|")[0] + b"|" + lines[19].split(b"|")[1]
     (mine / "metadata.csv").write_bytes(b"\n".join(lines) + b"\n")
-    (mine / "wavs" / "ru_0011.wav").unlink()
-    (mine / "wavs" / "ru_0015.wav").unlink()
     (mine / "wavs" / "ru_0019.wav").unlink()
     command = ["data", "import", str(tmp_path / "set"), str(mine), "--language", "ru"]
     assert run_cli(command) == 0
@@ -236,6 +255,67 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     clips = list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
     assert len(clips) == 25
     assert run_cli([*command, "--max-left-out", "0.1", "--quiet"]) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a0.wav|too|many|columns|here", '{"audio": "a0.wav", "text": ""}', '{"audio": "a0.wav", "text": "broken', "a0|"],
+)
+def test_a_faulty_line_is_one_problem_and_its_sound_is_no_second_one(tmp_path: Path, line: str) -> None:
+    mine, is_json = tmp_path / "mine", line.startswith("{")
+    for at in range(8):
+        sound(mine / f"a{at}.wav", at)
+    form = '{{"audio": "a{0}.wav", "text": "{1}"}}' if is_json else "a{0}|{1}"
+    rest = [form.format(at, sentence(at)) for at in range(1, 8)]
+    name = "list.jsonl" if is_json else "metadata.csv"
+    (mine / name).write_text("\n".join([*rest, line]) + "\n", encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    assert [(problem.file.rpartition("/")[2], problem.line) for problem in done.problems] == [(name, 8)]
+    assert (done.left_out.lines, done.left_out.of_lines, len(clips)) == (1, 8, 7)
+
+
+def test_import_warns_of_digits_that_stay_in_the_texts(tmp_path: Path) -> None:
+    mine = lj_list(tmp_path / "mine", 3)
+    with (mine / "metadata.csv").open("a", encoding="utf-8") as stream:
+        stream.write("ru_0003|mwaka 2026\n")
+    sound(mine / "wavs" / "ru_0003.wav")
+    done, _ = bring(tmp_path / "set", mine, language="sw")
+    assert "1 of 4 texts keep digits, the first '2026'" in shown(done)
+    assert done.exit_code == 0
+    done, _ = bring(tmp_path / "other", mine)
+    assert "keep digits" not in shown(done)
+
+
+def test_faults_of_sounds_with_texts_beside_them_are_listed_by_their_own_files(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for at in range(8):
+        sound(mine / f"a{at}.wav", at)
+        (mine / f"a{at}.txt").write_text(sentence(at), encoding="utf-8")
+    (mine / "a1.wav").write_bytes(b"RIFF no sound at all")
+    (mine / "a2.wav").unlink()
+    (mine / "a3.wav").write_bytes(b"")
+    (mine / "README.txt").write_text("about it", encoding="utf-8")
+    done, clips = bring(tmp_path / "set", mine)
+    expected = {
+        *[("media-unreadable", "a1.wav", 0), ("media-missing", "a2.txt", 0), ("file-empty", "a3.wav", 0)],
+        ("source-unknown", "README.txt", 0),
+    }
+    assert {(one.code, Path(one.file).name, one.line) for one in done.problems} == expected
+    assert (len(clips), done.left_out.lines) == (5, 3)
+    for name in ("a1.wav", "a2.txt", "a3.wav"):
+        assert f"in: {mine / name}\n" in shown(done)
+
+
+def test_a_subtitle_in_another_encoding_is_listed_and_the_others_are_cut(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    sound(mine / "talk.wav", seconds=20)
+    cues = [f"{at}\n00:00:{2 * at:02d},000 --> 00:00:{2 * at + 1:02d},500\n{sentence(at)}\n" for at in range(8)]
+    data = [cue.encode("cp1251" if at == 3 else "utf-8") for at, cue in enumerate(cues)]
+    (mine / "talk.srt").write_bytes(b"\n".join(data))
+    done, clips = bring(tmp_path / "set", mine, cut="times")
+    assert [(one.line, one.file) for one in done.problems if one.code == "text-encoding"] == [(15, "talk.srt")]
+    assert not any(sentence(3) in clip.text for clip in clips)
+    assert sum(clip.text.count("номер") for clip in clips) == 7
 
 
 def test_a_text_file_in_another_encoding_is_listed_and_read_where_its_encoding_is_said(tmp_path: Path) -> None:

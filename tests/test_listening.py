@@ -233,7 +233,8 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
     package.mkdir(parents=True)
     folder.mkdir()
     (folder / "model.bin").write_text("a model")
-    (package / "__init__.py").write_text(STAND_IN.replace('"am"', '"nl"') + "    supported_languages = ['en', 'nl']\n")
+    languages = "    supported_languages = ['en', 'nl', 'jw']\n"
+    (package / "__init__.py").write_text(STAND_IN.replace('"am"', '"nl", "jw"') + languages)
     found = f"return {str(folder)!r}" if has_model else "raise FileNotFoundError(size)"
     (package / "utils.py").write_text(f"def download_model(size, local_files_only):\n    {found}\n")
     monkeypatch.syspath_prepend(str(package.parent))
@@ -242,6 +243,10 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
     chosen = open_ear(None, "nl")
     assert (chosen.deaf_to("nl") == "") is has_model
     assert has_model or "has no model on this machine" in chosen.deaf_to("nl")
+    for language, code in (("nl-BE", "nl"), ("jv", "jw")) if has_model else ():
+        ear = open_ear(None, language)
+        assert ear.deaf_to(language) == ""
+        assert code in ear.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
     for known in ("am", None):
         built_in = open_ear(None, known).listener
         assert built_in is not None

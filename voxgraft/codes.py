@@ -988,7 +988,7 @@ CATALOGUE: dict[str, Code] = {
     "text-rules-import": Code(
         "data",
         "The clips were imported with other text rules than the graft has. Letters that one of them folds are not seen in training, or not in synthesis.",
-        "import again with the same setting (`--fold-homophones`, run.yaml `tokenizer.fold_homophones`).",
+        "import again with the same setting (`--fold-homophones`, run.yaml `tokenizer.fold_homophones`); `import` always normalises, so leave `tokenizer.normalise` true for its clips.",
         "warning",
     ),
     "text-digits": Code(
@@ -1951,7 +1951,7 @@ CATALOGUE: dict[str, Code] = {
     "text-encoding": Code(
         "text",
         "A text is neither UTF-8 nor UTF-16 with a mark, so its letters would be guessed.",
-        "save it as UTF-8; or say which encoding such files have, for example --encoding windows-1252.",
+        "save it as UTF-8; or say which encoding such files have, for example --encoding windows-1252 (in run.yaml: data.encoding).",
     ),
     "text-encoding-unknown": Code(
         "text", "There is no encoding of that name.", "give a name such as utf-16, windows-1252, windows-1256, gb18030."
@@ -2064,6 +2064,12 @@ CATALOGUE: dict[str, Code] = {
     ),
     "source-unknown": Code(
         "data", "The file is of no kind that can be imported.", "docs/data.md lists the kinds.", "warning"
+    ),
+    "list-repeated": Code(
+        "data",
+        "Every sound of a list is in another list beside it, so it was left out: its clips would be learnt twice.",
+        "nothing, if the other list is complete; else import the list that you mean by its own name.",
+        "warning",
     ),
     "source-changed": Code(
         "data",

@@ -67,6 +67,8 @@ class DataSettings(Settings):
     """Name of the one speaker of all sources; empty means: what the sources say, else what speaker_from says."""
     speaker_from: SpeakerFrom = "auto"
     """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
+    encoding: str | None = None
+    """Encoding of text files of the sources that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `go` continues."""
     dataset: Path | None = None

@@ -57,8 +57,11 @@ def keep(project: Path, words: Mapping[str, str]) -> None:
         section, _, name = key.rpartition(".")
         parsed = parse_yaml(f"value: {value}\n", path)["value"]
         expected = merged_values(expected, {section: {name: parsed}} if section else {name: parsed})
-    found = parse_yaml(after, path)
-    # A file that somebody wrote in another form (lists over several lines) is left as it is.
+    try:
+        found = parse_yaml(after, path)
+    except ConfigError:
+        found = None
+    # A file that somebody wrote in another form (lists over several lines, sections in braces) is left as it is.
     if found != expected:
         raise ConfigError("ui-keep", f"{', '.join(words)} cannot be put at one line", where=path)
     settings_from(RunSettings, _without_empty(found), path)

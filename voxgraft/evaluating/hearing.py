@@ -6,8 +6,10 @@ behind them, since some listeners take no shorter ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from voxgraft.evaluating.forms import SPACELESS, letters, phones_form, words
 from voxgraft.evaluating.rates import Score, Tally, error_rate, tally, unmeasured
 from voxgraft.evaluating.sentences import Sentence
 from voxgraft.listening import Heard, Listener, open_listener, whisper
+from voxgraft.normalising import normaliser_of
 
 __all__ = ["ERRORS", "Ear", "errors_of", "how_to_add", "open_ear", "require_recogniser", "sentence_error"]
 
@@ -31,6 +34,7 @@ BUILT_IN, NOBODY = "built-in", "none"
 
 
 MOST_NAMED = 12
+_REGION = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
 RECOGNISERS = "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
 
 
@@ -45,23 +49,29 @@ class Ear:
         """Why a language is not listened to; empty if it is."""
         if self.listener is None:
             return self.why
-        if self.listener.languages is not None and language not in self.listener.languages:
+        if self.listener.languages is not None and self._code(language) not in self.listener.languages:
             return self.why or _unknown_language(self.listener, language)
         return ""
+
+    def _code(self, language: str) -> str:
+        """The code by which the recogniser knows a language: pt for pt-BR, but not sr for sr-Latn, which it would write
+        in other letters."""
+        known, plain = self.listener.languages if self.listener else None, _REGION.sub("", language)
+        return plain if known is not None and language not in known and plain in known else language
 
     def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Heard]:
         """Every wave, in its order, at a sample rate that the listener takes."""
         from voxgraft.audio.resample import resampled  # needs torch, which `check` does not load
 
         assert self.listener is not None
-        wanted = self.listener.sample_rate or rate
+        wanted, code = self.listener.sample_rate or rate, self._code(language)
         heard = [NOTHING] * len(waves)
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
         with progress.task(f"listening to {who}", len(sounding)) as advance:
             for first in range(0, len(sounding), AT_ONCE):
                 some = sounding[first : first + AT_ONCE]
                 filled = [_filled(resampled(waves[at], rate, wanted), wanted) for at in some]
-                for at, found in zip(some, self.listener.hear(filled, wanted, language), strict=True):
+                for at, found in zip(some, self.listener.hear(filled, wanted, code), strict=True):
                     heard[at] = found
                 advance(len(some))
         return heard
@@ -139,7 +149,7 @@ def errors_of(meant: Sequence[Sentence], heard: Sequence[Heard], seed: int) -> d
         "cer": error_rate([_letters(*pair) for pair in pairs], seed),
         "wer": unmeasured(f"{language} is written without spaces between words")
         if language in SPACELESS
-        else error_rate([tally(words(one.text, language), words(two.text, language)) for one, two in pairs], seed),
+        else error_rate([_words(*pair) for pair in pairs], seed),
     }
     rare = [pair for pair in pairs if pair[0].rare]
     common = [pair for pair in pairs if not pair[0].rare]
@@ -165,7 +175,21 @@ def _phone_error(pairs: Sequence[tuple[Sentence, Heard]], seed: int) -> Score:
 
 
 def _letters(meant: Sentence, heard: Heard) -> Tally:
-    return tally(letters(meant.text, meant.language), letters(heard.text, meant.language))
+    language = meant.language
+    return tally(letters(_read(meant.text, language), language), letters(_read(heard.text, language), language))
+
+
+def _words(meant: Sentence, heard: Heard) -> Tally:
+    language = meant.language
+    return tally(words(_read(meant.text, language), language), words(_read(heard.text, language), language))
+
+
+_normaliser = lru_cache(maxsize=64)(normaliser_of)
+
+
+def _read(text: str, language: str) -> str:
+    """Numbers in words, and one form of each apostrophe: recognisers write 2026 where people say words."""
+    return _normaliser(language).normalise(text).text
 
 
 def _phones(meant: Sentence, heard: Heard) -> Tally | None:

@@ -69,7 +69,7 @@ def rule_findings(subject: Subject) -> list[Finding]:
         and (journal.source or {}).get("options", {}).get("language") == graft.card.language
     }
     other = sorted(used - {graft.card.rules.identity})
-    if not other or graft.card.rules.is_raw:
+    if not other:
         return []
     found = f"clips were imported with the rules {', '.join(other)}"
     return [finding("text-rules-import", found, expected=graft.card.rules.identity, where=manifest.parent)]

@@ -47,7 +47,8 @@ def _decide_import(work: Work) -> Decision:
     used = sum(clip.is_used for clip in dataset.clips())
     settings = _import_settings(work)
     try:
-        found = find_sources(places if not used else [place for place in places if place not in gone], work.language)
+        there = places if not used else [place for place in places if place not in gone]
+        found = find_sources(there, work.language, encoding=settings.encoding)
     except VoxgraftError:
         if not used:
             raise
@@ -115,7 +116,7 @@ def _import_settings(work: Work) -> DataImportSettings:
         "max_left_out": data.max_left_out,
     }
     # Only what run.yaml says differently from the defaults: clips that were imported by hand have options of their own.
-    said = {"speaker": data.speaker, "speaker_from": data.speaker_from}
+    said = {"speaker": data.speaker, "speaker_from": data.speaker_from, "encoding": data.encoding}
     values |= {name: value for name, value in said.items() if value not in (None, "auto")}
     if work.settings.tokenizer.fold_homophones:
         values["fold_homophones"] = True

@@ -146,7 +146,7 @@ def bring(dataset: Dataset, task: Task, options: ImportOptions) -> Brought:
             except WriteError:  # no fault of the source, and no other source would do better
                 raise
             except VoxgraftError as error:
-                journal.fail((*problems, Problem.of(error, str(source.text))))
+                journal.fail((*problems, Problem.of(error, str(source.text.absolute()))))
                 return Brought(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
             if not journal.is_done:
                 journal.finish(problems)
@@ -222,13 +222,13 @@ def remake(dataset: Dataset, task: Task) -> Brought:
         except WriteError:
             raise
         except VoxgraftError as error:
-            problems.append(Problem.of(error, str(source.text)))
+            problems.append(Problem.of(error, str(source.text.absolute())))
         except (KeyError, TypeError, ValueError):  # options of another version
             pass
         if made := sorted(before.keys() - left.keys()):
-            problems.append(Problem("clip-remade", _some(made), str(source.text)))
+            problems.append(Problem("clip-remade", _some(made), str(source.text.absolute())))
         if left:
-            problems.append(Problem("clip-damaged", _some(sorted(left)), str(source.text)))
+            problems.append(Problem("clip-damaged", _some(sorted(left)), str(source.text.absolute())))
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
         return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(problems))
@@ -344,7 +344,9 @@ def _list_cuts(source: Source, recording: str, options: ImportOptions, problems:
     if source.kind != "columns":  # rows that hold their sound are never all in memory
         rows = list(rows)
         known = recordings_of(rows)
-    for row, samples, media in row_cuts(rows, folder, options, problems, source.text.name):
+    # Rows of a folder have no line of a list: the sound itself is the place of what is wrong with it.
+    listed = "" if source.kind == "folder" else source.text.name
+    for row, samples, media in row_cuts(rows, folder, options, problems, listed):
         end = row.start + len(samples) / options.rate
         file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
         cue = Cue(row.start, end, row.text, line, line, as_found=row.as_found)

@@ -34,7 +34,7 @@ def row_cuts(
     parts: dict[str, list[Row]] = {}
     for row in rows:
         if row.data is None and find_audio(folder, row.audio) is None:
-            problems.append(Problem("media-missing", f"{row.audio} is not there", name, row.line))
+            problems.append(Problem("media-missing", f"{row.audio} is not there", *_at(name, row)))
         elif row.is_part:
             own = "" if row.data is None else f"\0{row.line}"  # sounds inside a list may all have one name
             parts.setdefault(row.audio + own, []).append(row)
@@ -43,7 +43,7 @@ def row_cuts(
                 media = _media(row, folder, options.rate)
                 yield row, _whole(media), media
             except VoxgraftError as error:
-                problems.append(Problem.of(error, name, row.line))
+                problems.append(Problem.of(error, *_at(name, row)))
     for group in parts.values():
         yield from _parts(sorted(group, key=lambda row: row.start), folder, options, problems, name)
 
@@ -64,24 +64,29 @@ def _whole(media: Media) -> Samples:
     return np.concatenate(blocks)
 
 
+def _at(name: str, row: Row) -> tuple[str, int]:
+    """Where something is wrong with a row: its line of the list, or its sound where there is no list."""
+    return (name, row.line) if name else (row.audio, 0)
+
+
 def _parts(
     rows: list[Row], folder: Path, options: HasRate, problems: list[Problem], name: str
 ) -> Iterator[tuple[Row, Samples, Media]]:
     try:
         media = _media(rows[0], folder, options.rate)
     except VoxgraftError as error:
-        problems += [Problem.of(error, name, row.line) for row in rows]
+        problems += [Problem.of(error, *_at(name, row)) for row in rows]
         return
     tape = Tape(media.blocks(), options.rate)
     for place, row in enumerate(rows):
         assert row.end is not None
         if row.end - row.start > LONGEST_SECONDS:
             found = f"a part of {row.end - row.start:,.0f} s, expected at most {LONGEST_SECONDS:.0f}"
-            problems.append(Problem("table-line", found, name, row.line))
+            problems.append(Problem("table-line", found, *_at(name, row)))
             continue
         try:
             tape.hear_until(row.end, keep_from=row.start - 1.0)
         except VoxgraftError as error:
-            problems += [Problem.of(error, name, other.line) for other in rows[place:]]
+            problems += [Problem.of(error, *_at(name, other)) for other in rows[place:]]
             return
         yield row, tape.samples(row.start, row.end), media

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,9 @@ SoundMark = tuple[int, int, str]
 Kind = Literal["subtitles", "list", "columns", "folder"]
 TABLE_ENDINGS = (".csv", ".tsv", ".psv", ".jsonl")
 EDGE_BYTES = 1 << 20
+MAX_FAULTY_LINE = 1000
+_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
+_DELIMITERS_AND_SPACES = re.compile(r"[|\t;,\"{}:\s]+")
 MAX_WHOLE_BYTES = 16 << 20
 SOUND_EDGE_BYTES = 16 << 10
 """Of each sound of a folder: there may be a hundred thousand."""
@@ -44,6 +47,11 @@ OWN_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
 OWN_FOLDERS = ("imports", "clips")
 FORM_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 """What the datasets library writes beside its columns."""
+ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "speaker")
+"""How names of files begin that are about a dataset, and no text of a sound."""
+LIBRITTS_COPIES = (".original.txt", ".trans.tsv", ".book.tsv")
+"""How names of files end that have the texts of `.normalized.txt` once more, in the folders of LibriTTS."""
+LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,8 @@ class _Finder:
     encoding: str | None
     found: Found = field(default_factory=Found)
     named: set[str] = field(default_factory=set)
+    places: dict[Path, set[tuple[str, float]]] = field(default_factory=dict)
+    """Sounds of each list by name, and where in them a clip starts."""
 
     def look_through(self, folder: Path) -> None:
         """A folder with all that lies below it."""
@@ -200,7 +210,7 @@ class _Finder:
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Sources among files that lie together; False if a list cannot be read, so that nobody knows its sounds."""
-        subtitles, lists, columns, films, others = _kinds(paths)
+        subtitles, lists, columns, films, others = _kinds(_without_copies(paths))
         own = [path for path in lists if _is_own(path)]
         for path in own:
             self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
@@ -208,6 +218,7 @@ class _Finder:
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
         unread = [path for path, names in sounds.items() if names is None]
+        lists = self._without_repeated(lists)
         self.found.sources += [Source("list", path, sounds=sounds[path] or ()) for path in lists]
         self.found.sources += [Source("columns", path) for path in columns]  # most have their sounds inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
@@ -223,27 +234,52 @@ class _Finder:
                 self._tell("text-missing", f"no text for {film.name}", film)
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDE_CARS}
         for path in others:
-            if path.name not in FORM_FILES and path not in texts and not sound_of_text(path):
+            if path.name in FORM_FILES or path in texts or sound_of_text(path):
+                continue
+            if with_text and path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT):
+                self._tell("media-missing", f"no recording for {path.name}", path)
+            else:
                 self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)
         return not unread
 
     def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
         """Sounds by the names that a list has for them, noted as named. None: the list cannot be read."""
         found: dict[str, Path | None] = {}
+        faulty: set[int] = set()
         try:
-            for name in self._names(path):
+            for name in self._names(path, faulty):
                 if name not in found:
                     found[name] = find_audio(path.parent, name)
         except VoxgraftError:
             return None
-        self.named |= {os.path.abspath(sound) for sound in found.values() if sound}
+        # A sound on a line that cannot be used has a text there: that line is what is wrong, and it is reported.
+        sounds = (*found.values(), *(_sounds_on(path, faulty) if faulty else ()))
+        self.named |= {os.path.abspath(sound) for sound in sounds if sound}
         return tuple(sorted(found.items()))
 
-    def _names(self, path: Path) -> Iterator[str]:
+    def _without_repeated(self, lists: Sequence[Path]) -> list[Path]:
+        """Lists without those of which every line is of a sound, and of a place in it, that a longer one has already:
+        `metadata_train.csv` beside `metadata.csv` would give every clip twice, and a second speaker."""
+        kept: list[Path] = []
+        for path in sorted(lists, key=lambda path: -len(self.places.get(path, ()))):
+            places = self.places.get(path, set())
+            longer = next((one for one in kept if places and places <= self.places[one]), None)
+            if longer is None:
+                kept.append(path)
+            else:
+                self._tell("list-repeated", f"all {len(places):,} sounds of {path.name} are in {longer.name}", path)
+        return [path for path in lists if path in kept]
+
+    def _names(self, path: Path, faulty: set[int]) -> Iterator[str]:
         if path.suffix.lower() in COLUMN_ENDINGS:
             yield from sounds_named(path)
             return
-        yield from (row.audio for row in read_list(path, self.encoding) if isinstance(row, Row))
+        for row in read_list(path, self.encoding):
+            if isinstance(row, Row):
+                self.places.setdefault(path, set()).add((row.audio, row.start))
+                yield row.audio
+            else:
+                faulty |= set(row.lines)
 
     def _pair(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> set[Path]:
         """Every subtitle file with the media file of its name; gives the media that were used."""
@@ -269,6 +305,25 @@ class _Finder:
                 self._tell("source-unknown", f"{path.name} is of another language ({named[1]}, not {own})", path)
             else:
                 yield path
+
+
+def _sounds_on(path: Path, lines: Set[int]) -> Iterator[Path]:
+    """Sounds that are named on some lines of a list, in whatever form these are."""
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if number not in lines:
+                continue
+            text = line[:MAX_FAULTY_LINE].decode("utf-8", "replace").replace("\0", "")  # UTF-16 as well, if Latin
+            names = {*_DELIMITERS.split(text), *_DELIMITERS_AND_SPACES.split(text)}
+            found = (find_audio(path.parent, name) for name in sorted(names) if name)
+            yield from (sound for sound in found if sound is not None)
+
+
+def _without_copies(paths: Iterable[Path]) -> list[Path]:
+    """Without what LibriTTS has beside sounds and texts."""
+    kept = [path for path in paths if path.name not in LIBRITTS_TABLES]
+    texts = {path.name.partition(".")[0] for path in kept if path.name.endswith(".normalized.txt")}
+    return [path for path in kept if not (texts and path.name.endswith(LIBRITTS_COPIES))]
 
 
 def _kinds(paths: Iterable[Path]) -> tuple[list[Path], ...]:

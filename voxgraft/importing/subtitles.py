@@ -11,7 +11,7 @@ from pathlib import Path
 
 from voxgraft.errors import FileError
 from voxgraft.importing.cues import Cue, CueFile
-from voxgraft.importing.encodings import read_any_text
+from voxgraft.importing.encodings import read_text_lines
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.substation import read_substation
 
@@ -38,7 +38,9 @@ Lines = list[tuple[int, str]]
 
 def read_subtitles(path: Path, encoding: str | None = None) -> CueFile:
     """The cues of a subtitle file in their order; an error if there is none."""
-    found = parse_subtitles(read_any_text(path, encoding), path.suffix.lower(), path.name)
+    text, broken = read_text_lines(path, encoding)
+    found = parse_subtitles(text, path.suffix.lower(), path.name)
+    found.problems += [Problem("text-encoding", told, path.name, line) for line, told in broken.items()]
     if not found.cues:
         seen = "; ".join(problem.found for problem in found.problems[:3])
         raise FileError("subtitle-none", f"no subtitle in {path.name}" + (f": {seen}" if seen else ""), where=path)

@@ -26,6 +26,10 @@ SIZES = ("small", "base", "medium", "large-v3-turbo", "large-v3", "tiny")
 """In the order in which one is chosen: `small` reads most languages and still runs on a CPU."""
 
 
+CODES = {"nb": "no", "jv": "jw", "fil": "tl"}
+"""Languages that Whisper knows by another code."""
+
+
 class Whisper:
     """One model, with the languages that it says it knows. `model` is a folder or a size such as small."""
 
@@ -48,7 +52,8 @@ class Whisper:
             found = f"faster-whisper cannot open {model}: {fault!s:.300}"
             raise ConfigError("listener-model", found, expected=_expected(), where=model) from fault
         known = getattr(self._model, "supported_languages", None)  # older versions do not say
-        self.languages: frozenset[str] | None = None if known is None else frozenset(known)
+        others = {code for code, own in CODES.items() if known is not None and own in known}
+        self.languages: frozenset[str] | None = None if known is None else frozenset(known) | others
 
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
         """With the package's own fallbacks against loops, each wave for itself."""
@@ -58,7 +63,8 @@ class Whisper:
 
     def _heard(self, wave: NDArray[np.float32], language: str) -> str:
         try:
-            pieces, _ = self._model.transcribe(wave, language=language, condition_on_previous_text=False)
+            code = CODES.get(language, language)
+            pieces, _ = self._model.transcribe(wave, language=code, condition_on_previous_text=False)
         except ValueError as fault:  # how the package says that it does not know a language
             raise ConfigError("listener-language", f"language {language!r}: {fault!s:.300}", where=self.name) from fault
         return " ".join(" ".join(piece.text for piece in pieces).split())

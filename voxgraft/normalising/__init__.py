@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from voxgraft.normalising.base import Change, Normalised, Normaliser, Note, replay
 from voxgraft.normalising.languages import AMHARIC_VERSION, TIGRINYA_VERSION
 from voxgraft.normalising.numbers import READ, fingerprint, number_words
@@ -24,6 +26,8 @@ __all__ = [
     "rules_of",
 ]
 
+APOSTROPHES = "ʼʻ"
+"""Letters for which people type an apostrophe. A language that has both (Uzbek) is left as it is typed."""
 OWN = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
 """Languages that have a normaliser of their own."""
 
@@ -39,11 +43,15 @@ def rules_of(language: str, *, normalise: bool = True, fold_homophones: bool = F
     # CLDR lists the apostrophe among the punctuation of most languages, and among the letters of some.
     letters = entry.letters + entry.auxiliary if entry else ""
     kept = "".join(sorted(mark for mark in MARKS if mark in letters))
+    typed = [letter for letter in APOSTROPHES if letter in letters]
+    rules = TextRules(
+        GENERIC_VERSION, language, kept_marks=kept, apostrophe=typed[0] if len(typed) == 1 and not kept else ""
+    )
     words = number_words(language)
     if words is None:
-        return TextRules(GENERIC_VERSION, language, kept_marks=kept)
+        return rules
     code = next(code for code, own_words in READ.items() if own_words is words)
-    return TextRules(GENERIC_VERSION, language, kept_marks=kept, numbers=code, edition=fingerprint(words.code))
+    return replace(rules, numbers=code, edition=fingerprint(words.code))
 
 
 def normaliser_of(language: str, *, fold_homophones: bool = False) -> Normaliser:

@@ -36,20 +36,24 @@ class NumberWords:
     """Whether thousands are grouped by spaces (CLDR)."""
     apostrophe: str = "'"
     """What the language writes for the apostrophe inside number words."""
+    ordinal_before_capital: bool = False
+    """Whether "3. " before a capital letter can be an ordinal, as before German months."""
     largest: int = 10**9 - 1
 
 
 READ: Mapping[str, NumberWords] = {
-    "be": NumberWords("be", ",", "коска", "мінус", spaced_groups=True),
+    "be": NumberWords("be", ",", "", "мінус", spaced_groups=True),
     "bn": NumberWords("bn", ".", "দশমিক", "", "শতাংশ"),
     "ca": NumberWords("ca", ",", "coma", "menys", "per cent"),
     "ce": NumberWords("ce", ","),
     "cs": NumberWords("cs", ",", "", "minus", spaced_groups=True),
     # "en millioner" is wrong, so larger numbers stay.
     "da": NumberWords("da", ",", "komma", "minus", "procent", largest=10**6 - 1),
-    "de": NumberWords("de", ",", "Komma", "minus", "Prozent"),
+    "de": NumberWords("de", ",", "Komma", "minus", "Prozent", ordinal_before_capital=True),
+    "de-CH": NumberWords("de", ".", "", "minus", "Prozent", ordinal_before_capital=True),
     "eo": NumberWords("eo", ",", "komo", "minus", spaced_groups=True),
     "es": NumberWords("es", ",", "coma", "menos", "por ciento"),
+    "es-419": NumberWords("es", ".", "punto", "menos", "por ciento"),
     "fa": NumberWords("fa", ".", "ممیز", "منفی", "درصد"),
     "fi": NumberWords("fi", ",", "pilkku", "miinus", spaced_groups=True),
     "fr": NumberWords("fr", ",", "virgule", "moins", "pour cent", spaced_groups=True),
@@ -58,6 +62,7 @@ READ: Mapping[str, NumberWords] = {
     "id": NumberWords("id", ",", "koma", "minus", "persen"),
     "is": NumberWords("is", ",", "komma", "mínus", "prósent"),
     "it": NumberWords("it", ",", "virgola", "meno", "per cento"),
+    "it-CH": NumberWords("it", ".", "", "meno", "per cento"),
     "kk": NumberWords("kz", ",", "", "минус", "пайыз", spaced_groups=True),
     "ko": NumberWords("ko", ".", "점", "마이너스", "퍼센트"),
     "lt": NumberWords("lt", ",", "kablelis", "minus", spaced_groups=True),
@@ -75,7 +80,7 @@ READ: Mapping[str, NumberWords] = {
     # num2words writes Serbian in Latin letters only.
     "sr-Latn": NumberWords("sr", ",", "zapeta", "minus", "odsto"),
     "sv": NumberWords("sv", ",", "komma", "minus", "procent", spaced_groups=True),
-    "tet": NumberWords("tet", ",", "vírgula", "menus"),
+    "tet": NumberWords("tet", ","),
     "tg": NumberWords("tg", ",", "", "минус", "фоиз", spaced_groups=True),
     "th": NumberWords("th", ".", "จุด", "ลบ", "เปอร์เซ็นต์"),
     "uk": NumberWords("uk", ",", "кома", "мінус", spaced_groups=True, apostrophe="ʼ"),
@@ -86,21 +91,29 @@ Left out on purpose: am (loops for ever from 1100 on; voxgraft has its own words
 read as 10,000), cy (counts in twenties), ja (needs no words: its readers know the digits' characters), kn and te (lakhs
 are wrong), sr in Cyrillic (Latin words), tr (all words run together), vi (2026 lacks its hundreds).
 """
+REGIONS: Mapping[str, str] = {
+    "de-li": "de-CH",
+    **{f"es-{region}": "es-419" for region in "br bz cu do gt hn mx ni pa pe pr sv us".split()},
+}
+"""Codes whose decimal separator is not that of their language (CLDR), with the entry that has theirs."""
 SAMPLES = (*range(31), *range(40, 101, 10), 101, 110, 199, 200, 345, 999, 1000, 1001, 2026, 12_345, 100_000, 987_654)
 """Numbers whose words tell one edition of num2words from another."""
 
 _RUN = regex.compile(
-    r"(?<![\p{L}\p{M}\p{N}])(?P<minus>(?<=^|[\s(\"'])-)?"
+    r"(?<![\p{L}\p{M}\p{N}]|\p{N}['’])(?P<minus>(?<=^|[\s(\"'])-)?"
     r"(?P<run>\p{Nd}+(?:[.,٫٬:/-]\p{Nd}+)*)(?P<percent>\s?[%٪])?"
-    r"(?![\p{L}\p{M}\p{N}]|[-'’:]\p{L})"
+    r"(?![\p{L}\p{M}\p{N}%٪]|[-'’:]\p{L}|['’]\p{N}|\.\s\p{Ll})"
 )
-"""Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay."""
+"""Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with
+a full stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation."""
+_ORDINAL = regex.compile(r"\.\s\p{Lu}")
 _SPACED = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
 _OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
 _TIME = regex.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DATE = regex.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})|(\d{4})-(\d\d)-(\d\d)")
 _RANGE = regex.compile(r"(\d+)-(\d+)")
 _LONGEST_DIGIT_STRING = 20
+_ORDINAL_DIGITS = 2
 
 
 def number_words(language: str) -> NumberWords | None:
@@ -108,8 +121,8 @@ def number_words(language: str) -> NumberWords | None:
     by_code = {code.lower(): words for code, words in READ.items()}
     code = language.lower().replace("_", "-")
     while code:
-        if code in by_code:
-            return by_code[code]
+        if (own := REGIONS.get(code, code).lower()) in by_code:
+            return by_code[own]
         code, _, last = code.rpartition("-")
         if len(last) == 4:  # a script
             return None
@@ -150,6 +163,8 @@ class NumberReader:
         words = self.words
         run = _plain_digits(match["run"], words.decimal)
         said = self._said(run) if run is not None else None
+        if words.ordinal_before_capital and len(match["run"]) <= _ORDINAL_DIGITS:
+            said = None if _ORDINAL.match(match.string, match.end()) else said
         if said is None or (match["minus"] and not words.minus) or (match["percent"] and not words.percent):
             return None
         parts = (words.minus if match["minus"] else "", said, words.percent if match["percent"] else "")
@@ -162,9 +177,10 @@ class NumberReader:
         decimals = rf"(?:{regex.escape(self.words.decimal)}(?P<point>\d+))?"
         if match := regex.fullmatch(rf"(?P<whole>\d{{1,3}}(?:{regex.escape(group)}\d{{3}})+|\d+){decimals}", run):
             whole, point = self._whole(match["whole"].replace(group, "")), match["point"]
-            if whole is None or (point and not self.words.point):
-                return None
-            return f"{whole} {self.words.point} {self._digits(point)}" if point else whole
+            if point is None or whole is None:
+                return whole
+            digits = self._digits(point)
+            return f"{whole} {self.words.point} {digits}" if self.words.point and digits else None
         if match := _DATE.fullmatch(run) or _TIME.fullmatch(run) or _RANGE.fullmatch(run):
             return self._in_row([part for part in match.groups() if part and part.isdecimal()])
         return None

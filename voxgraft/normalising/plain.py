@@ -42,6 +42,7 @@ MARKS = {
 _MARKS = regex.compile("[" + "".join(MARKS) + "]")
 TURNED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
 """Punctuation of Adlam and other scripts from right to left, which is the common one turned round."""
+_INSIDE_A_WORD = regex.compile(r"(?<=\p{L}\p{M}*)'(?=\p{L})")
 _TURNED_MARKS = regex.compile("[" + "".join(TURNED_MARKS) + "]")
 
 
@@ -55,10 +56,13 @@ class GenericNormaliser:
     numbers: NumberWords | None = None
     edition: str = ""
     """Version of num2words, which the words of numbers come from."""
+    apostrophe: str = ""
+    """The letter that apostrophes inside words stand for."""
 
     @property
     def version(self) -> str:
         kept = "".join(f"+{ord(mark):04X}" for mark in self.kept_marks)
+        kept += f"+'{ord(self.apostrophe):04X}" if self.apostrophe else ""
         return VERSION + kept + (f"+{PACKAGE}-{self.edition}" if self.numbers else "")
 
     def normalise(self, text: str) -> Normalised:
@@ -70,6 +74,8 @@ class GenericNormaliser:
         kept = self.kept_marks
         draft.rewrite("plain-mark", _MARKS, lambda found: None if found.group() in kept else MARKS[found.group()])
         draft.translate("turned-mark", _TURNED_MARKS, TURNED_MARKS)
+        if self.apostrophe:
+            draft.rewrite("apostrophe", _INSIDE_A_WORD, self.apostrophe)
 
 
 def clean(draft: Draft, *, joiners: bool = True) -> None:

@@ -51,6 +51,8 @@ class TextRules:
     """Quotes and dashes that are letters of the language, and so stay."""
     numbers: str = ""
     """Entry of `READ` that numbers are read with; empty: digits stay."""
+    apostrophe: str = ""
+    """The letter that apostrophes inside words stand for: keyboards lack U+02BC and U+02BB."""
     edition: Mapping[str, str] = field(default_factory=dict)
     """The num2words that the graft was made with: its version, and a hash of its words."""
 
@@ -64,7 +66,8 @@ class TextRules:
         if value["version"] not in VERSIONS:
             found = f"text rules {value['version']!r:.40}, and this voxgraft knows {', '.join(VERSIONS)}"
             raise TextRulesError(found, "install the voxgraft that made the graft, or make the graft again")
-        kinds: dict[str, type] = {"language": str, "fold_homophones": bool, "kept_marks": str, "numbers": str}
+        kinds: dict[str, type] = dict.fromkeys(("language", "kept_marks", "numbers", "apostrophe"), str)
+        kinds["fold_homophones"] = bool
         if set(value) - {"version", "edition", *kinds}:
             extra = ", ".join(sorted(set(value) - {"version", "edition", *kinds}))
             raise TextRulesError(f"unknown text rules: {extra:.80}", "install a newer voxgraft")
@@ -120,7 +123,7 @@ class TextRules:
             return tigrinya()
         words = READ[self.numbers] if self.numbers else None
         edition = self.edition.get(PACKAGE, "")
-        return GenericNormaliser(self.language, self.kept_marks, words, edition)
+        return GenericNormaliser(self.language, self.kept_marks, words, edition, self.apostrophe)
 
     def apply(self, text: str) -> str:
         """Text as the stock program's front is given it. A text of one letter gets a full stop, since some stock

@@ -64,7 +64,7 @@ class GrownConfig(T3Config):
 class GraftedTTS(ChatterboxMultilingualTTS):
     """Reads text of the new language as it was read in training."""
 
-    def generate(self, text, language_id=LANGUAGE, *args, **options):
+    def generate(self, text, language_id, *args, **options):
         text = prepared(text) if is_own(language_id) else text
         return super().generate(text, language_id, *args, **options)
 
