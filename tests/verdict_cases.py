@@ -167,6 +167,8 @@ def speech_rows(table: int, rows: Callable[[Ground], Iterable[int]], how: str) -
             state[name][picked] = state[name][picked[::-1]]
         elif how == "nan":
             state[name][picked] = float("nan")
+        else:
+            state[name][picked] *= float(how)
 
     return changed(change)
 
@@ -279,11 +281,13 @@ def models_by_key(ground: Ground, folder: Path) -> Made:
     return {"checkpoint": path, "tokenizer": ground.tokenizer}
 
 
-def sharded(named: str = "folder", *, damaged: bool = False, without: int | None = None) -> Callable[..., Made]:
+def sharded(
+    named: str = "folder", *, damaged: bool = False, without: int | None = None, grown: bool = True
+) -> Callable[..., Made]:
     """Several safetensors files with an index, as the Hub's libraries write them; named by one of its parts."""
 
     def make(ground: Ground, folder: Path) -> Made:
-        state = ground.grown()
+        state = ground.grown() if grown else state_of(ground.base)
         if damaged:
             state[ground.tables[0]][: ground.pieces] *= 0.9
         place = folder / "shards"
@@ -299,7 +303,8 @@ def sharded(named: str = "folder", *, damaged: bool = False, without: int | None
             index = {"metadata": {"total_size": 1}, "weight_map": placed}
             (place / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
         path = {"index": place / "model.safetensors.index.json", "shard": place / files[1]}.get(named, place)
-        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+        made: Made = {"checkpoint": path, "tokenizer": ground.tokenizer}
+        return made if grown else {**made, "lost": _all_new(*ground.tables)(ground)}
 
     return make
 
@@ -478,6 +483,11 @@ def _swapped(ground: Ground, state: State) -> None:
     state[one], state[two] = state[two], state[one]
 
 
+def _swapped_and_rolled(ground: Ground, state: State) -> None:
+    one, two = ground.tables[:2]
+    state[one], state[two] = torch.roll(state[two], 1, 0), torch.roll(state[one], 1, 0)
+
+
 def _base_rolled(ground: Ground, state: State) -> None:
     """Base rows alone moved; new rows are where they were."""
     for name in ground.tables[:2]:
@@ -576,8 +586,10 @@ CASES: list[Case] = [
         "stop row of the head zeroed", speech_rows(1, stop, "zero"), REPAIR, "speech-rows-lost", "stop of speech"
     ),
     *_for_both("start and stop zeroed, both tables", changed(_both_tables), REPAIR, "speech-rows-lost", "are all zero"),
-    *_for_both("start and stop swapped", speech_rows(0, both, "swapped"), REPAIR, "speech-rows-lost", "nothing left"),
+    *_for_both("start and stop swapped", speech_rows(0, both, "swapped"), REPAIR, "speech-rows-lost", "far from"),
     *_for_both("stop row random", speech_rows(1, stop, "random"), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("stop row 50 times as long", speech_rows(1, stop, "50"), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("stop row shrunk to 1 %", speech_rows(1, stop, "0.01"), REPAIR, "speech-rows-lost", "stop of speech"),
     *_for_both("start row not finite", speech_rows(0, start, "nan"), REPAIR, "body-not-finite", "not finite"),
     *_for_both("forty codes zeroed", speech_rows(0, lambda _: range(40), "zero"), REPAIR, "speech-rows-lost", "40 of"),
     *_for_both("positions zeroed", changed(_position_zero), REPAIR, "speech-rows-lost", "3 of"),
@@ -611,6 +623,7 @@ CASES: list[Case] = [
     Case("shards without an index", T3, sharded("no index"), RESUME, "", "nothing is wrong"),
     *_for_both("shards, rows changed", sharded(damaged=True), REPAIR, "base-rows-shrunk", "weight decay"),
     Case("a shard missing", T3, sharded(without=1), FRESH, "checkpoint-shards", "cannot be read"),
+    *_for_both("shards of the base, not grown", sharded(grown=False), REPAIR, "ids-past-table", "more pieces than"),
     *_for_both("tokenizer grown since", grown_after(40), REPAIR, "ids-past-table", "more pieces than"),
     *_for_both("tokenizer grown by one", grown_after(1), REPAIR, "", "more pieces than"),
     Case("grown since, spare lost", INDEX, grown_after(9, with_spare=False), REPAIR, "ids-past-table", "more pieces"),
@@ -649,6 +662,7 @@ CASES: list[Case] = [
     *_for_both("fp16 kept as float32", stored_as(F16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
     *_for_both("bf16 kept as fp16", stored_as(BF16, F16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
     *_for_both("bf16, body moved", stored_as(BF16, BF16, 0.08), REPAIR, "body-changed", "moved by", keeps_body=False),
+    *_for_both("bf16, moved by 1.55 %", stored_as(BF16, BF16, 0.0155), REPAIR, "body-changed", "", keeps_body=False),
     *_for_both("bf16 as float32, moved", stored_as(BF16, share=0.08), REPAIR, "body-changed", "", keeps_body=False),
     # 9
     *_for_both("all rows shifted by one", rolled(1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
@@ -660,6 +674,7 @@ CASES: list[Case] = [
     *_for_both("a row put into the base's", changed(_row_inserted(300)), REPAIR, "rows-shifted", "only moved"),
     *_for_both("the first row dropped", changed(_row_dropped), REPAIR, "rows-shifted", "only moved"),
     *_for_both("embedding and head swapped", changed(_swapped), REPAIR, "rows-swapped", "swapped"),
+    *_for_both("swapped and shifted by one", changed(_swapped_and_rolled), REPAIR, "rows-swapped", "swapped"),
     *_for_both("base rows moved among themselves", changed(_base_rolled), REPAIR, "base-rows-changed", "changed"),
     *_for_both("two base rows exchanged", changed(_two_exchanged), REPAIR, "base-rows-changed", "changed"),
     *_for_both("all ids numbered anew", changed(_numbered_anew), FRESH, "rows-scattered", "numbered anew"),
@@ -675,6 +690,7 @@ CASES: list[Case] = [
     *_for_both("base renamed", renamed_base(), RESUME, "body-same", "identical to the base"),
     *_for_both("base renamed, bf16", renamed_base(BF16), RESUME, "body-rounded", "the base, rounded"),
     *_for_both("embedding not grown", only_grown(1, 2), REPAIR, "embedding-not-grown", "the embedding did not"),
+    Case("bias not grown", INDEX, only_grown(0, 1), REPAIR, "bias-not-grown", "its bias did not"),
     *_for_both("head not grown", only_grown(0), REPAIR, "head-not-grown", "the head did not"),
     *_for_both("overflow in the body", overflow("body"), REPAIR, "body-overflow", "too large for fp16"),
     *_for_both("overflow in a new row", overflow("new row"), REPAIR, "tensor-not-finite", "not finite"),
