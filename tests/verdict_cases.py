@@ -273,12 +273,41 @@ def wrapped(
     return make
 
 
-def models_by_key(ground: Ground, folder: Path) -> Made:
-    """A dictionary with one state dict for each model of the pipeline."""
-    path = folder / "pipeline.pt"
-    own = "t3" if ground.name == T3 else "gpt"
-    torch.save({own: ground.grown(), "s3gen": {"a": torch.randn(3)}, "ve": {"b": torch.randn(3)}}, path)
-    return {"checkpoint": path, "tokenizer": ground.tokenizer}
+def models_by_key(
+    *, outer: str | None = None, damaged: bool = False, legacy: bool = False
+) -> Callable[[Ground, Path], Made]:
+    """A dictionary with one state dict for each model of the pipeline, perhaps inside another."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        path = folder / "pipeline.pt"
+        own, state = "t3" if ground.name == T3 else "gpt", ground.grown()
+        if damaged:
+            state[SPEECH[ground.name][0]][MARKS[ground.name][0]] = 0
+        models: Any = {own: state, "s3gen": {"a": torch.randn(3)}, "ve": {"b": torch.randn(3)}}
+        content = models if outer is None else {outer: models, "step": 3}
+        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+
+    return make
+
+
+def torch_shards(*, index: bool = True, damaged: bool = False) -> Callable[[Ground, Path], Made]:
+    """Several torch files, as the Hub's libraries wrote them before safetensors."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        state, place = ground.grown(), folder / "shards"
+        if damaged:
+            state[ground.tables[0]][: ground.pieces] *= 0.9
+        place.mkdir()
+        files = {f"pytorch_model-0000{at + 1}-of-00002.bin": sorted(state)[at::2] for at in range(2)}
+        for file, names in files.items():
+            torch.save({name: state[name] for name in names}, place / file)
+        if index:
+            placed = {name: file for file, names in files.items() for name in names}
+            (place / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": placed}), encoding="utf-8")
+        return {"checkpoint": place, "tokenizer": ground.tokenizer}
+
+    return make
 
 
 def sharded(
@@ -616,7 +645,15 @@ CASES: list[Case] = [
     ),
     *_for_both("under model", wrapped("", key="model"), RESUME, "", "nothing is wrong"),
     *_for_both("under state_dict, parallel", wrapped("module.", key="state_dict"), RESUME, "checkpoint-prefixed"),
-    *_for_both("a model for each key", models_by_key, RESUME, "", "nothing is wrong"),
+    *_for_both("a model for each key", models_by_key(), RESUME, "", "nothing is wrong"),
+    *_for_both("a model for each key, damaged", models_by_key(damaged=True), REPAIR, "speech-rows-lost"),
+    *_for_both("a model for each key, under model", models_by_key(outer="model"), RESUME, "", "nothing is wrong"),
+    *_for_both("the same, damaged", models_by_key(outer="checkpoint", damaged=True), REPAIR, "speech-rows-lost"),
+    *_for_both("the same, legacy", models_by_key(outer="model", legacy=True), REPAIR, "checkpoint-legacy"),
+    *_for_both("torch shards", torch_shards(), RESUME, "", "nothing is wrong"),
+    *_for_both(
+        "torch shards, no index, rows changed", torch_shards(index=False, damaged=True), REPAIR, "base-rows-shrunk"
+    ),
     *_for_both("shards", sharded(), RESUME, "", "nothing is wrong"),
     Case("shards by their index", T3, sharded("index"), RESUME, "", "nothing is wrong"),
     Case("shards by one of them", INDEX, sharded("shard"), RESUME, "", "nothing is wrong"),
