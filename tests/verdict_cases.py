@@ -572,6 +572,10 @@ def _long_rows(ground: Ground, state: State) -> None:
         state[name][new_rows(ground)] *= 42
 
 
+def _head_empty(ground: Ground, state: State) -> None:
+    state["text_head.weight"][new_rows(ground)] = 0
+
+
 def _one_long_row(ground: Ground, state: State) -> None:
     state[ground.tables[0]][ground.pieces + 5] *= 500
 
@@ -689,6 +693,7 @@ CASES: list[Case] = [
     # 7
     *_for_both("random rows", random_rows(0.0), FRESH, "new-rows-random", "nothing was learnt"),
     *_for_both("random rows, drifted by 5 %", random_rows(0.05), FRESH, "new-rows-random", "nothing was learnt"),
+    *_for_both("new rows of the head zero", changed(_head_empty), RESUME, "new-rows-zero", "still empty"),
     *_for_both("rows without a gradient", no_gradient(), FRESH, "new-rows-untrained", "nothing was learnt"),
     *_for_both("new rows alone, no gradient", no_gradient(alone=True), FRESH, "new-rows-untrained", "nothing was"),
     *_for_both("new rows alone, trained", no_gradient(alone=True, trained=True), RESUME, "", "nothing is wrong"),

@@ -155,7 +155,7 @@ def _files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
         assert match is not None  # `shards_at` has seen to it
         width, count = len(match["count"]), int(match["count"])
         names = [f"{match['stem']}-{at:0{width}d}-of-{match['count']}{match['suffix']}" for at in range(1, count + 1)]
-    if len(names) > MAX_SHARDS or any(Path(name).name != name for name in names):
+    if len(names) > MAX_SHARDS or any(not name or "\0" in name or Path(name).name != name for name in names):
         raise _error(f"{len(names):,} files, or some outside the folder", path)
     files = [path.with_name(name) for name in names]
     if missing := [file.name for file in files if not is_file(file)]:

@@ -210,7 +210,7 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
         unusable=body.unusable_share if body else 0.0,
         not_finite=body.not_finite_share if body else 0.0,
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
-        empty_rows=_most_of_new(tables, ZERO),
+        empty_rows=_most_of_new([table for table in tables if table.role == "embedding"], ZERO),
         ruined_rows=_most_of_new([table for table in tables if table.role == "embedding"], BROKEN),
         learnt_by_moments=measured.has_learnt(tables),
         noise=any(item.code == "new-rows-random" and _names_embedding(subject, item) for item in findings),

@@ -61,7 +61,7 @@ class Case:
     unusable: float = 0.0
     """Share of the body that is of another form, or in which nothing of the base is left."""
     empty_rows: float = 0.0
-    """Share of the new rows that are all zero, in the table with most of them."""
+    """Share of the new rows of the embedding that are all zero. A head that is still empty is learnt in training."""
     ruined_rows: float = 0.0
     """Share of the new rows of the embedding that are not finite."""
     not_finite: float = 0.0
