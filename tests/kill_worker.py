@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.train_worker import main as train
-from voxgraft.training import faults
+from voxgraft import faults
 
 ENDED = "ended"
 

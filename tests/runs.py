@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from voxgraft.errors import FileError, VoxgraftError
+from voxgraft.faults import VARIABLE
 from voxgraft.journal import Journal
 from voxgraft.run import RunFolder
-from voxgraft.training.faults import VARIABLE
 from voxgraft.training.saving import Saved, TrainState, load_step, save_step, set_aside
 
 NOBODY = 65534

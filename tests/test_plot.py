@@ -319,3 +319,9 @@ def test_a_font_that_has_the_letters_is_used(tmp_path: Path, monkeypatch: pytest
     finally:
         for kept in (_installed, _fonts_of):
             kept.cache_clear()
+
+
+def test_installed_fonts_are_only_looked_for_where_letters_need_them() -> None:
+    _installed.cache_clear()
+    assert not _fonts_for("loss of speech, step 100")
+    assert _installed.cache_info().currsize == 0

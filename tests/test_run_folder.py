@@ -152,5 +152,5 @@ def test_a_read_only_run_is_refused_with_the_reason() -> None:
 
 
 def test_neither_the_run_nor_the_journal_needs_torch() -> None:
-    program = "import sys, voxgraft.run, voxgraft.journal, voxgraft.training.step_folders, voxgraft.training.faults\n"
+    program = "import sys, voxgraft.run, voxgraft.journal, voxgraft.training.step_folders, voxgraft.faults\n"
     subprocess.run([sys.executable, "-c", program + "sys.exit('torch' in sys.modules)"], check=True)

@@ -30,8 +30,8 @@ from tests.runs import (
     stopped_at,
 )
 from voxgraft.errors import VoxgraftError
+from voxgraft.faults import VARIABLE
 from voxgraft.run import RunFolder
-from voxgraft.training.faults import VARIABLE
 from voxgraft.training.saving import TrainState, load_step, save_step
 from voxgraft.training.step_folders import FORMAT, leftovers, whole_steps
 from voxgraft.training.tensor_files import FORMATS

@@ -18,7 +18,7 @@ from tests.whole_runs import WholeRun, error_of, graft_anew
 from voxgraft import progress
 from voxgraft.cli.app import run as run_command
 from voxgraft.families import family_names
-from voxgraft.training.faults import VARIABLE
+from voxgraft.faults import VARIABLE
 from voxgraft.training.saving import load_step
 from voxgraft.training.state import TrainState
 from voxgraft.training.step_folders import step_folders

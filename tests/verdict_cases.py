@@ -167,6 +167,8 @@ def speech_rows(table: int, rows: Callable[[Ground], Iterable[int]], how: str) -
             state[name][picked] = state[name][picked[::-1]]
         elif how == "nan":
             state[name][picked] = float("nan")
+        else:
+            state[name][picked] *= float(how)
 
     return changed(change)
 
@@ -271,19 +273,50 @@ def wrapped(
     return make
 
 
-def models_by_key(ground: Ground, folder: Path) -> Made:
-    """A dictionary with one state dict for each model of the pipeline."""
-    path = folder / "pipeline.pt"
-    own = "t3" if ground.name == T3 else "gpt"
-    torch.save({own: ground.grown(), "s3gen": {"a": torch.randn(3)}, "ve": {"b": torch.randn(3)}}, path)
-    return {"checkpoint": path, "tokenizer": ground.tokenizer}
+def models_by_key(
+    *, outer: str | None = None, damaged: bool = False, legacy: bool = False
+) -> Callable[[Ground, Path], Made]:
+    """A dictionary with one state dict for each model of the pipeline, perhaps inside another."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        path = folder / "pipeline.pt"
+        own, state = "t3" if ground.name == T3 else "gpt", ground.grown()
+        if damaged:
+            state[SPEECH[ground.name][0]][MARKS[ground.name][0]] = 0
+        models: Any = {own: state, "s3gen": {"a": torch.randn(3)}, "ve": {"b": torch.randn(3)}}
+        content = models if outer is None else {outer: models, "step": 3}
+        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+
+    return make
 
 
-def sharded(named: str = "folder", *, damaged: bool = False, without: int | None = None) -> Callable[..., Made]:
+def torch_shards(*, index: bool = True, damaged: bool = False) -> Callable[[Ground, Path], Made]:
+    """Several torch files, as the Hub's libraries wrote them before safetensors."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        state, place = ground.grown(), folder / "shards"
+        if damaged:
+            state[ground.tables[0]][: ground.pieces] *= 0.9
+        place.mkdir()
+        files = {f"pytorch_model-0000{at + 1}-of-00002.bin": sorted(state)[at::2] for at in range(2)}
+        for file, names in files.items():
+            torch.save({name: state[name] for name in names}, place / file)
+        if index:
+            placed = {name: file for file, names in files.items() for name in names}
+            (place / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": placed}), encoding="utf-8")
+        return {"checkpoint": place, "tokenizer": ground.tokenizer}
+
+    return make
+
+
+def sharded(
+    named: str = "folder", *, damaged: bool = False, without: int | None = None, grown: bool = True
+) -> Callable[..., Made]:
     """Several safetensors files with an index, as the Hub's libraries write them; named by one of its parts."""
 
     def make(ground: Ground, folder: Path) -> Made:
-        state = ground.grown()
+        state = ground.grown() if grown else state_of(ground.base)
         if damaged:
             state[ground.tables[0]][: ground.pieces] *= 0.9
         place = folder / "shards"
@@ -299,7 +332,8 @@ def sharded(named: str = "folder", *, damaged: bool = False, without: int | None
             index = {"metadata": {"total_size": 1}, "weight_map": placed}
             (place / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
         path = {"index": place / "model.safetensors.index.json", "shard": place / files[1]}.get(named, place)
-        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+        made: Made = {"checkpoint": path, "tokenizer": ground.tokenizer}
+        return made if grown else {**made, "lost": _all_new(*ground.tables)(ground)}
 
     return make
 
@@ -478,6 +512,11 @@ def _swapped(ground: Ground, state: State) -> None:
     state[one], state[two] = state[two], state[one]
 
 
+def _swapped_and_rolled(ground: Ground, state: State) -> None:
+    one, two = ground.tables[:2]
+    state[one], state[two] = torch.roll(state[two], 1, 0), torch.roll(state[one], 1, 0)
+
+
 def _base_rolled(ground: Ground, state: State) -> None:
     """Base rows alone moved; new rows are where they were."""
     for name in ground.tables[:2]:
@@ -533,6 +572,10 @@ def _long_rows(ground: Ground, state: State) -> None:
         state[name][new_rows(ground)] *= 42
 
 
+def _head_empty(ground: Ground, state: State) -> None:
+    state["text_head.weight"][new_rows(ground)] = 0
+
+
 def _one_long_row(ground: Ground, state: State) -> None:
     state[ground.tables[0]][ground.pieces + 5] *= 500
 
@@ -576,8 +619,10 @@ CASES: list[Case] = [
         "stop row of the head zeroed", speech_rows(1, stop, "zero"), REPAIR, "speech-rows-lost", "stop of speech"
     ),
     *_for_both("start and stop zeroed, both tables", changed(_both_tables), REPAIR, "speech-rows-lost", "are all zero"),
-    *_for_both("start and stop swapped", speech_rows(0, both, "swapped"), REPAIR, "speech-rows-lost", "nothing left"),
+    *_for_both("start and stop swapped", speech_rows(0, both, "swapped"), REPAIR, "speech-rows-lost", "far from"),
     *_for_both("stop row random", speech_rows(1, stop, "random"), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("stop row 50 times as long", speech_rows(1, stop, "50"), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("stop row shrunk to 1 %", speech_rows(1, stop, "0.01"), REPAIR, "speech-rows-lost", "stop of speech"),
     *_for_both("start row not finite", speech_rows(0, start, "nan"), REPAIR, "body-not-finite", "not finite"),
     *_for_both("forty codes zeroed", speech_rows(0, lambda _: range(40), "zero"), REPAIR, "speech-rows-lost", "40 of"),
     *_for_both("positions zeroed", changed(_position_zero), REPAIR, "speech-rows-lost", "3 of"),
@@ -604,13 +649,22 @@ CASES: list[Case] = [
     ),
     *_for_both("under model", wrapped("", key="model"), RESUME, "", "nothing is wrong"),
     *_for_both("under state_dict, parallel", wrapped("module.", key="state_dict"), RESUME, "checkpoint-prefixed"),
-    *_for_both("a model for each key", models_by_key, RESUME, "", "nothing is wrong"),
+    *_for_both("a model for each key", models_by_key(), RESUME, "", "nothing is wrong"),
+    *_for_both("a model for each key, damaged", models_by_key(damaged=True), REPAIR, "speech-rows-lost"),
+    *_for_both("a model for each key, under model", models_by_key(outer="model"), RESUME, "", "nothing is wrong"),
+    *_for_both("the same, damaged", models_by_key(outer="checkpoint", damaged=True), REPAIR, "speech-rows-lost"),
+    *_for_both("the same, legacy", models_by_key(outer="model", legacy=True), REPAIR, "checkpoint-legacy"),
+    *_for_both("torch shards", torch_shards(), RESUME, "", "nothing is wrong"),
+    *_for_both(
+        "torch shards, no index, rows changed", torch_shards(index=False, damaged=True), REPAIR, "base-rows-shrunk"
+    ),
     *_for_both("shards", sharded(), RESUME, "", "nothing is wrong"),
     Case("shards by their index", T3, sharded("index"), RESUME, "", "nothing is wrong"),
     Case("shards by one of them", INDEX, sharded("shard"), RESUME, "", "nothing is wrong"),
     Case("shards without an index", T3, sharded("no index"), RESUME, "", "nothing is wrong"),
     *_for_both("shards, rows changed", sharded(damaged=True), REPAIR, "base-rows-shrunk", "weight decay"),
     Case("a shard missing", T3, sharded(without=1), FRESH, "checkpoint-shards", "cannot be read"),
+    *_for_both("shards of the base, not grown", sharded(grown=False), REPAIR, "ids-past-table", "more pieces than"),
     *_for_both("tokenizer grown since", grown_after(40), REPAIR, "ids-past-table", "more pieces than"),
     *_for_both("tokenizer grown by one", grown_after(1), REPAIR, "", "more pieces than"),
     Case("grown since, spare lost", INDEX, grown_after(9, with_spare=False), REPAIR, "ids-past-table", "more pieces"),
@@ -639,6 +693,7 @@ CASES: list[Case] = [
     # 7
     *_for_both("random rows", random_rows(0.0), FRESH, "new-rows-random", "nothing was learnt"),
     *_for_both("random rows, drifted by 5 %", random_rows(0.05), FRESH, "new-rows-random", "nothing was learnt"),
+    *_for_both("new rows of the head zero", changed(_head_empty), RESUME, "new-rows-zero", "still empty"),
     *_for_both("rows without a gradient", no_gradient(), FRESH, "new-rows-untrained", "nothing was learnt"),
     *_for_both("new rows alone, no gradient", no_gradient(alone=True), FRESH, "new-rows-untrained", "nothing was"),
     *_for_both("new rows alone, trained", no_gradient(alone=True, trained=True), RESUME, "", "nothing is wrong"),
@@ -649,6 +704,7 @@ CASES: list[Case] = [
     *_for_both("fp16 kept as float32", stored_as(F16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
     *_for_both("bf16 kept as fp16", stored_as(BF16, F16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
     *_for_both("bf16, body moved", stored_as(BF16, BF16, 0.08), REPAIR, "body-changed", "moved by", keeps_body=False),
+    *_for_both("bf16, moved by 1.55 %", stored_as(BF16, BF16, 0.0155), REPAIR, "body-changed", "", keeps_body=False),
     *_for_both("bf16 as float32, moved", stored_as(BF16, share=0.08), REPAIR, "body-changed", "", keeps_body=False),
     # 9
     *_for_both("all rows shifted by one", rolled(1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
@@ -660,6 +716,7 @@ CASES: list[Case] = [
     *_for_both("a row put into the base's", changed(_row_inserted(300)), REPAIR, "rows-shifted", "only moved"),
     *_for_both("the first row dropped", changed(_row_dropped), REPAIR, "rows-shifted", "only moved"),
     *_for_both("embedding and head swapped", changed(_swapped), REPAIR, "rows-swapped", "swapped"),
+    *_for_both("swapped and shifted by one", changed(_swapped_and_rolled), REPAIR, "rows-swapped", "swapped"),
     *_for_both("base rows moved among themselves", changed(_base_rolled), REPAIR, "base-rows-changed", "changed"),
     *_for_both("two base rows exchanged", changed(_two_exchanged), REPAIR, "base-rows-changed", "changed"),
     *_for_both("all ids numbered anew", changed(_numbered_anew), FRESH, "rows-scattered", "numbered anew"),
@@ -675,6 +732,7 @@ CASES: list[Case] = [
     *_for_both("base renamed", renamed_base(), RESUME, "body-same", "identical to the base"),
     *_for_both("base renamed, bf16", renamed_base(BF16), RESUME, "body-rounded", "the base, rounded"),
     *_for_both("embedding not grown", only_grown(1, 2), REPAIR, "embedding-not-grown", "the embedding did not"),
+    Case("bias not grown", INDEX, only_grown(0, 1), REPAIR, "bias-not-grown", "its bias did not"),
     *_for_both("head not grown", only_grown(0), REPAIR, "head-not-grown", "the head did not"),
     *_for_both("overflow in the body", overflow("body"), REPAIR, "body-overflow", "too large for fp16"),
     *_for_both("overflow in a new row", overflow("new row"), REPAIR, "tensor-not-finite", "not finite"),

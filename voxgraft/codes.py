@@ -705,6 +705,11 @@ CATALOGUE: dict[str, Code] = {
         "The head has more rows than the embedding: the model can answer with new pieces and cannot read them.",
         "rebuild the embedding: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; or start from the base with `voxgraft extend`, which grows all tables.",
     ),
+    "bias-not-grown": Code(
+        "rows",
+        "The head has more rows than its bias, so that stock software cannot load the file.",
+        "rebuild the bias: `voxgraft repair CHECKPOINT --base BASE --tokenizer FILE --output NEW`; rows of the embedding and of the head are kept.",
+    ),
     "weights-not-finite": Code(
         "checkpoints",
         "The checkpoint holds NaN or infinite values. No published base does: its training diverged, or the file is damaged.",

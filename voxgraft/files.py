@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from voxgraft import progress
 from voxgraft.errors import FileError, TextError, VoxgraftError, WriteError
-from voxgraft.training.faults import crossing
+from voxgraft.faults import crossing
 
 MAX_JSON_BYTES = 16 << 20
 """Values take up to thirty times the room of their text."""
@@ -34,7 +34,9 @@ FINISHED = ".new"
 """Ends the hidden name of a folder that is whole and about to take the place of another."""
 _AT_THE_PATH, _RENAME_EXCHANGE = -100, 2
 """AT_FDCWD and the flag of Linux's renameat2."""
-_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
+"""Sandboxes refuse system calls that they do not know (EPERM); layered file systems may not exchange (EXDEV). Where a
+folder may not be renamed at all, the plain renames report it."""
 _HALF = re.compile("[\ud800-\udfff]")
 _OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 _HALF_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")

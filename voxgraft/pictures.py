@@ -173,6 +173,8 @@ def _fonts_for(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _fonts_of(missing: frozenset[str]) -> tuple[str, ...]:
+    if not missing:
+        return ()  # most charts: looking for all installed fonts takes up to seconds
     wanted, found = {ord(letter) for letter in missing}, []
     # Sorted, so that the same machine always takes the same; those made for every script come first.
     for path, name in sorted(_installed().items(), key=lambda one: (not one[1].startswith("Noto Sans"), one[1])):

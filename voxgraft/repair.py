@@ -38,7 +38,7 @@ _MOST_SHOWN = 12
 _MENDED = {
     "rows": ("base-rows-changed", "base-rows-shrunk", "tensor-not-finite", "rows-shifted", "rows-swapped"),
     "spare": ("spare-row-copied", "spare-counted-twice"),
-    "head": ("head-not-grown", "embedding-not-grown", "head-missing"),
+    "head": ("head-not-grown", "embedding-not-grown", "bias-not-grown", "head-missing"),
     "missing": ("body-missing", "body-form", "body-lost", "body-not-finite", "body-overflow", "speech-rows-lost"),
     "grow": ("ids-past-table", "rows-vs-tokenizer"),
 }

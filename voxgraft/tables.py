@@ -97,8 +97,10 @@ def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> l
         rows[point.tensor] = info.shape[0]
     if len(set(rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in rows.items())
-        short = rows.get(found_family.graft_points[0].tensor, 0) < max(rows.values())
-        code = "embedding-not-grown" if short else "head-not-grown"
+        short = {point.role for point in found_family.graft_points if rows.get(point.tensor, 0) < max(rows.values())}
+        code = "embedding-not-grown" if "embedding" in short else "head-not-grown"
+        if short == {"head-bias"}:
+            code = "bias-not-grown"
         findings.append(finding(code, found, expected="equal row counts", where=where))
     for name, count in rows.items():
         if count != expected:

@@ -9,7 +9,9 @@ import pytest
 from tests.fuzz.harness import Campaign
 
 
-@pytest.mark.parametrize("target", ["safetensors", "torch-zip", "torch-pickle", "graft-card", "rows"])
+@pytest.mark.parametrize(
+    "target", ["safetensors", "torch-zip", "torch-pickle", "torch-legacy", "shards", "graft-card", "rows"]
+)
 def test_a_damaged_file_is_read_or_refused_with_a_code_and_a_sound_one_is_read(
     target: str, survive: Callable[[str], Campaign]
 ) -> None:

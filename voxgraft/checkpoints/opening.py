@@ -13,7 +13,7 @@ from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.checkpoints.pickle_names import HARMLESS, unsafe_names
 from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES
 from voxgraft.checkpoints.safetensors_file import PREFIX_BYTES, read_safetensors
-from voxgraft.checkpoints.shards import INDEX_SUFFIX, open_shards, shards_at
+from voxgraft.checkpoints.shards import open_shards, shard_files, shards_at
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.checkpoints.torch_file import read_data_pickle, read_torch
 from voxgraft.errors import CheckpointError
@@ -48,7 +48,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def open_foreign(path: Path) -> Checkpoint:
     """As `open_checkpoint`, and also what trainers leave behind and no base is published as: a torch file from before
-    the archives, and a model in several safetensors files (its folder, its index, or one of them).
+    the archives, and a model in several files (its folder, its index, or one of them).
     """
     if (shards := shards_at(path)) is not None:
         return open_shards(shards)
@@ -65,8 +65,12 @@ def dangerous_globals(path: Path) -> list[str]:
 
     Empty for safetensors. Works for torch archives, for torch files from before the archives and for bare pickles.
     """
-    if path.name.endswith(INDEX_SUFFIX):
-        return []
+    if (shards := shards_at(path)) is not None:
+        return list(dict.fromkeys(name for file in shard_files(shards) for name in _dangerous_in(file)))
+    return _dangerous_in(path)
+
+
+def _dangerous_in(path: Path) -> list[str]:
     source = ByteSource(path)
     try:
         if _is_legacy(source):

@@ -1,4 +1,4 @@
-"""One model in several safetensors files: a folder with an index, or files that count themselves.
+"""One model in several safetensors or torch files: a folder with an index, or files that count themselves.
 
 All of them together are one checkpoint; a tensor never crosses from one file into the next.
 """
@@ -11,16 +11,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from voxgraft.checkpoints.model import Checkpoint, TensorInfo
+from voxgraft.checkpoints.model import Checkpoint
+from voxgraft.checkpoints.pickles import Dictionary
 from voxgraft.checkpoints.safetensors_file import read_safetensors
 from voxgraft.checkpoints.source import ByteSource
+from voxgraft.checkpoints.torch_file import TorchArchive, TorchCheckpoint, read_torch
+from voxgraft.checkpoints.torch_tensors import TorchTensor
+from voxgraft.checkpoints.zip_records import ZipRecord
 from voxgraft.errors import CheckpointError
 from voxgraft.files import is_file, is_folder, read_json
 
-__all__ = ["open_shards", "shards_at"]
+__all__ = ["open_shards", "shard_files", "shards_at"]
 
-INDEX_SUFFIX = ".safetensors.index.json"
-_COUNTED = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})\.safetensors")
+INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
+_COUNTED = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<suffix>\.safetensors|\.bin)")
 MAX_SHARDS = 1000
 
 
@@ -55,18 +59,30 @@ class _JoinedSource(ByteSource):
 
 
 def shards_at(path: Path) -> Path | None:
-    """The index, or the first counted file, of the model in shards that a path stands for; None where there is none."""
+    """The index, or the first counted file, of the model in shards that a path stands for; None where there is none.
+
+    Where a folder has the model in both formats, the safetensors files are taken.
+    """
     if is_folder(path):
-        indexes = sorted(path.glob(f"*{INDEX_SUFFIX}"))
-        counted = sorted(one for one in path.glob("*.safetensors") if _COUNTED.fullmatch(one.name))
-        return indexes[0] if len(indexes) == 1 else counted[0] if counted and not indexes else None
-    if path.name.endswith(INDEX_SUFFIX):
+        for suffix in INDEX_SUFFIXES:
+            kind = "." + suffix.split(".")[1]
+            indexes = sorted(path.glob(f"*{suffix}"))
+            counted = sorted(one for one in path.glob(f"*{kind}") if _COUNTED.fullmatch(one.name))
+            if len(indexes) == 1 or (counted and not indexes):
+                return indexes[0] if indexes else counted[0]
+        return None
+    if path.name.endswith(INDEX_SUFFIXES):
         return path
     match = _COUNTED.fullmatch(path.name)
     if match is None or int(match["count"]) < 2:
         return None
-    index = path.with_name(match["stem"] + INDEX_SUFFIX)
+    index = path.with_name(f"{match['stem']}{match['suffix']}.index.json")
     return index if is_file(index) else path
+
+
+def shard_files(path: Path) -> list[Path]:
+    """All files of the model that `shards_at` has found."""
+    return _files(path)[0]
 
 
 def open_shards(path: Path) -> Checkpoint:
@@ -74,29 +90,59 @@ def open_shards(path: Path) -> Checkpoint:
     files, tensors_by_file = _files(path)
     sources: list[ByteSource] = []
     try:
-        tensors: dict[str, TensorInfo] = {}
-        start = 0
+        parts: list[Checkpoint] = []
+        there: set[str] = set()
         for file in files:
             sources.append(ByteSource(file))
-            part = read_safetensors(sources[-1]).tensors
-            if twice := next((name for name in part if name in tensors), None):
+            parts.append(_read_part(sources[-1]))
+            part = parts[-1].tensors.keys()
+            if twice := next((name for name in part if name in there), None):
                 raise _error(f"{twice} is in {file.name} and in a file before it", path)
             wanted = tensors_by_file.get(file.name, ())
             if lacking := next((name for name in wanted if name not in part), None):
                 raise _error(f"{lacking} is not in {file.name}, where the index has it", path)
-            tensors |= {name: replace(info, start=info.start + start) for name, info in part.items()}
-            start += sources[-1].size
-        return Checkpoint(_JoinedSource(path, sources), "safetensors", tensors)
+            there |= part
+        return _joined(_JoinedSource(path, sources), parts)
     except BaseException:
         for source in sources:
             source.close()
         raise
 
 
+def _read_part(source: ByteSource) -> Checkpoint:
+    head = source.read(0, min(source.size, 4))
+    return read_torch(source) if head.startswith(b"PK") else read_safetensors(source)
+
+
+def _joined(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
+    """All parts as one. Torch archives keep their checksums: their records only begin further on."""
+    starts = source.starts
+    archives = [part for part in parts if isinstance(part, TorchCheckpoint)]
+    if not archives:
+        moved = [
+            replace(info, start=info.start + at)
+            for at, part in zip(starts, parts, strict=False)
+            for info in part.tensors.values()
+        ]
+        return Checkpoint(source, "safetensors", {info.name: info for info in moved})
+    if len(archives) < len(parts):
+        raise _error("torch archives and safetensors files among its files", source.path)
+    tensors: dict[str, TorchTensor] = {}
+    records: dict[str, ZipRecord] = {}
+    for number, part in enumerate(archives):
+        for name, tensor in part.torch_tensors.items():
+            key = f"{number}/{tensor.storage.key}"
+            tensors[name] = replace(tensor, storage=replace(tensor.storage, key=key))
+            record = part.record_of(tensor.storage.key)
+            records[f"data/{key}"] = replace(record, start=record.start + starts[number])
+    has_checksums = all(part.archive.has_checksums for part in archives)
+    return TorchCheckpoint(source, TorchArchive(records, "", Dictionary(), has_checksums), tensors, None)
+
+
 def _files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
     """All files of the model in order, and which tensors the index puts into which of them."""
     tensors: dict[str, list[str]] = {}
-    if path.name.endswith(INDEX_SUFFIX):
+    if path.name.endswith(INDEX_SUFFIXES):
         document = read_json(path)
         placed = document.get("weight_map") if isinstance(document, dict) else None
         if not isinstance(placed, dict) or not placed or not all(isinstance(file, str) for file in placed.values()):
@@ -108,8 +154,8 @@ def _files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
         match = _COUNTED.fullmatch(path.name)
         assert match is not None  # `shards_at` has seen to it
         width, count = len(match["count"]), int(match["count"])
-        names = [f"{match['stem']}-{at:0{width}d}-of-{match['count']}.safetensors" for at in range(1, count + 1)]
-    if len(names) > MAX_SHARDS or any(Path(name).name != name for name in names):
+        names = [f"{match['stem']}-{at:0{width}d}-of-{match['count']}{match['suffix']}" for at in range(1, count + 1)]
+    if len(names) > MAX_SHARDS or any(not name or "\0" in name or Path(name).name != name for name in names):
         raise _error(f"{len(names):,} files, or some outside the folder", path)
     files = [path.with_name(name) for name in names]
     if missing := [file.name for file in files if not is_file(file)]:

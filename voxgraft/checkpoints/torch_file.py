@@ -6,8 +6,8 @@ The pickle is followed, never run (`pickles`). The values stay in the file until
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from voxgraft.files import is_text
 
 WRAPPERS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
 """Keys under which trainers put the state dict, in the order in which they are tried."""
+MAX_LEVELS = 2
+"""Dictionaries around the one that holds a model's dictionary."""
 TEXT_TABLES = ("text_emb.weight", "text_embedding.weight")
 """The one tensor that every model of a known family has."""
 
@@ -103,6 +105,7 @@ def read_torch(source: ByteSource) -> TorchCheckpoint:
 
 def checkpoint_in(source: ByteSource, archive: TorchArchive, kind: Format = "torch-zip") -> TorchCheckpoint:
     """The model among everything that a file holds."""
+    archive = replace(archive, tree=_opened_up(archive.tree))
     wrapper, state = _state_dict(archive.tree, source)
     tensors = {name: _tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
     return TorchCheckpoint(source, archive, tensors, wrapper, kind)
@@ -198,6 +201,35 @@ def _state_dict(tree: Dictionary, source: ByteSource) -> tuple[str | None, Dicti
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
     found = f"no dictionary of tensors among its entries ({keys})"
     raise _unusable(source, found + (f"; it holds a whole object, {whole.maker}" if whole else ""))
+
+
+def _opened_up(tree: Dictionary) -> Dictionary:
+    """A tree whose model stands at most one level deep: what stands with it comes up to the outer level.
+
+    Pipelines are saved as {"model": {"t3": {...}, "s3gen": {...}}}. Deeper ones are not known.
+    """
+    for _ in range(MAX_LEVELS):
+        inner = {key: node for key, node in tree.entries.items() if isinstance(node, Dictionary)}
+        if any(map(is_tensor, tree.entries.values())) or any(map(_has_text_table, _distinct(inner.values()))):
+            return tree
+        key = next(
+            (key for key, node in inner.items() if any(map(_has_text_table, _distinct(node.entries.values())))), None
+        )
+        if key is None:
+            return tree
+        tree = Dictionary(
+            entries={name: node for name, node in tree.entries.items() if name != key} | inner[key].entries
+        )
+    return tree
+
+
+def _distinct(nodes: Iterable[Any]) -> list[Dictionary]:
+    """Each dictionary once: in a hostile file thousands of entries lead to the same large one."""
+    return list({id(node): node for node in nodes if isinstance(node, Dictionary)}.values())
+
+
+def _has_text_table(node: Dictionary) -> bool:
+    return any(_is_text_table(name) and is_tensor(value) for name, value in node.entries.items())
 
 
 def _is_text_table(name: Any) -> bool:

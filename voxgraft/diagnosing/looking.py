@@ -23,7 +23,7 @@ from voxgraft.diagnosing.layers import Layer, layers_of
 from voxgraft.diagnosing.merged_card import keeps_old_languages
 from voxgraft.diagnosing.parts import low_rank_findings, refuse_part_of_ours
 from voxgraft.diagnosing.rows import BROKEN, ZERO, RowTable, row_tables
-from voxgraft.diagnosing.verdict import MOST, Case, Verdict, verdict_of
+from voxgraft.diagnosing.verdict import FAR, MOST, MOVED, Case, Verdict, is_far, likely_point, verdict_of
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.evaluating.sentences import built_in_set
 from voxgraft.families.base import Family
@@ -210,18 +210,20 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
         unusable=body.unusable_share if body else 0.0,
         not_finite=body.not_finite_share if body else 0.0,
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
-        empty_rows=_most_of_new(tables, ZERO),
+        empty_rows=_most_of_new([table for table in tables if table.role == "embedding"], ZERO),
         ruined_rows=_most_of_new([table for table in tables if table.role == "embedding"], BROKEN),
         learnt_by_moments=measured.has_learnt(tables),
         noise=any(item.code == "new-rows-random" and _names_embedding(subject, item) for item in findings),
         short_rows=seats.wanted > seats.rows >= (subject.base_pieces or 0) > 0,
         moved_fits=any(one.how == "shifted" and seats.rows == seats.wanted + one.shift for one in measured.moves),
+        sharded=subject.checkpoint is not None and shards_at(subject.checkpoint.path) is not None,
         is_base=_is_base(subject, findings, tables),
         sounds=bool(family and family.shipped()),
         data_to_come=case.steps is None and any(_is_missing_data(item) for item in outcome.findings),
         has_optimizer=measured.optimizer is not None,
         has_new_rows=any(len(table.kinds) > table.num_base + (subject.spare_rows or 0) for table in tables),
     )
+    case = replace(case, point=_measured_point(subject, body, case))
     return Diagnosis(
         path=case.checkpoint,
         case=case,
@@ -295,6 +297,20 @@ def _judged_distance(body: Body | None) -> float | None:
     if body is None:
         return None
     return body.distance_of_usable if body.unusable_share < MOST else body.distance
+
+
+def _measured_point(subject: Subject, body: Body | None, case: Case) -> float | None:
+    """The point that `repair` is proposed to take, measured by the same comparison that judges its result.
+
+    None where there is nothing to repair, or where what is too far away cannot be mended by a point.
+    """
+    far = body is not None and is_far(case) and (case.distance or 0) < FAR and body.unusable_share < MOST
+    if not far or body is None or case.sounds:
+        return None
+    point = likely_point(case.distance or MOVED)
+    while point > 0 and (distance := body_topic.distance_at(subject, body, point)) >= MOVED:
+        point = min(math.floor(100 * point * 0.99 * MOVED / distance) / 100, round(point - 0.01, 2))
+    return max(point, 0.0)
 
 
 def _levelled(subject: Subject, case: Case, item: Finding) -> Finding:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import Finding
 
-__all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "verdict_of"]
+__all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "is_far", "likely_point", "verdict_of"]
 
 Word = Literal["RESUME", "REPAIR", "START FRESH"]
 Repair = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
@@ -47,6 +47,9 @@ class Case:
     """Of a run without any saved step: whether there is nothing yet to learn from."""
     distance: float | None = None
     """How far the body moved; None where that was not measured, or is no matter."""
+    point: float | None = None
+    """Of a body that moved too far: the point between base and tuned that a repair would take, where it was measured
+    that the result is near enough."""
     kept: bool | None = None
     """Whether old languages were measured, by ear or by held-out losses, and found to be as the base speaks them."""
     sounds: bool = False
@@ -58,7 +61,7 @@ class Case:
     unusable: float = 0.0
     """Share of the body that is of another form, or in which nothing of the base is left."""
     empty_rows: float = 0.0
-    """Share of the new rows that are all zero, in the table with most of them."""
+    """Share of the new rows of the embedding that are all zero. A head that is still empty is learnt in training."""
     ruined_rows: float = 0.0
     """Share of the new rows of the embedding that are not finite."""
     not_finite: float = 0.0
@@ -73,6 +76,8 @@ class Case:
     """Whether the text tables have the base's rows, and fewer than the tokenizer needs."""
     moved_fits: bool = False
     """Whether the number of rows is explained by rows that were put before the others."""
+    sharded: bool = False
+    """Whether the model lies in several files."""
     is_base: bool = False
     """Whether it is the base itself, under whatever name."""
 
@@ -149,6 +154,7 @@ _LOST = {
 _REPAIRS: dict[str, tuple[Repair, str]] = {
     "head-not-grown": ("head", "the embedding grew and the head did not"),
     "embedding-not-grown": ("head", "the head grew and the embedding did not"),
+    "bias-not-grown": ("head", "the head grew and its bias did not"),
     "spare-row-copied": ("spare", "the base's spare row stands on the first new piece"),
     "spare-counted-twice": ("spare", "it has a spare row too many"),
     "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
@@ -235,7 +241,7 @@ def _lost(fault: _Fault, found: str, case: Case) -> Verdict:
 def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> Verdict | None:
     """Rows that do not fit the tokenizer, where no repair makes them fit."""
     item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
-    if item is None or told.keys() & {"head-not-grown", "embedding-not-grown"} or case.moved_fits:
+    if item is None or told.keys() & {"head-not-grown", "embedding-not-grown", "bias-not-grown"} or case.moved_fits:
         return None
     if case.short_rows:
         return None  # to grow is a repair like others
@@ -298,10 +304,10 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
         faults.setdefault("rows", ["text rows are not finite"])
     item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
-        if not faults and not case.has_new_rows and not _is_far(case) and _extends(told):
+        if not faults and not case.has_new_rows and not is_far(case) and _extends(told, case):
             return _extend(item, case)
         faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
-    if _is_far(case):
+    if is_far(case):
         lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
         faults["body"] = [f"the body moved by {case.distance or 0:.1%} of its length, {lost}"]
     if not faults:
@@ -309,6 +315,8 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     if set(faults) != {"resave"}:
         faults.pop("resave", None)  # whatever is repaired is saved anew
     reason = "what was damaged has its original in the base; what was learnt stays"
+    if told.keys() & {"head-missing", "head-not-grown", "embedding-not-grown", "bias-not-grown", "tensor-not-finite"}:
+        reason = "what was damaged is taken from the base, or made from its rows; everything else that was learnt stays"
     if "body" in faults:
         reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
     elif "grow" in faults:
@@ -319,15 +327,16 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     return Verdict("REPAIR", sentence, reason, (_repair_command(case, tuple(faults)),), tuple(faults))
 
 
-def _is_far(case: Case) -> bool:
+def is_far(case: Case) -> bool:
     """Whether old languages are lost, as far as anybody knows."""
     moved = case.distance is not None and case.distance > 0
     return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED))
 
 
-def _extends(told: dict[str, Finding]) -> bool:
-    """Whether `extend` can read the file and is all that it needs."""
-    return bool(told.keys() & {"base-rows-same", "base-rows-rounded"}) and "checkpoint-prefixed" not in told
+def _extends(told: dict[str, Finding], case: Case) -> bool:
+    """Whether `extend` can read the file, which must be a single one, and is all that it needs."""
+    one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
+    return one_file and bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
 
 
 def _extend(item: Finding, case: Case) -> Verdict:
@@ -416,20 +425,23 @@ def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
     parts += [f"--tokenizer {_quoted(case.tokenizer)}"] if case.tokenizer else []
     if "body" in repairs:
         language = f" --language {case.language or 'CODE'}"
-        parts.append(f"--choose{language}" if case.sounds else f"--body {_point(case)}")
+        parts.append(f"--choose{language}" if case.sounds else f"--body {_point(case):g}")
     suffix = ".safetensors" if set(repairs) == {"resave"} else case.base_suffix
     return " ".join([*parts, f"--output {_repaired_name(case.checkpoint, suffix)}"])
 
 
-def _point(case: Case) -> str:
+def _point(case: Case) -> float:
+    return case.point if case.point is not None else likely_point(case.distance or MOVED)
+
+
+def likely_point(distance: float) -> float:
     """A point at which the body is nearer to the base than old languages have borne, rounded towards the base.
 
-    Distances are proportional to the point, so that the verdict on the result is known before it is made. Where old
-    languages were lost below that distance, half of the way is proposed.
+    Distances are nearly proportional to the point. Where old languages were lost below that distance, half of the way
+    is proposed.
     """
-    distance = case.distance or MOVED
     share = (1 - _MARGIN) * MOVED / distance if distance >= MOVED else 0.5
-    return f"{math.floor(100 * share) / 100:g}"
+    return math.floor(100 * share) / 100
 
 
 def _fresh(case: Case) -> tuple[str, ...]:

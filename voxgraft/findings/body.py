@@ -23,7 +23,16 @@ from voxgraft.findings.speech_rows import NONE_LOST, LostRows, lost_rows, marks_
 from voxgraft.findings.subject import Subject
 from voxgraft.findings.text_tables import is_stand_in
 
-__all__ = ["Body", "TensorChange", "body_findings", "measured_body", "other_tensors", "rounded", "told"]
+__all__ = [
+    "Body",
+    "TensorChange",
+    "body_findings",
+    "distance_at",
+    "measured_body",
+    "other_tensors",
+    "rounded",
+    "told",
+]
 
 _NAMED = 3
 _LOST = 0.5
@@ -117,6 +126,30 @@ class Body:
         return distance_of([one for one in self.changes if not one.lost and not one.computed])
 
 
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """A point between base and tuned at which a tensor is compared in place of the tuned one."""
+
+    share: float
+    change: TensorChange
+    """What the comparison of the tuned one has shown."""
+
+    def of(
+        self, before: NDArray[np.float32], after: NDArray[np.float32], old: TensorInfo, new: TensorInfo, start: int
+    ) -> NDArray[np.float32]:
+        """The values that `repair` would write, from position `start` of the tensor on."""
+        lost = np.isin(
+            np.arange(start, start + len(after)) // max(old.num_values // max(old.shape[0], 1), 1)
+            if old.shape
+            else np.zeros(1, int),
+            self.change.lost_rows.rows,
+        )
+        after = np.where(np.isfinite(after) & ~lost, after, before)
+        value = (before + self.share * (after.astype(np.float64) - before)).astype(np.float32)
+        # As in `repair`: what became infinite in fp16 is kept in the base's own format.
+        return rounded(value, old.dtype if new.dtype == "F16" and self.change.num_bad else new.dtype)
+
+
 def distance_of(changes: list[TensorChange]) -> float:
     """Length of the difference by length of the base's values, of several tensors together."""
     return math.sqrt(sum(one.moved for one in changes) / max(sum(one.base for one in changes), 1e-30))
@@ -147,6 +180,26 @@ def measured_body(subject: Subject) -> Body | None:
     order = {name: at for at, name in enumerate(names)}
     changes.sort(key=lambda one: order[one.name])
     return Body(tuple(changes), tuple(name for name in names if name not in checkpoint.tensors))
+
+
+def distance_at(subject: Subject, body: Body, share: float) -> float:
+    """The distance that a body repaired to `share` of its way from the base will be measured to have.
+
+    Nearly proportional to the share, but a shorter number format rounds every value again, which adds to it.
+    """
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    assert base is not None
+    assert checkpoint is not None
+    assert family is not None
+    changes = []
+    used = [one for one in body.changes if not one.computed and not one.lost and one.how != "form"]
+    with progress.task(f"measuring the body at {share:g}", _num_bytes(base, [one.name for one in used])) as advance:
+        for one in used:
+            changes.append(
+                _change(base, checkpoint, one.name, family, Blend(share, one)) if one.how == "changed" else one
+            )
+            advance(base.tensors[one.name].num_bytes)
+    return distance_of(changes)
 
 
 def told(subject: Subject, body: Body) -> list[Finding]:
@@ -201,7 +254,9 @@ def other_tensors(base: Checkpoint, family: Family) -> list[str]:
     ]
 
 
-def _change(base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family) -> TensorChange:
+def _change(
+    base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family, blend: Blend | None = None
+) -> TensorChange:
     old, new = base.tensors[name], checkpoint.tensors[name]
     other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name))
     floats = old.dtype in FLOATS and new.dtype in FLOATS
@@ -209,7 +264,7 @@ def _change(base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family)
         return other
     exact = same = infinite = True
     moved = length = left = 0.0
-    num_bad = 0
+    num_bad = num_seen = 0
     for ours, theirs in side_by_side(flat_values(base, old), flat_values(checkpoint, new)):
         equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
         if not floats:
@@ -217,11 +272,14 @@ def _change(base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family)
             continue
         before = to_float32(ours, old.dtype).astype(np.float32, copy=False)
         length += _squares(before)
+        num_seen += len(before)
         if equal:
             left += _squares(before)
             continue
         exact = False
         after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
+        if blend is not None:
+            after = blend.of(before, after, old, new, num_seen - len(before))
         near = _in_format_of(before, after, new.dtype)
         same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
         if not (finite := np.isfinite(after)).all():  # also a value of the base that the shorter format cannot hold

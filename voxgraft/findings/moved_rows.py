@@ -115,9 +115,13 @@ def _move(
     )
     tables, rows = places[:, 0], places[:, 1].astype(np.int64)
     for other, _ in (pair for place, pair in pairs.items() if place != point):
-        there = (tables[:pieces] == other.info.name) & (rows[:pieces] == np.arange(pieces))
-        if there.mean() >= _MOST:
-            return Move(name, "swapped", other.info.name, num_found=int(there.sum()))
+        there = np.flatnonzero(tables == other.info.name)
+        if len(there) >= _MOST * pieces:
+            shifts, counts = np.unique(there - rows[there], return_counts=True)
+            if counts.max() >= _MOST * pieces:
+                shift = int(shifts[counts.argmax()])
+                return Move(name, "swapped", other.info.name, shift, num_found=int(counts.max()))
+            return Move(name, "scattered", other.info.name, num_found=len(there))
     own = tables == old.info.name
     wrong = np.zeros(pieces, bool)
     wrong[compared.changed[compared.relative >= OVERWRITTEN]] = True
@@ -163,7 +167,7 @@ def _with_swaps(moves: dict[GraftPoint, Move]) -> dict[GraftPoint, Move]:
     """A table that has another's rows while the other has not its own was not swapped, but written over."""
     sources = {move.tensor: move.source for move in moves.values() if move.how == "swapped"}
     return {
-        point: Move(move.tensor, "copied", move.source, num_found=move.num_found)
+        point: Move(move.tensor, "copied", move.source, move.shift, move.num_found)
         if move.how == "swapped" and sources.get(move.source) != move.tensor
         else move
         for point, move in moves.items()
@@ -205,6 +209,8 @@ def move_findings(subject: Subject, moves: Sequence[Move]) -> list[Finding]:
             findings.append(finding("rows-shifted", found, expected=expected, where=where))
         elif move.how == "swapped":
             found = f"{move.tensor} has the rows of {move.source}, and the other way round"
+            side = "after" if move.shift > 0 else "before"
+            found += f", {abs(move.shift):,} {side} their own places" if move.shift else ""
             findings.append(finding("rows-swapped", found, expected=expected, where=where))
         elif move.how == "copied":
             found = f"{move.tensor} was written over with the rows of {move.source}"
@@ -213,5 +219,7 @@ def move_findings(subject: Subject, moves: Sequence[Move]) -> list[Finding]:
             findings.append(finding(code, found, expected=expected, where=where))
         else:
             found = f"{move.num_found:,} base rows of {move.tensor} stand among the new rows, in no order"
+            if move.source:
+                found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}, in no order"
             findings.append(finding("rows-scattered", found, expected=expected, where=where))
     return findings

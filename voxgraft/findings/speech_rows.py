@@ -27,6 +27,9 @@ _OVERWRITTEN, _TURNED = 0.5, 0.5
 """A row that moved by this share of its length and has less than this cosine to the base's is another row."""
 _OTHERS_STAY = 0.9
 """Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
+_TIMES = 8.0
+"""A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is
+always or never the answer, whatever its direction."""
 _BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
 """A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely."""
 _START, _STOP = "start of speech", "stop of speech"
@@ -49,7 +52,7 @@ class LostRows:
 
     @property
     def how(self) -> str:
-        return "are all zero" if self.dead == self.rows else "have nothing left of the base's"
+        return "are all zero" if self.dead == self.rows else "are far from the base's"
 
 
 NONE_LOST = LostRows()
@@ -93,8 +96,13 @@ def lost_rows(subject: Subject, name: str, marks: dict[int, str]) -> LostRows:
     dead = some & (left <= _DEAD * length)
     alive = some & ~dead
     other = alive & (moved >= _OVERWRITTEN * length) & (cosine < _TURNED)
-    if not alive.any() or float(np.nanmedian(cosine[alive])) < _OTHERS_STAY:
+    finite = alive & np.isfinite(cosine)
+    if not finite.any() or float(np.median(cosine[finite])) < _OTHERS_STAY:
         other[:] = False
+    else:
+        times = left / np.maximum(length, 1e-30)
+        usual = float(np.median(times[finite]))
+        other |= finite & ((times > _TIMES * usual) | (_TIMES * times < usual))
     return _lost(dead | other, dead, named, (moved, length))
 
 

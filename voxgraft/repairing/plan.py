@@ -179,7 +179,7 @@ class _Table:
 
     @property
     def shift(self) -> int:
-        return self.move.shift if self.move is not None and self.move.how == "shifted" else 0
+        return self.move.shift if self.move is not None and self.move.how in ("shifted", "swapped") else 0
 
     def tensor(self, done: list[Done]) -> TensorBytes:
         parts, spare = self.parts, self.parts.family.spare_rows
@@ -189,7 +189,8 @@ class _Table:
             expected = f"{most:,} rows or fewer, or the tokenizer that it was trained with"
             raise CheckpointError("repair-misfit", found, expected=expected, where=parts.tuned.path)
         if self.move is not None and self.move.how != "copied":
-            how = f"{abs(self.shift):,} rows too far" if self.shift else f"in {self.move.source}"
+            how = f"in {self.move.source}" if self.move.source else ""
+            how += f"{' and ' if how else ''}{abs(self.shift):,} rows too far" if self.shift else ""
             done.append(Done(self.tuned.name, f"new rows stood {how} and are back in their places"))
         dtype = self._dtype()
         segments = [self._base_rows(done, dtype), *self._new_rows(done, dtype)]

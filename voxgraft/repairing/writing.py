@@ -9,6 +9,7 @@ from voxgraft import progress
 from voxgraft.checkpoints.grow import check_output
 from voxgraft.checkpoints.model import Checkpoint, Extra
 from voxgraft.checkpoints.sink import Sink
+from voxgraft.checkpoints.torch_file import WRAPPERS
 from voxgraft.checkpoints.write import STORAGE_KINDS, TensorBytes, write_safetensors, write_torch
 from voxgraft.errors import CheckpointError
 from voxgraft.files import replacing
@@ -33,12 +34,17 @@ def write_repaired(tuned: Checkpoint, tensors: Mapping[str, TensorBytes], output
     with replacing(output, overwrite=overwrite) as stream, progress.task(f"writing {output.name}", size) as advance:
         sink = Sink(stream, hashed=True, advance=advance)
         if output.suffix in TORCH:
-            write_torch(sink, tensors, wrapper=tuned.wrapper, beside=_kept(tuned))
+            write_torch(sink, tensors, wrapper=_wrapper(tuned), beside=_kept(tuned))
         else:
             write_safetensors(sink, tensors, tuned.metadata)
         tuned.source.check_unchanged()
     assert sink.sha256 is not None
     return sink.sha256
+
+
+def _wrapper(tuned: Checkpoint) -> str | None:
+    """The key that the new file keeps its tensors under. Other programs do not know a pipeline's own (`t3`, `gpt`)."""
+    return tuned.wrapper if tuned.wrapper in WRAPPERS else None
 
 
 def left_out(tuned: Checkpoint, output: Path) -> list[Extra]:
@@ -48,6 +54,6 @@ def left_out(tuned: Checkpoint, output: Path) -> list[Extra]:
 
 
 def _kept(tuned: Checkpoint) -> dict[str, bool | int | float | str | None]:
-    if tuned.wrapper is None:
+    if _wrapper(tuned) is None:
         return {}
     return {extra.name: extra.value for extra in tuned.extras if extra.kept and extra.name != tuned.wrapper}

@@ -20,9 +20,9 @@ from typing import Any
 
 from voxgraft import __version__, progress
 from voxgraft.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
+from voxgraft.faults import crossing
 from voxgraft.files import existing_folder, parse_json, write_error
 from voxgraft.run import RunFolder
-from voxgraft.training.faults import crossing
 from voxgraft.training.state import TrainState, migrated, require_plain
 from voxgraft.training.step_folders import (
     FORMAT,

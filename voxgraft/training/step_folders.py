@@ -27,9 +27,9 @@ from typing import Any
 
 from voxgraft import progress
 from voxgraft.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
+from voxgraft.faults import crossing
 from voxgraft.files import read_json, sha256_of, sync_folder
 from voxgraft.run import RunFolder, step_name
-from voxgraft.training.faults import crossing
 
 __all__ = [
     "FORMAT",

@@ -21,7 +21,7 @@ from voxgraft.checkpoints.fingerprint import TORCH_DTYPES
 from voxgraft.checkpoints.sink import Bytes, Sink
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.families.tensors import read_tensors, stored_shapes
-from voxgraft.training.faults import crossing
+from voxgraft.faults import crossing
 
 __all__ = ["FileSum", "num_bytes", "read_group", "write_bytes", "write_group"]
 

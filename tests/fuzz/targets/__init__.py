@@ -10,6 +10,8 @@ _TARGETS = {
     "safetensors": "checkpoints:SafetensorsTarget",
     "torch-zip": "checkpoints:TorchZipTarget",
     "torch-pickle": "checkpoints:TorchPickleTarget",
+    "torch-legacy": "checkpoints:LegacyTarget",
+    "shards": "checkpoints:ShardsTarget",
     "tokenizer-json": "tokenizers:BpeJsonTarget",
     "flat-map": "tokenizers:FlatMapTarget",
     "additions": "tokenizers:AdditionsTarget",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+import pickletools
 import zlib
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
+from tests.fuzz import byte_mutations, json_mutations, pickle_mutations, safetensors_mutations, zip_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.checkpoints import TensorBytes, dangerous_globals, open_checkpoint, write_safetensors
+from voxgraft.checkpoints import TensorBytes, dangerous_globals, open_checkpoint, open_foreign, write_safetensors
 
 Meaning = list[tuple[object, ...]]
 
 
-def checkpoint_meaning(path: Path) -> Meaning:
+def checkpoint_meaning(path: Path, *, foreign: bool = False) -> Meaning:
     """Every tensor by name, type, shape and bytes; reads all values in both ways that there are."""
     meaning: Meaning = []
-    with open_checkpoint(path) as checkpoint:
+    with (open_foreign if foreign else open_checkpoint)(path) as checkpoint:
         for name, info in checkpoint.tensors.items():
             streamed = b"".join(bytes(piece) for piece in checkpoint.raw(name))
             assert checkpoint.read(name, raw=True).tobytes() == streamed
@@ -152,3 +156,119 @@ class TorchPickleTarget(TorchTarget):
         if rng.random() < 0.08:
             return Mutant(seed, f"bare pickle: {how}", made)
         return Mutant(seed, how, zip_mutations.with_record(data, "data.pkl", made))
+
+
+class LegacyTarget(TorchTarget):
+    """Torch files from before the archives: five pickles and the storages behind them, all of which can lie."""
+
+    name: ClassVar[str] = "torch-legacy"
+    count: ClassVar[int] = 3000
+
+    def make_seeds(self, folder: Path) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        shared = torch.randn(6, 4)
+        state = {
+            "text_embedding.weight": shared,
+            "text_head.weight": shared,
+            "text_head.bias": torch.randn(12)[::2],
+            "body.weight": torch.randn(3, 5).t().to(torch.bfloat16),
+            "step": torch.tensor(7),
+        }
+        layer = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        layer(torch.ones(3)).sum().backward()
+        optimizer.step()
+        whole = {"model": layer.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "name": "ሙከራ"}
+        nested = {"model": {"gpt": state, "s3gen": {"a": torch.ones(2)}}, "step": 1}
+        for name, content in {"state": state, "whole": whole, "nested": nested}.items():
+            torch.save(content, folder / f"{name}.pth", _use_new_zipfile_serialization=False)
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        ends = _pickle_ends(data)
+        at = rng.choice((2, 3, 3, 3, 4))
+        before, pickle, after = data[: ends[at - 1]], data[ends[at - 1] : ends[at]], data[ends[at] :]
+        choice = rng.random()
+        if choice < 0.1:
+            made, how = pickle_mutations.reformed(pickle, rng)
+            return Mutant(seed, f"pickle {at}: {how}", before + made + after, same=True)
+        if choice < 0.6:
+            made, how = pickle_mutations.edited(pickle, rng)
+            return Mutant(seed, f"pickle {at}: {how}", before + made + after)
+        if choice < 0.75:
+            made, how = byte_mutations.damaged(data[ends[-1] :], rng)
+            return Mutant(seed, f"storages: {how}", data[: ends[-1]] + made)
+        made, how = byte_mutations.damaged(data, rng)
+        return Mutant(seed, how, made)
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        path = scratch / "model.pth"
+        path.write_bytes(data)
+        dangerous_globals(path)
+        return checkpoint_meaning(path, foreign=True)
+
+
+def _pickle_ends(data: bytes) -> list[int]:
+    """Where each of the five pickles of a legacy file ends."""
+    stream = io.BytesIO(data)
+    ends = []
+    for _ in range(5):
+        for _ in pickletools.genops(stream):
+            pass
+        ends.append(stream.tell())
+    return ends
+
+
+class ShardsTarget(Target):
+    """Models in several files, of either kind: an index that lies, a part that is damaged, or missing."""
+
+    name: ClassVar[str] = "shards"
+    count: ClassVar[int] = 2500
+    FILES: ClassVar[dict[str, str]] = {
+        "safetensors": "model-0000{}-of-00002.safetensors",
+        "bin": "m-0000{}-of-00002.bin",
+    }
+
+    def make_seeds(self, folder: Path) -> None:
+        """One file with all three parts for each kind, since a seed is a single file."""
+        import torch
+        from safetensors.torch import save
+
+        torch.manual_seed(0)
+        parts = [{"text_emb.weight": torch.randn(6, 4), "a": torch.ones(3)}, {"text_head.weight": torch.randn(6, 4)}]
+        for kind, file in self.FILES.items():
+            files = {}
+            for number, part in enumerate(parts, 1):
+                stream = io.BytesIO()
+                torch.save(part, stream)
+                data = save(part) if kind == "safetensors" else stream.getvalue()
+                files[file.format(number)] = base64.b64encode(data).decode()
+            placed = {name: file.format(number) for number, part in enumerate(parts, 1) for name in part}
+            index = json.dumps({"metadata": {"total_size": 1}, "weight_map": placed})
+            (folder / kind).write_text(json.dumps({"index": index, **files}), encoding="utf-8")
+
+    def mutant(self, rng: Random) -> Mutant:
+        seed, data = self.pick(rng)
+        files = json.loads(data)
+        name = rng.choice(sorted(files))
+        if name == "index":
+            made, how = json_mutations.edited(files[name].encode(), rng)
+            files[name] = made.decode("utf-8", "replace")
+        elif rng.random() < 0.1:
+            how = "not there"
+            del files[name]
+        else:
+            made, how = byte_mutations.damaged(base64.b64decode(files[name]), rng)
+            files[name] = base64.b64encode(made).decode()
+        return Mutant(seed, f"{name}: {how}", json.dumps(files).encode())
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        files = json.loads(data)
+        suffix = "safetensors" if seed == "safetensors" else "bin"
+        (scratch / f"model.{suffix}.index.json").write_text(files.pop("index"), encoding="utf-8")
+        for name, text in files.items():
+            (scratch / name).write_bytes(base64.b64decode(text))
+        dangerous_globals(scratch / f"model.{suffix}.index.json")
+        return checkpoint_meaning(scratch, foreign=True)
