@@ -236,7 +236,8 @@ class _Finder:
         for path in others:
             if path.name in FORM_FILES or path in texts or sound_of_text(path):
                 continue
-            if with_text and path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT):
+            is_text = path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT)
+            if with_text and is_text and path.stem not in {film.stem for film in used}:
                 self._tell("media-missing", f"no recording for {path.name}", path)
             else:
                 self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)

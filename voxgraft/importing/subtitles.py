@@ -11,7 +11,7 @@ from pathlib import Path
 
 from voxgraft.errors import FileError
 from voxgraft.importing.cues import Cue, CueFile
-from voxgraft.importing.encodings import read_text_lines
+from voxgraft.importing.encodings import read_any_text, read_text_lines
 from voxgraft.importing.problems import Problem
 from voxgraft.importing.substation import read_substation
 
@@ -42,6 +42,7 @@ def read_subtitles(path: Path, encoding: str | None = None) -> CueFile:
     found = parse_subtitles(text, path.suffix.lower(), path.name)
     found.problems += [Problem("text-encoding", told, path.name, line) for line, told in broken.items()]
     if not found.cues:
+        read_any_text(path, encoding)  # raises where the encoding is why
         seen = "; ".join(problem.found for problem in found.problems[:3])
         raise FileError("subtitle-none", f"no subtitle in {path.name}" + (f": {seen}" if seen else ""), where=path)
     return found
