@@ -55,6 +55,8 @@ def install(fault: Fault) -> None:
                 place = os.readlink(f"/proc/self/fd/{place}")
             except OSError:
                 return False
+            if not place.startswith(os.sep):  # a pipe or a socket, such as those to worker processes
+                return False
         path = os.path.realpath(os.fsdecode(place))
         return path == root or path.startswith(root + os.sep)
 
