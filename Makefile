@@ -3,7 +3,8 @@
 #   make setup   the environment alone, in .venv; the others do it by themselves
 #   make demo    the whole story on a small base, in a folder demo/
 #   make test    the tests
-#   make check   format, lint, types, tests with the long ones: what must be green before a release
+#   make lint    format, lint and types
+#   make check   lint, and the tests with the long ones: what must be green before a release
 #   make interop the real Chatterbox package loads and speaks what export writes (needs `voxgraft companion chatterbox`)
 #   make docs    write docs/cli.md and docs/errors.md anew
 #   make clean   remove everything that make has made
@@ -18,7 +19,7 @@ INTEROP ?= small
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test check interop docs clean
+.PHONY: help setup demo test lint check interop docs clean
 
 help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
@@ -34,10 +35,12 @@ test: $(INSTALLED)
 	$(BIN)/python -m compileall -q voxgraft
 	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
 
-check: $(INSTALLED)
+lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint
 	$(MAKE) test PYTEST_FLAGS=--long
 
 interop: $(INSTALLED)
