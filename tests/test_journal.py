@@ -254,7 +254,7 @@ def test_a_line_that_a_full_disk_has_no_room_for_leaves_no_trace(journal: Journa
     process = child(write_until_full, journal.path, room)
     process.wait()
     code, steps = process.answer
-    assert code == "file-unwritable"
+    assert code == "file-size-limit"
     assert journal.path.read_bytes().count(b"\n") == steps
     assert journal.path.read_bytes().endswith(b"\n" if steps else b"")
     journal.write("step", steps)

@@ -64,7 +64,7 @@ def test_the_command_of_the_notes_trains_on_the_pairs_that_the_fork_made(made_on
     shutil.copytree(made_once.base("indextts2").folder, tmp_path / "checkpoints")
     pairs = tmp_path / "preprocessed"
     make_pairs(pairs, clips=12, lengths=[40 + 5 * number for number in range(12)], batch=4, width=WIDTH)
-    held_out = make_pairs(tmp_path / "more", clips=6, seed=1, lengths=[60] * 6, width=WIDTH)
+    held_out = make_pairs(tmp_path / "more", clips=6, seed=1, lengths=[200] * 6, width=WIDTH)
     for record in held_out.records:
         for name in [name for name in record if name.endswith("_path") and "audio" not in name]:
             record[name] = f"../more/{record[name]}"

@@ -22,6 +22,9 @@ ALLOWED = {
     "checkpoints/opening.py": "closes the file and raises the same error again",
     "companions/process.py": "kills the stock program's process and raises the same error again",
     "companions/workers/serving.py": "runs in the stock program's own environment, and tells the other end whatever it does wrong",
+    "checkpoints/shards.py": "closes the files and raises the same error again",
+    "corpus/verification.py": "runs in a thread, and keeps the error for the thread that waits",
+    "listening/whisper.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
     "checkpoints/grow.py": "stops the hashing thread and raises the same error again",
 }
 

@@ -6,7 +6,7 @@ The pickle is followed, never run (`pickles`). The values stay in the file until
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -208,28 +208,29 @@ def _opened_up(tree: Dictionary) -> Dictionary:
 
     Pipelines are saved as {"model": {"t3": {...}, "s3gen": {...}}}. Deeper ones are not known.
     """
+    # Each dictionary is searched once: in a hostile file thousands of entries lead to the same large one.
+    known: dict[int, bool] = {}
+
+    def has_text_table(node: Dictionary) -> bool:
+        if id(node) not in known:
+            known[id(node)] = any(_is_text_table(name) and is_tensor(value) for name, value in node.entries.items())
+        return known[id(node)]
+
     for _ in range(MAX_LEVELS):
         inner = {key: node for key, node in tree.entries.items() if isinstance(node, Dictionary)}
-        if any(map(is_tensor, tree.entries.values())) or any(map(_has_text_table, _distinct(inner.values()))):
+        distinct = {id(node): key for key, node in reversed(inner.items())}
+        if any(map(is_tensor, tree.entries.values())) or any(has_text_table(inner[key]) for key in distinct.values()):
             return tree
-        key = next(
-            (key for key, node in inner.items() if any(map(_has_text_table, _distinct(node.entries.values())))), None
-        )
-        if key is None:
+        for key in reversed(distinct.values()):
+            below = (node for node in inner[key].entries.values() if isinstance(node, Dictionary))
+            if any(map(has_text_table, below)):
+                break
+        else:
             return tree
         tree = Dictionary(
             entries={name: node for name, node in tree.entries.items() if name != key} | inner[key].entries
         )
     return tree
-
-
-def _distinct(nodes: Iterable[Any]) -> list[Dictionary]:
-    """Each dictionary once: in a hostile file thousands of entries lead to the same large one."""
-    return list({id(node): node for node in nodes if isinstance(node, Dictionary)}.values())
-
-
-def _has_text_table(node: Dictionary) -> bool:
-    return any(_is_text_table(name) and is_tensor(value) for name, value in node.entries.items())
 
 
 def _is_text_table(name: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
+from voxgraft.audio.resample import resampled
 from voxgraft.errors import ConfigError, VoxgraftError
 from voxgraft.evaluating.forms import SPACELESS, letters, phones_form, words
 from voxgraft.evaluating.rates import Score, Tally, error_rate, tally, unmeasured
@@ -61,8 +62,6 @@ class Ear:
 
     def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Heard]:
         """Every wave, in its order, at a sample rate that the listener takes."""
-        from voxgraft.audio.resample import resampled  # needs torch, which `check` does not load
-
         assert self.listener is not None
         wanted, code = self.listener.sample_rate or rate, self._code(language)
         heard = [NOTHING] * len(waves)

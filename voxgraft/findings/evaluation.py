@@ -13,7 +13,6 @@ from voxgraft.run import RunFolder
 
 def evaluation_findings(subject: Subject) -> list[Finding]:
     """A recogniser that cannot be opened or does not know the language, and sentences that will be missing."""
-    from voxgraft.evaluating.hearing import require_recogniser  # torch, which `check` needs for little else
     from voxgraft.evaluating.sentences import require_sentences
 
     settings, language = subject.settings, subject.settings.language
@@ -22,10 +21,11 @@ def evaluation_findings(subject: Subject) -> list[Finding]:
     run = RunFolder(subject.run)
     manifest = manifest_path(settings.data.dataset, run.data)
     valid = settings.data.valid or (run.data_set("valid"),)
-    looks: tuple[Callable[[], None], ...] = (
-        lambda: require_recogniser(settings.evaluate.recogniser, language),
-        lambda: require_sentences(manifest, valid, language, ()),
-    )
+    looks: list[Callable[[], None]] = [lambda: require_sentences(manifest, valid, language, ())]
+    if settings.evaluate.recogniser is not None:
+        from voxgraft.evaluating.hearing import require_recogniser  # loads torch, which `check` needs for little else
+
+        looks.append(lambda: require_recogniser(settings.evaluate.recogniser, language))
     found = []
     for look in looks:
         try:
