@@ -157,6 +157,13 @@ def test_flags_of_run_yaml_reach_every_stage_and_are_written_into_it(run: Path) 
     assert ran(gone(run, until="train")) == [], "a second go asks for the same"
 
 
+def test_the_flags_that_import_prints_are_flags_of_go(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--speaker", "ana", "--speaker-from", "file", "--encoding", "utf-8", "--max-left-out", "0.5")
+    assert run_cli(["go", str(run), *flags, "--until", "import", "--dry-run", "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    assert {"data.speaker", "data.speaker_from", "data.encoding", "data.max_left_out"} <= changes.keys()
+
+
 def test_flags_that_a_trained_run_refuses_are_not_written_down(run: Path) -> None:
     before = (run / "run.yaml").read_text(encoding="utf-8")
     with pytest.raises(VoxgraftError) as caught:

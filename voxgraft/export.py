@@ -96,7 +96,7 @@ def export(settings: ExportSettings) -> ExportResult:
     require_kind(source.family, settings.to, drop_in=settings.drop_in)
     _require_kind(source, settings)
     output = _output(source, settings)
-    require_place(output, overwrite=settings.overwrite)
+    require_place(output, overwrite=settings.overwrite, again=f"{_command(settings)} --overwrite")
     terms = asked_terms(settings, source.graft.card.licence or source.family.licence)
     findings = [*terms.findings(_command(settings)), *_untrained(source)]
     if settings.to in SHARED:
@@ -140,8 +140,14 @@ def _output(source: Source, settings: ExportSettings) -> Path:
     return source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
 
 
-def require_place(output: Path, *, overwrite: bool) -> None:
-    """An export is replaced if that is asked for, and nothing else is that happens to have its name."""
+def require_place(output: Path, *, overwrite: bool, again: str | None = None) -> None:
+    """An export is replaced if that is asked for, and nothing else is that happens to have its name.
+
+    `again` is the command that replaces it.
+    """
+    if again is not None and not overwrite and is_file(output / TERMS_NAME):
+        cure = f"use it as it is, or replace it: `{again}`; or name another folder with --output."
+        raise FileError("file-exists", f"{output.name} was exported before", where=output, cure=cure)
     if not (overwrite and is_folder(output)):
         require_free(output)
     elif not any(is_file(output / name) for name in (TERMS_NAME, CARD_NAME)):

@@ -179,12 +179,14 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
     for text in settings.text:
         if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
-        is_new = spelling.grown is not None and spelling.is_own(settings.language)
+        # A base language keeps the base's own reading: the text rules are those of the new language.
+        is_new = spelling.grown is not None and settings.language not in (None, *spelling.family.languages)
         prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
         old = pieces(spelling.base, spelling.base.encode(prepared))
         new = None
         if spelling.grown is not None:
-            new = pieces(spelling.grown, spelling.encode(text, settings.language))
+            ids = spelling.encode(text, settings.language) if is_new else spelling.grown.encode(prepared)
+            new = pieces(spelling.grown, ids)
         shown.append(Shown(text, prepared, old, new))
     return ShowResult(tuple(shown))
 

@@ -95,7 +95,15 @@ VERBS = (
         "voxgraft.go:go",
         "Run all stages of a run, from recordings to an export; skip those that are finished, and say why.",
         positional=("run",),
-        flags={**TOKENIZER_FILE, "evaluate.recogniser": ("--evaluate.recogniser", "--recogniser")},
+        flags={
+            **TOKENIZER_FILE,
+            "evaluate.recogniser": ("--evaluate.recogniser", "--recogniser"),
+            # What the stage `import` prints as its own flags.
+            "data.speaker": ("--data.speaker", "--speaker"),
+            "data.speaker_from": ("--data.speaker-from", "--speaker-from"),
+            "data.encoding": ("--data.encoding", "--encoding"),
+            "data.max_left_out": ("--data.max-left-out", "--max-left-out"),
+        },
     ),
     Verb(
         "graft",
