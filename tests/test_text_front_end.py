@@ -29,7 +29,7 @@ from voxgraft.exporting.text_package import text_package
 from voxgraft.families import family
 from voxgraft.families.stock import Facts
 from voxgraft.findings import opened
-from voxgraft.findings.text import rule_findings, text_findings
+from voxgraft.findings.text import digit_findings, rule_findings, text_findings
 from voxgraft.graft_folder import open_graft
 from voxgraft.normalising import TextRules, TextRulesError, rules_of
 from voxgraft.normalising.numbers import READ, cardinal
@@ -486,6 +486,8 @@ def test_check_tells_of_digits_that_stay_and_of_clips_with_other_rules(made_once
     (run.path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
     with opened(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
         assert [item.code for item in rule_findings(subject)] == ["text-rules-import"]
+    assert [item.code for item in digit_findings(rules_of("sw"), ("mwaka wa 2026", "habari"))] == ["text-digits"]
+    assert digit_findings(rules_of("nl"), ("in 2026",)) == []
 
 
 def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -> None:
