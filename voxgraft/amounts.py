@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["brief_bytes", "brief_count", "brief_rate", "brief_seconds", "counted"]
+from collections.abc import Sequence
+
+__all__ = ["brief_bytes", "brief_count", "brief_rate", "brief_seconds", "counted", "first_of"]
 
 
 def counted(count: int, noun: str) -> str:
     """A count with its noun, which is given in the singular: 1 clip, 1,203 clips."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def brief_seconds(seconds: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.amounts import counted
+from voxgraft.amounts import counted, first_of
 from voxgraft.data_settings import DataImportSettings
 from voxgraft.errors import ConfigError, Finding, finding
 from voxgraft.families import family
@@ -134,7 +134,7 @@ def _speaker_lines(brought: Sequence[Brought]) -> list[Line]:
     lines: list[Line] = []
     for why, own in by.items():
         names = list(dict.fromkeys(name for one in own for name in one.speakers))
-        shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES:,} more" if names[MOST_NAMES:] else "")
+        shown = first_of(names, MOST_NAMES)
         clips = counted(sum(one.clips for one in own), "clip")
         lines.append(f"{counted(len(names), 'speaker')} for {clips} ({why}): {shown}")
     if lines:

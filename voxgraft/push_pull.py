@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxgraft.amounts import first_of
 from voxgraft.errors import ConfigError, Finding, GraftError, finding
 from voxgraft.exchange_settings import PullSettings, PushSettings
 from voxgraft.exporting.terms import Terms
@@ -134,9 +135,8 @@ def _drop(inside: Path, names: Sequence[str]) -> None:
 def _other_files(found: Contents, folder: Path, what: str) -> list[Finding]:
     if not found.others:
         return []
-    named = ", ".join(f"{name!r:.80}" for name in found.others[:MOST_NAMED])
-    more = f" and {len(found.others) - MOST_NAMED:,} more" if len(found.others) > MOST_NAMED else ""
-    return [finding("share-other-files", f"{len(found.others):,} files {what}: {named}{more}", where=folder)]
+    named = first_of([f"{name!r:.80}" for name in found.others], MOST_NAMED)
+    return [finding("share-other-files", f"{len(found.others):,} files {what}: {named}", where=folder)]
 
 
 def _require_no_run(inside: Path) -> None:
@@ -151,6 +151,5 @@ def _programs(found: Contents, folder: Path) -> list[Finding]:
     """Hashes tell of damage on the way, and nothing of whoever wrote both the file and the card."""
     if not found.programs:
         return []
-    named = ", ".join(found.programs[:MOST_NAMED])
-    more = f" and {len(found.programs) - MOST_NAMED:,} more" if len(found.programs) > MOST_NAMED else ""
-    return [finding("share-program", f"programs are among the files: {named}{more}", where=folder)]
+    named = first_of(found.programs, MOST_NAMED)
+    return [finding("share-program", f"programs are among the files: {named}", where=folder)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from voxgraft.amounts import first_of
 from voxgraft.base_report import BaseReport, FileShown, PartShown
 from voxgraft.bases import base_family, base_folder
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
@@ -188,10 +189,9 @@ def _value_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], chec
         return
     bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
     worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
-    named = ", ".join(f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst[:MOST_NAMED])
-    more = f" and {len(worst) - MOST_NAMED:,} more" if len(worst) > MOST_NAMED else ""
+    named = first_of([f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst], MOST_NAMED)
     share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
-    found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}{more}"
+    found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}"
     yield finding("weights-not-finite", found, expected="finite values", where=checkpoint)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from voxgraft.amounts import counted
+from voxgraft.amounts import counted, first_of
 from voxgraft.bases import base_family, base_folder
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.sets import open_set
@@ -70,24 +70,24 @@ def _decide_import(work: Work) -> Decision:
     if waiting.kept:
         notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
     if waiting.failed:
-        notes.append(f"could not be imported (see {dataset.folder / PROBLEMS}): {_named(waiting.failed)}")
+        notes.append(f"could not be imported (see {dataset.folder / PROBLEMS}): {first_of(waiting.failed)}")
     return Decision(False, "; ".join(notes))
 
 
 def _waiting(waiting: Waiting) -> Decision | None:
     """Why there is something to import, or to complain of; None where there is neither."""
     if waiting.new:
-        names = _named(waiting.new)
+        names = first_of(waiting.new)
         return Decision(True, f"not imported yet: {names}", f"was not imported yet: {names}")
     if waiting.again:
-        return Decision(True, f"imported again (--reimport): {_named(waiting.again)}")
+        return Decision(True, f"imported again (--reimport): {first_of(waiting.again)}")
     if waiting.problems:
         return Decision(True, waiting.problems[0].found)
     return None
 
 
 def _missing(places: Sequence[Path]) -> str:
-    return f"note: sources are missing ({_named([str(place) for place in places])})"
+    return f"note: sources are missing ({first_of([str(place) for place in places])})"
 
 
 def _in_data(used: int, dataset: Dataset) -> str:
@@ -199,7 +199,7 @@ def _other_clips(made: ClipSet, wanted: Sequence[WantedClip], ledger: Ledger) ->
         if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
             return f"{clip.id} got another text, speaker or recording"
     gone = infos.keys() - {one.clip.id for one in wanted}
-    return f"{_named(sorted(gone))} was taken out" if gone else ""
+    return f"{first_of(sorted(gone))} was taken out" if gone else ""
 
 
 def _same_sound(path: Path, record: ClipRecord) -> bool:
@@ -214,11 +214,6 @@ def _same_sound(path: Path, record: ClipRecord) -> bool:
 
 def _prepare(work: Work) -> PrepareResult:
     return prepare(settings_of(PrepareSettings, work.run))
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
 
 
 IMPORT = Stage("import", _decide_import, _import)

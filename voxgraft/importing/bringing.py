@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from voxgraft.amounts import first_of
 from voxgraft.errors import FileError, VoxgraftError, WriteError
 from voxgraft.importing.cleaning import clean_cues
 from voxgraft.importing.columns import read_columns
@@ -226,17 +227,16 @@ def remake(dataset: Dataset, task: Task) -> Brought:
         except (KeyError, TypeError, ValueError):  # options of another version
             pass
         if made := sorted(before.keys() - left.keys()):
-            problems.append(Problem("clip-remade", _some(made), str(source.text.absolute())))
+            problems.append(
+                Problem("clip-remade", f"{len(made):,} damaged: {first_of(made)}", str(source.text.absolute()))
+            )
         if left:
-            problems.append(Problem("clip-damaged", _some(sorted(left)), str(source.text.absolute())))
+            problems.append(
+                Problem("clip-damaged", f"{len(left):,} damaged: {first_of(sorted(left))}", str(source.text.absolute()))
+            )
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
         return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(problems))
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"{len(names):,} damaged: {', '.join(names[:3])}{more}"
 
 
 def _options_from(values: dict[str, Any]) -> ImportOptions:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from voxgraft import progress
-from voxgraft.amounts import counted
+from voxgraft.amounts import counted, first_of
 from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import is_there
 from voxgraft.importing.bringing import Brought, ImportOptions, Task, bring, remake
@@ -216,8 +216,7 @@ def _changed(
         what = "its text" if source.kind == "list" else "its text or its sound"
         return Problem("source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure)
     if heard := journal.other_sounds(sounds):
-        more = f" and {len(heard) - 3:,} more" if len(heard) > 3 else ""
-        found = f"{name} {was}, and {', '.join(heard[:3])}{more} changed since, or came later"
+        found = f"{name} {was}, and {first_of(heard)} changed since, or came later"
         return Problem("source-changed", found, str(source.text), cure=again.cure)
     before = journal.source.get("options")
     asked = None if again.changed else again.asked
