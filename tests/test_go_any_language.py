@@ -172,6 +172,19 @@ def test_flags_that_a_trained_run_refuses_are_not_written_down(run: Path) -> Non
     assert (run / "run.yaml").read_text(encoding="utf-8") == before
 
 
+def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path) -> None:
+    before = (run / "run.yaml").read_text(encoding="utf-8")
+    for dry in (True, False):
+        with pytest.raises(VoxgraftError, match="2 are trained") as caught:
+            gone(run, train={"steps": 1}, dry_run=dry)
+        assert caught.value.code == "config-value"
+        assert "--fresh" in caught.value.finding.cure
+    assert (run / "run.yaml").read_text(encoding="utf-8") == before
+    edit_run_yaml(run / "run.yaml", {"train": {"steps": 1}})
+    decided = {stage.name: stage for stage in gone(run, until="train").stages}["train"]
+    assert (decided.word, decided.why) == ("skipped", "2 steps are done, and run.yaml asks for 1")
+
+
 @pytest.mark.parametrize(
     ("told", "code"),
     [

@@ -21,7 +21,7 @@ from voxgraft.going.ending_stages import EVALUATE, EXPORT
 from voxgraft.going.preconditions import require_for_later
 from voxgraft.going.settings import GoSettings
 from voxgraft.going.stage import Decision, Stage, Work
-from voxgraft.going.training_stages import CHECK, GRAFT, TRAIN
+from voxgraft.going.training_stages import CHECK, GRAFT, TRAIN, require_steps_left
 from voxgraft.only_now import only_now
 from voxgraft.results import Line, Result, Table, styled
 from voxgraft.run_yaml import set_in_run_yaml
@@ -89,10 +89,11 @@ def go(settings: GoSettings) -> GoResult:
     work = Work(settings)
     changes = only_now(work.run, work.settings)
     require_for_later(work, _coming(work, stages))
-    if settings.dry_run:
-        return replace(_planned(settings, stages), changes=changes)
-    if changes:
-        _planned(settings, stages)  # what is refused with these values must not be written down
+    planned = _planned(settings, stages) if settings.dry_run or changes else None
+    require_steps_left(work, changes)
+    if settings.dry_run and planned is not None:
+        return replace(planned, changes=changes)
+    if changes:  # what is refused with these values must not be written down
         with work.run.lock("go"):
             set_in_run_yaml(work.run, work.settings)
         progress.chapter([_changed(key, value) for key, value in changes.items()])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Collection
 from typing import Any
 
 from voxgraft.bases import base_family, base_folder
 from voxgraft.check import CheckResult, check
 from voxgraft.corpus.set_header import read_set_file
-from voxgraft.errors import VoxgraftError, refuse
+from voxgraft.errors import ConfigError, VoxgraftError, refuse
 from voxgraft.families.tensors import stored_shapes
 from voxgraft.files import is_file, is_folder
 from voxgraft.findings import opened
@@ -28,7 +30,7 @@ from voxgraft.train import TrainResult, train
 from voxgraft.training.resuming import FIXED_OPTIONS
 from voxgraft.training.step_folders import read_state_file
 
-__all__ = ["CHECK", "GRAFT", "TRAIN"]
+__all__ = ["CHECK", "GRAFT", "TRAIN", "require_steps_left"]
 
 IDENTITY = {"family": "family", "language": "language", "tokenizer_sha256": "tokenizer", "num_rows": "number of rows"}
 """What a saved step cannot change, by the words for it."""
@@ -87,6 +89,24 @@ def _train(work: Work) -> TrainResult:
     return train(work.settings_of(TrainVerbSettings, fresh=_begins_again(work)))
 
 
+def require_steps_left(work: Work, changes: Collection[str]) -> None:
+    """Raise where a flag asks for fewer steps than are trained: it would change run.yaml, and nothing else."""
+    saved = work.last_step
+    given = [key for key in ("train.steps", "train.epochs") if key in changes]
+    if not given or saved is None or work.card is None or _begins_again(work):
+        return
+    wanted = _wanted_steps(work)
+    if wanted < saved.step:
+        flags = ", ".join(f"--{key} {getattr(work.settings.train, key.partition('.')[2])}" for key in given)
+        cure = (
+            f"give more than {saved.step:,} steps to train further, or no number to use what is trained; to begin "
+            f"again, write the number into run.yaml and run `voxgraft train {shlex.quote(str(work.run.path))} --fresh`."
+        )
+        found = f"{flags} asks for {wanted:,} steps, and {saved.step:,} are trained: nothing is left to train"
+        expected = f"more than {saved.step:,} steps; run.yaml was not changed"
+        raise ConfigError("config-value", found, expected=expected, where=work.run.settings, cure=cure)
+
+
 def _begins_again(work: Work) -> bool:
     """Only if that was asked for, and what is saved is not what the run asks for now."""
     saved, card = work.last_step, work.card
@@ -121,8 +141,9 @@ def _over(work: Work, standing: dict[str, Any]) -> str:
     if ended is None:
         return ""
     reason = ended.values.get("reason")
-    if reason == "done" and ended.step >= _wanted_steps(work):
-        return f"all {ended.step:,} steps are done"
+    if reason == "done" and ended.step >= (wanted := _wanted_steps(work)):
+        more = f"{ended.step:,} steps are done, and run.yaml asks for {wanted:,}"
+        return more if ended.step > wanted else f"all {ended.step:,} steps are done"
     rounds = standing.get("rounds_without_better", 0)
     if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
         return f"it ended at step {ended.step:,}, no longer getting better"
