@@ -140,6 +140,42 @@ def test_sounds_that_come_after_their_list_make_it_another_source_which_goes_by_
     assert [clip.text for clip in clips] == ["አንድ", "ሁለት"]
 
 
+def _list(folder: Path, texts: dict[int, str], seed: int = 0) -> Path:
+    """Sounds r0.wav, r1.wav ... of different lengths, with a list."""
+    for at in texts:
+        _sound(folder / f"r{at}.wav", 1.5 + at / 3, at + seed)
+    lines = "".join(f"r{at}|{text}\n" for at, text in texts.items())
+    (folder / f"{folder.name}.csv").write_text(lines, encoding="utf-8")
+    return folder
+
+
+def test_a_source_that_was_renamed_and_mended_warns_of_its_old_clips_and_names_the_command_that_removes_them(
+    tmp_path: Path,
+) -> None:
+    texts = dict(enumerate(("አንድ", "ሁለት", "ሦስት", "አራት", "አምስት")))
+    done, _ = _import(tmp_path / "set", _list(tmp_path / "raw", texts))
+    assert not done.doubled
+    (tmp_path / "raw").rename(tmp_path / "gone")
+    mended = _list(tmp_path / "mended", texts | {1: "ሁለት ናቸው"})
+    sound, rate = soundfile.read(mended / "r2.wav", dtype="float32")
+    soundfile.write(mended / "r2.wav", 0.5 * sound, rate)  # another sound, with the same text and length
+    done, clips = _import(tmp_path / "set", mended)
+    assert len(clips) == 10
+    (item,) = [item for item in done.findings() if item.code == "source-doubled"]
+    assert (item.level, done.exit_code, item.found) == ("warning", 0, "5 of 5 clips of mended are in raw too")
+    assert f"voxgraft data remove {tmp_path / 'set'} --recording raw`" in item.cure
+    assert _remove(tmp_path / "set", recording=("raw",))["removed"] == 5
+    assert {clip.speaker for clip in _clips(tmp_path / "set")} == {"mended"}
+
+
+def test_two_people_who_read_the_same_sentences_are_not_taken_for_one_source(tmp_path: Path) -> None:
+    texts = dict(enumerate(("አንድ", "ሁለት", "ሦስት", "አራት", "አምስት")))
+    _import(tmp_path / "set", _list(tmp_path / "ana", texts))
+    other = {at + 1: text for at, text in texts.items()}  # each sentence takes a third of a second longer
+    done, clips = _import(tmp_path / "set", _list(tmp_path / "ben", other, seed=10))
+    assert (len(clips), [item.code for item in done.findings()]) == (10, [])
+
+
 def test_a_list_without_any_sound_is_imported_once_the_sounds_are_there(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "list.csv").write_text("r0|አንድ\nr1|ሁለት\n", encoding="utf-8")

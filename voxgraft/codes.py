@@ -2081,6 +2081,12 @@ CATALOGUE: dict[str, Code] = {
         "A source was imported before, and its text or a sound of it has changed since. Its clips were left as they are.",
         "run the same command again with --reimport, which imports it again; clips that stay the same keep their ids and sides.",
     ),
+    "source-doubled": Code(
+        "data",
+        "A source was imported that has the same clips as another source of the dataset: the same sound, or the same text and length. Often it is the same folder, renamed and corrected; its clips now count twice, mostly as two speakers.",
+        "remove the older source with `voxgraft data remove DATASET --recording NAME`. If two people read the same sentences, there is nothing to do.",
+        "warning",
+    ),
     "clip-remade": Code(
         "data",
         "Files of clips were missing or did not hold what the import had written; they were written again.",

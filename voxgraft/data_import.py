@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from voxgraft.importing.bringing import Brought, ImportOptions
 from voxgraft.importing.dataset import Dataset
 from voxgraft.importing.edges import CutOptions
 from voxgraft.importing.problems import REFUSALS, Problem
-from voxgraft.importing.running import Again, Imported, LeftOut, import_sources, left_out_of
+from voxgraft.importing.running import Again, Doubled, Imported, LeftOut, doubled_sources, import_sources, left_out_of
 from voxgraft.importing.sources import find_sources
 from voxgraft.importing.told import MOST_SHOWN, PROBLEMS, keep_found, problem_lines, write_problems
 from voxgraft.results import Line, Table
@@ -41,6 +42,7 @@ class DataImportResult:
     """Clips of the whole dataset that can be used."""
     left_out: LeftOut = field(default_factory=LeftOut)
     max_left_out: float = 1.0
+    doubled: tuple[Doubled, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -71,7 +73,23 @@ class DataImportResult:
         elif self.left_out.share > self.max_left_out:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
             found.append(finding("import-left-out", str(self.left_out), expected=expected, where=self.dataset))
-        return [*found, *self._digits()]
+        return [*found, *self._doubled(), *self._digits()]
+
+    def _doubled(self) -> list[Finding]:
+        """Sources that look like others which were renamed."""
+        if not self.doubled:
+            return []
+        told = [
+            f"{one.same:,} of {counted(one.clips, 'clip')} of {one.new} are in {one.old} too" for one in self.doubled
+        ]
+        names = dict.fromkeys(one.old for one in self.doubled)
+        flags = " ".join(f"--recording {shlex.quote(name)}" for name in names)
+        cure = (
+            f"if {first_of([one.new for one in self.doubled])} replaces {first_of([*names])}, remove the older clips: "
+            f"`voxgraft data remove {shlex.quote(str(self.dataset))} {flags}`. "
+            "If two people read the same sentences, there is nothing to do."
+        )
+        return [finding("source-doubled", first_of(told), where=self.dataset, cure=cure)]
 
     def _digits(self) -> list[Finding]:
         """Digits that stay in the texts, since nobody knows how they are said in the language."""
@@ -101,6 +119,7 @@ class DataImportResult:
             "known": self.done.known,
             "used_clips": self.used,
             "left_out": round(self.left_out.share, 4),
+            "doubled": [{"new": one.new, "old": one.old, "same": one.same} for one in self.doubled],
             "speakers": {one.recording: list(one.speakers) for one in self.done.brought},
             "problems": [problem.to_json() for problem in self.problems],
         }
@@ -162,9 +181,11 @@ def data_import(settings: DataImportSettings, again: Again | None = None) -> Dat
         problems = keep_found(dataset, settings.sources, (*found.problems, *done.problems))
         write_problems(dataset)
         used = sum(clip.is_used for clip in dataset.clips())
+        doubled = tuple(doubled_sources(dataset, done.brought))
     brought = (problem for one in done.brought for problem in one.problems)
     left_out = left_out_of(done.journals, found.problems)
-    return DataImportResult(settings.dataset, done, (*problems, *brought), used, left_out, settings.max_left_out)
+    allowed = settings.max_left_out
+    return DataImportResult(settings.dataset, done, (*problems, *brought), used, left_out, allowed, doubled)
 
 
 def import_again(settings: DataImportSettings) -> Again:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -20,7 +21,15 @@ from voxgraft.importing.problems import Problem
 from voxgraft.importing.processes import worker_pool
 from voxgraft.importing.sources import SoundMark, Source, fingerprint, sound_marks
 
-__all__ = ["Again", "Imported", "LeftOut", "Waiting", "import_sources", "left_out_of", "waiting_sources"]
+__all__ = [
+    *("Again", "Doubled", "Imported", "LeftOut", "Waiting"),
+    *("doubled_sources", "import_sources", "left_out_of", "waiting_sources"),
+]
+
+SAME_SECONDS = 0.1
+"""Clips with the same text are taken for one clip within this difference: two people need different times for it."""
+DOUBLED_SHARE, DOUBLED_CLIPS = 0.5, 3
+"""From this share of the smaller source, and this number of clips, a source is taken for another one again."""
 
 
 @dataclass(slots=True)
@@ -106,6 +115,54 @@ def import_sources(
     own = {*(task.recording for task in tasks), *done.known, *done.refused}
     done.journals = [journal for journal in dataset.journals() if journal.recording in own]
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """A new source with clips that another source of the dataset has as well."""
+
+    new: str
+    old: str
+    same: int
+    clips: int
+    """Clips of the new source."""
+
+
+def doubled_sources(dataset: Dataset, brought: Iterable[Brought]) -> list[Doubled]:
+    """Pairs of sources that look like one: a folder that was renamed and mended is a new source beside its old clips.
+
+    A clip is the same if its file is, or if its text and nearly its length are (a sound that was cleaned).
+    """
+    new = {one.recording for one in brought if one.clips and not one.failed}
+    if not new:
+        return []
+    there = {clip.id for clip in dataset.clips()}
+    journals = [journal for journal in dataset.journals() if journal.ids & there]
+    clips = {journal.recording: [clip for clip in journal.clips if clip.id in there] for journal in journals}
+    sums = {journal.recording: journal.sums for journal in journals}
+    holders: dict[Hashable, set[str]] = defaultdict(set)
+    for name, own in clips.items():
+        for clip in own:
+            place = _length_class(clip.seconds)
+            for key in (sums[name].get(clip.id), *((clip.text, at) for at in (place - 1, place, place + 1))):
+                holders[key].add(name)
+    shared: Counter[tuple[str, str]] = Counter()
+    for name in sorted(new & clips.keys()):
+        for clip in clips[name]:
+            written, spoken = sums[name].get(clip.id), (clip.text, _length_class(clip.seconds))
+            shared.update((name, old) for old in (holders[written] if written else set()) | holders[spoken])
+    found = []
+    for (name, old), same in sorted(shared.items()):
+        least = max(DOUBLED_CLIPS, DOUBLED_SHARE * min(len(clips[name]), len(clips[old])))
+        # Of two sources that are both new the second is the copy.
+        if name != old and same >= least and (old not in new or old < name):
+            found.append(Doubled(name, old, same, len(clips[name])))
+    return found
+
+
+def _length_class(seconds: float) -> int:
+    """Lengths of neighbouring classes differ by `SAME_SECONDS` at most."""
+    return round(seconds / (SAME_SECONDS / 2))
 
 
 @dataclass(slots=True)
