@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.evaluating_parts import Tones, in_order, parrot
 from tests.trainers import EVERY, Place, loop_of, resumed
@@ -16,9 +17,18 @@ from tests.whole_runs import WholeRun, make_run
 from voxgraft.corpus.sets import open_set
 from voxgraft.course import open_course
 from voxgraft.evaluating.hearing import Ear, open_ear
-from voxgraft.evaluating.light import Heard, LightEvaluation, _sentences, light_evaluation
+from voxgraft.evaluating.light import (
+    Heard,
+    LightEvaluation,
+    SpokenSteps,
+    _sentences,
+    clearly_fewer,
+    light_evaluation,
+)
+from voxgraft.evaluating.scoring import Pace
 from voxgraft.evaluating.sentences import Sentence, built_in_set
 from voxgraft.evaluating.sound import Sound
+from voxgraft.evaluating.speaking import Said
 from voxgraft.evaluating.systems import System
 from voxgraft.families import family
 from voxgraft.families.encoding import Clip
@@ -197,3 +207,32 @@ def test_where_nothing_is_heard_there_is_no_number_and_the_loss_decides(place: P
     deaf = Sound(None, why="there is no sound here")
     _, light = judged(place, tmp_path / "run", open_ear(parrot(tmp_path, "abcd")), sound=deaf)
     assert light.error("a share of 1") is None
+
+
+def test_speech_with_two_saved_steps_leaves_the_weights_of_the_last(place: Place, tmp_path: Path) -> None:
+    loop, light = judged(place, tmp_path / "run", open_ear("none"), listen=0)
+    loop.go(0)
+    want = {name: value.clone() for group in loop.stepper.trained.tensors().values() for name, value in group.items()}
+    spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, Pace(0.1, "made up"))
+    found = spoken(8, 12)
+    assert found["utterances"] == 24
+    assert {type(found[name]) for name in ("failed_before", "failed")} == {float}
+    now = {name: value for group in loop.stepper.trained.tensors().values() for name, value in group.items()}
+    assert all(torch.equal(now[name], value) for name, value in want.items())
+    assert spoken(8, 12) == found, "a killed end decides the same again"
+
+
+def test_loops_missing_ends_and_wrong_lengths_are_failures_and_few_of_them_decide_nothing(
+    place: Place, tmp_path: Path
+) -> None:
+    loop, light = judged(place, tmp_path / "run", open_ear("none"), listen=0)
+    spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, Pace(0.5, "made up"))  # four letters: 2 s
+
+    def fails(codes: Sequence[int], *, stopped: bool = True) -> bool:
+        return spoken._fails(Said(SENTENCES[0], light.voices[0], tuple(codes), stopped, len(codes) / 25))
+
+    cases = [range(50), [7] * 60, range(19), range(130)]
+    assert [fails(codes) for codes in cases] == [False, True, True, True]
+    assert fails(range(50), stopped=False)
+    many, some, none = [True] * 12 + [False] * 12, [True] * 2 + [False] * 22, [False] * 24
+    assert [clearly_fewer(many, none), clearly_fewer(some, none), clearly_fewer(none, many)] == [True, False, False]

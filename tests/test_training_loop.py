@@ -14,11 +14,12 @@ from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
 from voxgraft.corpus.sets import open_set
 from voxgraft.corpus.stream import items_of
 from voxgraft.families import family, family_names
+from voxgraft.history import History
 from voxgraft.journal import without_clock
 from voxgraft.training.examples import Examples
-from voxgraft.training.loop import Loop
+from voxgraft.training.loop import Loop, Outcome
 from voxgraft.training.parts import optimizer_tensors
-from voxgraft.training.validation import Validation
+from voxgraft.training.validation import Validation, Validity
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -97,3 +98,57 @@ def test_early_stop_counts_over_a_resume(place: Place, tmp_path: Path) -> None:
     broken.go(0)
     again = loop_of(place, tmp_path / "broken", OPTIONS, every)
     assert again.go(resumed(again)).step == ended.step
+
+
+def ended_with(
+    place: Place, run: Path, *, better: bool, asked: list[tuple[int, int]], start: int | None = None
+) -> tuple[Loop, Outcome]:
+    """A training whose first validation has the lowest loss, and in which speech says whether the last is better."""
+    loop = loop_of(place, run, every=replace(EVERY, min_delta=1e9))  # no later loss is lower by that much
+
+    def compare(best: int, last: int) -> dict[str, Any]:
+        asked.append((best, last))
+        return {"utterances": 24, "failed_before": 0.5, "failed": 0.1, "better": better}
+
+    loop.compare_speech = compare
+    return loop, loop.go(0 if start is None else resumed(loop))
+
+
+@pytest.fixture
+def reads_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of a random model would decide whether speech is asked at all."""
+    was = Validation.run
+
+    def run(self: Validation) -> Validity:
+        return replace(was(self), text_use=0.5)
+
+    monkeypatch.setattr(Validation, "run", run)
+
+
+@pytest.mark.usefixtures("reads_text")
+def test_speech_decides_at_the_end_between_the_lowest_loss_and_the_last_step_and_is_asked_once(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    place, asked = made_once.place("tiny"), list[tuple[int, int]]()
+    loop, outcome = ended_with(place, tmp_path / "run", better=True, asked=asked)
+    losses = {line["step"]: line["speech_loss"] for line in loop.journal.read() if line["kind"] == "valid"}
+    assert (outcome.standing.best_step, outcome.standing.best_loss, asked) == (8, losses[8], [(4, 8)])
+    assert "step 4 has the lowest loss, but 50% of 24" in outcome.choice
+    assert History.of(loop.journal.read()).best_step == 8
+    again, second = ended_with(place, tmp_path / "run", better=False, asked=asked, start=8)
+    assert (second, asked) == (outcome, [(4, 8)]), "what the journal says of the end is not decided again"
+    assert journal(again) == journal(loop)
+    # Killed before the line of the end was whole: the next process decides the same again.
+    again.journal.path.write_bytes(b"".join(again.journal.path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert ended_with(place, tmp_path / "run", better=True, asked=asked, start=8)[1] == outcome
+    assert asked == [(4, 8), (4, 8)]
+
+
+@pytest.mark.usefixtures("reads_text")
+def test_the_lowest_loss_stays_the_best_where_the_last_step_does_not_speak_clearly_better(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    asked: list[tuple[int, int]] = []
+    loop, outcome = ended_with(made_once.place("tiny"), tmp_path / "run", better=False, asked=asked)
+    assert (outcome.standing.best_step, outcome.choice, asked) == (4, "", [(4, 8)])
+    assert loop.journal.read()[-1]["speech"]["failed"] == 0.1

@@ -75,6 +75,8 @@ class History:
             self.states.append(Event(step, {"state": values["state"], "why": values.get("why")}))
         if kind == "end":
             self.ended = Event(step, values)
+            if isinstance(values.get("best_step"), int):
+                self.best_step = values["best_step"]  # speech may have decided otherwise than the loss
         elif kind in ("start", "step"):
             self.ended = None
 

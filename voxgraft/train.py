@@ -16,7 +16,7 @@ from voxgraft.corpus.stream import items_of
 from voxgraft.corpus.verification import Verification
 from voxgraft.course import HALF, Course, chosen_device, open_course
 from voxgraft.errors import CheckpointError, ConfigError, refuse
-from voxgraft.evaluating.light import LightEvaluation, light_evaluation
+from voxgraft.evaluating.light import LightEvaluation, light_evaluation, spoken_steps
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
 from voxgraft.families.opening import open_model
@@ -104,6 +104,8 @@ class TrainResult:
         lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
             lines.append(f"best: step {best.best_step:,}, speech loss {best.best_loss:.4f} on held-out recordings")
+        if self.outcome.choice:
+            lines.append(f"  {self.outcome.choice}")
         if self.was_interrupted:
             lines.append("the same command goes on from here")
         if self.graft is not None:
@@ -134,6 +136,8 @@ def train(settings: TrainVerbSettings) -> TrainResult:
         watch = _watch(course, loop, _sentences(course, settings))
         if settings.train.listen_every:
             loop.judges.append(light_evaluation(course, loop, settings.train.listener))
+        elif not settings.as_in_the_seeds:
+            loop.compare_speech = spoken_steps(course, loop)
         if settings.train.tensorboard:
             loop.observers.append(EventFiles(run, loop.write).observe)
         changed: list[Change] = []

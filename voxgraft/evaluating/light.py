@@ -16,24 +16,32 @@ import torch
 from voxgraft.course import Course
 from voxgraft.evaluating.forms import letters
 from voxgraft.evaluating.hearing import Ear, errors_of, open_ear
-from voxgraft.evaluating.scoring import stops_of
+from voxgraft.evaluating.held_out import HeldOut, pace_of
+from voxgraft.evaluating.scoring import CUT_SHARE, Pace, repeats, stops_of
 from voxgraft.evaluating.sentences import Sentence, built_in_set
 from voxgraft.evaluating.sound import Sound, open_sound
-from voxgraft.evaluating.speaking import say
+from voxgraft.evaluating.speaking import Said, say
 from voxgraft.evaluating.systems import Place, System
 from voxgraft.evaluating.voices import MOST_VOICES
 from voxgraft.history import number
 from voxgraft.sample_texts import held_out_texts
 from voxgraft.training.loop import Loop
 from voxgraft.training.replay import Voice, chosen_voices
+from voxgraft.training.saving import load_step
 from voxgraft.training.validation import Validity
 
-__all__ = ["Heard", "LightEvaluation", "light_evaluation"]
+__all__ = ["Heard", "LightEvaluation", "SpokenSteps", "clearly_fewer", "light_evaluation", "spoken_steps"]
 
 DECIDING = ("phone_error", "cer")
 """The first of these that was measured decides."""
 MEASURED = (*DECIDING, "runaway")
 SENTENCES = 16
+UTTERANCES = 24
+"""Spoken by each of two steps at the end of training; texts are said several times where there are fewer."""
+LONGEST_SHARE = 1 / CUT_SHARE
+"""Speech of more than this share of its usual length has said something else than its text."""
+CLEAR = 2.0
+"""Standard errors from which a difference is more than chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +141,81 @@ class LightEvaluation:
         return self._rounds
 
 
+@dataclass(frozen=True)
+class SpokenSteps:
+    """Speaks held-out texts with two saved steps and counts what fails: a `Loop.compare_speech`. Listens to nothing.
+
+    Both say the same texts with the same voices and the same draws. The weights are the last step's afterwards.
+    """
+
+    loop: Loop
+    system: System
+    sentences: Sequence[Sentence]
+    voices: Sequence[Voice]
+    pace: Pace | None
+    seed: int = 0
+
+    def __call__(self, best: int, last: int) -> dict[str, Any]:
+        try:
+            before = self._failures(best)
+        finally:
+            after = self._failures(last)
+        better = clearly_fewer(before, after)
+        shares = {"failed_before": sum(before) / max(1, len(before)), "failed": sum(after) / max(1, len(after))}
+        return {"utterances": len(after), **{name: round(share, 4) for name, share in shares.items()}, "better": better}
+
+    def _failures(self, step: int) -> list[bool]:
+        state = load_step(self.loop.run_folder, step).state
+        trained = self.loop.stepper.trained
+        trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+        failures: list[bool] = []
+        for turn in range(math.ceil(UTTERANCES / len(self.sentences)) if self.sentences else 0):
+            said = say(self.system, self.sentences, self.voices, self.seed + turn, f"step {step:,}")
+            failures += [self._fails(one) for one in said]
+        return failures[:UTTERANCES]
+
+    def _fails(self, said: Said) -> bool:
+        if said.codes is None or said.is_runaway or repeats(said.codes, said.code_hz):
+            return True
+        usual = self.pace.seconds(said.sentence.text, said.sentence.language) if self.pace else said.seconds
+        return not CUT_SHARE * usual <= said.seconds <= LONGEST_SHARE * usual
+
+
+def clearly_fewer(before: Sequence[bool], after: Sequence[bool]) -> bool:
+    """Whether fewer of the same utterances fail afterwards, by more than chance makes of so few."""
+    gains = [float(old) - float(new) for old, new in zip(before, after, strict=True)]
+    if len(gains) < 2:
+        return False
+    mean = sum(gains) / len(gains)
+    variance = sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1)
+    return mean > CLEAR * math.sqrt(variance / len(gains))
+
+
+def spoken_steps(course: Course, loop: Loop) -> SpokenSteps:
+    """For a run that is about to be trained; put it into `loop.compare_speech`."""
+    language = course.graft.card.language
+    system, sentences, voices = _speaking_parts(course, loop)
+    pace = pace_of(HeldOut({language: tuple(course.valid[language])}), language)
+    usual = None if pace is None else Pace(pace, "the held-out recordings")
+    return SpokenSteps(loop, system, sentences, voices, usual, course.options.seed)
+
+
 def light_evaluation(course: Course, loop: Loop, listener: str | None) -> LightEvaluation:
     """The judge of a run that is about to be trained; put it into `loop.judges`. `loop.every.listen` says how often."""
-    stepper, language = loop.stepper, course.graft.card.language
-    place = Place(course.family, course.files, course.device, next(stepper.trained.model.parameters()).dtype)
-    mode = course.options.mode
-    trained = stepper.trained
-    system = System("graft", course.family, trained.model, course.spelling, trained.gate, mode)
-    valid = course.valid[language]
-    seed = course.options.seed
-    voices = chosen_voices(valid, course.stream.options.min_prompt_seconds, 4 * MOST_VOICES, seed)[:MOST_VOICES]
-    sentences = _sentences(language, held_out_texts(valid))
+    place = Place(course.family, course.files, course.device, next(loop.stepper.trained.model.parameters()).dtype)
+    system, sentences, voices = _speaking_parts(course, loop)
     sound = open_sound(place).in_voices([voice.clip for voice in voices])
-    return LightEvaluation(loop, system, sentences, voices, sound, open_ear(listener), seed)
+    return LightEvaluation(loop, system, sentences, voices, sound, open_ear(listener), course.options.seed)
+
+
+def _speaking_parts(course: Course, loop: Loop) -> tuple[System, list[Sentence], list[Voice]]:
+    """The model that is trained as a speaker, with held-out texts and voices."""
+    trained, language = loop.stepper.trained, course.graft.card.language
+    system = System("graft", course.family, trained.model, course.spelling, trained.gate, course.options.mode)
+    valid = course.valid[language]
+    least, seed = course.stream.options.min_prompt_seconds, course.options.seed
+    voices = chosen_voices(valid, least, 4 * MOST_VOICES, seed)[:MOST_VOICES]
+    return system, _sentences(language, held_out_texts(valid)), voices
 
 
 def _sentences(language: str, held_out: Sequence[str]) -> list[Sentence]:

@@ -28,10 +28,12 @@ from voxgraft.training.saving import TrainState, save_step
 from voxgraft.training.step import Stepper
 from voxgraft.training.validation import Validation, Validity
 
-__all__ = ["Every", "Loop", "Observer", "Outcome", "Standing"]
+__all__ = ["Every", "Loop", "Observer", "Outcome", "SpeechComparison", "Standing"]
 
 Observer = Callable[[str, int, dict[str, Any]], None]
 """Told of every line of the journal: its kind, the step, the values."""
+SpeechComparison = Callable[[int, int], dict[str, Any]]
+"""Speaks with two saved steps, the best by loss and the last. `better` says whether the last speaks clearly better."""
 Reason = Literal["done", "told", "no-better"]
 COMPARE_EVERY = 10
 """Steps after which several processes compare the bits of what they train; also at the first step and at every save."""
@@ -82,6 +84,8 @@ class Outcome:
     standing: Standing
     why: str = ""
     """What a guard said that asked for the end."""
+    choice: str = ""
+    """Why the last step was preferred to one with a lower loss; empty where the loss has chosen."""
 
 
 class Loop:
@@ -114,6 +118,8 @@ class Loop:
         """Asked after every validation; a text is a reason to stop."""
         self.judges: list[Callable[[int, dict[str, Validity]], dict[str, Any]]] = []
         """Asked at every validation before it is written; what they say stands in the new language's line."""
+        self.compare_speech: SpeechComparison | None = None
+        """Asked at the end, where the loss prefers an earlier step to the last one."""
         self.verification: Verification | None = None
         """Compares the data with its hashes beside the first steps."""
         self.bound: Bound | None = None
@@ -329,15 +335,51 @@ class Loop:
         return "told" if told or self._why else over
 
     def _end(self, number: int, reason: Reason) -> Outcome:
-        if self.first and not self._has_ended(number):
-            self.write("end", number, reason=reason, best_step=self.standing.best_step)
-            self.journal.sync()
-        return Outcome(number, reason, self.standing, self._why)
+        choice = ""
+        if self.first:
+            ended = self._end_line(number, reason)
+            if ended is None:
+                ended = self._final_choice(number, reason)
+                self.write("end", number, reason=reason, **ended)
+                self.journal.sync()
+            if ended.get("best_step") == number and self.standing.best_step not in (0, number):
+                loss = self._valid_lines(number)[next(iter(self.validations))]["speech_loss"]
+                self.standing = replace(self.standing, best_step=number, best_loss=loss)
+                choice = _choice_in_words(ended)
+        self.standing = self.stepper.group.decided(self.standing)
+        return Outcome(number, reason, self.standing, self._why, choice)
 
-    def _has_ended(self, step: int) -> bool:
-        """Whether that is what the journal says last."""
-        lines = self.journal.read()
-        return bool(lines) and (lines[-1]["kind"], lines[-1]["step"]) == ("end", step)
+    def _final_choice(self, number: int, reason: Reason) -> dict[str, Any]:
+        """What the line of the end says of the best step.
+
+        The held-out loss also rises when a model becomes too sure of itself, while it reads its text better and speaks
+        better. So where the last step uses the text at least as much as the best one, speech decides between the two.
+        The saved steps are not changed by it: a training that is continued compares losses as before.
+        """
+        best = self.standing.best_step
+        by_loss: dict[str, Any] = {"best_step": best}
+        if self.compare_speech is None or reason == "told" or best in (0, number):
+            return by_loss
+        language, now = next(iter(self.validations)), self._valid_lines(number)
+        then = self._valid_lines(best).get(language, {})
+        before, after = then.get("text_use"), now.get(language, {}).get("text_use")
+        losses = {name: line["speech_loss"] for name, line in now.items()}
+        if before is None or after is None or after < before:
+            return by_loss
+        if self.bound and self.bound.passed(self.standing.first, losses):
+            return by_loss
+        self._mention("doing", number, what="sampling")
+        found = self.compare_speech(best, number)
+        return {"best_step": number if found["better"] else best, "lowest_loss_step": best, "speech": found}
+
+    def _valid_lines(self, step: int) -> dict[str, dict[str, Any]]:
+        """The journal's validations of one step, by set."""
+        return {line["set"]: line for line in self.journal.read() if (line["kind"], line["step"]) == ("valid", step)}
+
+    def _end_line(self, step: int, reason: Reason) -> dict[str, Any] | None:
+        """The end that the journal has of this step: what was decided then is not decided again."""
+        ends = [line for line in self.journal.read() if line["kind"] == "end"]
+        return ends[-1] if ends and (ends[-1]["step"], ends[-1].get("reason")) == (step, reason) else None
 
     def _kept(self) -> Sequence[int]:
         """Steps that are never pruned: the first, and the best."""
@@ -363,3 +405,13 @@ class Loop:
         finally:
             for heard, handler in before.items():
                 signal.signal(heard, handler)
+
+
+def _choice_in_words(ended: dict[str, Any]) -> str:
+    found = ended.get("speech") or {}
+    shares = [f"{found.get(name, 0):.0%}" for name in ("failed_before", "failed")]
+    return (
+        f"step {ended.get('lowest_loss_step', 0):,} has the lowest loss, but {shares[0]} of "
+        f"{found.get('utterances', 0):,} held-out texts fail there when spoken (loops, no end, wrong length), "
+        f"and {shares[1]} at the last step"
+    )
