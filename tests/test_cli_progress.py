@@ -6,6 +6,9 @@ import contextlib
 import io
 import os
 import pty
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -123,14 +126,40 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
 
 
 def test_time_left_is_told_only_after_a_measurement() -> None:
-    job = bars.Job("planning new rows", 1000, started=time.monotonic() - 4)
+    job = bars.Job("planning new rows", 1000, started=progress.active_seconds() - 4)
     job.advance(1)
     assert bars.how_far(job) == "0%", "the start of a job says nothing about its pace"
-    job.first, job.done = (time.monotonic() - 2.5, 1), 501
+    job.first, job.done = (progress.active_seconds() - 2.5, 1), 501
     assert 2 <= (job.seconds_left() or 0) <= 3
-    large = bars.Job("importing sources", 4, started=time.monotonic() - 60)
+    large = bars.Job("importing sources", 4, started=progress.active_seconds() - 60)
     large.advance(1)
     assert 170 <= (large.seconds_left() or 0) <= 190, "the first of few parts is a measurement"
+
+
+def test_the_time_for_which_a_process_was_suspended_is_not_counted_as_its_pace() -> None:
+    code = (
+        "import time\n"
+        "from voxgraft import progress\n"
+        "from voxgraft.cli import bars\n"
+        "progress.SUSPENDED_SECONDS = 1.0\n"
+        "with bars.Board(bars.Nothing(), 0.0) as board, board.task('training', 100) as advance:\n"
+        "    (job,) = board._jobs\n"
+        "    for part in range(12):\n"
+        "        advance(1)\n"
+        "        time.sleep(0.15)\n"
+        "        if part == 5:\n"
+        "            print('now', flush=True)\n"
+        "            time.sleep(0.5)\n"
+        "    print(job.seconds_left(), flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "now\n"
+    child.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    child.send_signal(signal.SIGCONT)
+    left = float(child.communicate(timeout=60)[0])
+    assert left < 35, "88 parts at 0.2 s; with the suspension it would be 50 s"
 
 
 @pytest.mark.parametrize(

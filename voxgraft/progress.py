@@ -6,14 +6,40 @@ The library calls `task` and `tell`; a face installs a listener with `listening`
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from voxgraft.results import Line
 
+SUSPENDED_SECONDS = 5.0
+"""A clock that is read several times a second was suspended if nobody could read it for this long."""
 CHAPTER = "chapter"
 """What is told between the verbs of a longer story; it belongs to no run."""
+
+
+class ActiveClock:
+    """Seconds without those for which the process was suspended (Ctrl-Z, a closed lid): they say nothing of a pace.
+
+    Only while something reads it all the time, as a face's thread does that draws progress.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._last, self._suspended = clock(), 0.0
+
+    def __call__(self) -> float:
+        with self._lock:
+            now = self._clock()
+            if now - self._last > SUSPENDED_SECONDS:
+                self._suspended += now - self._last
+            self._last = now
+            return now - self._suspended
+
+
+active_seconds = ActiveClock()
 
 
 class Listener(Protocol):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from voxgraft.amounts import brief_seconds
 from voxgraft.cli.console import print_lines
-from voxgraft.progress import CHAPTER
+from voxgraft.progress import CHAPTER, active_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -37,18 +37,18 @@ class Job:
     name: str
     total: int | None
     done: int = 0
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=active_seconds)
     first: tuple[float, int] | None = None
     """When the first part was done, and how much that was: what came before also holds the start of the job."""
 
     def advance(self, amount: int) -> None:
         self.done += amount
         if self.first is None and self.done:
-            self.first = (time.monotonic(), self.done)
+            self.first = (active_seconds(), self.done)
 
     @property
     def age_seconds(self) -> float:
-        return time.monotonic() - self.started
+        return active_seconds() - self.started
 
     def seconds_left(self) -> float | None:
         """Time left at the pace that was measured; None as long as that says nothing.
@@ -58,7 +58,7 @@ class Job:
         if not self.total or self.first is None:
             return None
         at, done = self.first
-        seconds, parts = time.monotonic() - at, self.done - done
+        seconds, parts = active_seconds() - at, self.done - done
         if parts <= 0 or seconds < MEASURED_SECONDS:
             if self.done < MEASURED_SHARE * self.total:
                 return None
@@ -127,6 +127,7 @@ class Board:
 
     def look(self) -> None:
         """Show what was told, and every job that has taken longer than the patience lasts."""
+        active_seconds()  # so that a gap between two looks is known for what it is
         with self._drawing, self._while_somebody_reads():
             while self._events:
                 self._events.popleft()()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from voxgraft.amounts import brief_bytes, brief_rate, brief_seconds
 from voxgraft.cli.curves import Thinned
 from voxgraft.history import LAST_STEPS, SPEECH, TEXT, History, number
+from voxgraft.progress import active_seconds
 
 __all__ = ["FINISHING", "LOSSES", "Watched", "held_out_words", "loss_words", "retention_words"]
 
@@ -23,7 +23,7 @@ SKIPPED_STEPS = 2
 class Watched:
     """A run as it is told, line by line."""
 
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = active_seconds
     history: History = field(default_factory=History)
     step: int = 0
     """The step that is being made, or the last one."""
