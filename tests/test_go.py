@@ -140,6 +140,24 @@ def test_until_ends_after_the_stage_that_is_named(tmp_path: Path) -> None:
     assert ran(gone(run, until="graft")) == ["graft"]
 
 
+def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that_continues(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    command = [sys.executable, "-u", "-m", "voxgraft", "go", str(run), "--until", "split"]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("import: runs"):
+            break
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
+    output = child.communicate(timeout=60)[0]
+    assert child.returncode == 130, output
+    assert f"`import` was interrupted; `voxgraft go {run}` goes on there." in output
+    assert "Traceback" not in output
+    assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
+
+
 def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -> None:
     edit(run, "train", steps=400)
     command = [sys.executable, "-m", "voxgraft", "go", str(run), "--until", "train"]

@@ -133,7 +133,11 @@ def _gone(settings: GoSettings, stages: tuple[Stage, ...]) -> GoResult:
         if stage is TRAIN:  # the data is there now, which a check at the start may not have had
             require_for_later(work, _coming(work, stages), again=True)
         began = time.monotonic()
-        result: Result = stage.work(work)
+        try:
+            result: Result = stage.work(work)
+        except KeyboardInterrupt:  # `train` ends by itself then; whatever the others have finished is kept
+            outcomes.append(StageOutcome(stage.name, "ended here", decision.why, time.monotonic() - began))
+            return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED)
         word: Word = "ended here" if result.exit_code else "done"
         seconds = time.monotonic() - began
         progress.chapter([line for line in result.lines() if not str(line).startswith(POINTS_ON)])

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
@@ -31,7 +31,9 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
                 process.terminate()
         raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        # Interrupted while the pool starts its own thread, it has nothing to wait for, and says so with this error.
+        with suppress(RuntimeError):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Process(SpawnProcess):
