@@ -93,6 +93,7 @@ def test_nothing_is_left_out_in_silence(films: Path, tmp_path: Path) -> None:
     assert ("subtitle-repeats", "film.srt") in told
     written = [json.loads(line) for line in (tmp_path / "set" / "problems.jsonl").read_text().splitlines()]
     assert len(written) == len(set(done.problems))
+    assert all(Path(one["file"]).is_absolute() and Path(one["file"]).exists() and one["cure"] for one in written)
     assert done.exit_code == 0
 
 

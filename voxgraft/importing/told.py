@@ -29,8 +29,12 @@ SHOWN_NOTES = ("table-duplicate",)
 
 
 def problems_of(dataset: Dataset) -> list[Problem]:
-    """Everything that is known, of every import so far."""
-    kept = [problem for journal in dataset.journals() for problem in journal.problems]
+    """Everything that is known, of every import so far, with whole paths: every list may be called metadata.csv."""
+    kept = []
+    for journal in dataset.journals():
+        text = Path(str(journal.source.get("text")))
+        folder = text if journal.source.get("kind") == "folder" else text.parent
+        kept += [replace(problem, file=str(folder / problem.file)) for problem in journal.problems]
     return list(dict.fromkeys((*kept, *_found_before(dataset))))
 
 
@@ -44,8 +48,9 @@ def keep_found(dataset: Dataset, places: Sequence[Path], problems: Iterable[Prob
 
 
 def write_problems(dataset: Dataset) -> None:
-    """Write `problems.jsonl` anew."""
-    _write(dataset.folder / PROBLEMS, problems_of(dataset))
+    """Write `problems.jsonl` anew, each problem with its cure."""
+    known = problems_of(dataset)
+    _write(dataset.folder / PROBLEMS, [replace(problem, cure=problem.finding().cure) for problem in known])
 
 
 def problem_lines(problems: Sequence[Problem], file: Path) -> list[Line]:
