@@ -278,7 +278,8 @@ def _changed(
     before = journal.source.get("options")
     asked = None if again.changed else again.asked
     if others := options.differences(before, asked) if isinstance(before, Mapping) else {}:
-        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in others.items())
+        shown = {key: ["not given" if one is None else one for one in pair] for key, pair in others.items()}
+        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in shown.items())
         return Problem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
     return None
 
