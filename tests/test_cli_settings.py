@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from voxgraft.cli import run
-from voxgraft.config import commented_yaml
+from voxgraft.config import commented_yaml, read_settings
 from voxgraft.run_settings import MAX_SEED, RunSettings, TrainSettings
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
@@ -70,6 +70,18 @@ def test_relative_paths_start_at_the_file_that_has_them_and_flags_at_the_current
     assert settings["texts"] == [f"{tmp_path}/runs/am/am.txt", "/data/am.txt", f"{tmp_path}/home/am.txt"]
     assert settings["tokenizer"]["file"] == f"{tmp_path}/runs/am/grown.json"
     assert settings["proof_texts"] == [f"{tmp_path}/en.txt"]
+
+
+def test_a_path_that_leads_out_of_the_folder_of_its_file_is_shown_short_and_leads_to_the_same_place(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "disk" / "x" / "b").mkdir(parents=True)
+    (tmp_path / "runs" / "b").symlink_to(tmp_path / "disk" / "x" / "b")
+    for name, place in (("a", tmp_path / "talks"), ("b", tmp_path / "runs" / "b" / ".." / ".." / "talks")):
+        file = tmp_path / "runs" / name / "run.yaml"
+        file.write_text("data: {sources: [../../talks]}\n", encoding="utf-8")
+        assert read_settings(RunSettings, file)["data"]["sources"] == [str(place)]
 
 
 def test_what_dry_run_prints_is_a_config_that_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

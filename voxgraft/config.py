@@ -279,7 +279,10 @@ def _path_from(folder: Path, value: Any) -> Any:
     """`folder / value` for a relative path; anything that is not a text is left for the validation to refuse."""
     if not isinstance(value, str) or not value:
         return value
-    return str(Path.home() / value[2:] if value.startswith("~/") else folder / value)
+    path = str(Path.home() / value[2:] if value.startswith("~/") else folder / value)
+    # `runs/a/../../talks` is hard to read. Where a folder on the way is a link, `..` leads elsewhere and has to stay.
+    short = os.path.normpath(path)
+    return short if os.path.realpath(short) == os.path.realpath(path) else path
 
 
 def _valid_names(kind: type[Settings], path: tuple[int | str, ...]) -> list[str]:
