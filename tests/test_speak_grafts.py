@@ -249,3 +249,12 @@ def test_eight_shares_of_the_bases_own_emotions_are_heard_and_what_they_leave_is
         assert error_of(lambda wrong=wrong: emotion(wrong)).code == "manner-unknown"
     torch.save(vectors[:-1], run.base / "feat2.pt")
     assert error_of(lambda: emotion("0,1,0,0,0,0,0,0")).code == "tensors-mismatch"
+
+
+def test_a_graft_that_was_not_trained_yet_speaks_with_a_warning(tmp_path: Path) -> None:
+    run = make_run("tiny", tmp_path)
+    words = ("--run", run.path, *SHORT, "--codes", tmp_path / "codes.json", "--overwrite")
+    told = {name: spoken(TEXTS[name], "--language", name, *words) for name in ("am", "en")}
+    codes = {name: [item.code for item in result.findings] for name, result in told.items()}
+    assert "speak-untrained" in codes["am"]
+    assert "speak-untrained" not in codes["en"], "the base speaks its own languages"

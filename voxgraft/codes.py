@@ -1712,6 +1712,12 @@ CATALOGUE: dict[str, Code] = {
         "The checkpoint that was written is not the base with the graft in it. Nothing of the export was kept.",
         "run `voxgraft check` on the run; if it finds nothing, this is a bug in voxgraft: please report it.",
     ),
+    "speak-untrained": Code(
+        "speaking",
+        "The rows are the first ones, made of the base's own: what is spoken says nothing about the language yet.",
+        "train the run first: `voxgraft go RUN` or `voxgraft train RUN`.",
+        "warning",
+    ),
     "export-untrained": Code(
         "exporting",
         "The rows are the first ones, made of the base's own: the export loads, and speaks no word of the language.",

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.errors import Finding
+from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
 from voxgraft.results import Line, styled
 from voxgraft.settings import SpeakSettings
-from voxgraft.speaking.opening import open_speakers
+from voxgraft.speaking.opening import Speakers, open_speakers
 from voxgraft.speaking.saying import Said, say
 from voxgraft.speaking.texts import utterances_of
 from voxgraft.speaking.voices import Voices
@@ -32,6 +32,8 @@ class SpeakResult:
     sound: tuple[Path, ...]
     """The file of each utterance; none where only codes were asked for."""
     codes: Path | None
+    notes: tuple[Finding, ...] = ()
+    """What is to be said of the speakers, whatever they said."""
 
     @property
     def cut(self) -> list[Said]:
@@ -40,7 +42,7 @@ class SpeakResult:
 
     @property
     def findings(self) -> list[Finding]:
-        return [item for one in self.said for item in one.findings]
+        return [*self.notes, *(item for one in self.said for item in one.findings)]
 
     @property
     def exit_code(self) -> int:
@@ -97,4 +99,14 @@ def speak(settings: SpeakSettings) -> SpeakResult:
         sound = write_sound(said, vocoder, outputs, settings)
     if outputs.codes is not None:
         write_codes(said, outputs.codes, family, overwrite=settings.overwrite)
-    return SpeakResult(family, files.folder, tuple(said), tuple(sound), outputs.codes)
+    notes = _untrained(speakers, {one.language for one in said})
+    return SpeakResult(family, files.folder, tuple(said), tuple(sound), outputs.codes, tuple(notes))
+
+
+def _untrained(speakers: Speakers, languages: set[str]) -> list[Finding]:
+    """New languages that are spoken by a graft as it was made, before any step of training."""
+    spoken = {name: speakers.system(name) for name in sorted(languages)}
+    own = {name: system for name, system in spoken.items() if system.spelling.is_own(name)}
+    # A graft that others made may have an adapter and not say how it was trained.
+    names = [name for name, one in own.items() if one.step == 0 or (one.step is None and one.gate is None)]
+    return [finding("speak-untrained", f"the graft of {', '.join(names)} was not trained yet")] if names else []
