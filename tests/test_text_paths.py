@@ -1,0 +1,273 @@
+"""Every way from a text to the model has the ids of training: `prepare`, samples, `evaluate`, `speak` and the pages.
+
+Two of the ways, the programs of exports, are in test_text_front_end.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import voxgraft.graft as graft_verb
+from tests.made_once import MadeOnce
+from tests.preparing_runs import resolved
+from tests.test_text_front_end import LANGUAGES, any_text, texts_of
+from tests.ui_runs import form_of, tab_of
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.sets import open_set
+from voxgraft.evaluating.held_out import _Respelled
+from voxgraft.evaluating.sentences import manifest_sentences
+from voxgraft.evaluating.speaking import _asked
+from voxgraft.evaluating.systems import System, grafted
+from voxgraft.families import family, family_names
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.encoding import Clip
+from voxgraft.families.opening import open_model
+from voxgraft.families.tensors import stored_shapes
+from voxgraft.graft_folder import open_graft
+from voxgraft.importing.manifest import ManifestClip, Split, write_manifest
+from voxgraft.preparing.assembling import Encoded, SetMaker
+from voxgraft.preparing.batch_files import BatchFiles
+from voxgraft.preparing.choosing import chosen_clips
+from voxgraft.preparing.keys import FrontEnd
+from voxgraft.run import RunFolder
+from voxgraft.run_data import Wanted
+from voxgraft.run_settings import LearnSettings, RowSettings, RunSettings
+from voxgraft.sample_texts import sentences_of
+from voxgraft.settings import SpeakSettings
+from voxgraft.speaking.opening import SharedPlace, Speakers
+from voxgraft.speaking.pieces import can_be_said
+from voxgraft.speaking.saying import _plan
+from voxgraft.speaking.texts import utterances_of
+from voxgraft.speaking.voices import Voices
+from voxgraft.spelling import Spelling, learn_language
+from voxgraft.tables import make_tables
+from voxgraft.text.characters import exemplar
+from voxgraft.text.texts import Texts
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.prove import prove
+from voxgraft.training.replay import Voice
+from voxgraft.ui.commands import ask
+
+RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")
+NFC = partial(unicodedata.normalize, "NFC")
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Grafted:
+    """A run with a graft of one language, and the spelling that the graft was made with."""
+
+    run: RunFolder
+    spelling: Spelling
+
+    @property
+    def language(self) -> str:
+        return str(self.spelling.language)
+
+    @cache  # noqa: B019 (for the length of the module)
+    def ids(self, text: str) -> Ids:
+        """The ids that every other way must have."""
+        return tuple(self.spelling.encode(text, self.language))
+
+
+@dataclass(frozen=True)
+class Home:
+    """Runs of many languages on one base, whose codes and voices all of them borrow."""
+
+    folder: Path
+    files: BaseFiles
+    place: SharedPlace
+    lent: ClipSet
+    voice: Voice
+    grafts: dict[str, Grafted]
+
+    def system(self, language: str) -> System:
+        """What `evaluate` and `speak` open for a graft."""
+        return grafted(self.place, open_graft(self.grafts[language].run.graft))
+
+
+def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[str]) -> dict[str, Grafted]:
+    """Graft folders as the verb writes them. The proof over the base's languages, most of its time, is left out."""
+    kind, base = family(name), open_tokenizer(files.tokenizer)
+    card: dict[str, Any] = {}
+    proof = None
+    made = {}
+    for language in languages:
+        before = Spelling.of(kind, base, None, language)
+        learnt = learn_language(before, Texts(own_texts(language)), LearnSettings(pieces=20, min_count=2))
+        spelling = replace(before, grown=learnt.grown)
+        with open_checkpoint(files.checkpoint) as checkpoint:
+            rows = make_tables(checkpoint, spelling, RowSettings(init="mean"))
+        card = card or graft_verb._base_card(spelling, files)
+        proof = proof or prove(base, learnt.grown, (), spelling.prepare_base, spelling.new_text(()))
+        run = RunFolder(folder / language)
+        run.path.mkdir(parents=True)
+        run.settings.write_text(f"base: {files.folder}\nlanguage: {language}\n", encoding="utf-8")
+        graft_verb._write(run.graft, spelling, card, rows, RowSettings(), proof)
+        made[language] = Grafted(run, spelling)
+    return made
+
+
+@pytest.fixture(scope="module", params=family_names())
+def home(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    kind, made = family(request.param), made_once.whole_run(request.param)
+    folder = tmp_path_factory.mktemp(kind.name)
+    model = open_model(kind, made.files, device="cpu", dtype=torch.float32)
+    place = SharedPlace(kind, made.files, "cpu", torch.float32, model)
+    lent = open_set(made.folder.data_set("train"))
+    voice = Voice("lent", Clip(lent.codes(0), lent.voice(0)))
+    return Home(folder, made.files, place, lent, voice, make_grafts(kind.name, folder, made.files, LANGUAGES))
+
+
+def manifest_of(one: Grafted, texts: Sequence[str]) -> Path:
+    """Clips of these texts; their sound is never read here."""
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    clips = [
+        ManifestClip(f"clip{at}-{split}", f"{at}.wav", 1.0, text, one.language, "a", f"{at}", 24_000, split=split)
+        for at, text in enumerate(texts)
+        for split in splits
+    ]
+    path = one.run.data / "manifest.jsonl"
+    write_manifest(path, clips)
+    return path
+
+
+def prepared(home: Home, one: Grafted, manifest: Path) -> ClipSet:
+    """The set that `prepare` makes of a manifest, where the sound of every clip is encoded already."""
+    graft, kind, files = open_graft(one.run.graft), home.place.family, home.files
+    base = (kind, files, open_tokenizer(files.tokenizer))
+    wanted = Wanted.of(one.run, RunSettings(), graft, base, stored_shapes(files.checkpoint))
+    front_end = FrontEnd({}, graft.card.base["checkpoint_sha256"])
+    chosen = [clip for clip in chosen_clips(manifest, one.language).clips if clip.role == "train"]
+    encoded = Encoded(BatchFiles(one.run.data / "none"), {clip.clip.id: (home.lent, 0) for clip in chosen})
+    maker = SetMaker(wanted, front_end, encoded, kind.code_hz, {})
+    maker.make("train", "train", [(clip, clip.clip.id) for clip in chosen])
+    return open_set(one.run.data_set("train"))
+
+
+def own_texts(language: str) -> tuple[str, ...]:
+    """The texts of the other tests of text, with one text for all marks of punctuation, to save time."""
+    entry, texts = exemplar(language), texts_of(language)
+    assert entry is not None
+    marks = [mark for mark in entry.punctuation if not mark.isspace()]
+    first, last = texts[1].split()[0], texts[1].split()[-1]
+    single = {f"{first}{mark} {last}{mark}" for mark in marks}
+    return (*(text for text in texts if text not in single), " ".join(f"{first}{mark}" for mark in marks))
+
+
+def usable(one: Grafted, texts: Sequence[str]) -> list[str]:
+    """Texts that a clip can have: with a letter or a digit, and with ids."""
+    return [
+        text for text in dict.fromkeys(texts) if any(map(str.isalnum, text)) and can_be_said(text) and one.ids(text)
+    ]
+
+
+def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
+    """Ids of a prepared set, of the losses on it, of evaluation sentences, of samples and of `speak`, text by text."""
+    one, system, voice = home.grafts[language], home.system(language), home.voice
+    manifest = manifest_of(one, texts)
+    clips = prepared(home, one, manifest)
+    stored = {info.text: tuple(clips.text_ids(at).tolist()) for at, info in enumerate(clips.infos)}
+    assert stored == {text: one.ids(text) for text in texts}, language
+    measured = _Respelled(clips, system, language)
+    assert [tuple(measured.text_ids(at).tolist()) for at in range(len(clips))] == list(stored.values())
+    found = manifest_sentences(manifest, language)
+    sentences = found.sentences if found else ()
+    told = {sentence.text: _asked(system, 0, sentence, voice, 0).ids for sentence in sentences}
+    letters = [text for text in texts if any(map(str.isalpha, text))]
+    assert told == {NFC(text.strip()): one.ids(text) for text in letters}
+    samples = sentences_of(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)
+    assert [sample.ids for sample in samples] == [one.ids(text) for text in texts]
+    assert {(sample.language, sample.is_new) for sample in samples} == {(language, True)}
+    compare_spoken(home, language, texts, SpeakSettings(text=tuple(texts), language=language, split=False))
+    compare_spoken(home, language, texts, SpeakSettings(text=tuple(texts), language=language.lower()))
+
+
+def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: SpeakSettings) -> None:
+    """What `speak` gives the model. A text that is said in several pieces is read piece by piece."""
+    one, system = home.grafts[language], home.system(language)
+    speakers = Speakers(home.place, home.place.family.languages, (system,), None)
+    voices = Voices(speakers, asked, {None: home.voice})
+    utterances = utterances_of(asked.text, asked.file)
+    assert len(utterances) == len(texts)
+    for at, text in enumerate(texts):
+        planned = _plan(speakers, voices, at, utterances[at], asked)
+        assert planned.language == language
+        if len(planned.pieces) == 1:
+            assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
+        else:
+            assert asked.split or any(len(line.split()) > 1 for line in text.splitlines())
+            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
+            said = "".join(piece.piece.text for piece in planned.pieces)
+            assert "".join(said.split()) == "".join(one.spelling.normalised(text, language).split())
+
+
+@contextlib.contextmanager
+def page(home: Home, tab: str) -> Iterator[Any]:
+    with tab_of(home.folder, tab) as context:
+        yield context
+
+
+def compare_pages(home: Home, texts_by_language: dict[str, Sequence[str]]) -> None:
+    """The same for the page: the preview of the tab Tokenizer, and the command of the tab Speak."""
+    from voxgraft.ui.tabs import tokenizer as tab
+
+    with tab_of(home.folder, "tokenizer") as context:
+        for language, texts in texts_by_language.items():
+            one, lines = home.grafts[language], on_one_line(texts)
+            words = tab._commands(context, language, "\n".join(lines))
+            sentences = [sentence for line in words for sentence in ask(line)["sentences"]]
+            assert len(sentences) == len(lines)
+            for text, sentence in zip(lines, sentences, strict=True):
+                assert tuple(token for _, token, _ in sentence["grown"]) == one.ids(text), (language, text)
+    with tab_of(home.folder, "speak") as context:
+        form = form_of(context, "speak")
+        keys = [control.leaf.key for control in form.controls]
+        for language, texts in texts_by_language.items():
+            lines = on_one_line(texts)
+            values = form.opening_values(language)
+            values[keys.index("text")] = "\n".join(lines)
+            values[keys.index("split")] = False
+            settings = resolved([str(word) for word in form.words(language, values)])
+            assert settings.run is not None
+            compare_spoken(home, language, lines, settings)
+
+
+def on_one_line(texts: Sequence[str]) -> list[str]:
+    """Every line of a text box is a text of its own."""
+    return [text for text in texts if len(text.strip().splitlines()) == 1]
+
+
+def test_prepare_samples_evaluate_and_speak_have_the_same_ids_for_forty_languages(home: Home) -> None:
+    for language in LANGUAGES:
+        compare_verbs(home, language, usable(home.grafts[language], own_texts(language)))
+
+
+def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
+    compare_pages(home, {name: usable(one, own_texts(name)) for name, one in home.grafts.items()})
+
+
+def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Home) -> None:
+    drawn: list[str] = []
+
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(text=any_text)
+    def draw(text: str) -> None:
+        drawn.append(text)
+
+    draw()
+    chosen = {name: usable(home.grafts[name], drawn) for name in RANDOM_LANGUAGES}
+    for language, texts in chosen.items():
+        compare_verbs(home, language, texts)
+    compare_pages(home, chosen)
