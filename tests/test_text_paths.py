@@ -5,6 +5,7 @@ Two of the ways, the programs of exports, are in test_text_front_end.py.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 import torch
 from hypothesis import HealthCheck, given, settings
 
 import voxgraft.graft as graft_verb
 from tests.made_once import MadeOnce
-from tests.preparing_runs import resolved
+from tests.preparing_runs import RATE, resolved, voice_like
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from tests.ui_runs import form_of, tab_of
 from voxgraft.checkpoints import open_checkpoint
+from voxgraft.cli import run as run_cli
 from voxgraft.corpus.clips import ClipSet
 from voxgraft.corpus.sets import open_set
 from voxgraft.evaluating.held_out import _Respelled
@@ -33,8 +36,12 @@ from voxgraft.families.base import BaseFiles
 from voxgraft.families.encoding import Clip
 from voxgraft.families.opening import open_model
 from voxgraft.families.tensors import stored_shapes
+from voxgraft.go import go
+from voxgraft.going.settings import GoSettings
 from voxgraft.graft_folder import open_graft
 from voxgraft.importing.manifest import ManifestClip, Split, write_manifest
+from voxgraft.new import new
+from voxgraft.normalising import rules_of
 from voxgraft.preparing.assembling import Encoded, SetMaker
 from voxgraft.preparing.batch_files import BatchFiles
 from voxgraft.preparing.choosing import chosen_clips
@@ -42,8 +49,9 @@ from voxgraft.preparing.keys import FrontEnd
 from voxgraft.run import RunFolder
 from voxgraft.run_data import Wanted
 from voxgraft.run_settings import LearnSettings, RowSettings, RunSettings
+from voxgraft.run_yaml import edit_run_yaml
 from voxgraft.sample_texts import sentences_of
-from voxgraft.settings import SpeakSettings, TokenizerShowSettings
+from voxgraft.settings import NewSettings, SpeakSettings, TokenizerShowSettings
 from voxgraft.speaking.opening import SharedPlace, Speakers
 from voxgraft.speaking.pieces import can_be_said
 from voxgraft.speaking.saying import _plan
@@ -277,3 +285,72 @@ def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Hom
     for language, texts in chosen.items():
         compare_verbs(home, language, texts)
     compare_pages(home, chosen)
+
+
+# ---- whole verbs -----------------------------------------------------------------------------------------------------
+
+SHORT: dict[str, Any] = {
+    "data": {"min_prompt_seconds": 0.5},
+    "train": {
+        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"tensorboard": False, "valid_every": 2, "save_every": 1},
+    },
+}
+"""A training of a second."""
+CLIPS = 15
+
+
+def raw_texts(language: str) -> list[str]:
+    """Different texts as people type them: an invisible character, odd spaces and quotes in each, and a number."""
+    words = texts_of(language)[1].split()
+    made = []
+    for at in range(CLIPS):
+        first, second = words[at % len(words)], " ".join(words[at // len(words) :][:2])
+        # The tiny base has no digits, so that a language whose numbers nobody reads is refused for unknown tokens.
+        number = f" {2000 + at}\u200b " if rules_of(language).numbers else "\u200b "
+        made.append(f"«{first}»{number}\u00a0{second} {first}…")
+    return made
+
+
+def write_list(folder: Path, texts: Sequence[str]) -> None:
+    (folder / "wavs").mkdir(parents=True)
+    for at in range(len(texts)):
+        soundfile.write(folder / "wavs" / f"{at:02d}.wav", voice_like(1.2 + 0.05 * at, at), RATE)
+    lines = [f"{at:02d}|{text}\n" for at, text in enumerate(texts)]
+    (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("language", ["uk", "ff-Adlm"])
+def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
+    raw = raw_texts(language)
+    write_list(tmp_path / "recordings", raw)
+    new(NewSettings(run=tmp_path / "run", base=Path("tiny"), language=language, sources=(tmp_path / "recordings",)))
+    run = RunFolder(tmp_path / "run")
+    sampled = {"train": {**SHORT["train"], "sample_texts": [f"{language.lower()}:{raw[0]}"]}}
+    edit_run_yaml(run.settings, {**SHORT, **sampled})
+    done = go(GoSettings(run=run.path, most=3, until="evaluate"))
+    assert done.exit_code == 0, "\n".join(str(line) for line in done.lines())
+    graft, base = open_graft(run.graft), family("tiny").shipped()
+    assert base is not None
+    tokenizer = open_tokenizer(family("tiny").files(base).tokenizer)
+    spelling = Spelling.of(family("tiny"), tokenizer, graft.tokenizer, language, rules_of(language))
+    expected = {tuple(spelling.encode(text, language)) for text in raw}
+    sets = [open_set(run.data_set(name)) for name in ("train", "valid")]
+    stored = {tuple(clips.text_ids(at).tolist()) for clips in sets for at in range(len(clips))}
+    assert stored <= expected
+    assert len(stored) == sum(map(len, sets)) > CLIPS / 2
+    sample = json.loads((run.samples / "step-000000" / f"{language}.json").read_text(encoding="utf-8"))
+    assert sample["text_ids"] == spelling.encode(raw[0], language)
+    scores = json.loads((run.path / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
+    heard = [one for one in scores["utterances"] if (one["language"], one["who"]) == (language, "after")]
+    judged = {tuple(one["text_ids"]) for one in heard}
+    assert len(judged) == len(heard) >= 2
+    assert judged <= expected
+    with tab_of(tmp_path, "speak") as context:
+        form = form_of(context, "speak")
+        values = form.opening_values("run")
+        for key, value in {"text": "\n".join(raw[:3]), "codes": "codes.json", "max_seconds": "0.1"}.items():
+            values[[control.leaf.key for control in form.controls].index(key)] = value
+        assert run_cli([str(word) for word in form.words("run", values)]) == 1  # speech that is cut off
+    spoken = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))["utterances"]
+    assert [one["pieces"][0]["text_ids"] for one in spoken] == [spelling.encode(text, language) for text in raw[:3]]
