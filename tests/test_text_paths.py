@@ -176,7 +176,8 @@ def own_texts(language: str) -> tuple[str, ...]:
     marks = [mark for mark in entry.punctuation if not mark.isspace()]
     first, last = texts[1].split()[0], texts[1].split()[-1]
     single = {f"{first}{mark} {last}{mark}" for mark in marks}
-    return (*(text for text in texts if text not in single), " ".join(f"{first}{mark}" for mark in marks))
+    breaks = f"{first}\u2028{last}\x1e{first}\x85{last}"  # line breaks to Python, spaces or nothing to the text rules
+    return (*(text for text in texts if text not in single), " ".join(f"{first}{mark}" for mark in marks), breaks)
 
 
 def usable(one: Grafted, texts: Sequence[str]) -> list[str]:
@@ -270,6 +271,19 @@ def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
     """A page asks the verbs above, so the families share the languages among them: each is asked once."""
     own = LANGUAGES[family_names().index(home.place.family.name) :: len(family_names())]
     compare_pages(home, {name: usable(home.grafts[name], own_texts(name)) for name in own})
+
+
+def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_it(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    files = made_once.base("chatterbox")
+    (one,) = make_grafts("chatterbox", tmp_path, files, ["fr"]).values()
+    grown = open_graft(one.run.graft).tokenizer.path
+    asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", grown=grown, text=("En 2026 «oui»",))
+    (french,) = show(asked.model_copy(update={"language": "fr"})).sentences
+    assert tuple(token for _, token, _ in french.grown or ()) == one.ids("En 2026 «oui»")
+    (english,) = show(asked.model_copy(update={"language": "en"})).sentences
+    assert english.grown == english.base
 
 
 def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Home) -> None:
