@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -232,7 +232,7 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
             assert "".join(said.split()) == "".join(one.spelling.normalised(text, language).split())
 
 
-def compare_pages(home: Home, texts_by_language: dict[str, Sequence[str]]) -> None:
+def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) -> None:
     """The same for the page: the preview of the tab Tokenizer, and the command of the tab Speak."""
     from voxgraft.ui.tabs import tokenizer as tab
 
