@@ -365,6 +365,8 @@ def test_every_language_on_the_list_reads_numbers_in_words_of_its_own(language: 
         ("es-MX", "3.500 y 1,500", "tres punto cinco cero cero y mil quinientos"),
         ("es-AR", "1.500", "mil quinientos"),
         ("de", "Es sind 2026. Danach", "Es sind zweitausendsechsundzwanzig. Danach"),
+        ("de", "Er wurde 25. Danach zog er um.", "Er wurde fünfundzwanzig. Danach zog er um."),
+        ("de", "Ich bin 25.", "Ich bin fünfundzwanzig."),
         ("nl", "20\u200b26", "tweeduizendzesentwintig"),
     ],
 )
@@ -377,7 +379,7 @@ def test_numbers_are_read_with_the_separators_of_the_language(language: str, tex
     [
         *[("nl", "MP3"), ("ru", "1-й"), ("fi", "2026:ssa"), ("ru", "3,14"), ("sw", "2026")],
         *[("nl", "3,1415926535897932384626"), ("nl", "50%-korting"), ("de-CH", "1'500"), ("de-CH", "3.500")],
-        *[("cs", "3. května"), ("de", "am 3. Mai"), ("be", "3,5")],
+        *[("cs", "3. května"), ("de", "am 3. Mai"), ("de", "am 25. Danach"), ("de", "1. Der Hund"), ("be", "3,5")],
     ],
 )
 def test_digits_that_cannot_be_read_stay_and_are_noted(language: str, text: str) -> None:

@@ -118,6 +118,14 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
     return decode_utf8(read_bytes(path, max_bytes), path)
 
 
+def text_lines(text: str) -> list[str]:
+    """The lines of a text as `read_lines` counts them: only a line feed or a carriage return ends one.
+
+    `str.splitlines` also splits at U+2028, U+0085 and control characters, which text rules take for spaces or remove.
+    """
+    return re.split(r"\r\n|\n|\r", text)
+
+
 def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
     """Strict UTF-8; names the line of the first wrong byte. A byte-order mark at the start is dropped."""
     if b"\x00" in data:

@@ -39,15 +39,30 @@ def additions_lines(additions: Additions, plan: CharacterPlan, texts: Texts) -> 
     if not additions.pieces:
         tag = f"the tag {additions.tag}" if additions.tag else "nothing"
         lines.append(f"  the base has every letter of {name} already: {tag} is added, and no piece")
+        lines.append("  that is fine: its text is spelled with the pieces of the base's own tokenizer")
     else:
         scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
         tag = f", the tag {additions.tag}" if additions.tag else ""
         lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
+        lines += _mostly_known(additions, plan, texts)
     if plan.left_unknown:
         signs = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6])
         more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
         lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
     return lines
+
+
+def _mostly_known(additions: Additions, plan: CharacterPlan, texts: Texts) -> list[Line]:
+    """Why a language adds so little, as one in Latin script does, where the base has most of its letters."""
+    letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
+    new = {sign.lower() for sign in (*plan.new, *plan.left_unknown)}
+    known = len(letters - new)
+    if 2 * known <= len(letters):
+        return []
+    return [
+        f"  that is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the texts, "
+        f"and only pieces with a letter that it lacks are added ({len(additions.pieces):,})"
+    ]
 
 
 def proof_lines(proof: Proof) -> list[Line]:

@@ -30,14 +30,16 @@ def sentences_of(spelling: Spelling, asked: Sequence[str], held_out: Sequence[st
     """
     found: list[Sentence] = []
     for language, text in [_split(text) for text in asked] if asked else _usual(spelling, held_out):
-        if language != spelling.language and language not in spelling.family.languages:
+        is_new = spelling.is_own(language)
+        language = str(spelling.language) if is_new else language  # ff-adlm is ff-Adlm
+        if not is_new and language not in spelling.family.languages:
             spoken = ", ".join((str(spelling.language), *spelling.family.languages))
             raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
         same = sum(one.language == language for one in found)
         name = f"{language}-{same + 1}" if same else language
         ids = tuple(spelling.encode(text, language))
         own_seed = chance.number("sample", seed, language, text) % 2**31
-        found.append(Sentence(name, language, text, ids, language == spelling.language, own_seed))
+        found.append(Sentence(name, language, text, ids, is_new, own_seed))
     return found
 
 

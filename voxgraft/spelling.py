@@ -14,6 +14,7 @@ from pathlib import Path
 
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family, Front
+from voxgraft.files import text_lines
 from voxgraft.normalising import NO_RULES, TextRules, rules_of
 from voxgraft.run_settings import LearnSettings
 from voxgraft.text.characters import exemplar
@@ -71,7 +72,7 @@ class Spelling:
         """Text of the new language by its rules, line by line, so that long text can be split before it is spelled."""
         if self.grown is None or not self.is_own(language):
             return text
-        return "\n".join(self.rules.normaliser.normalise(line).text for line in text.splitlines())
+        return "\n".join(self.rules.normaliser.normalise(line).text for line in text_lines(text))
 
     def prepare_base(self, text: str, language: str | None) -> str:
         """Text of a base language, with its tag where the base has one."""

@@ -10,6 +10,7 @@ from voxgraft.bases import base_tokenizer, spelling_of
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family
 from voxgraft.files import is_text, replacing, require_free
+from voxgraft.graft_folder import rules_beside
 from voxgraft.normalising import rules_of
 from voxgraft.reports import additions_json, additions_lines, proof_lines
 from voxgraft.results import Line, styled
@@ -171,6 +172,7 @@ def prove(settings: TokenizerProveSettings) -> ProveResult:
 def show(settings: TokenizerShowSettings) -> ShowResult:
     """Spell sentences piece by piece, old against new."""
     spelling = spelling_of(settings.base, settings.family, settings.grown, settings.language)
+    is_new = spelling.grown is not None and _is_new(settings, spelling.family)
 
     def pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[tuple[str, int, bool], ...]:
         return tuple((tokenizer.shown(token), token, token == tokenizer.unknown_id) for token in ids)
@@ -179,8 +181,6 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
     for text in settings.text:
         if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
-        # A base language keeps the base's own reading: the text rules are those of the new language.
-        is_new = spelling.grown is not None and settings.language not in (None, *spelling.family.languages)
         prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
         old = pieces(spelling.base, spelling.base.encode(prepared))
         new = None
@@ -189,6 +189,19 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
             new = pieces(spelling.grown, ids)
         shown.append(Shown(text, prepared, old, new))
     return ShowResult(tuple(shown))
+
+
+def _is_new(settings: TokenizerShowSettings, family: Family) -> bool:
+    """Whether the language is the graft's own, which may be one that the base speaks too.
+
+    Other languages keep the base's reading: the text rules are those of the new language.
+    """
+    if settings.language is None or settings.grown is None:
+        return False
+    stated = rules_beside(settings.grown)
+    if stated is not None and stated.language:
+        return stated.language.lower() == settings.language.lower()
+    return settings.language not in family.languages
 
 
 def _spelled_line(title: str, pieces: tuple[tuple[str, int, bool], ...]) -> Line:

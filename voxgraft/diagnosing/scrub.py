@@ -32,8 +32,8 @@ MESSAGES = frozenset(
 )
 """Keys under which people are told something, which may quote anything."""
 PRIVATE = frozenset(
-    "text utterances clips codes heard said phones sample_texts voice voices speaker speakers audio by_speaker "
-    "recordings seen_in_training rare_words_in_training spoken holder host user listener".split()
+    "text text_ids utterances clips codes heard said phones sample_texts voice voices speaker speakers audio "
+    "by_speaker recordings seen_in_training rare_words_in_training spoken holder host user listener".split()
 )
 """Keys under which texts, sound, or names of people stand. A plain number under one of them is kept."""
 OWN_WORDS = frozenset([*KINDS, *(topic.name for topic in TOPICS), "checksums of the text tables", "rows one by one"])

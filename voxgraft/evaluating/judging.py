@@ -51,6 +51,8 @@ class Utterance:
     wav: bytes | None = None
     """Only of a few, which are played in the report."""
     why: str = ""
+    ids: tuple[int, ...] = ()
+    """Text tokens that the model was given; none for a recording."""
 
 
 @dataclass
@@ -205,7 +207,17 @@ class Judge:
             num_codes = None if one.codes is None else len(one.codes)
             made.append(
                 Utterance(
-                    one.sentence, who, one.voice.name, one.seconds, one.stopped, num_codes, heard, errors, wav, one.why
+                    one.sentence,
+                    who,
+                    one.voice.name,
+                    one.seconds,
+                    one.stopped,
+                    num_codes,
+                    heard,
+                    errors,
+                    wav,
+                    one.why,
+                    one.ids,
                 )
             )
         return made

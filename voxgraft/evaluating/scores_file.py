@@ -136,6 +136,7 @@ def _utterance(one: Utterance) -> dict[str, Any]:
         "language": one.sentence.language,
         "who": one.who,
         "text": one.sentence.text,
+        "text_ids": list(one.ids),
         "rare": list(one.sentence.rare),
         "voice": one.voice,
         "codes": one.num_codes,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from voxgraft.corpus.sets import open_set
 from voxgraft.errors import TextError
-from voxgraft.files import is_file, is_folder, read_lines, read_text
+from voxgraft.files import is_file, is_folder, read_lines, read_text, text_lines
 from voxgraft.importing.manifest import ManifestClip, read_manifest
 from voxgraft.run_settings import LANGUAGE_PATTERN
 
@@ -92,7 +92,7 @@ def read_sentences(path: Path) -> SentenceSet:
         expected = f"a file that is named after its language: am.txt, or am{ENDING}"
         raise TextError("sentences-name", f"{path.name} names no language", expected=expected, where=path)
     if path.suffix == ENDING:
-        lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(text_lines(read_text(path)), 1) if line.strip()]
         sentences = _from_table(lines, language, path)
     else:
         lines = list(read_lines(path))

@@ -34,6 +34,8 @@ class Said:
     seconds: float
     why: str = ""
     code_hz: float = 25.0
+    ids: tuple[int, ...] = ()
+    """Text tokens that the model was given."""
 
     @property
     def is_runaway(self) -> bool:
@@ -47,22 +49,20 @@ class _Asked:
     place: int
     sentence: Sentence
     voice: Voice
-    ids: list[int]
+    ids: tuple[int, ...]
     max_codes: int
     seed: int
+    why: str
+    """Why it cannot be said; empty where it can."""
 
 
 def say(system: System, sentences: Sequence[Sentence], voices: Sequence[Voice], seed: int, who: str) -> list[Said]:
     """Every sentence, in its order; the voices take turns. All must be of one language."""
-    said: dict[int, Said] = {}
-    asked: list[_Asked] = []
-    for place, sentence in enumerate(sentences):
-        voice = voices[place % len(voices)]
-        ids = system.ids(sentence.text, sentence.language)
-        if why := _unspeakable(system, ids):
-            said[place] = Said(sentence, voice, None, False, 0.0, why)
-        else:
-            asked.append(_asked(system, place, sentence, voice, ids, seed))
+    every = [_asked(system, at, one, voices[at % len(voices)], seed) for at, one in enumerate(sentences)]
+    said = {
+        one.place: Said(one.sentence, one.voice, None, False, 0.0, one.why, ids=one.ids) for one in every if one.why
+    }
+    asked = [one for one in every if not one.why]
     asked.sort(key=lambda one: (len(one.sentence.text), one.place))  # who speaks together ends together
     speaker = Speaker(system.model)
     with progress.task(f"{who} speaks", len(asked)) as advance:
@@ -73,12 +73,13 @@ def say(system: System, sentences: Sequence[Sentence], voices: Sequence[Voice], 
     return [said[place] for place in range(len(sentences))]
 
 
-def _asked(system: System, place: int, sentence: Sentence, voice: Voice, ids: list[int], seed: int) -> _Asked:
+def _asked(system: System, place: int, sentence: Sentence, voice: Voice, seed: int) -> _Asked:
+    ids = tuple(system.ids(sentence.text, sentence.language))
     stock = system.family.stock_sampling()
     seconds = PAUSE_SECONDS + SECONDS_PER_CHARACTER * len(sentence.text)
     limit = min(round(seconds * system.family.code_hz), stock.max_codes, system.model.frame.max_codes)
     drawn = chance.number("evaluate", seed, sentence.language, sentence.text) >> 1  # torch takes 63 bits
-    return _Asked(place, sentence, voice, ids, limit, drawn)
+    return _Asked(place, sentence, voice, ids, limit, drawn, _unspeakable(system, ids))
 
 
 def _say_group(system: System, speaker: Speaker, group: Sequence[_Asked]) -> dict[int, Said]:
@@ -93,7 +94,7 @@ def _say_group(system: System, speaker: Speaker, group: Sequence[_Asked]) -> dic
         stopped = heard.stopped and len(heard.codes) <= one.max_codes
         codes = tuple(heard.codes[: one.max_codes])
         seconds, code_hz = len(codes) / system.family.code_hz, system.family.code_hz
-        found[one.place] = Said(one.sentence, one.voice, codes, stopped, seconds, code_hz=code_hz)
+        found[one.place] = Said(one.sentence, one.voice, codes, stopped, seconds, code_hz=code_hz, ids=one.ids)
     return found
 
 

@@ -106,7 +106,19 @@ _RUN = regex.compile(
 )
 """Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with
 a full stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation."""
-_ORDINAL = regex.compile(r"\.\s\p{Lu}")
+_ORDINAL = regex.compile(r"\.\s(\p{Lu}\p{L}*)")
+_WORD_BEFORE = regex.compile(r"(\p{L}+) $")
+_STARTS = frozenset(
+    "Aber Als Auch Da Dabei Daher Damals Danach Dann Darum Das Der Deshalb Die Dies Diese Dieser Dieses Doch Dort Du "
+    "Er Es Hier Ich Ihr Inzwischen Jetzt Man Nachdem Noch Nun Obwohl Seitdem Sie Trotzdem Und Vorher Wann Warum Was "
+    "Weil Wenn Wer Wie Wir Wo".split()
+)
+_LEADS = frozenset(
+    "ab am beim bis das dem den der des die ein eine einem einen einer eines im jede jedem jeden jeder seit vom zum "
+    "zur".split()
+)
+"""German: words that begin a sentence and never follow an ordinal, and words that may stand before one. So "wurde 25.
+Danach" ends a sentence with a number, and "am 25. Danach" and "am 25. Mai" have ordinals, which stay in digits."""
 _SPACED = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
 _OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
 _TIME = regex.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -114,6 +126,8 @@ _DATE = regex.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})|(\d{4})-(\d\d)-(\d\d)
 _RANGE = regex.compile(r"(\d+)-(\d+)")
 _LONGEST_DIGIT_STRING = 20
 _ORDINAL_DIGITS = 2
+_LONGEST_LEAD = 40
+"""Characters in which the word before a number is looked for."""
 
 
 def number_words(language: str) -> NumberWords | None:
@@ -164,7 +178,7 @@ class NumberReader:
         run = _plain_digits(match["run"], words.decimal)
         said = self._said(run) if run is not None else None
         if words.ordinal_before_capital and len(match["run"]) <= _ORDINAL_DIGITS:
-            said = None if _ORDINAL.match(match.string, match.end()) else said
+            said = None if _may_be_ordinal(match) else said
         if said is None or (match["minus"] and not words.minus) or (match["percent"] and not words.percent):
             return None
         parts = (words.minus if match["minus"] else "", said, words.percent if match["percent"] else "")
@@ -201,6 +215,14 @@ class NumberReader:
         """Dates and times, number by number: how they are said differs too much from language to language."""
         said = [self._whole(part.lstrip("0") or "0") for part in parts]
         return None if None in said else " ".join(word for word in said if word is not None)
+
+
+def _may_be_ordinal(match: regex.Match[str]) -> bool:
+    following = _ORDINAL.match(match.string, match.end())
+    if following is None:
+        return False
+    before = _WORD_BEFORE.search(match.string[: match.start()][-_LONGEST_LEAD:])
+    return following[1] not in _STARTS or before is None or before[1].lower() in _LEADS
 
 
 def _plain_digits(run: str, decimal: str) -> str | None:

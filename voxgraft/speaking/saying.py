@@ -34,6 +34,8 @@ class SaidPiece:
     """One piece as it was said."""
 
     piece: Piece
+    ids: tuple[int, ...]
+    """Text tokens that the model was given."""
     codes: tuple[int, ...]
     stop: Stop
     seed: int
@@ -122,7 +124,7 @@ def _say_group(
     for row, (one, spoken) in enumerate(zip(group, speaker.speak(prompts, longest, watch), strict=True)):
         codes, stop = watch.outcome(row, spoken.codes, by_itself=spoken.stopped)
         assert all(0 <= code < frame.num_codes for code in codes)
-        found[one.utterance, one.place] = SaidPiece(one.piece, tuple(codes), stop, one.seed)
+        found[one.utterance, one.place] = SaidPiece(one.piece, tuple(one.ids), tuple(codes), stop, one.seed)
     return found
 
 

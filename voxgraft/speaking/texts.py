@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.errors import TextError
-from voxgraft.files import decode_utf8, read_lines, read_text
+from voxgraft.files import decode_utf8, read_lines, read_text, text_lines
 from voxgraft.language_names import did_you_mean
 from voxgraft.run_settings import LANGUAGE_PATTERN
 from voxgraft.speaking.pieces import can_be_said
@@ -75,7 +75,7 @@ def _rows_of(file: Path) -> Iterator[dict[str, str]]:
         if len(data) > MAX_INPUT_BYTES:
             found = f"over {MAX_INPUT_BYTES:,} bytes"
             raise TextError("speak-table", found, expected=f"at most {MAX_INPUT_BYTES:,}", where="standard input")
-        lines = decode_utf8(data, "standard input").splitlines()
+        lines = text_lines(decode_utf8(data, "standard input"))
         yield from ({"text": line} for line in lines if line.strip())
     elif file.suffix.lower() == ".tsv":
         yield from _from_table(file)
@@ -84,7 +84,7 @@ def _rows_of(file: Path) -> Iterator[dict[str, str]]:
 
 
 def _from_table(file: Path) -> Iterator[dict[str, str]]:
-    rows = [line.split("\t") for line in read_text(file, MAX_INPUT_BYTES).splitlines() if line.strip()]
+    rows = [line.split("\t") for line in text_lines(read_text(file, MAX_INPUT_BYTES)) if line.strip()]
     header, lines = (rows[0], rows[1:]) if rows else ([""], [])
     if "text" not in header or set(header) - set(COLUMNS) or len(set(header)) != len(header):
         found = f"the first line is {' | '.join(header)!r:.80}"

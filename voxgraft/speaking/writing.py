@@ -140,6 +140,7 @@ def _told(said: Said) -> dict[str, Any]:
         "pieces": [
             {
                 "text": one.piece.text,
+                "text_ids": list(one.ids),
                 "codes": list(one.codes),
                 "stop": one.stop,
                 "seed": one.seed,

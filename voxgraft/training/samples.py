@@ -103,6 +103,7 @@ class Sampler:
         said = {"language": sentence.language, "text": sentence.text}
         kept = {
             **said,
+            "text_ids": list(sentence.ids),
             "codes": spoken.codes,
             "stopped": spoken.stopped,
             "seconds": seconds,

@@ -18,7 +18,7 @@ from voxgraft.cli.layers import resolve
 from voxgraft.cli.verbs import VERBS, Verb
 from voxgraft.config import Leaf, Settings
 from voxgraft.errors import ConfigError
-from voxgraft.files import seen_from
+from voxgraft.files import seen_from, text_lines
 from voxgraft.run_settings import RunSettings
 from voxgraft.ui import reading
 from voxgraft.ui.roots import Roots
@@ -103,7 +103,7 @@ class Command:
         if isinstance(value, int | float):
             return [str(int(value)) if float(value).is_integer() else repr(float(value))]
         if isinstance(value, str) and leaf.is_list:
-            return [line.strip() for line in value.splitlines() if line.strip()]
+            return [line.strip() for line in text_lines(value) if line.strip()]
         if isinstance(value, list | tuple):
             return [word for item in value for word in self.plain(leaf, item)]
         return [str(value)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import free_bytes, parse_json, read_lines, reason_of
+from voxgraft.files import free_bytes, parse_json, read_lines, reason_of, text_lines
 from voxgraft.importing.columns import COLUMN_ENDINGS, sounds_named
 from voxgraft.importing.encodings import read_any_text
 from voxgraft.importing.lists import read_list
@@ -101,7 +101,7 @@ def _voices_in(source: Path) -> Iterator[str]:
     if not safe_name(source.name).lower().endswith(".tsv"):
         return
     with contextlib.suppress(VoxgraftError):
-        rows = [line.split("\t") for line in read_any_text(source).splitlines() if line.strip()]
+        rows = [line.split("\t") for line in text_lines(read_any_text(source)) if line.strip()]
         at = rows[0].index("voice") if rows and "voice" in rows[0] else None
         yield from (cells[at].strip() for cells in rows[1:] if at is not None and at < len(cells))
 

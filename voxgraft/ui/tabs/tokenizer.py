@@ -10,6 +10,7 @@ import gradio as gr
 
 from voxgraft.bases import base_family
 from voxgraft.errors import VoxgraftError
+from voxgraft.files import text_lines
 from voxgraft.ui import reading
 from voxgraft.ui.commands import Command, ask, shown, verb_named
 from voxgraft.ui.context import Context
@@ -74,7 +75,7 @@ def _by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
     base, new = reading.base(folder), reading.language(folder)
     spoken = (new, *(base_family(base, reading.run_settings(folder).family).languages if base is not None else ()))
     found: dict[str | None, list[str]] = {}
-    for line in typed.splitlines():
+    for line in text_lines(typed):
         code, colon, rest = (part.strip() for part in line.partition(":"))
         is_said = bool(colon and rest) and code in spoken
         found.setdefault(code if is_said else new, []).append(rest if is_said else line)

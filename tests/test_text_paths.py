@@ -1,0 +1,370 @@
+"""Every way from a text to the model has the ids of training: `prepare`, samples, `evaluate`, `speak` and the pages.
+
+Two of the ways, the programs of exports, are in test_text_front_end.py.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import voxgraft.graft as graft_verb
+from tests.made_once import MadeOnce
+from tests.preparing_runs import RATE, resolved, voice_like
+from tests.test_text_front_end import LANGUAGES, any_text, texts_of
+from tests.ui_runs import form_of, tab_of
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.cli import run as run_cli
+from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.sets import open_set
+from voxgraft.evaluating.held_out import _Respelled
+from voxgraft.evaluating.sentences import manifest_sentences
+from voxgraft.evaluating.speaking import _asked
+from voxgraft.evaluating.systems import System, grafted
+from voxgraft.families import family, family_names
+from voxgraft.families.base import BaseFiles
+from voxgraft.families.encoding import Clip
+from voxgraft.families.opening import open_model
+from voxgraft.families.tensors import stored_shapes
+from voxgraft.go import go
+from voxgraft.going.settings import GoSettings
+from voxgraft.graft_folder import open_graft
+from voxgraft.importing.manifest import ManifestClip, Split, write_manifest
+from voxgraft.new import new
+from voxgraft.normalising import rules_of
+from voxgraft.preparing.assembling import Encoded, SetMaker
+from voxgraft.preparing.batch_files import BatchFiles
+from voxgraft.preparing.choosing import chosen_clips
+from voxgraft.preparing.keys import FrontEnd
+from voxgraft.run import RunFolder
+from voxgraft.run_data import Wanted
+from voxgraft.run_settings import LearnSettings, RowSettings, RunSettings
+from voxgraft.run_yaml import edit_run_yaml
+from voxgraft.sample_texts import sentences_of
+from voxgraft.settings import NewSettings, SpeakSettings, TokenizerShowSettings
+from voxgraft.speaking.opening import SharedPlace, Speakers
+from voxgraft.speaking.pieces import can_be_said
+from voxgraft.speaking.saying import _plan
+from voxgraft.speaking.texts import utterances_of
+from voxgraft.speaking.voices import Voices
+from voxgraft.spelling import Spelling, learn_language
+from voxgraft.tables import make_tables
+from voxgraft.text.characters import exemplar
+from voxgraft.text.texts import Texts
+from voxgraft.tokenizer_verbs import show
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.prove import prove
+from voxgraft.training.replay import Voice
+from voxgraft.ui.commands import ask
+
+RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")
+NFC = partial(unicodedata.normalize, "NFC")
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Grafted:
+    """A run with a graft of one language, and the spelling that the graft was made with."""
+
+    run: RunFolder
+    spelling: Spelling
+
+    @property
+    def language(self) -> str:
+        return str(self.spelling.language)
+
+    @cache  # noqa: B019 (for the length of the module)
+    def ids(self, text: str) -> Ids:
+        """The ids that every other way must have."""
+        return tuple(self.spelling.encode(text, self.language))
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Runs of many languages on one base, whose codes and voices all of them borrow."""
+
+    folder: Path
+    files: BaseFiles
+    place: SharedPlace
+    shapes: dict[str, tuple[int, ...]]
+    """Of the base's tensors."""
+    lent: ClipSet
+    voice: Voice
+    grafts: dict[str, Grafted]
+
+    @cache  # noqa: B019
+    def system(self, language: str) -> System:
+        """What `evaluate` and `speak` open for a graft."""
+        return grafted(self.place, open_graft(self.grafts[language].run.graft))
+
+
+def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[str]) -> dict[str, Grafted]:
+    """Graft folders as the verb writes them. The proof over the base's languages, most of its time, is left out."""
+    kind, base = family(name), open_tokenizer(files.tokenizer)
+    card: dict[str, Any] = {}
+    proof = None
+    made = {}
+    with open_checkpoint(files.checkpoint) as checkpoint:
+        for language in languages:
+            before = Spelling.of(kind, base, None, language)
+            learnt = learn_language(before, Texts(own_texts(language)), LearnSettings(pieces=20, min_count=2))
+            spelling = replace(before, grown=learnt.grown)
+            rows = make_tables(checkpoint, spelling, RowSettings(init="mean"))
+            card = card or graft_verb._base_card(spelling, files)
+            proof = proof or prove(base, learnt.grown, (), spelling.prepare_base, spelling.new_text(()))
+            run = RunFolder(folder / language)
+            run.path.mkdir(parents=True)
+            run.settings.write_text(f"base: {files.folder}\nfamily: {name}\nlanguage: {language}\n", encoding="utf-8")
+            graft_verb._write(run.graft, spelling, card, rows, RowSettings(), proof)
+            made[language] = Grafted(run, spelling)
+    return made
+
+
+@pytest.fixture(scope="module", params=family_names())
+def home(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    kind, made = family(request.param), made_once.whole_run(request.param)
+    folder = tmp_path_factory.mktemp(kind.name)
+    model = open_model(kind, made.files, device="cpu", dtype=torch.float32)
+    place = SharedPlace(kind, made.files, "cpu", torch.float32, model)
+    lent = open_set(made.folder.data_set("train"))
+    voice = Voice("lent", Clip(lent.codes(0), lent.voice(0)))
+    shapes = dict(stored_shapes(made.files.checkpoint))
+    grafts = make_grafts(kind.name, folder, made.files, LANGUAGES)
+    return Home(folder, made.files, place, shapes, lent, voice, grafts)
+
+
+def manifest_of(one: Grafted, texts: Sequence[str]) -> Path:
+    """Clips of these texts; their sound is never read here."""
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    clips = [
+        ManifestClip(f"clip{at}-{split}", f"{at}.wav", 1.0, text, one.language, "a", f"{at}", 24_000, split=split)
+        for at, text in enumerate(texts)
+        for split in splits
+    ]
+    path = one.run.data / "manifest.jsonl"
+    write_manifest(path, clips)
+    return path
+
+
+def prepared(home: Home, one: Grafted, manifest: Path) -> ClipSet:
+    """The set that `prepare` makes of a manifest, where the sound of every clip is encoded already."""
+    graft, kind, files = open_graft(one.run.graft), home.place.family, home.files
+    base = (kind, files, open_tokenizer(files.tokenizer))
+    wanted = Wanted.of(one.run, RunSettings(), graft, base, home.shapes)
+    front_end = FrontEnd({}, graft.card.base["checkpoint_sha256"])
+    chosen = [clip for clip in chosen_clips(manifest, one.language).clips if clip.role == "train"]
+    encoded = Encoded(BatchFiles(one.run.data / "none"), {clip.clip.id: (home.lent, 0) for clip in chosen})
+    maker = SetMaker(wanted, front_end, encoded, kind.code_hz, {})
+    maker.make("train", "train", [(clip, clip.clip.id) for clip in chosen])
+    return open_set(one.run.data_set("train"))
+
+
+def own_texts(language: str) -> tuple[str, ...]:
+    """The texts of the other tests of text, with one text for all marks of punctuation, to save time."""
+    entry, texts = exemplar(language), texts_of(language)
+    assert entry is not None
+    marks = [mark for mark in entry.punctuation if not mark.isspace()]
+    first, last = texts[1].split()[0], texts[1].split()[-1]
+    single = {f"{first}{mark} {last}{mark}" for mark in marks}
+    breaks = f"{first}\u2028{last}\x1e{first}\x85{last}"  # line breaks to Python, spaces or nothing to the text rules
+    return (*(text for text in texts if text not in single), " ".join(f"{first}{mark}" for mark in marks), breaks)
+
+
+def usable(one: Grafted, texts: Sequence[str]) -> list[str]:
+    """Texts that a clip can have: with a letter or a digit, and with ids."""
+    return [
+        text for text in dict.fromkeys(texts) if any(map(str.isalnum, text)) and can_be_said(text) and one.ids(text)
+    ]
+
+
+def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
+    """Ids of a prepared set, of the losses on it, of evaluation sentences, of samples and of `speak`, text by text."""
+    one, system, voice = home.grafts[language], home.system(language), home.voice
+    manifest = manifest_of(one, texts)
+    clips = prepared(home, one, manifest)
+    stored = {info.text: tuple(clips.text_ids(at).tolist()) for at, info in enumerate(clips.infos)}
+    assert stored == {text: one.ids(text) for text in texts}, language
+    measured = _Respelled(clips, system, language)
+    assert [tuple(measured.text_ids(at).tolist()) for at in range(len(clips))] == list(stored.values())
+    found = manifest_sentences(manifest, language)
+    sentences = found.sentences if found else ()
+    told = {sentence.text: _asked(system, 0, sentence, voice, 0).ids for sentence in sentences}
+    letters = [text for text in texts if any(map(str.isalpha, text))]
+    assert told == {NFC(text.strip()): one.ids(text) for text in letters}
+    samples = sentences_of(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)
+    assert [sample.ids for sample in samples] == [one.ids(text) for text in texts]
+    assert {(sample.language, sample.is_new) for sample in samples} == {(language, True)}
+    compare_spoken(home, language, texts, SpeakSettings(text=tuple(texts), language=language.lower()))
+    grown, kind = one.run.graft / f"tokenizer{home.files.tokenizer.suffix}", home.place.family.name
+    asked = TokenizerShowSettings(
+        base=home.files.tokenizer, family=kind, grown=grown, language=language, text=tuple(texts)
+    )
+    previewed = [[token for _, token, _ in sentence.grown or ()] for sentence in show(asked).sentences]
+    assert [tuple(ids) for ids in previewed] == [one.ids(text) for text in texts]
+
+
+def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: SpeakSettings) -> None:
+    """What `speak` gives the model. A text that is said in several pieces is read piece by piece."""
+    one, system = home.grafts[language], home.system(language)
+    speakers = Speakers(home.place, home.place.family.languages, (system,), None)
+    voices = Voices(speakers, asked, {None: home.voice})
+    utterances = utterances_of(asked.text, asked.file)
+    assert len(utterances) == len(texts)
+    for at, text in enumerate(texts):
+        planned = _plan(speakers, voices, at, utterances[at], asked)
+        assert planned.language == language
+        if len(planned.pieces) == 1:
+            assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
+        else:
+            assert asked.split
+            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
+            said = "".join(piece.piece.text for piece in planned.pieces)
+            assert "".join(said.split()) == "".join(one.spelling.normalised(text, language).split())
+
+
+def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) -> None:
+    """The same for the page: the preview of the tab Tokenizer, and the command of the tab Speak."""
+    from voxgraft.ui.tabs import tokenizer as tab
+
+    with tab_of(home.folder, "tokenizer") as context:
+        for language, texts in texts_by_language.items():
+            one, lines = home.grafts[language], on_one_line(texts)
+            words = tab._commands(context, language, "\n".join(lines))
+            sentences = [sentence for line in words for sentence in ask(line)["sentences"]]
+            assert len(sentences) == len(lines)
+            for text, sentence in zip(lines, sentences, strict=True):
+                assert tuple(token for _, token, _ in sentence["grown"]) == one.ids(text), (language, text)
+    with tab_of(home.folder, "speak") as context:
+        form = form_of(context, "speak")
+        keys = [control.leaf.key for control in form.controls]
+        for language, texts in texts_by_language.items():
+            lines = on_one_line(texts)
+            values = form.opening_values(language)
+            values[keys.index("text")] = "\n".join(lines)
+            values[keys.index("split")] = False
+            settings = resolved([str(word) for word in form.words(language, values)])
+            assert settings.run is not None
+            compare_spoken(home, language, lines, settings)
+
+
+def on_one_line(texts: Sequence[str]) -> list[str]:
+    """Every line of a text box is a text of its own."""
+    return [text for text in texts if not set("\r\n") & set(text.strip())]
+
+
+def test_prepare_samples_evaluate_and_speak_have_the_same_ids_for_forty_languages(home: Home) -> None:
+    for language in LANGUAGES:
+        compare_verbs(home, language, usable(home.grafts[language], own_texts(language)))
+
+
+def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
+    """A page asks the verbs above, so the families share the languages among them: each is asked once."""
+    own = LANGUAGES[family_names().index(home.place.family.name) :: len(family_names())]
+    compare_pages(home, {name: usable(home.grafts[name], own_texts(name)) for name in own})
+
+
+def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_it(
+    made_once: MadeOnce, tmp_path: Path
+) -> None:
+    files = made_once.base("chatterbox")
+    (one,) = make_grafts("chatterbox", tmp_path, files, ["fr"]).values()
+    grown = open_graft(one.run.graft).tokenizer.path
+    asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", grown=grown, text=("En 2026 «oui»",))
+    (french,) = show(asked.model_copy(update={"language": "fr"})).sentences
+    assert tuple(token for _, token, _ in french.grown or ()) == one.ids("En 2026 «oui»")
+    (english,) = show(asked.model_copy(update={"language": "en"})).sentences
+    assert english.grown == english.base
+
+
+def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Home) -> None:
+    drawn: list[str] = []
+
+    @settings(max_examples=100, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(text=any_text)
+    def draw(text: str) -> None:
+        drawn.append(text)
+
+    draw()
+    chosen = {name: usable(home.grafts[name], drawn) for name in RANDOM_LANGUAGES}
+    for language, texts in chosen.items():
+        compare_verbs(home, language, texts)
+    compare_pages(home, chosen)
+
+
+# ---- whole verbs -----------------------------------------------------------------------------------------------------
+
+SHORT: dict[str, Any] = {
+    "data": {"min_prompt_seconds": 0.5},
+    "train": {
+        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"tensorboard": False, "valid_every": 2, "save_every": 1},
+    },
+}
+"""A training of a second."""
+CLIPS = 15
+
+
+def raw_texts(language: str) -> list[str]:
+    """Different texts as people type them: an invisible character, odd spaces and quotes in each, and a number."""
+    words = texts_of(language)[1].split()
+    made = []
+    for at in range(CLIPS):
+        first, second = words[at % len(words)], " ".join(words[at // len(words) :][:2])
+        # The tiny base has no digits, so that a language whose numbers nobody reads is refused for unknown tokens.
+        number = f" {2000 + at}\u200b " if rules_of(language).numbers else "\u200b "
+        made.append(f"«{first}»{number}\u00a0{second} {first}…")
+    return made
+
+
+def write_list(folder: Path, texts: Sequence[str]) -> None:
+    (folder / "wavs").mkdir(parents=True)
+    for at in range(len(texts)):
+        soundfile.write(folder / "wavs" / f"{at:02d}.wav", voice_like(1.2 + 0.05 * at, at), RATE)
+    lines = [f"{at:02d}|{text}\n" for at, text in enumerate(texts)]
+    (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("language", ["uk", "ff-Adlm"])
+def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
+    raw = raw_texts(language)
+    write_list(tmp_path / "recordings", raw)
+    new(NewSettings(run=tmp_path / "run", base=Path("tiny"), language=language, sources=(tmp_path / "recordings",)))
+    run = RunFolder(tmp_path / "run")
+    sampled = {"train": {**SHORT["train"], "sample_texts": [f"{language.lower()}:{raw[0]}"]}}
+    edit_run_yaml(run.settings, {**SHORT, **sampled})
+    done = go(GoSettings(run=run.path, most=3, until="evaluate"))
+    assert done.exit_code == 0, "\n".join(str(line) for line in done.lines())
+    graft, base = open_graft(run.graft), family("tiny").shipped()
+    assert base is not None
+    tokenizer = open_tokenizer(family("tiny").files(base).tokenizer)
+    spelling = Spelling.of(family("tiny"), tokenizer, graft.tokenizer, language, rules_of(language))
+    expected = {tuple(spelling.encode(text, language)) for text in raw}
+    sets = [open_set(run.data_set(name)) for name in ("train", "valid")]
+    stored = {tuple(clips.text_ids(at).tolist()) for clips in sets for at in range(len(clips))}
+    assert stored <= expected
+    assert len(stored) == sum(map(len, sets)) > CLIPS / 2
+    sample = json.loads((run.samples / "step-000000" / f"{language}.json").read_text(encoding="utf-8"))
+    assert sample["text_ids"] == spelling.encode(raw[0], language)
+    scores = json.loads((run.path / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
+    heard = [one for one in scores["utterances"] if (one["language"], one["who"]) == (language, "after")]
+    judged = {tuple(one["text_ids"]) for one in heard}
+    assert len(judged) == len(heard) >= 2
+    assert judged <= expected
+    with tab_of(tmp_path, "speak") as context:
+        form = form_of(context, "speak")
+        values = form.opening_values("run")
+        for key, value in {"text": "\n".join(raw[:3]), "codes": "codes.json", "max_seconds": "0.1"}.items():
+            values[[control.leaf.key for control in form.controls].index(key)] = value
+        assert run_cli([str(word) for word in form.words("run", values)]) == 1  # speech that is cut off
+    spoken = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))["utterances"]
+    assert [one["pieces"][0]["text_ids"] for one in spoken] == [spelling.encode(text, language) for text in raw[:3]]
