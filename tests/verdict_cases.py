@@ -606,6 +606,13 @@ def _one_long_row(ground: Ground, state: State) -> None:
     state[ground.tables[0]][ground.pieces + 5] *= 500
 
 
+def _bias_of_new(value: float, count: int = NEW_PIECES) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        state["text_head.bias"][ground.pieces : ground.pieces + count] = value
+
+    return change
+
+
 def cut(ground: Ground, folder: Path) -> Made:
     path = ground.write(folder, ground.grown())
     path.write_bytes(path.read_bytes()[: -(path.stat().st_size // 3)])
@@ -773,6 +780,17 @@ CASES: list[Case] = [
     *_for_both("overflow in a new row", overflow("new row"), REPAIR, "tensor-not-finite", "not finite"),
     *_for_both("rows 42 times too long", changed(_long_rows), RESUME, "new-rows-scale", "times as long"),
     *_for_both("one row 500 times too long", changed(_one_long_row), RESUME, "new-rows-scale", "times as long"),
+    Case("bias of 10,000 on new rows", INDEX, changed(_bias_of_new(1e4)), RESUME, "new-rows-scale", "text_head.bias"),
+    Case("bias of -10,000 on one row", INDEX, changed(_bias_of_new(-1e4, 1)), RESUME, "new-rows-scale", "1 of"),
+    Case(
+        "bias of 8 on new rows",
+        INDEX,
+        changed(_bias_of_new(8.0)),
+        RESUME,
+        "",
+        "nothing is",
+        not_codes=("new-rows-scale",),
+    ),
     # cut, and sound
     *_for_both("cut off", cut, FRESH, "", "cannot be read"),
     *_for_both("trained, and sound", trained, RESUME, "base-rows-same", "nothing is wrong"),

@@ -1154,7 +1154,7 @@ CATALOGUE: dict[str, Code] = {
     ),
     "new-rows-scale": Code(
         "check",
-        "The new rows are much longer than the base's, so that new pieces drown everything else in a sentence.",
+        "The new rows are much longer than the base's, or their biases much larger, so that new pieces drown everything else in a sentence.",
         "grow the base again with `voxgraft extend`, which gives new rows the base's own scale.",
         "warning",
     ),
