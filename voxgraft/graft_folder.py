@@ -112,15 +112,16 @@ def read_card(folder: Path) -> GraftCard:
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
         found = f"{CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
-    if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):  # grafts from before have none
+    fields["licence"] = str(fields["licence"] or "")
+    require_rules(fields["text"], path)
+    # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
+    if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
         found = f"{CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
         cure = (
             f"restore {CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on purpose, "
             f"remove its line `{SUM_KEY}`."
         )
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
-    fields["licence"] = str(fields["licence"] or "")
-    require_rules(fields["text"], path)
     return GraftCard(**fields)
 
 
