@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -171,3 +172,17 @@ def test_a_full_standard_output_is_an_error_and_no_traceback(tmp_path: Path) -> 
             done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT TESTED: this system has no /dev/full")
+def test_a_full_disk_while_a_folder_is_copied_is_named_and_not_shown_as_a_list(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "a").write_bytes(b"x" * 100_000)
+    (target / "a").symlink_to("/dev/full")
+    with pytest.raises(shutil.Error) as caught:
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    found = write_error(caught.value, target)
+    assert found.code == "disk-full"
+    assert found.finding.found == "no room to write target"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -197,6 +198,25 @@ def test_a_graft_whose_parts_do_not_belong_together_is_refused(
     with pytest.raises(VoxgraftError) as error:
         open_graft(copy)
     assert error.value.code == code
+
+
+@pytest.mark.parametrize("key", ["licence", "versions", "proof", "method", "text"])
+def test_a_card_that_was_changed_after_it_was_written_is_refused(
+    key: str, grafts: dict[str, Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "graft"
+    shutil.copytree(grafts["chatterbox"], copy)
+    path = copy / "graft.json"
+    card = json.loads(path.read_text(encoding="utf-8"))
+    changed = "another" if isinstance(card[key], str) else {**(card[key] or {}), "more": 1}
+    path.write_text(json.dumps({**card, key: changed}), encoding="utf-8")
+    with pytest.raises(VoxgraftError) as error:
+        open_graft(copy)
+    assert error.value.code in ("graft-broken", "text-rules")
+    assert key == "text" or "was changed after it was written" in error.value.finding.found
+    del card["card_sha256"]
+    path.write_text(json.dumps(card), encoding="utf-8")
+    assert open_graft(copy).card.licence == card["licence"], "grafts from before have no sum, and open as they did"
 
 
 def flip(path: Path, at: int) -> None:

@@ -190,6 +190,7 @@ def test_a_graft_whose_card_names_a_program_is_refused(grafts: dict[str, Path], 
     (tmp_path / "graft" / "adapter" / "run.py").write_bytes(b"a")
     card = json.loads((tmp_path / "graft" / "graft.json").read_text(encoding="utf-8"))
     card["adapter"]["run.py"] = A_SHA256
+    del card["card_sha256"]
     (tmp_path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
     zips.pack(tmp_path / "graft", tmp_path / "x.zip")
     error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "x.zip"), folder=tmp_path / "here")))

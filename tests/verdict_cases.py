@@ -462,6 +462,22 @@ def stored_as(first: torch.dtype, then: torch.dtype = torch.float32, share: floa
     return make
 
 
+def doubles(*, exact: bool = True, share: float = 0.0, only: str = "", key: str | None = None) -> Callable[..., Made]:
+    """Saved as float64, wholly or in part."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        state = moved_body(ground.grown(), ground.tables, share) if share else ground.grown()
+        state = {name: tensor.double() if only in name else tensor for name, tensor in state.items()}
+        if not exact:
+            state[body_of(ground, state)[0]][0, 0] += 1e-12
+        if key is None:
+            return {"checkpoint": ground.write(folder, state), "tokenizer": ground.tokenizer}
+        torch.save({key: state, "epoch": 3}, folder / "case.pt")
+        return {"checkpoint": folder / "case.pt", "tokenizer": ground.tokenizer}
+
+    return make
+
+
 def overflow(where: str) -> Callable[[Ground, Path], Made]:
     """A sound float32 file with a value that fp16 cannot hold, exported as fp16."""
 
@@ -536,6 +552,16 @@ def _tied(source: int, target: int) -> Change:
     return change
 
 
+def _transposed(*tables: int, shrunk: float = 1.0, double: bool = False) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        for name in [ground.tables[at] for at in tables]:
+            table = state[name].double() if double else state[name]
+            table[: ground.pieces] *= shrunk
+            state[name] = table.t().contiguous()
+
+    return change
+
+
 def _two_exchanged(ground: Ground, state: State) -> None:
     table = state[ground.tables[0]]
     table[[10, 20]] = table[[20, 10]].clone()
@@ -578,6 +604,13 @@ def _head_empty(ground: Ground, state: State) -> None:
 
 def _one_long_row(ground: Ground, state: State) -> None:
     state[ground.tables[0]][ground.pieces + 5] *= 500
+
+
+def _bias_of_new(value: float, count: int = NEW_PIECES) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        state["text_head.bias"][ground.pieces : ground.pieces + count] = value
+
+    return change
 
 
 def cut(ground: Ground, folder: Path) -> Made:
@@ -706,7 +739,16 @@ CASES: list[Case] = [
     *_for_both("bf16, body moved", stored_as(BF16, BF16, 0.08), REPAIR, "body-changed", "moved by", keeps_body=False),
     *_for_both("bf16, moved by 1.55 %", stored_as(BF16, BF16, 0.0155), REPAIR, "body-changed", "", keeps_body=False),
     *_for_both("bf16 as float32, moved", stored_as(BF16, share=0.08), REPAIR, "body-changed", "", keeps_body=False),
+    *_for_both("float64", doubles(), REPAIR, "checkpoint-float64", "float32 holds every value exactly"),
+    *_for_both("float64 under model", doubles(key="model"), REPAIR, "checkpoint-float64", "every value exactly"),
+    *_for_both("float64, rounded", doubles(exact=False), REPAIR, "checkpoint-float64", "1 values are rounded"),
+    *_for_both("float64 in the text tables", doubles(only="text_"), REPAIR, "checkpoint-float64", "float64"),
+    *_for_both("float64, body moved", doubles(share=0.08), REPAIR, "body-changed", "moved by 8.0%", keeps_body=False),
     # 9
+    *_for_both("head transposed", changed(_transposed(1)), REPAIR, "table-transposed", "rows and columns exchanged"),
+    *_for_both("both tables transposed", changed(_transposed(0, 1)), REPAIR, "table-transposed", "rows and columns"),
+    *_for_both("transposed and shrunk", changed(_transposed(1, shrunk=0.97)), REPAIR, "base-rows-shrunk", "exchanged"),
+    *_for_both("transposed, float64", changed(_transposed(1, double=True)), REPAIR, "table-transposed", "exchanged"),
     *_for_both("all rows shifted by one", rolled(1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
     *_for_both("all rows shifted back by one", rolled(-1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
     *_for_both("embedding shifted by three", rolled(3, 0), REPAIR, "rows-shifted", "only moved"),
@@ -738,6 +780,17 @@ CASES: list[Case] = [
     *_for_both("overflow in a new row", overflow("new row"), REPAIR, "tensor-not-finite", "not finite"),
     *_for_both("rows 42 times too long", changed(_long_rows), RESUME, "new-rows-scale", "times as long"),
     *_for_both("one row 500 times too long", changed(_one_long_row), RESUME, "new-rows-scale", "times as long"),
+    Case("bias of 10,000 on new rows", INDEX, changed(_bias_of_new(1e4)), RESUME, "new-rows-scale", "text_head.bias"),
+    Case("bias of -10,000 on one row", INDEX, changed(_bias_of_new(-1e4, 1)), RESUME, "new-rows-scale", "1 of"),
+    Case(
+        "bias of 8 on new rows",
+        INDEX,
+        changed(_bias_of_new(8.0)),
+        RESUME,
+        "",
+        "nothing is",
+        not_codes=("new-rows-scale",),
+    ),
     # cut, and sound
     *_for_both("cut off", cut, FRESH, "", "cannot be read"),
     *_for_both("trained, and sound", trained, RESUME, "base-rows-same", "nothing is wrong"),

@@ -523,6 +523,17 @@ CATALOGUE: dict[str, Code] = {
         "torch wrote its files in another form before version 1.6. `diagnose` and `repair` read it without running it; other commands want a newer one.",
         "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`.",
     ),
+    "checkpoint-float64": Code(
+        "checkpoints",
+        "The checkpoint keeps its numbers as float64. `diagnose` and `repair` read it; other commands need float32, float16 or bfloat16.",
+        "convert it: `voxgraft repair OLD --base BASE --output NEW.safetensors`.",
+        "warning",
+    ),
+    "table-transposed": Code(
+        "checkpoints",
+        "A text table has its rows and columns exchanged: a conversion has transposed it. Its values are all there.",
+        "transpose it back: `voxgraft repair OLD --base BASE --output NEW`.",
+    ),
     "checkpoint-shards": Code(
         "checkpoints",
         "The model is kept in several files, and these are not all there or do not fit their index.",
@@ -1143,7 +1154,7 @@ CATALOGUE: dict[str, Code] = {
     ),
     "new-rows-scale": Code(
         "check",
-        "The new rows are much longer than the base's, so that new pieces drown everything else in a sentence.",
+        "The new rows are much longer than the base's, or their biases much larger, so that new pieces drown everything else in a sentence.",
         "grow the base again with `voxgraft extend`, which gives new rows the base's own scale.",
         "warning",
     ),

@@ -465,6 +465,9 @@ _NOT_BUGS = {
 
 def write_error(error: OSError, path: Path) -> WriteError:
     """What the system said to a write, as our error."""
+    if isinstance(error, shutil.Error) and (number := re.search(r"\[Errno (\d+)\]", str(error))):
+        # A copied tree reports all its files at once, as texts: the first tells the cause.
+        error = OSError(int(number[1]), os.strerror(int(number[1])))
     code = _SYSTEM_CODES.get(error.errno or 0, "file-unwritable")
     if code == "disk-full":
         return WriteError(code, f"no room to write {path.name}", where=path)

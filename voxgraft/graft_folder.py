@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ RUN_CARD_NAME = "card.json"
 """In the run folder, beside the graft: what the run was made from."""
 _PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex", "num2words")
 _TAG = re.compile(r"\[[a-z0-9-]+\]")
+SUM_KEY = "card_sha256"
+"""In graft.json: SHA-256 of all its other values, so that an edited or damaged card is noticed."""
 _TEXT_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
 
 
@@ -111,6 +114,14 @@ def read_card(folder: Path) -> GraftCard:
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
     require_rules(fields["text"], path)
+    # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
+    if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
+        found = f"{CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
+        cure = (
+            f"restore {CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on purpose, "
+            f"remove its line `{SUM_KEY}`."
+        )
+        raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
     return GraftCard(**fields)
 
 
@@ -241,4 +252,11 @@ def made_with(settings: RunSettings) -> dict[str, Any]:
 
 def card_text(card: GraftCard) -> str:
     """graft.json's text."""
-    return json.dumps(card.to_json(), ensure_ascii=False, indent=2) + "\n"
+    value = json.loads(json.dumps(card.to_json()))  # as it is read back
+    return json.dumps({**value, SUM_KEY: _sum_of(value)}, ensure_ascii=False, indent=2) + "\n"
+
+
+def _sum_of(value: dict[str, Any]) -> str:
+    """SHA-256 of a card's values. Order and spaces do not count."""
+    own = {name: held for name, held in value.items() if name != SUM_KEY}
+    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

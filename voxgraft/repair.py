@@ -12,6 +12,7 @@ from typing import Any
 
 from voxgraft.bases import base_family, base_folder
 from voxgraft.checkpoints import Checkpoint, open_checkpoint, open_foreign
+from voxgraft.checkpoints.forms import forms_of, in_forms
 from voxgraft.checkpoints.model import Extra
 from voxgraft.checkpoints.prefixes import beside, common_prefix, without_prefix
 from voxgraft.checkpoints.shards import shards_at
@@ -21,7 +22,7 @@ from voxgraft.diagnosing.verdict import Verdict
 from voxgraft.errors import CheckpointError, ConfigError
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import require_free, sha256_of, write_json
-from voxgraft.findings.text_tables import text_tables
+from voxgraft.findings.text_tables import table_names, text_tables
 from voxgraft.repairing.plan import Done, Parts, Repairs, planned
 from voxgraft.repairing.writing import SUFFIXES, left_out, write_repaired
 from voxgraft.results import Line, Table, styled
@@ -36,7 +37,14 @@ __all__ = ["RepairResult", "repair"]
 REPORT_SUFFIX = ".repair.json"
 _MOST_SHOWN = 12
 _MENDED = {
-    "rows": ("base-rows-changed", "base-rows-shrunk", "tensor-not-finite", "rows-shifted", "rows-swapped"),
+    "rows": (
+        "base-rows-changed",
+        "base-rows-shrunk",
+        "tensor-not-finite",
+        "rows-shifted",
+        "rows-swapped",
+        "table-transposed",
+    ),
     "spare": ("spare-row-copied", "spare-counted-twice"),
     "head": ("head-not-grown", "embedding-not-grown", "bias-not-grown", "head-missing"),
     "missing": ("body-missing", "body-form", "body-lost", "body-not-finite", "body-overflow", "speech-rows-lost"),
@@ -219,6 +227,7 @@ def _opened(settings: RepairSettings, family: Family, files: BaseFiles, found: D
     with ExitStack() as stack:
         base = stack.enter_context(open_checkpoint(files.checkpoint))
         tuned = without_prefix(stack.enter_context(open_foreign(settings.checkpoint)))
+        tuned = in_forms(tuned, forms_of(tuned, base, table_names(family)))
         pieces = grown.size if grown else _pieces(tuned, family, own)
 
         @cache

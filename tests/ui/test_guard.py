@@ -198,3 +198,63 @@ def test_an_address_that_gradio_would_answer_with_a_server_error_is_not_found(pa
 )
 def test_addresses_of_the_page_are_served(path: str) -> None:
     assert answer(GUARD, path)[0] == 200
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The whole interface behind its guard, without a socket."""
+    pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+    from starlette.testclient import TestClient
+
+    from voxgraft.ui.roots import Roots
+    from voxgraft.ui.verb import make_app
+    from voxgraft.ui_settings import UiSettings
+
+    home = tmp_path_factory.mktemp("home")
+    return TestClient(make_app(Roots.of((home,)), UiSettings(), None), base_url="http://127.0.0.1:7860")
+
+
+JSON, FORM = "application/json", "multipart/form-data; boundary=x"
+PART = b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\nabc\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "body"),
+    [
+        ("queue/join", JSON, b'{"fn_index": 99999999, "session_hash": "a", "data": []}'),
+        ("queue/join", JSON, b'{"fn_index": -1, "session_hash": "a", "data": []}'),
+        ("queue/join", JSON, b'{"fn_index": NaN}'),
+        ("queue/join", JSON, b'{"fn_index": 1e400, "session_hash": "a", "data": []}'),
+        ("queue/join", "text/plain", b"\xff\xfe{"),
+        ("run/predict", JSON, b'{"session_hash": "a", "data": []}'),
+        ("call/x", JSON, b'{"data": []}'),
+        ("call/v2/x", JSON, b"{}"),
+        ("reset", JSON, b'{"session_hash": "\\ud800"}'),
+        ("upload", FORM, PART),
+        ("component_server", FORM, PART),
+    ],
+)
+def test_a_malformed_request_body_is_refused_and_is_no_error_of_the_server(
+    client: Any, path: str, kind: str, body: bytes
+) -> None:
+    found = client.post(f"/gradio_api/{path}", content=body, headers={"content-type": kind})
+    assert found.status_code == 400, found.text
+    assert "Traceback" not in found.text
+    assert found.text.startswith("malformed request body")
+
+
+def test_an_error_of_the_server_itself_stays_one() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"Internal Server Error"})
+        raise OSError("disk")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
+    with pytest.raises(OSError, match="disk"):
+        asyncio.run(Guard(failing, frozenset({"localhost"}))(scope, _never, send))
+    assert [message.get("status") for message in sent] == [500, None]

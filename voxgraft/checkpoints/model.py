@@ -39,6 +39,8 @@ class TensorInfo:
     strides: tuple[int, ...]
     storage: str = ""
     """Key of the torch storage that it is a view of; empty in safetensors, where no two tensors share bytes."""
+    stored: str = ""
+    """The number format in the file, where values are converted when they are read: F64 as F32. Empty: `dtype`."""
 
     @property
     def num_values(self) -> int:
@@ -52,7 +54,7 @@ class TensorInfo:
     @property
     def span_bytes(self) -> int:
         """Bytes of the file from its first value to its last."""
-        return span_values(self.shape, self.strides) * item_bytes(self.dtype)
+        return span_values(self.shape, self.strides) * item_bytes(self.stored or self.dtype)
 
     @property
     def contiguous(self) -> bool:
@@ -67,7 +69,7 @@ class TensorInfo:
         """The same tensor cut down to some of its rows."""
         if not (self.shape and 0 <= start <= stop <= self.shape[0]):
             raise IndexError(f"rows {start}:{stop} of {self.name} with shape {list(self.shape)}")
-        first = self.start + start * self.strides[0] * item_bytes(self.dtype)
+        first = self.start + start * self.strides[0] * item_bytes(self.stored or self.dtype)
         return replace(self, shape=(stop - start, *self.shape[1:]), start=first)
 
     def same_bytes(self, other: TensorInfo) -> bool:
@@ -138,18 +140,22 @@ class Checkpoint:
 
     def bytes_of(self, info: TensorInfo) -> Iterator[memoryview]:
         """As `raw`, for a tensor or for some of its rows (`TensorInfo.rows`)."""
-        if info.contiguous:
+        if info.contiguous and not info.stored:
             yield from self.source.chunks(info.start, info.num_bytes)
+        elif info.contiguous:
+            stored = RAW_DTYPES[info.stored]
+            for piece in self.source.chunks(info.start, info.num_values * stored.itemsize):
+                yield memoryview(_converted(np.frombuffer(piece, stored), info).tobytes())
         else:
             yield memoryview(self._values(info).tobytes())
 
     def _values(self, info: TensorInfo) -> NDArray[np.generic]:
-        dtype = RAW_DTYPES[info.dtype]
+        dtype = RAW_DTYPES[info.stored or info.dtype]
         if info.contiguous:
             values = np.empty(info.shape, dtype)
             if info.num_values:
                 self.source.fill(info.start, values.reshape(-1).view(np.uint8).data)
-            return values
+            return _converted(values, info)
         if info.num_bytes > max(info.span_bytes, MAX_EXPANDED_BYTES):
             found = f"{info.name} unfolds {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
             raise CheckpointError("tensor-shape", found, where=self.path)
@@ -157,7 +163,7 @@ class Checkpoint:
         # The stride of a dimension of one is never used and may be any number.
         pairs = zip(info.shape, info.strides, strict=True)
         strides = tuple(0 if size == 1 else stride * dtype.itemsize for size, stride in pairs)
-        return np.ascontiguousarray(as_strided(stored, info.shape, strides))
+        return _converted(np.ascontiguousarray(as_strided(stored, info.shape, strides)), info)
 
     def close(self) -> None:
         self.source.close()
@@ -167,6 +173,14 @@ class Checkpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _converted(values: NDArray[np.generic], info: TensorInfo) -> NDArray[np.generic]:
+    """Values as they are stored in the format that the tensor states; what is too large for it becomes infinite."""
+    if not info.stored:
+        return values
+    with np.errstate(over="ignore"):
+        return values.astype(RAW_DTYPES[info.dtype])
 
 
 def plain_shape(value: object) -> tuple[int, ...] | None:

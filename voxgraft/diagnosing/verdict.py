@@ -157,6 +157,7 @@ _REPAIRS: dict[str, tuple[Repair, str]] = {
     "bias-not-grown": ("head", "the head grew and its bias did not"),
     "spare-row-copied": ("spare", "the base's spare row stands on the first new piece"),
     "spare-counted-twice": ("spare", "it has a spare row too many"),
+    "table-transposed": ("rows", "a text table has its rows and columns exchanged"),
     "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
     "rows-swapped": ("rows", "its text rows only moved: embedding and head are swapped"),
     "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
@@ -170,6 +171,7 @@ _REPAIRS: dict[str, tuple[Repair, str]] = {
     "speech-rows-lost": ("missing", "{found}"),
     "pickle-code": ("resave", "the file carries code that a loader could run"),
     "checkpoint-legacy": ("resave", "it is in the format that torch wrote before version 1.6"),
+    "checkpoint-float64": ("resave", "its numbers are float64: {found}"),
 }
 """By code of a finding: the repair that answers it, and the fault in words."""
 _BESIDES = {

@@ -30,6 +30,9 @@ _ITERATIONS = 12
 _LARGEST_SCALE = 4.0
 _LARGEST_ROW = 10.0
 """By the base's longest row: a single new row that is longer drowns its sentence."""
+_LARGEST_BIAS = 50.0
+"""Logits. A softmax with such an offset (a factor of exp(50)) gives the same answer whatever the input is. Ten times
+the base's largest bias is allowed where that is more."""
 _SAMPLE_ROWS = 4096
 
 
@@ -55,6 +58,27 @@ def new_row_findings(subject: Subject) -> list[Finding]:
             findings.append(finding("new-rows-zero", found, where=table.where))
         if len(rest):
             findings += _copy_findings(table, rest) or _statistic_findings(table, rest)
+    return findings + _bias_findings(subject)
+
+
+def _bias_findings(subject: Subject) -> list[Finding]:
+    """Biases of new rows that outweigh everything else in the head."""
+    base, family, pieces = subject.base_checkpoint, subject.family, subject.base_pieces
+    if base is None or family is None or pieces is None:
+        return []
+    findings: list[Finding] = []
+    for point, info in text_tables(base, family).items():
+        if point.role != "head-bias":
+            continue
+        own = np.abs(base.read_rows(info.name, 0, min(pieces, info.shape[0])).astype(np.float64))
+        limit = max(_LARGEST_BIAS, _LARGEST_ROW * float(own.max(initial=0.0, where=np.isfinite(own))))
+        new, where = _new_rows(subject, point, pieces)
+        sizes = np.abs(new.astype(np.float64).reshape(-1))
+        large = np.isfinite(sizes) & (sizes > limit)  # values that are not finite have a finding of their own
+        if large.any():
+            most = float(sizes[large].max())
+            found = f"{int(large.sum()):,} of {len(sizes):,} new values of {info.name} are up to {most:,.3g} in size"
+            findings.append(finding("new-rows-scale", found, expected=f"at most {limit:,.3g}", where=where))
     return findings
 
 

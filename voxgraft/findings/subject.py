@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from voxgraft.bases import base_family, base_tokenizer
+from voxgraft.checkpoints.forms import Forms, forms_of, in_forms, num_rounded
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.checkpoints.opening import open_checkpoint, open_foreign
 from voxgraft.checkpoints.prefixes import beside, common_prefix, without_prefix
@@ -21,7 +22,7 @@ from voxgraft.families import family
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import existing_folder
 from voxgraft.findings.old_numbers import OldNumbers, read_old_numbers
-from voxgraft.findings.text_tables import is_stand_in
+from voxgraft.findings.text_tables import is_stand_in, table_names
 from voxgraft.graft_folder import Graft, open_graft, read_card, rules_beside
 from voxgraft.normalising import NO_RULES, TextRules
 from voxgraft.preparing.choosing import run_texts
@@ -173,7 +174,23 @@ def _unwrapped(subject: Subject, checkpoint: Checkpoint | None) -> Checkpoint | 
         words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
         words += [f"{others:,} tensors of other models are beside it"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
-    return without_prefix(checkpoint)
+    plain = without_prefix(checkpoint)
+    forms = subject.attempt(lambda: forms_of(plain, subject.base_checkpoint, table_names(subject.family))) or Forms()
+    if forms.doubles:
+        subject.attempt(lambda: subject.findings.append(_double_finding(plain, forms)))
+    for name in forms.transposed:
+        shape = plain.tensors[name].shape
+        expected = f"{list(shape[::-1])}, one row for each piece"
+        found = f"{name} is transposed: {list(shape)}"
+        subject.findings.append(finding("table-transposed", found, expected=expected, where=where))
+    return in_forms(plain, forms)
+
+
+def _double_finding(checkpoint: Checkpoint, forms: Forms) -> Finding:
+    rounded = num_rounded(checkpoint, forms.doubles)
+    loss = f"{rounded:,} values are rounded in float32" if rounded else "float32 holds every value exactly"
+    found = f"{len(forms.doubles):,} of {len(checkpoint.tensors):,} tensors are float64; {loss}"
+    return finding("checkpoint-float64", found, expected="float32, float16 or bfloat16", where=checkpoint.path)
 
 
 def _open_tokenizer(subject: Subject) -> None:

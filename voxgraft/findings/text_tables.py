@@ -26,3 +26,8 @@ def text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, Tens
         if info is not None and info.dtype in FLOATS and len(info.shape) == rank and info.shape[0] <= MAX_ROWS:
             tables[point] = info
     return tables
+
+
+def table_names(family: Family | None) -> list[str]:
+    """Tensors of the family's text tables, without the bias of a head."""
+    return [point.tensor for point in family.graft_points if point.role != "head-bias"] if family else []

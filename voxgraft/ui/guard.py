@@ -39,6 +39,8 @@ CONTENT_POLICY = (
 """Nothing comes from, or goes to, anywhere else. The inline scripts are gradio's own."""
 MAX_NAME_BYTES = 255
 """No file has a longer name."""
+MALFORMED = (KeyError, TypeError, ValueError)
+"""Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own."""
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PROXY = re.compile(r"/+(?:gradio_api/+)?proxy=")
 HEADERS = (
@@ -111,12 +113,12 @@ class Guard:
         elif not _is_served(scope["path"]):
             await _refuse(scope, send, 404, "there is no such page")
         elif self.password is None:
-            await self.app(scope, receive, _with_headers(send))
+            await _answer(self.app, scope, receive, _with_headers(send))
         elif status := await self._judged(scope, headers):
             await _refuse(scope, send, status, REASONS[status])
         else:
             mark = (b"set-cookie", f"{COOKIE}={self.secret}; Path=/; HttpOnly; SameSite=Strict".encode())
-            await self.app(scope, receive, _with_headers(send, () if self._is_marked(headers) else (mark,)))
+            await _answer(self.app, scope, receive, _with_headers(send, () if self._is_marked(headers) else (mark,)))
 
     async def _judged(self, scope: Scope, headers: dict[str, str]) -> int:
         """Zero with the password, else the status to refuse with. Guesses from one address are looked at in turn."""
@@ -186,6 +188,38 @@ def _knows(authorization: str, password: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return hmac.compare_digest(given, password.encode())
+
+
+async def _answer(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let the app answer. A request body that it fails on is the client's error, not the server's: 400 instead of 500.
+
+    Gradio validates only part of a body: text that is not UTF-8, NaN, or the number of a function that does not exist
+    raise inside of it. The functions of the page are not affected: they run in the queue, which reports their errors.
+    """
+    if scope["type"] != "http" or scope.get("method") in ("GET", "HEAD"):
+        await app(scope, receive, send)
+        return
+    held: list[MutableMapping[str, Any]] = []
+
+    async def sender(message: MutableMapping[str, Any]) -> None:
+        # Starlette sends its 500 first and raises afterwards, so hold the answer until it is clear which one it is.
+        if held or (message["type"] == "http.response.start" and message["status"] == 500):
+            held.append(message)
+        else:
+            await send(message)
+
+    try:
+        await app(scope, receive, sender)
+    except Exception as error:
+        is_malformed = isinstance(error, MALFORMED) or type(error).__module__.startswith("gradio.")
+        if held and is_malformed:
+            await _refuse(scope, send, 400, f"malformed request body ({type(error).__name__})")
+            return
+        for message in held:
+            await send(message)
+        raise
+    for message in held:
+        await send(message)
 
 
 async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:

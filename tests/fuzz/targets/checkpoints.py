@@ -8,7 +8,7 @@ import json
 import pickletools
 import zlib
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -75,26 +75,36 @@ class SafetensorsTarget(Target):
         return checkpoint_meaning(path)
 
 
+def _trained_parts() -> tuple[dict[str, Any], Any, Any]:
+    """What the torch seeds hold, the same at each call: a state dict (two names for one table, strided views, bf16),
+    and a layer with the optimizer that has trained it.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    shared = torch.randn(6, 4)
+    state = {
+        "text_embedding.weight": shared,
+        "text_head.weight": shared,
+        "text_head.bias": torch.randn(12)[::2],
+        "body.weight": torch.randn(3, 5).t().to(torch.bfloat16),
+        "step": torch.tensor(7),
+    }
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(3)).sum().backward()
+    optimizer.step()
+    return state, layer, optimizer
+
+
 class TorchTarget(Target):
     """What the two kinds of damage to a torch archive share: seeds that torch itself wrote, and the reading."""
 
     def make_seeds(self, folder: Path) -> None:
         import torch
 
-        torch.manual_seed(0)
-        shared = torch.randn(6, 4)
-        state = {
-            "text_embedding.weight": shared,
-            "text_head.weight": shared,
-            "text_head.bias": torch.randn(12)[::2],
-            "body.weight": torch.randn(3, 5).t().to(torch.bfloat16),
-            "body.mask": torch.ones(1, 1).expand(3, 4),
-            "step": torch.tensor(7),
-        }
-        layer = torch.nn.Linear(3, 2)
-        optimizer = torch.optim.AdamW(layer.parameters())
-        layer(torch.ones(3)).sum().backward()
-        optimizer.step()
+        state, layer, optimizer = _trained_parts()
+        state["body.mask"] = torch.ones(1, 1).expand(3, 4)
         whole = {
             "model": {**layer.state_dict(), "weight": torch.nn.Parameter(layer.weight.half())},
             "optimizer": optimizer.state_dict(),
@@ -167,19 +177,7 @@ class LegacyTarget(TorchTarget):
     def make_seeds(self, folder: Path) -> None:
         import torch
 
-        torch.manual_seed(0)
-        shared = torch.randn(6, 4)
-        state = {
-            "text_embedding.weight": shared,
-            "text_head.weight": shared,
-            "text_head.bias": torch.randn(12)[::2],
-            "body.weight": torch.randn(3, 5).t().to(torch.bfloat16),
-            "step": torch.tensor(7),
-        }
-        layer = torch.nn.Linear(3, 2)
-        optimizer = torch.optim.AdamW(layer.parameters())
-        layer(torch.ones(3)).sum().backward()
-        optimizer.step()
+        state, layer, optimizer = _trained_parts()
         whole = {"model": layer.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "name": "ሙከራ"}
         nested = {"model": {"gpt": state, "s3gen": {"a": torch.ones(2)}}, "step": 1}
         for name, content in {"state": state, "whole": whole, "nested": nested}.items():
