@@ -37,14 +37,11 @@ from voxgraft.old_values import Given, Row, Translation, translate
 from voxgraft.results import Line, Table
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import BUILT_IN_BASES, RunSettings
+from voxgraft.run_yaml import TITLE
 from voxgraft.settings import NewSettings
 from voxgraft.text.characters import exemplar
 from voxgraft.yaml_files import parse_yaml
 
-TITLE = (
-    "What this run is asked for. Every key stands here with its meaning; flags of a command win over this file.\n"
-    "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."
-)
 TABLE_TITLES: dict[Fate, str] = {
     "mapped": "Taken over into run.yaml",
     "suggested": "Written into run.yaml as comments, for you to decide",

@@ -17,13 +17,17 @@ from voxgraft.config import (
 )
 from voxgraft.errors import ConfigError
 from voxgraft.files import read_text, seen_from, write_text
-from voxgraft.new import TITLE
 from voxgraft.only_now import differences
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.yaml_files import parse_yaml
 
-__all__ = ["edit_run_yaml", "keep", "set_in_run_yaml", "settings_of"]
+__all__ = ["TITLE", "edit_run_yaml", "keep", "set_in_run_yaml", "settings_of"]
+
+TITLE = (
+    "What this run is asked for. Every key stands here with its meaning; flags of a command win over this file.\n"
+    "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."
+)
 
 
 def edit_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,0 +1,192 @@
+"""Measure the package: size, shape, coupling and what commands import. Run `python tools/measure_code.py`.
+
+The figures are those of the table in docs/design.md. Code lines are lines that are neither blank, comment nor docstring;
+a comment line is a line that holds only a comment.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "voxgraft"
+
+
+def module_name(path: Path, root: Path) -> str:
+    """The dotted name of a module file; a package is named without `__init__`."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def load_modules(root: Path = ROOT, package: str = PACKAGE) -> dict[str, tuple[Path, str, ast.Module]]:
+    """Every module of the package by name: path, source and syntax tree."""
+    modules = {}
+    for path in sorted((root / package).glob("**/*.py")):
+        source = path.read_text(encoding="utf-8")
+        modules[module_name(path, root)] = (path, source, ast.parse(source))
+    return modules
+
+
+def count_lines(source: str, tree: ast.Module) -> Counter[str]:
+    """Lines by kind: code, docstring, comment, blank."""
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    comments = {
+        token.start[0]
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
+    }
+    kinds: Counter[str] = Counter()
+    for number, line in enumerate(source.splitlines(), start=1):
+        if number in docstrings:
+            kinds["docstring"] += 1
+        elif not line.strip():
+            kinds["blank"] += 1
+        elif number in comments:
+            kinds["comment"] += 1
+        else:
+            kinds["code"] += 1
+    return kinds
+
+
+def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
+    """Modules of the package that a module imports anywhere, lazily or for types too."""
+    known = set(modules)
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.update(
+                    name for name in (full, node.module) if name in known and (name == full or full not in known)
+                )
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names if alias.name in known)
+    return found
+
+
+def is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def find_cycles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of packages that import each other (strongly connected, more than one member)."""
+    order: list[str] = []
+    seen: set[str] = set()
+
+    def visit(node: str, graph: dict[str, set[str]], out: list[str]) -> None:
+        stack = [(node, iter(sorted(graph.get(node, ()))))]
+        seen.add(node)
+        while stack:
+            current, rest = stack[-1]
+            following = next((child for child in rest if child not in seen), None)
+            if following is None:
+                out.append(current)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(sorted(graph.get(following, ())))))
+
+    for node in sorted(edges):
+        if node not in seen:
+            visit(node, edges, order)
+    backwards: dict[str, set[str]] = defaultdict(set)
+    for node, targets in edges.items():
+        for target in targets:
+            backwards[target].add(node)
+    seen = set()
+    groups = []
+    for node in reversed(order):
+        if node not in seen:
+            group: list[str] = []
+            visit(node, backwards, group)
+            groups.append(sorted(group))
+    return [group for group in groups if len(group) > 1]
+
+
+def modules_imported_by(code: str) -> list[str]:
+    """Modules of the package that are loaded after some Python code ran in a process of its own."""
+    lines = [
+        code,
+        "import sys, json",
+        f"print(json.dumps(sorted(m for m in sys.modules if m.split('.')[0] == '{PACKAGE}')))",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return loaded
+
+
+SPEAK = """
+import contextlib, io, sys, tempfile
+from voxgraft.cli import main
+with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+    sys.argv = ["voxgraft", "speak", "bring me the blue cup", "--base", "tiny", "--output", folder + "/cup.wav"]
+    try:
+        main()
+    except SystemExit:
+        pass
+"""
+
+
+def measure(root: Path = ROOT) -> dict[str, object]:
+    """All figures that need no run of the program."""
+    modules = load_modules(root)
+    lines: Counter[str] = Counter()
+    functions: list[int] = []
+    dataclasses = 0
+    classes: Counter[str] = Counter()
+    importers: dict[str, set[str]] = defaultdict(set)
+    packages: dict[str, set[str]] = defaultdict(set)
+    for name, (_, source, tree) in modules.items():
+        lines += count_lines(source, tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                functions.append((node.end_lineno or node.lineno) - node.lineno + 1)
+            elif isinstance(node, ast.ClassDef):
+                dataclasses += is_dataclass(node)
+                classes[node.name] += 1
+        for target in imported_modules(tree, modules):
+            importers[target].add(name)
+            here, there = name.split(".")[1:2], target.split(".")[1:2]
+            if here and there and here != there:
+                packages[here[0]].add(there[0])
+    thousand = lines["code"] / 1000
+    loose = [m for m, (path, *_) in modules.items() if path.parent == root / PACKAGE and m != PACKAGE]
+    single = [m for m, (path, *_) in modules.items() if len(importers[m]) == 1 and path.name != "__init__.py"]
+    return {
+        "modules": len(modules),
+        "loose modules": sorted(loose),
+        "lines": sum(lines.values()),
+        "code lines": lines["code"],
+        "functions per 1,000 code lines": round(len(functions) / thousand, 1),
+        "median function length": median(functions),
+        "dataclasses per 1,000 code lines": round(dataclasses / thousand, 1),
+        "comment lines per 1,000 code lines": round(lines["comment"] / thousand, 1),
+        "modules imported by exactly one other": len(single),
+        "class names used twice": sorted(name for name, count in classes.items() if count > 1),
+        "package cycles": find_cycles(packages),
+    }
+
+
+def main() -> None:
+    figures = measure()
+    figures["modules imported by `speak --base tiny`"] = len(modules_imported_by(SPEAK))
+    for name, value in figures.items():
+        print(f"{name}: {value if not isinstance(value, list) else (len(value), value[:60])}")
+
+
+if __name__ == "__main__":
+    main()
