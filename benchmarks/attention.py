@@ -24,54 +24,54 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from voxgraft.nn import tiles
-from voxgraft.nn.tiles import Cut
+from voxgraft.nn.tiles import TileConfig
 
 WIDTH, LONGEST = 64, 1536
 LAUNCHES, REPLAYS, WORKERS, PATIENCE_SECONDS = 10, 7, 14, 45
-CUTS: dict[str, list[Cut]] = {
+CUTS: dict[str, list[TileConfig]] = {
     "forward": [
-        Cut(64, 64, 4, 2, True),
-        Cut(64, 64, 4, 2, False),
-        Cut(64, 64, 4, 2, True, True),
-        Cut(64, 64, 4, 3, True),
-        Cut(64, 64, 4, 3, False),
-        Cut(128, 64, 8, 2, True),
-        Cut(64, 64, 4, 4, False),
-        Cut(64, 32, 4, 2, True),
-        Cut(64, 32, 4, 3, False),
-        Cut(64, 128, 4, 2, False),
-        Cut(128, 64, 8, 3, False),
-        Cut(128, 64, 4, 2, False),
-        Cut(128, 128, 8, 2, False),
-        Cut(64, 64, 4, 2, False, registers=96),
+        TileConfig(64, 64, 4, 2, True),
+        TileConfig(64, 64, 4, 2, False),
+        TileConfig(64, 64, 4, 2, True, True),
+        TileConfig(64, 64, 4, 3, True),
+        TileConfig(64, 64, 4, 3, False),
+        TileConfig(128, 64, 8, 2, True),
+        TileConfig(64, 64, 4, 4, False),
+        TileConfig(64, 32, 4, 2, True),
+        TileConfig(64, 32, 4, 3, False),
+        TileConfig(64, 128, 4, 2, False),
+        TileConfig(128, 64, 8, 3, False),
+        TileConfig(128, 64, 4, 2, False),
+        TileConfig(128, 128, 8, 2, False),
+        TileConfig(64, 64, 4, 2, False, registers=96),
     ],
     "queries": [
-        Cut(64, 64, 4, 2, True),
-        Cut(64, 64, 4, 2, False),
-        Cut(64, 64, 4, 2, True, True),
-        Cut(64, 64, 4, 3, True),
-        Cut(64, 64, 4, 3, False),
-        Cut(128, 64, 8, 2, True),
-        Cut(64, 32, 4, 2, True),
-        Cut(64, 32, 4, 3, False),
-        Cut(64, 32, 4, 2, False),
-        Cut(128, 64, 8, 2, False),
-        Cut(64, 64, 4, 2, False, registers=104),
+        TileConfig(64, 64, 4, 2, True),
+        TileConfig(64, 64, 4, 2, False),
+        TileConfig(64, 64, 4, 2, True, True),
+        TileConfig(64, 64, 4, 3, True),
+        TileConfig(64, 64, 4, 3, False),
+        TileConfig(128, 64, 8, 2, True),
+        TileConfig(64, 32, 4, 2, True),
+        TileConfig(64, 32, 4, 3, False),
+        TileConfig(64, 32, 4, 2, False),
+        TileConfig(128, 64, 8, 2, False),
+        TileConfig(64, 64, 4, 2, False, registers=104),
     ],
     "keys": [
-        Cut(64, 64, 4, 2, True),
-        Cut(64, 64, 4, 2, False),
-        Cut(64, 32, 4, 2, True),
-        Cut(64, 32, 4, 2, True, True),
-        Cut(64, 32, 4, 3, False),
-        Cut(64, 32, 4, 2, False),
-        Cut(64, 64, 4, 3, False),
-        Cut(64, 64, 4, 2, False, registers=168),
-        Cut(64, 32, 4, 3, False, registers=128),
-        Cut(128, 32, 8, 2, False),
-        Cut(128, 64, 8, 2, False),
-        Cut(64, 64, 8, 2, False),
-        Cut(64, 16, 4, 3, False),
+        TileConfig(64, 64, 4, 2, True),
+        TileConfig(64, 64, 4, 2, False),
+        TileConfig(64, 32, 4, 2, True),
+        TileConfig(64, 32, 4, 2, True, True),
+        TileConfig(64, 32, 4, 3, False),
+        TileConfig(64, 32, 4, 2, False),
+        TileConfig(64, 64, 4, 3, False),
+        TileConfig(64, 64, 4, 2, False, registers=168),
+        TileConfig(64, 32, 4, 3, False, registers=128),
+        TileConfig(128, 32, 8, 2, False),
+        TileConfig(128, 64, 8, 2, False),
+        TileConfig(64, 64, 8, 2, False),
+        TileConfig(64, 16, 4, 3, False),
     ],
 }
 
@@ -107,9 +107,9 @@ class Case:
         expected = [out.detach(), *torch.autograd.grad(out, leaves, d_out.float())]
         return cls(lengths, (q, k, v), d_out, expected)
 
-    def list_for(self, kernel: str, cut: Cut) -> Tensor:
+    def list_for(self, kernel: str, cut: TileConfig) -> Tensor:
         """As long as that of a recording for many packs."""
-        entries = tiles.tile_list(self.lengths, cut.tile, from_end=kernel == "keys")
+        entries = tiles.build_tile_list(self.lengths, cut.tile, from_end=kernel == "keys")
         most = len(self.d_out) // cut.tile + int(1.1 * len(self.lengths)) + 16
         padded = np.concatenate([entries, np.zeros((most - len(entries), 3), dtype=np.int64)])
         return torch.from_numpy(padded.astype(np.int32)).to(self.d_out.device)
@@ -122,21 +122,23 @@ def _exactly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
 
 
-def kernels(case: Case, out: Tensor, log_total: Tensor, pairs: Tensor) -> dict[str, Callable[[Cut], Callable[[], Any]]]:
+def kernels(
+    case: Case, out: Tensor, log_total: Tensor, pairs: Tensor
+) -> dict[str, Callable[[TileConfig], Callable[[], Any]]]:
     """Each kernel as something to call, once its list is made."""
     qkv, d_out = case.qkv, case.d_out
 
-    def forward(cut: Cut) -> Callable[[], Any]:
+    def forward(cut: TileConfig) -> Callable[[], Any]:
         entries = case.list_for("forward", cut)
-        return lambda: tiles.attend(*qkv, entries, cut)
+        return lambda: tiles.attention_forward(*qkv, entries, cut)
 
-    def queries(cut: Cut) -> Callable[[], Any]:
+    def queries(cut: TileConfig) -> Callable[[], Any]:
         entries = case.list_for("queries", cut)
-        return lambda: tiles.query_gradients(qkv, (out, d_out), log_total, entries, cut)
+        return lambda: tiles.attention_query_gradients(qkv, (out, d_out), log_total, entries, cut)
 
-    def keys(cut: Cut) -> Callable[[], Any]:
+    def keys(cut: TileConfig) -> Callable[[], Any]:
         entries = case.list_for("keys", cut)
-        return lambda: tiles.key_gradients(qkv, d_out, pairs, entries, cut)
+        return lambda: tiles.attention_key_gradients(qkv, d_out, pairs, entries, cut)
 
     return {"forward": forward, "queries": queries, "keys": keys}
 
@@ -197,7 +199,7 @@ def measure_varlen(case: Case) -> float:
 
 def measure_whole(case: Case) -> float | None:
     """The operator as training calls it, cut as the module says."""
-    lists = tiles.work_lists(case.lengths, tiles.most_tiles(len(case.d_out), len(case.lengths) + 16)).cuda()
+    lists = tiles.build_work_lists(case.lengths, tiles.max_num_tiles(len(case.d_out), len(case.lengths) + 16)).cuda()
     leaves = q, k, v = [one.detach().requires_grad_() for one in case.qkv]
 
     def both() -> list[Tensor]:
@@ -212,14 +214,16 @@ def measure_whole(case: Case) -> float | None:
     return None
 
 
-def measure_cuts(case: Case, cuts: dict[str, list[Cut]]) -> dict[str, list[tuple[float, Cut]]]:
+def measure_cuts(case: Case, cuts: dict[str, list[TileConfig]]) -> dict[str, list[tuple[float, TileConfig]]]:
     """Every kernel cut in every way, quickest first."""
     out = case.expected[0].to(case.d_out.dtype)
-    usual = Cut(64, 64, 4, 2, False)
-    _, log_total = tiles.attend(*case.qkv, case.list_for("forward", usual), usual)
-    _, pairs = tiles.query_gradients(case.qkv, (out, case.d_out), log_total, case.list_for("queries", usual), usual)
+    usual = TileConfig(64, 64, 4, 2, False)
+    _, log_total = tiles.attention_forward(*case.qkv, case.list_for("forward", usual), usual)
+    _, pairs = tiles.attention_query_gradients(
+        case.qkv, (out, case.d_out), log_total, case.list_for("queries", usual), usual
+    )
     wanted = {"forward": case.expected[:1], "queries": case.expected[1:2], "keys": case.expected[2:]}
-    found: dict[str, list[tuple[float, Cut]]] = {}
+    found: dict[str, list[tuple[float, TileConfig]]] = {}
     for name, prepared in kernels(case, out, log_total, pairs).items():
         found[name] = []
         for cut in cuts[name]:
@@ -237,7 +241,7 @@ def measure_cuts(case: Case, cuts: dict[str, list[Cut]]) -> dict[str, list[tuple
     return found
 
 
-def compile_one(name: str, cut: Cut) -> None:
+def compile_one(name: str, cut: TileConfig) -> None:
     """Into the compiler's cache on disk, from where other processes have it."""
     if not torch.cuda.is_available():
         return
@@ -249,7 +253,7 @@ def compile_one(name: str, cut: Cut) -> None:
     torch.cuda.synchronize()
 
 
-def compile_all(cuts: dict[str, list[Cut]]) -> None:
+def compile_all(cuts: dict[str, list[TileConfig]]) -> None:
     """Beside each other; what goes wrong here is told when it is measured."""
     began = time.perf_counter()
     pool = ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn"))

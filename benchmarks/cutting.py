@@ -19,12 +19,12 @@ import numpy as np
 from benchmarks.made_film import RATE_HZ, Film, make_film
 from benchmarks.made_talk import Pairing, make_talk, pairing
 from voxgraft.importing.cleaning import clean_cues
-from voxgraft.importing.cutting import Cut, cut_cues
+from voxgraft.importing.cutting import AudioSegment, cut_segments
 from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.rolling import unrolled
+from voxgraft.importing.rolling import dedupe_rolling_captions
 from voxgraft.importing.subtitles import parse_subtitles
-from voxgraft.importing.tape import Tape
-from voxgraft.normalising import normaliser_of
+from voxgraft.importing.tape import RollingAudioBuffer
+from voxgraft.normalising import build_normalizer
 
 CLIPPED_SECONDS = 0.01
 BLOCK = 48_000
@@ -52,25 +52,25 @@ class Outcome:
         return f"{name:<28} {self.sentences:>9} {self.clips:>6} {figures} {counts}"
 
 
-def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[Cut]:
+def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[AudioSegment]:
     """Clips of a film, as `data import` makes them or by nothing but the captions' times."""
     cues = parse_subtitles(film.srt(), ".srt", "film.srt").cues
     cues, _ = clean_cues(cues, "am", "film.srt")
-    tape = Tape((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
+    tape = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
     if by_cues_alone:
         for cue in cues:
-            tape.hear_until(cue.end, cue.start - 1.0)
-            yield Cut(tape.samples(cue.start, cue.end), cue.start, cue.end, cue.text, (cue,))
+            tape.read_until(cue.end, cue.start - 1.0)
+            yield AudioSegment(tape.samples(cue.start, cue.end), cue.start, cue.end, cue.text, (cue,))
         return
-    cues, _ = unrolled(cues, "film.srt")
-    yield from cut_cues(tape, cues, options)
+    cues, _ = dedupe_rolling_captions(cues, "film.srt")
+    yield from cut_segments(tape, cues, options)
 
 
-def measure(film: Film, cuts: list[Cut], into: Outcome) -> None:
+def measure(film: Film, cuts: list[AudioSegment], into: Outcome) -> None:
     """Compare clips with what was really said."""
     numbers = {caption_line: caption.said for caption_line, caption in zip(_lines(film), film.captions, strict=True)}
     found: Counter[int] = Counter()
-    normalise = normaliser_of("am").normalise
+    normalise = build_normalizer("am").normalise
     for cut in cuts:
         into.clips += 1
         into.rejected.update(cut.reasons)

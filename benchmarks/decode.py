@@ -30,13 +30,13 @@ import torch
 from benchmarks.transformers_loop import TransformersLoop, prompt_vectors, stock_body
 from voxgraft.families.chatterbox.model import T3, T3Condition
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.generate import Prompt, Speaker, Streams
-from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import SpeechModel, pack
-from voxgraft.nn.llama import LlamaBody
-from voxgraft.nn.sampling import Sampling
+from voxgraft.families.generate import DecodeSession, GenerationPrompt, SpeechGenerator
+from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import SpeechModel, pack_batch
+from voxgraft.nn.llama import LlamaBackbone
+from voxgraft.nn.sampling import SamplingParams
 
 NUM_TEXT = 70
 PEERS = ("transformers, float32", "transformers, bfloat16", "transformers, bfloat16, no cuDNN attention")
@@ -60,23 +60,23 @@ class Line:
     """Of codes a second to those of the fastest peer."""
 
 
-def t3(tiny: bool) -> tuple[SpeechModel, Sampling]:
+def t3(tiny: bool) -> tuple[SpeechModel, SamplingParams]:
     size = T3Size(layers=2, width=128, mlp=256) if tiny else T3Size()
-    return T3(size), Sampling(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5)
+    return T3(size), SamplingParams(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5)
 
 
-def unified_voice(tiny: bool) -> tuple[SpeechModel, Sampling]:
-    encoder = EncoderSize(width=32, mlp=64, heads=4, blocks=1, perceiver_mult=2)
+def unified_voice(tiny: bool) -> tuple[SpeechModel, SamplingParams]:
+    encoder = ConditioningEncoderSize(width=32, mlp=64, heads=4, blocks=1, perceiver_mult=2)
     size = (
         UnifiedVoiceSize(width=128, layers=2, heads=4, speaker=encoder, emotion=encoder) if tiny else UnifiedVoiceSize()
     )
-    return UnifiedVoice(size), Sampling(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0)
+    return UnifiedVoice(size), SamplingParams(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0)
 
 
 MODELS = {"T3, guidance": t3, "UnifiedVoice": unified_voice}
 
 
-def random_models(name: str, tiny: bool, device: str) -> tuple[SpeechModel, SpeechModel, Sampling]:
+def random_models(name: str, tiny: bool, device: str) -> tuple[SpeechModel, SpeechModel, SamplingParams]:
     """A model in bfloat16 with weights as they are before training, and the same numbers in float32."""
     torch.manual_seed(0)
     with torch.device(device):
@@ -89,7 +89,7 @@ def random_models(name: str, tiny: bool, device: str) -> tuple[SpeechModel, Spee
     return half, full, sampling
 
 
-def prompts(model: SpeechModel, num_streams: int) -> list[Prompt]:
+def prompts(model: SpeechModel, num_streams: int) -> list[GenerationPrompt]:
     draw = np.random.default_rng(0)
     made = []
     for seed in range(num_streams):
@@ -100,33 +100,35 @@ def prompts(model: SpeechModel, num_streams: int) -> list[Prompt]:
         else:
             assert isinstance(model, UnifiedVoice)
             latents = draw.standard_normal((33, model.size.width), dtype=np.float32)
-            condition = IndexCondition(latents[:32], latents[32])
-        made.append(Prompt(draw.integers(300, 2000, NUM_TEXT).tolist(), condition, seed))
+            condition = UnifiedVoiceCondition(latents[:32], latents[32])
+        made.append(GenerationPrompt(draw.integers(300, 2000, NUM_TEXT).tolist(), condition, seed))
     return made
 
 
 def our_round(
-    model: SpeechModel, given: list[Prompt], sampling: Sampling, speaker: Speaker | None
+    model: SpeechModel, given: list[GenerationPrompt], sampling: SamplingParams, speaker: SpeechGenerator | None
 ) -> tuple[int, float]:
     """Codes of each stream, and seconds."""
-    streams = Streams(model, given, sampling, speaker)
+    streams = DecodeSession(model, given, sampling, speaker)
     start = now(model)
     streams.run()
     seconds = now(model) - start
-    return min(int(streams.num_spoken[0]), sampling.max_codes), seconds
+    return min(int(streams.num_generated[0]), sampling.max_codes), seconds
 
 
-def their_loop(model: SpeechModel, stock: Any, given: list[Prompt], sampling: Sampling) -> TransformersLoop:
+def their_loop(
+    model: SpeechModel, stock: Any, given: list[GenerationPrompt], sampling: SamplingParams
+) -> TransformersLoop:
     twice = 2 if sampling.guidance > 0 else 1
-    layouts = [lay_out(model.frame, prompt.text_ids) for prompt in given] * twice
+    layouts = [build_sequence(model.frame, prompt.text_ids) for prompt in given] * twice
     silent = [row >= len(given) for row in range(len(layouts))]
-    batch = pack(model, layouts, [prompt.condition for prompt in given] * twice, silent=silent, backend="sdpa")
+    batch = pack_batch(model, layouts, [prompt.condition for prompt in given] * twice, silent=silent, backend="sdpa")
     with torch.no_grad():
         return TransformersLoop(model, stock, prompt_vectors(model, batch), sampling)
 
 
 def their_round(
-    model: SpeechModel, stock: Any, given: list[Prompt], sampling: Sampling, without_cudnn: bool
+    model: SpeechModel, stock: Any, given: list[GenerationPrompt], sampling: SamplingParams, without_cudnn: bool
 ) -> tuple[int, float]:
     loop = their_loop(model, stock, given, sampling)
     start = now(model)
@@ -140,14 +142,14 @@ def now(model: SpeechModel) -> float:
     return time.perf_counter()
 
 
-Rounds = dict[str, Callable[[list[Prompt]], tuple[int, float]]]
+Rounds = dict[str, Callable[[list[GenerationPrompt]], tuple[int, float]]]
 
 
-def variants(half: SpeechModel, full: SpeechModel, sampling: Sampling, settings: argparse.Namespace) -> Rounds:
+def variants(half: SpeechModel, full: SpeechModel, sampling: SamplingParams, settings: argparse.Namespace) -> Rounds:
     """What is measured in turn, all on the same weights."""
     long = replace(sampling, max_codes=settings.codes)
     short = replace(sampling, max_codes=settings.peer_codes)
-    speaker = Speaker(half)
+    speaker = SpeechGenerator(half)
     rounds: Rounds = {
         OURS: lambda given: our_round(half, given, long, speaker),
         PLAIN: lambda given: our_round(half, given, short, None),
@@ -164,16 +166,16 @@ def variants(half: SpeechModel, full: SpeechModel, sampling: Sampling, settings:
 
 def stock_of(model: SpeechModel) -> Any:
     stock = stock_body(model.body).to(model.device, next(model.body.parameters()).dtype).eval()
-    if isinstance(model.body, LlamaBody):  # a module that is cast rounds what it computed for itself, too
+    if isinstance(model.body, LlamaBackbone):  # a module that is cast rounds what it computed for itself, too
         stock.rotary_emb.inv_freq = model.body.frequencies_on(model.device).clone()
     return stock
 
 
-def require_same_model(model: SpeechModel, stock: Any, sampling: Sampling, tolerance: float) -> None:
+def require_same_model(model: SpeechModel, stock: Any, sampling: SamplingParams, tolerance: float) -> None:
     """The first logits of both loops, as a share of their size."""
     given = prompts(model, 1)
     ours, theirs = (
-        Streams(model, given, replace(sampling, max_codes=1)).logits,
+        DecodeSession(model, given, replace(sampling, max_codes=1)).logits,
         their_loop(model, stock, given, sampling).logits,
     )
     difference = float((ours - theirs.float()).norm() / ours.norm())
@@ -181,7 +183,7 @@ def require_same_model(model: SpeechModel, stock: Any, sampling: Sampling, toler
         raise SystemExit(f"the peer is another model: its logits are {difference:.1e} away, {tolerance:.0e} allowed")
 
 
-def measured(name: str, num_streams: int, rounds: Rounds, given: list[Prompt], num_rounds: int) -> list[Line]:
+def measured(name: str, num_streams: int, rounds: Rounds, given: list[GenerationPrompt], num_rounds: int) -> list[Line]:
     """Every variant once to warm up, then all of them in turn."""
     results: dict[str, list[tuple[int, float]]] = {variant: [] for variant in rounds}
     first: dict[str, float] = {}

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 
 from voxgraft.checkpoints import Checkpoint, TensorBytes, TensorInfo, open_checkpoint, write_safetensors, write_torch
-from voxgraft.checkpoints.flat import flat_values
-from voxgraft.families import family
+from voxgraft.checkpoints.flat import iter_values
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.files import replacing
+from voxgraft.files import atomic_write
 
 FAMILIES = ("chatterbox", "indextts2")
 NEW_ROWS = 2000
@@ -85,7 +85,7 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 def _files(name: str, options: argparse.Namespace, folder: Path) -> tuple[BaseFiles, Path]:
     """The base and the checkpoint that moved; what is there already is taken as it is."""
     if (folder / "base").is_dir():
-        base = family(name).files(folder / "base")
+        base = get_family(name).files(folder / "base")
     else:
         base = make_random_base(name, folder / "base", size=options.size)
     tuned = folder / f"tuned{base.checkpoint.suffix}"
@@ -105,22 +105,22 @@ def _remove(folder: Path) -> None:
 
 def _write_moved(name: str, base: BaseFiles, path: Path) -> None:
     """Every value moved a little, text tables grown; streamed, so that this needs no memory either."""
-    tables = {point.tensor for point in family(name).graft_points}
-    with open_checkpoint(base.checkpoint) as checkpoint, replacing(path) as stream:
+    tables = {point.tensor for point in get_family(name).graft_points}
+    with open_checkpoint(base.checkpoint) as checkpoint, atomic_write(path) as stream:
         tensors = {
             tensor: _moved(checkpoint, info, grown=tensor in tables) for tensor, info in checkpoint.tensors.items()
         }
         if path.suffix == ".safetensors":
             write_safetensors(stream, tensors)
         else:
-            write_torch(stream, tensors, wrapper="model", beside={"step": 1000})
+            write_torch(stream, tensors, wrapper="model", extras={"step": 1000})
 
 
 def _moved(checkpoint: Checkpoint, info: TensorInfo, *, grown: bool) -> TensorBytes:
     shape = (info.shape[0] + NEW_ROWS, *info.shape[1:]) if grown else info.shape
 
     def chunks() -> Iterator[bytes]:
-        for raw in flat_values(checkpoint, info):
+        for raw in iter_values(checkpoint, info):
             yield (
                 (raw * np.float32(1 + MOVED)).astype(np.float32).tobytes() if raw.dtype == np.float32 else raw.tobytes()
             )

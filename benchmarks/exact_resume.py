@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.train_step import Bench
 from voxgraft.run import RunFolder
-from voxgraft.training.parts import optimizer_tensors, restore_optimizer
+from voxgraft.training.parts import copy_optimizer_state, restore_optimizer_state
 from voxgraft.training.saving import TrainState, load_step, save_step
 
 MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_body": True}}
@@ -35,13 +35,13 @@ def train(family: str, mode: str, first: int, last: int, run: Path) -> dict[str,
     if first > 1:
         state = load_step(RunFolder(run)).state
         stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
-        restore_optimizer(stepper.optimizer, state.tensors["optimizer"])
+        restore_optimizer_state(stepper.optimizer, state.tensors["optimizer"])
     losses = []
     for number in range(first, last + 1):
         report = stepper.step(number, stream.step(number))
         losses.append([report.text_loss, report.speech_loss, *report.norms.values()])
     run.mkdir(exist_ok=True)
-    tensors = {**stepper.trained.tensors(), "optimizer": optimizer_tensors(stepper.optimizer)}
+    tensors = {**stepper.trained.tensors(), "optimizer": copy_optimizer_state(stepper.optimizer)}
     save_step(RunFolder(run), TrainState(last, tensors, {}), keep_last=9, keep=())
     return {"losses": losses}
 

@@ -32,15 +32,15 @@ from voxgraft.checkpoints import (
     GrowthPlan,
     TableGrowth,
     TensorBytes,
-    grow,
+    grow_checkpoint,
     open_checkpoint,
     verify_growth,
     write_safetensors,
     write_torch,
 )
-from voxgraft.families import family, family_names
-from voxgraft.families.random_base import random_maker
-from voxgraft.files import replacing
+from voxgraft.families import family_names, get_family
+from voxgraft.families.random_base import get_random_base_spec
+from voxgraft.files import atomic_write
 
 NEW_ROWS = 1046
 """2,454 rows become 3,500."""
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _measure(name: str, size: str, folder: Path, rounds: int) -> dict[str, Any]:
-    source = folder / random_maker(name).checkpoint_name
+    source = folder / get_random_base_spec(name).checkpoint_name
     tensors = _make(source, name, size)
     num_bytes = source.stat().st_size
     target = folder / "target"
@@ -98,7 +98,7 @@ def _summary(runs: list[dict[str, float]], copy: float) -> dict[str, Any]:
 
 def _make(path: Path, name: str, size: str) -> int:
     """A random checkpoint of the family, streamed; left warm in the page cache. The number of its tensors."""
-    maker = random_maker(name)
+    maker = get_random_base_spec(name)
     shapes = maker.shapes(maker.sizes[size])
     needed = 2 * sum(4 * int(np.prod(shape)) for shape in shapes.values()) + (1 << 30)
     free = shutil.disk_usage(path.parent).free
@@ -113,7 +113,7 @@ def _make(path: Path, name: str, size: str) -> int:
         return TensorBytes("F32", shape, chunks)
 
     tensors = {tensor_name: tensor(tensor_name, shape) for tensor_name, shape in shapes.items()}
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         if path.suffix == ".safetensors":
             write_safetensors(stream, tensors)
         else:
@@ -126,11 +126,11 @@ def _make(path: Path, name: str, size: str) -> int:
 
 def _plan(path: Path, name: str) -> GrowthPlan:
     """Random new rows for every text table."""
-    spare = family(name).spare_rows
+    spare = get_family(name).spare_rows
     random = np.random.default_rng(0)
     tables = {}
     with open_checkpoint(path) as checkpoint:
-        for point in family(name).graft_points:
+        for point in get_family(name).graft_points:
             rows, *width = checkpoint.info(point.tensor).shape
             new = random.standard_normal((NEW_ROWS, *width), dtype=np.float32)
             tables[point.tensor] = TableGrowth(rows - spare, spare, new)
@@ -151,7 +151,7 @@ def _child(source: Path, target: Path, name: str, hashed: bool) -> dict[str, flo
     start = time.perf_counter()
     plan = _plan(source, name)
     with open_checkpoint(source) as checkpoint:
-        grow(checkpoint, plan, target, hashed=hashed)
+        grow_checkpoint(checkpoint, plan, target, hashed=hashed)
     seconds = time.perf_counter() - start
     return {"seconds": seconds, "start_mb": start_mb, "peak_mb": _peak_mb()}
 

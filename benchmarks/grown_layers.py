@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
-from voxgraft.nn.frozen import base_fingerprint, freeze_base
-from voxgraft.nn.grown import GrownEmbedding, GrownHead, grow_module
+from voxgraft.nn.frozen import compute_base_fingerprint, freeze_base
+from voxgraft.nn.grown import GrownEmbedding, GrownHead, grow_layers
 
 # family: pieces, new rows, spare rows, width
 SIZES = {"T3": (2454, 1500, 0, 1024), "IndexTTS-2": (12_000, 2000, 1, 1280)}
@@ -86,11 +86,11 @@ def one_matmul_differs(family: str, device: str) -> list[str]:
 
 def hash_rate() -> str:
     model = nn.Sequential(nn.Embedding(12_001, 1280), *(nn.Linear(4096, 4096, bias=False) for _ in range(8)))
-    grow_module(model, ["0"], 2000, 1)
+    grow_layers(model, ["0"], 2000, 1)
     freeze_base(model)
     num_bytes = sum(4 * tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
     start = time.perf_counter()
-    base_fingerprint(model)
+    compute_base_fingerprint(model)
     seconds = time.perf_counter() - start
     return f"base_fingerprint: {num_bytes / 1e6:.0f} MB in {seconds:.2f} s ({num_bytes / seconds / 1e9:.2f} GB/s)"
 

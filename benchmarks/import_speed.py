@@ -26,7 +26,7 @@ import soundfile
 
 from benchmarks.made_film import RATE_HZ, Film, make_film, stamp
 from voxgraft.importing.manifest import read_manifest
-from voxgraft.importing.media import Media
+from voxgraft.importing.media import MediaReader
 
 SENTENCES = 280
 SHARES = (("a", ".wav", 0.4), ("b", ".mp3", 0.3), ("c", ".flac", 0.3))
@@ -57,7 +57,7 @@ def _tile(film: Film, path: Path, wanted: float) -> float:
     if path.suffix == ".mp3":  # frames of one file follow those of another as if they had been one
         film.write(path.parent, path.stem, ".mp3")
         data = path.read_bytes()
-        seconds = sum(len(block) for block in Media(path, RATE_HZ).blocks()) / RATE_HZ
+        seconds = sum(len(block) for block in MediaReader(path, RATE_HZ).blocks()) / RATE_HZ
         times = max(1, round(wanted / seconds))
         path.write_bytes(data * times)
     else:

@@ -14,8 +14,8 @@ import numpy as np
 import soxr
 
 from benchmarks.made_film import RATE_HZ, VOICES, Caption, Film, Said, Wave, amharic_sentences, speak
-from voxgraft.importing.cutting import Cut
-from voxgraft.normalising import normaliser_of
+from voxgraft.importing.cutting import AudioSegment
+from voxgraft.normalising import build_normalizer
 
 BREATH_CHANCE = 0.4
 WORDS_A_LINE = (4, 9)
@@ -109,7 +109,7 @@ class Pairing:
     """Whether the texts of clips are those of their sound."""
 
     right: int = 0
-    wrong_cuts: list[Cut] = field(default_factory=list)
+    wrong_cuts: list[AudioSegment] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     num_rejected: int = 0
 
@@ -118,10 +118,10 @@ class Pairing:
         return len(self.wrong_cuts)
 
 
-def pairing(film: Film, cuts: Iterable[Cut], into: Pairing | None = None) -> Pairing:
+def pairing(film: Film, cuts: Iterable[AudioSegment], into: Pairing | None = None) -> Pairing:
     """Count clips by whether their sound holds just the sentences, and shares of sentences, that their text does."""
     found = into or Pairing()
-    normalise = normaliser_of("am").normalise
+    normalise = build_normalizer("am").normalise
     letters = [_letters(normalise(sentence.text).text) for sentence in film.said]
     whole, last = "".join(letters), 0
     for cut in cuts:
@@ -143,7 +143,7 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text))
 
 
-def _is_right(film: Film, letters: list[str], cut: Cut, place: tuple[int, int]) -> bool:
+def _is_right(film: Film, letters: list[str], cut: AudioSegment, place: tuple[int, int]) -> bool:
     at = 0
     for sentence, own in zip(film.said, letters, strict=True):
         inside = max(0.0, min(cut.end, sentence.end) - max(cut.start, sentence.start))

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.train_step import Bench
 from voxgraft.errors import ConfigError
-from voxgraft.training.probe import fit_packs
+from voxgraft.training.probe import fit_microbatch_tokens
 
 CAPS = (8, 12, 16, 24, 48)
 MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_body": True}}
@@ -64,7 +64,7 @@ def _fit(bench: Bench, mode: str, precision: str, cap: int, checkpointing: bool)
     pack_tokens, peak, left = None, None, torch.cuda.memory_allocated()
     try:
         stepper, stream = bench.stepper(16_384, precision=precision, checkpointing=checkpointing, **MODES[mode])
-        pack_tokens = fit_packs(stepper, stream)
+        pack_tokens = fit_microbatch_tokens(stepper, stream)
         torch.cuda.reset_peak_memory_stats()
         for number in (1, 2):
             stepper.step(number, stream.step(number))

@@ -30,9 +30,9 @@ STEPS = ("open", "grow and save", "open again", "compare")
 
 def measured_step(step: str, family_name: str, folder: Path) -> dict[str, Any]:
     """One step in this process, and what it took."""
-    from voxgraft.families import family
+    from voxgraft.families import get_family
 
-    kind = family(family_name)
+    kind = get_family(family_name)
     start = time.perf_counter()
     note = {"open": opened, "grow and save": saved, "open again": opened_again, "compare": compared}[step](kind, folder)
     seconds = time.perf_counter() - start
@@ -41,17 +41,17 @@ def measured_step(step: str, family_name: str, folder: Path) -> dict[str, Any]:
 
 
 def opened(kind: Family, folder: Path) -> str:
-    from voxgraft.families.opening import open_model
+    from voxgraft.families.opening import load_model
 
-    model = open_model(kind, kind.files(folder / "base"))
+    model = load_model(kind, kind.files(folder / "base"))
     return f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(model.state_dict())} tensors"
 
 
 def saved(kind: Family, folder: Path) -> str:
-    from voxgraft.families.opening import grow_model, open_model, save_model
+    from voxgraft.families.opening import grow_model, load_model, save_model
 
     files = kind.files(folder / "base")
-    model = open_model(kind, files)
+    model = load_model(kind, files)
     grow_model(model, NUM_NEW)
     grown = folder / "grown"
     grown.mkdir()
@@ -66,11 +66,11 @@ def saved(kind: Family, folder: Path) -> str:
 
 def opened_again(kind: Family, folder: Path) -> str:
     from voxgraft.families.base import BaseFiles
-    from voxgraft.families.opening import open_model
+    from voxgraft.families.opening import load_model
 
     base = kind.files(folder / "base")
     config = None if base.config is None else folder / "grown" / base.config.name
-    model = open_model(
+    model = load_model(
         kind, BaseFiles(folder / "grown", folder / "grown" / base.checkpoint.name, base.tokenizer, config)
     )
     return f"{model.num_text_ids:,} text ids, {len(model.state_dict())} tensors"
@@ -80,12 +80,12 @@ def compared(kind: Family, folder: Path) -> str:
     """The saved file against the base, tensor by tensor, with nothing opened as a model."""
     import torch
 
-    from voxgraft.families.tensors import iter_tensors, stored_shapes
+    from voxgraft.families.tensors import iter_tensors, read_tensor_shapes
 
     checkpoint = kind.files(folder / "base").checkpoint
     tables = {point.tensor for point in kind.graft_points}
-    shapes = stored_shapes(checkpoint)
-    grown_shapes = stored_shapes(folder / "grown" / checkpoint.name)
+    shapes = read_tensor_shapes(checkpoint)
+    grown_shapes = read_tensor_shapes(folder / "grown" / checkpoint.name)
     changed = 0
     for name, shape in shapes.items():
         old = next(iter_tensors(checkpoint, {name: shape}))[1]

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from voxgraft.families.chatterbox.model import T3
-from voxgraft.families.model import PackedBatch, PackedPart, SpeechModel
+from voxgraft.families.model import PackedBatch, PackedTokens, SpeechModel
 
 __all__ = ["Peer", "hugging_face_body"]
 
@@ -84,7 +84,7 @@ class Peer(nn.Module):
         model, offsets = self.model, batch.packing.offsets.long()
         vectors = torch.cat(
             [
-                model.conditioning(batch.conditions).flatten(0, 1),
+                model.embed_conditions(batch.conditions).flatten(0, 1),
                 model.embed_text(batch.text.ids, batch.text.positions, batch.silent),
                 model.embed_speech(batch.speech.ids, batch.speech.positions),
             ]
@@ -103,7 +103,7 @@ class Peer(nn.Module):
         return self.model.get_submodule("speech_head" if isinstance(self.model, T3) else "mel_head")
 
     @staticmethod
-    def _loss(head: nn.Module, hidden: Tensor, batch: PackedBatch, part: PackedPart) -> Tensor:
+    def _loss(head: nn.Module, hidden: Tensor, batch: PackedBatch, part: PackedTokens) -> Tensor:
         """All logits at once, padded like the rows, in float32."""
         rows, places = batch.packing.rows[part.scored], batch.packing.positions[part.scored]
         counts = torch.bincount(rows, minlength=len(hidden)).tolist()

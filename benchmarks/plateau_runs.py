@@ -28,16 +28,16 @@ from tests.made_language import (
     with_unknowns,
     with_voices_at_random,
 )
-from voxgraft.corpus.clips import Array, PreparedClip
-from voxgraft.course import open_course
-from voxgraft.families import family
-from voxgraft.journal import Journal
+from voxgraft.corpus.clips import AnyArray, PreparedClip
+from voxgraft.course import build_training_setup
+from voxgraft.families import get_family
+from voxgraft.journal import RunJournal
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.settings import TrainVerbSettings
-from voxgraft.train import _loop, _sentences, _watch, train
-from voxgraft.training.loop import Loop
-from voxgraft.training.processes import Processes
+from voxgraft.settings import TrainCommandSettings
+from voxgraft.train import _build_loop, _build_monitor, _load_sample_sentences, train
+from voxgraft.training.loop import Trainer
+from voxgraft.training.processes import DistributedContext
 
 MOST_STEPS = 500
 """Within so many a plateau must be told."""
@@ -129,7 +129,7 @@ class Fault:
     spoil: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(CLIPS, 1)
     held_out: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(HELD_OUT, 2)
     data: dict[str, Any] = field(default_factory=dict)
-    meddle: Callable[[Loop], None] = lambda _loop: None
+    meddle: Callable[[Trainer], None] = lambda _loop: None
 
 
 def make_base(name: str, folder: Path) -> Path:
@@ -177,19 +177,19 @@ def _spoiled(task: Task, world: World) -> None:
     world.write("train", fault.spoil(world))
     world.write("valid", fault.held_out(world), "valid")
     settings = _settings(world, task, {}, fault.data)
-    course = open_course(RunFolder(world.run), settings, family(world.family_name), world.files)
-    loop = _loop(course, Processes())
-    watch = _watch(course, loop, _sentences(course, settings))
+    course = build_training_setup(RunFolder(world.run), settings, get_family(world.family_name), world.files)
+    loop = _build_loop(course, DistributedContext())
+    watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
     watch.tell(0, course.findings)
     fault.meddle(loop)
-    loop.go(0)
+    loop.train(0)
 
 
-def _settings(world: World, task: Task, train_settings: dict[str, Any], data: dict[str, Any]) -> TrainVerbSettings:
+def _settings(world: World, task: Task, train_settings: dict[str, Any], data: dict[str, Any]) -> TrainCommandSettings:
     usual = {"row_rate": 5e-3, "adapter_rate": 3e-3, "body_rate": 1e-4, "rank": 16, "device": "cpu", "seed": task.seed}
     every = {"valid_every": 50, "save_every": 250, "sample_every": 250, "log_every": 50}
     size = {"steps": task.steps, "warmup_steps": 50, "tokens_per_step": 1_500}
-    return TrainVerbSettings(
+    return TrainCommandSettings(
         run=world.run,
         base=world.files.folder,
         language="am",
@@ -201,7 +201,7 @@ def _settings(world: World, task: Task, train_settings: dict[str, Any], data: di
 
 def _read(told: Told, world: World) -> None:
     """What the journal says."""
-    for entry in Journal(RunFolder(world.run).journal).read():
+    for entry in RunJournal(RunFolder(world.run).journal).read():
         told.steps = max(told.steps, entry["step"])
         if entry["kind"] == "finding":
             _read_finding(told, entry)
@@ -236,11 +236,11 @@ def _another(world: World) -> Iterator[PreparedClip]:
     return with_other_tokenizer(world.clips(CLIPS, 1), world.spelling.base.size, world.spelling.grown.size, world.seed)
 
 
-def _some_voice(world: World) -> Mapping[str, Array]:
+def _some_voice(world: World) -> Mapping[str, AnyArray]:
     return next(world.clips(1, 3)).voice
 
 
-def _freeze_half(loop: Loop) -> None:
+def _freeze_half(loop: Trainer) -> None:
     """A freeze boundary too high, as the forks set it: new rows below it never get their gradient."""
     for parameter in loop.stepper.trained.parameters["rows"].values():
         boundary = len(parameter) // 2

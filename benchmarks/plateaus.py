@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.plateau_runs import BEYOND, FAULTS, MOST_STEPS, WAYS, Task, Told, make_base, make_run
-from voxgraft.training.state_word import Thresholds
+from voxgraft.training.state_word import LearningThresholds
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = (800, 300, 1_500)
@@ -49,7 +49,7 @@ def main() -> None:
             summary = _summary(told, asked, time.perf_counter() - started)
             if asked.out:  # anew each time, so that what is done is known even if the rest never is
                 asked.out.write_text(json.dumps(summary, ensure_ascii=False, indent=1), encoding="utf-8")
-    print(f"thresholds: {Thresholds()}", *_healthy_table(told), "", *_spoiled_table(told), "", sep="\n")
+    print(f"thresholds: {LearningThresholds()}", *_healthy_table(told), "", *_spoiled_table(told), "", sep="\n")
     print(summary["in_words"])
     sys.exit(0 if summary["all_well"] else 1)
 
@@ -132,7 +132,7 @@ def _summary(told: Sequence[Told], asked: argparse.Namespace, seconds: float) ->
         "seconds": round(seconds, 1),
         "jobs": asked.jobs,
         "first_seed": asked.first_seed,
-        "thresholds": asdict(Thresholds()),
+        "thresholds": asdict(LearningThresholds()),
         "versions": {"torch": torch.__version__, "python": sys.version.split()[0]},
         "runs": [{**asdict(one), "seen": one.seen, "good": one.good} for one in told],
     }

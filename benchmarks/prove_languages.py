@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.community import community_merge
-from voxgraft.bases import base_tokenizer
+from voxgraft.bases import load_base_tokenizer
 from voxgraft.results import Table
-from voxgraft.run_settings import LearnSettings
-from voxgraft.spelling import Spelling, learn_language
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
 from voxgraft.text.characters import is_letter
-from voxgraft.text.texts import Texts, proof_corpus, read_texts
+from voxgraft.text.texts import TextCorpus, load_proof_corpus, read_texts
+from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers import prove as proving
-from voxgraft.tokenizers import tokenizer_from
 from voxgraft.tokenizers.base import Tokenizer
 
 LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
@@ -100,35 +100,37 @@ def _options() -> Any:
     return parser.parse_args()
 
 
-def _base(given: str) -> tuple[str, Spelling]:
+def _base(given: str) -> tuple[str, TextEncoder]:
     name, _, path = given.partition("=")
-    family, tokenizer = base_tokenizer(Path(path), name)
-    return f"{Path(path).name} ({tokenizer.kind})", Spelling.of(family, tokenizer, None, None)
+    family, tokenizer = load_base_tokenizer(Path(path), name)
+    return f"{Path(path).name} ({tokenizer.kind})", TextEncoder.of(family, tokenizer, None, None)
 
 
 def _corpus(folder: Path | None) -> Corpus:
     """The built-in corpus, and the folder's own."""
-    found: list[tuple[str | None, str]] = list(proof_corpus())
+    found: list[tuple[str | None, str]] = list(load_proof_corpus())
     if folder is not None:
         with (folder / "base.jsonl").open(encoding="utf-8") as stream:
             found += [(entry["language"], entry["text"]) for entry in map(json.loads, stream)]
     return found
 
 
-def _texts(folder: Path | None, language: str) -> Texts:
+def _texts(folder: Path | None, language: str) -> TextCorpus:
     if folder is not None:
         return read_texts([folder / "new" / f"{language}.txt"])
     with resources.as_file(resources.files("voxgraft").joinpath(f"data/demo/{language}.txt")) as path:
         return read_texts([path])
 
 
-def _measure(name: str, base: Spelling, language: str, texts: Texts, old: tuple[Corpus, Prepare]) -> Iterator[Row]:
+def _measure(
+    name: str, base: TextEncoder, language: str, texts: TextCorpus, old: tuple[Corpus, Prepare]
+) -> Iterator[Row]:
     """Our merge, and the community's in four ways where the base is a SentencePiece model."""
     learnt_from = tuple(text for at, text in enumerate(texts.sentences) if at % HELD_OUT)
     held_out = tuple(text for at, text in enumerate(texts.sentences) if at % HELD_OUT == 0)
-    before = Spelling.of(base.family, base.base, None, language)
+    before = TextEncoder.of(base.family, base.base, None, language)
     start = time.process_time()
-    ours = learn_language(before, Texts(learnt_from), LearnSettings()).grown
+    ours = learn_language_pieces(before, TextCorpus(learnt_from), VocabularySettings()).grown
     seconds = time.process_time() - start
     yield _judged((name, "voxgraft", seconds), before, ours, (learnt_from, held_out), old)
     if base.base.kind == "bpe-json":
@@ -142,14 +144,14 @@ def _measure(name: str, base: Spelling, language: str, texts: Texts, old: tuple[
     ):
         start = time.process_time()
         data = community_merge(base.base, given, base.base.size + COMMUNITY_PIECES, candidate)  # type: ignore[arg-type]
-        theirs = tokenizer_from(data, Path(f"{way}.model"))
+        theirs = parse_tokenizer(data, Path(f"{way}.model"))
         seconds = time.process_time() - start
         yield _judged((name, way, seconds), before, theirs, (learnt_from, held_out), old)
 
 
 def _judged(
     head: tuple[str, str, float],
-    before: Spelling,
+    before: TextEncoder,
     grown: Tokenizer,
     texts: tuple[tuple[str, ...], tuple[str, ...]],
     old: tuple[Corpus, Prepare],
@@ -157,14 +159,14 @@ def _judged(
     name, way, train_seconds = head
     learnt_from, held_out = texts
     corpus, prepare = old
-    spelling = Spelling.of(before.family, before.base, grown, before.language)
+    spelling = TextEncoder.of(before.family, before.base, grown, before.language)
     start = time.process_time()
-    proof = proving.prove(before.base, grown, corpus, prepare, spelling.new_text(learnt_from))
+    proof = proving.prove_tokenizer(before.base, grown, corpus, prepare, spelling.new_text(learnt_from))
     seconds = time.process_time() - start
     rest = spelling.new_text(held_out)
-    after, unknown = proving.coverage(grown, rest)
-    letters = proving.own_letters(grown, proof.unknown_characters, spelling.new_text(learnt_from))
-    rest_letters = proving.own_letters(grown, unknown, rest)
+    after, unknown = proving.measure_coverage(grown, rest)
+    letters = proving.find_unknown_letters(grown, proof.unknown_characters, spelling.new_text(learnt_from))
+    rest_letters = proving.find_unknown_letters(grown, unknown, rest)
     assert proof.before is not None
     assert proof.after is not None
     return Row(
@@ -224,7 +226,7 @@ def _line(row: Row) -> str:
     return f"{row.tokenizer} {row.way}: {' '.join(_cells(row))} {' '.join(row.findings)}"
 
 
-def _page(rows: Sequence[Row], num_sentences: int, bases: Sequence[tuple[str, Spelling]]) -> str:
+def _page(rows: Sequence[Row], num_sentences: int, bases: Sequence[tuple[str, TextEncoder]]) -> str:
     lines = [f"# Promise 1 over {num_sentences:,} sentences of base languages", ""]
     for name, _ in bases:
         for way in dict.fromkeys(row.way for row in rows if row.tokenizer == name):

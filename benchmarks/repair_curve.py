@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
-from voxgraft.config import merged_values
-from voxgraft.demo.keyboard import BASE, Keyboard
-from voxgraft.demo.plan import changes, steps_changes
-from voxgraft.diagnosing.looking import look
+from voxgraft.config import deep_merge
+from voxgraft.demo.keyboard import DEMO_BASE, DemoRunner
+from voxgraft.demo.plan import build_demo_settings, build_step_settings
+from voxgraft.diagnosing.looking import diagnose_checkpoint
 from voxgraft.exchange_settings import ExportSettings
-from voxgraft.exporting.sources import open_source
-from voxgraft.exporting.weights import BASE_TYPE, write_merged
-from voxgraft.merged_folder import MERGED_NAME
+from voxgraft.exporting.sources import open_export_source
+from voxgraft.exporting.weights import BASE_DTYPE, write_merged_checkpoint
+from voxgraft.merged_folder import MERGED_FOLDER_NAME
 from voxgraft.repair import RepairResult, repair
 from voxgraft.settings import DemoSettings
 
@@ -42,11 +42,11 @@ def main() -> None:
         began = time.monotonic()
         left = Path(folder) / "folded" if options.run else _trained(Path(folder), options)
         trained_seconds = time.monotonic() - began
-        files = Keyboard(Path(folder)).files
+        files = DemoRunner(Path(folder)).files
         tuned, tokenizer, base = left / files.checkpoint.name, left / files.tokenizer.name, files.folder
         if options.run:
             _fold(options.run, tuned, tokenizer)
-        found = look(DiagnoseSettings(checkpoint=tuned, base=base, tokenizer=tokenizer, report=False))
+        found = diagnose_checkpoint(DiagnoseSettings(checkpoint=tuned, base=base, tokenizer=tokenizer, report=False))
         began = time.monotonic()
         result = repair(
             RepairSettings(
@@ -71,7 +71,7 @@ def main() -> None:
             "sentences": options.sentences,
             "body_distance": found.distance,
             "verdict": found.verdict.to_json(),
-            "points": [one.to_json() for one in result.tried],
+            "points": [one.to_json() for one in result.tried_points],
             "chosen": result.repairs.share,
             "training_seconds": round(trained_seconds, 1),
             "choosing_seconds": round(heard_seconds, 1),
@@ -83,15 +83,15 @@ def main() -> None:
 
 def _fold(run: Path, tuned: Path, tokenizer: Path) -> None:
     """The adapter and the rows of a gated run as one ordinary checkpoint, and its tokenizer beside it."""
-    source = open_source(ExportSettings(subject=run, base=Path(BASE), to="graft", accept_terms=True))
+    source = open_export_source(ExportSettings(subject=run, base=Path(DEMO_BASE), to="graft", accept_terms=True))
     tuned.parent.mkdir()
-    write_merged(source, tuned, dtype=BASE_TYPE)
+    write_merged_checkpoint(source, tuned, dtype=BASE_DTYPE)
     shutil.copyfile(source.graft.tokenizer.path, tokenizer)
 
 
 def _trained(folder: Path, options: argparse.Namespace) -> Path:
     """The whole body at a high rate, and nothing of the old languages beside the new one. Gives what is left."""
-    keyboard = Keyboard(folder)
+    keyboard = DemoRunner(folder)
     train: dict[str, Any] = {
         "mode": "merged",
         "full_body": True,
@@ -100,12 +100,14 @@ def _trained(folder: Path, options: argparse.Namespace) -> Path:
         "interpolate": [1.0],
         "retention_bound": 100.0,
     }
-    usual = merged_values(changes(DemoSettings(folder=folder, seed=options.seed)), steps_changes(options.steps))
-    keyboard.new(merged_values(usual, {"data": {"self_replay": 0}, "train": train}))
+    usual = deep_merge(
+        build_demo_settings(DemoSettings(folder=folder, seed=options.seed)), build_step_settings(options.steps)
+    )
+    keyboard.new(deep_merge(usual, {"data": {"self_replay": 0}, "train": train}))
     keyboard.graft()
     keyboard.prepare()
     keyboard.train()
-    return keyboard.run.path / MERGED_NAME
+    return keyboard.run.path / MERGED_FOLDER_NAME
 
 
 def _picture(result: RepairResult, distance: float) -> bytes:
@@ -114,20 +116,20 @@ def _picture(result: RepairResult, distance: float) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from voxgraft.pictures import COLOURS, DOTS_PER_INCH, PALE, STYLE
+    from voxgraft.pictures import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR
 
     names = {"en": "English", "fr": "French", LANGUAGE: "Amharic, the new language"}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
         figure = Figure(figsize=(6.4, 3.9), layout="constrained")
         axes = figure.subplots()
-        shares = [one.share for one in result.tried]
-        for colour, language in zip(COLOURS, result.tried[0].errors, strict=False):
-            errors = [100 * one.errors[language] for one in result.tried]
+        shares = [one.share for one in result.tried_points]
+        for colour, language in zip(COLORS, result.tried_points[0].errors, strict=False):
+            errors = [100 * one.errors[language] for one in result.tried_points]
             axes.plot(shares, errors, marker="o", markersize=3.5, color=colour, label=names.get(language, language))
         assert result.repairs.share is not None
-        axes.axvline(result.repairs.share, color=PALE, linestyle="--", label=f"chosen: {result.repairs.share:g}")
+        axes.axvline(result.repairs.share, color=MUTED_COLOR, linestyle="--", label=f"chosen: {result.repairs.share:g}")
         axes.set_title(f"from the base (0) to a body that moved by {distance:.0%} of its length (1)")
         axes.set_xlabel("point")
         axes.set_ylabel("phone error, %")

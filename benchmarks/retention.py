@@ -74,10 +74,10 @@ def _run_job(asked: argparse.Namespace) -> None:
     from benchmarks.retention_jobs import Ledger, Work, facts_of
     from benchmarks.retention_material import Material
     from benchmarks.retention_training import Bench
-    from voxgraft.families import family
+    from voxgraft.families import get_family
 
     torch.set_num_threads(1)
-    base = asked.base or family("tiny").shipped()
+    base = asked.base or get_family("tiny").shipped_folder()
     assert base is not None
     material = Material(asked.data)
     bench = Bench(material, base, asked.device, asked.steps, asked.tokens, asked.held_out, asked.plain)

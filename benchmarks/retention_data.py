@@ -29,14 +29,14 @@ from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS
 from recipes.tiny_base.speech import RATE_HZ, Voices
 from recipes.tiny_base.texts import EVALUATED, FOLDED, LANGUAGES, Line, plan_lines
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.tiny.encoder import TinyEncoder
-from voxgraft.files import sha256_of
-from voxgraft.run_settings import LearnSettings, RowSettings
-from voxgraft.spelling import Spelling, learn_language
-from voxgraft.tables import make_tables
-from voxgraft.text.texts import Texts
+from voxgraft.families.tiny.encoder import TinyClipEncoder
+from voxgraft.files import compute_sha256
+from voxgraft.run_settings import RowSettings, VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
+from voxgraft.tables import build_new_rows
+from voxgraft.text.texts import TextCorpus
 from voxgraft.tokenizers import open_tokenizer
 
 NEW, OLD = "am", ("en", "fr")
@@ -67,10 +67,10 @@ class Maker:
 
     def __post_init__(self) -> None:
         self.voices = Voices(self.packages)
-        self.encoder = TinyEncoder.load(self.files.folder)
-        self.kind = family("tiny")
+        self.encoder = TinyClipEncoder.load(self.files.folder)
+        self.kind = get_family("tiny")
         self.base = open_tokenizer(self.files.tokenizer)
-        self.spelling = Spelling.of(self.kind, self.base, None, NEW)
+        self.spelling = TextEncoder.of(self.kind, self.base, None, NEW)
 
     def plan(self, language: str) -> list[Line]:
         """Every line of the recipe: what is held out there is held out here."""
@@ -106,11 +106,13 @@ class Maker:
 
     def learn(self, lines: Sequence[Line]) -> None:
         """Grow the tokenizer by the letters of the training texts, and make the first rows in every way."""
-        learnt = learn_language(self.spelling, Texts(tuple(line.text for line in lines)), LearnSettings(pieces=0))
-        self.spelling = Spelling.of(self.kind, self.base, learnt.grown, NEW)
+        learnt = learn_language_pieces(
+            self.spelling, TextCorpus(tuple(line.text for line in lines)), VocabularySettings(pieces=0)
+        )
+        self.spelling = TextEncoder.of(self.kind, self.base, learnt.grown, NEW)
         with open_checkpoint(self.files.checkpoint) as checkpoint:
             for start in STARTS:
-                made = make_tables(checkpoint, self.spelling, RowSettings(init=start))
+                made = build_new_rows(checkpoint, self.spelling, RowSettings(init=start))
                 for tensor, rows in made.rows.items():
                     self.arrays[f"rows.{start}.{tensor}"] = rows.astype(np.float16)
                 print(f"rows, {start}: {made.methods}", flush=True)
@@ -143,8 +145,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=Amounts.minutes)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    kind = family("tiny")
-    folder = asked.base or kind.shipped()
+    kind = get_family("tiny")
+    folder = asked.base or kind.shipped_folder()
     assert folder is not None
     maker = Maker(asked.packages, kind.files(folder), Amounts(minutes=asked.minutes))
     notes = made(maker)
@@ -181,8 +183,8 @@ def made(maker: Maker) -> dict[str, Any]:
         print(f"{language}: {len(said)} sentences", flush=True)
     return {
         "format": FORMAT,
-        "base_sha256": sha256_of(maker.files.checkpoint),
-        "codec_sha256": sha256_of(maker.files.folder / "codec.safetensors"),
+        "base_sha256": compute_sha256(maker.files.checkpoint),
+        "codec_sha256": compute_sha256(maker.files.folder / "codec.safetensors"),
         "pieces": maker.base.size,
         "seconds": seconds,
         "sentences": sentences,

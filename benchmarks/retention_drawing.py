@@ -14,14 +14,14 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.retention_tables import Results, Summary, error, noise_of, summaries
-from voxgraft.evaluating.compared_picture import _label
-from voxgraft.pictures import COLOURS, DOTS_PER_INCH, INK, PALE, STYLE
+from voxgraft.evaluating.compared_picture import _place_labels
+from voxgraft.pictures import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR, TEXT_COLOR
 
 __all__ = ["drawn"]
 
 SIZE_INCHES = (8.0, 5.6)
 MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.105, "top": 0.885}
-BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
+BLUE, ORANGE, GREEN, PINK = COLORS[:4]
 KINDS = {
     "gated": (BLUE, "o", "gated, and rows only: the base is untouched"),
     "rows": (BLUE, "s", ""),
@@ -54,7 +54,7 @@ def drawn(results: Results) -> dict[str, bytes]:
     found = summaries(results)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**STYLE, "font.size": 9})
+        matplotlib.rcParams.update({**MATPLOTLIB_STYLE, "font.size": 9})
         figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
         axes = figure.subplots()
@@ -68,9 +68,11 @@ def drawn(results: Results) -> dict[str, bytes]:
         _frame(axes, places)
         _path(axes, found, places[: len(found)])
         _legend(axes)
-        figure.text(0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=11.5, color=INK)
-        figure.text(0.012, 0.915, "low and left is best; small dots: other random seeds", fontsize=9, color=PALE)
-        _label(axes, names, places)
+        figure.text(
+            0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=11.5, color=TEXT_COLOR
+        )
+        figure.text(0.012, 0.915, "low and left is best; small dots: other random seeds", fontsize=9, color=MUTED_COLOR)
+        _place_labels(axes, names, places)
         for text in axes.texts:
             text.set_path_effects([withStroke(linewidth=2.5, foreground="white", alpha=0.85)])
         return {form: _saved(figure, form) for form in ("png", "svg")}
@@ -107,7 +109,7 @@ def _path(axes: Axes, found: Sequence[Summary], places: Sequence[Place]) -> None
 
 
 def _before(axes: Axes, new: float) -> Place:
-    axes.plot([new], [0], "o", color="white", mec=PALE, mew=1.5, markersize=7, zorder=3)
+    axes.plot([new], [0], "o", color="white", mec=MUTED_COLOR, mew=1.5, markersize=7, zorder=3)
     return new, 0.0
 
 
@@ -116,13 +118,13 @@ def _noise(axes: Axes, noise: float) -> None:
     axes.axhspan(-noise, noise, color="#f0f0f0", zorder=0)
     way = axes.get_yaxis_transform()
     note = axes.text(0.5, -0.6 * noise, "chance of sampling", transform=way, ha="center", va="center")
-    note.set(fontsize=7.5, color=PALE)
+    note.set(fontsize=7.5, color=MUTED_COLOR)
 
 
 def _frame(axes: Axes, places: Sequence[Place]) -> None:
     axes.set_xlabel("Amharic after training: phone error, %")
     axes.set_ylabel("worse of English and French: change of phone error, points")
-    axes.axhline(0, color=PALE, linewidth=1, zorder=1)
+    axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=LINEAR_UP, linscale=0.6)
     xs, ys = [x for x, _ in places], [y for _, y in places]

@@ -20,23 +20,23 @@ from benchmarks.retention_material import Sentence
 from benchmarks.retention_training import Bench, as_without_compiling, held_out
 from voxgraft.audio.exact import exact_float32
 from voxgraft.corpus import chance
-from voxgraft.evaluating.forms import letters, phones_form
-from voxgraft.evaluating.rates import Tally, error_rate, tally
-from voxgraft.families.generate import Prompt, Speaker
-from voxgraft.families.model import SpeechModel, hidden_states
-from voxgraft.families.tiny.codec import SAMPLE_RATE, SAMPLES_A_CODE
-from voxgraft.families.tiny.encoder import open_codec, tiny_condition, voice_clip
-from voxgraft.listening import Heard
-from voxgraft.listening.built_in import BuiltIn
+from voxgraft.evaluating.forms import normalize_letters, normalize_phones
+from voxgraft.evaluating.rates import EditCount, compute_error_rate, count_edits
+from voxgraft.families.generate import GenerationPrompt, SpeechGenerator
+from voxgraft.families.model import SpeechModel, compute_hidden_states
+from voxgraft.families.tiny.codec import SAMPLE_RATE, SAMPLES_PER_CODE
+from voxgraft.families.tiny.encoder import build_tiny_condition, build_voice_clip, load_codec
+from voxgraft.listening import Transcript
+from voxgraft.listening.built_in import BuiltInRecognizer
 from voxgraft.nn.adapter import Gate
-from voxgraft.training.parts import Trained
-from voxgraft.training.samples import PAUSE_SECONDS, SECONDS_PER_CHARACTER
-from voxgraft.training.validation import Validation
+from voxgraft.training.parts import TrainableModel
+from voxgraft.training.samples import MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER
+from voxgraft.training.validation import Validator
 
 __all__ = ["Judge", "Speech"]
 
 Wave = NDArray[np.float32]
-NOTHING = Heard("", ())
+NOTHING = Transcript("", ())
 SHORTEST = SAMPLE_RATE // 4
 PACK = 8_192
 
@@ -56,8 +56,8 @@ class Judge:
     def __init__(self, bench: Bench, most: int | None = None, draws: int = 1) -> None:
         """At most so many sentences of each language; each is said `draws` times."""
         self.bench, self.draws = bench, draws
-        self.codec, self.speakers = open_codec(bench.base, bench.device)
-        self.listener = BuiltIn.open()
+        self.codec, self.speakers = load_codec(bench.base, bench.device)
+        self.listener = BuiltInRecognizer.open()
         self.listener.network.to(bench.device)
         languages = ("am", *bench.kind.languages)
         self.sentences = {language: bench.material.sentences(language, most) for language in languages}
@@ -77,16 +77,16 @@ class Judge:
         """Every sentence of one language, as often as it is drawn."""
         sentences = self.sentences[language]
         with as_without_compiling(model), acting:
-            speaker = Speaker(model)
+            speaker = SpeechGenerator(model)
             said = [self._said(speaker, sentences, draw) for draw in range(draws or self.draws)]
         return self.judged(said)
 
-    def quick(self, trained: Trained) -> float:
+    def quick(self, trained: TrainableModel) -> float:
         """Phone error of half the Amharic sentences, each said once."""
         with as_without_compiling(trained.model), _acting(trained.gate, True):
-            said = self._said(Speaker(trained.model), self.built_in, 0)
+            said = self._said(SpeechGenerator(trained.model), self.built_in, 0)
         pairs = zip(said, self._heard(said), strict=True)
-        return float(error_rate([_phones(one.sentence, heard) for one, heard in pairs], 0).value or 0.0)
+        return float(compute_error_rate([_phones(one.sentence, heard) for one, heard in pairs], 0).value or 0.0)
 
     def marks(self) -> dict[str, Any]:
         """The errors that the listener makes of the synthesiser's own voice, as the codec gives it back."""
@@ -104,8 +104,8 @@ class Judge:
         by_sentence = [_summed(phones[at::count]) for at in range(count)]
         unheard = [bool(one.sentence.unheard) for one in draws[0]]
         found = {
-            "phone_error": error_rate(by_sentence, 0).to_json(),
-            "cer": error_rate(
+            "phone_error": compute_error_rate(by_sentence, 0).to_json(),
+            "cer": compute_error_rate(
                 [_summed([_letters(*pair) for pair in pairs[at::count]]) for at in range(count)], 0
             ).to_json(),
             "by_draw": [_rate(phones[at * count : (at + 1) * count]) for at in range(len(draws))],
@@ -118,21 +118,21 @@ class Judge:
             )
         return found
 
-    def losses(self, trained: Trained, *, gated: bool) -> dict[str, Any]:
+    def losses(self, trained: TrainableModel, *, gated: bool) -> dict[str, Any]:
         """Held-out speech losses of all languages, and how much of the text is used in the new one."""
         found: dict[str, Any] = {}
         with as_without_compiling(trained.model):
             for language in self.sentences:
                 examples, items = held_out(self.bench, trained.model, language)
                 is_open = language == "am" or not gated
-                measured = Validation(trained, examples, items, PACK, is_open=is_open).run()
+                measured = Validator(trained, examples, items, PACK, is_open=is_open).run()
                 found[language] = measured.speech_loss
                 if language == "am":
                     found["text_use"] = measured.text_use
         return found
 
     @torch.no_grad()
-    def is_base(self, trained: Trained) -> dict[str, bool]:
+    def is_base(self, trained: TrainableModel) -> dict[str, bool]:
         """Whether, its gate closed, a model's speech logits are the base's, bit for bit, over held-out recordings."""
         base, found = self.bench.model(), {}
         for language in self.bench.kind.languages:
@@ -140,21 +140,25 @@ class Judge:
             for model, gate in ((base, None), (trained.model, trained.gate)):
                 examples, items = held_out(self.bench, model, language)
                 with as_without_compiling(model), _acting(gate, False):
-                    logits.append(model.speech_logits(hidden_states(model, examples.batch(items[:64]))))
+                    logits.append(model.speech_logits(compute_hidden_states(model, examples.batch(items[:64]))))
             found[language] = torch.equal(*logits)
         return found
 
-    def _said(self, speaker: Speaker, sentences: Sequence[Sentence], draw: int) -> list[Speech]:
+    def _said(self, speaker: SpeechGenerator, sentences: Sequence[Sentence], draw: int) -> list[Speech]:
         stock = self.bench.kind.stock_sampling()
         limits = [
             min(
-                round((PAUSE_SECONDS + SECONDS_PER_CHARACTER * len(one.text)) * self.bench.kind.code_hz),
+                round((MAX_PAUSE_SECONDS + MAX_SECONDS_PER_CHARACTER * len(one.text)) * self.bench.kind.code_hz),
                 stock.max_codes,
             )
             for one in sentences
         ]
         prompts = [
-            Prompt(one.ids, tiny_condition(voice_clip(one.speaker)), chance.number("retention", draw, one.text) >> 1)
+            GenerationPrompt(
+                one.ids,
+                build_tiny_condition(build_voice_clip(one.speaker)),
+                chance.hash_int("retention", draw, one.text) >> 1,
+            )
             for one in sentences
         ]
         spoken = speaker.speak(prompts, replace(stock, max_codes=max(limits)))
@@ -163,7 +167,7 @@ class Judge:
             for one, said, limit in zip(sentences, spoken, limits, strict=True)
         ]
 
-    def _heard(self, said: Sequence[Speech]) -> list[Heard]:
+    def _heard(self, said: Sequence[Speech]) -> list[Transcript]:
         waves = self._waves(said)
         heard = [NOTHING] * len(said)
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
@@ -188,7 +192,7 @@ class Judge:
             with exact_float32():
                 made = self.codec.decode(codes, name, lengths).float().cpu().numpy()
             waves.update(
-                (at, wave[: SAMPLES_A_CODE * len(row)]) for at, wave, row in zip(places, made, rows, strict=True)
+                (at, wave[: SAMPLES_PER_CODE * len(row)]) for at, wave, row in zip(places, made, rows, strict=True)
             )
         return [waves.get(at, np.zeros(0, np.float32)) for at in range(len(said))]
 
@@ -199,19 +203,19 @@ def _acting(gate: Gate | None, acts: bool) -> AbstractContextManager[None]:
     return gate.opened() if acts else gate.closed()
 
 
-def _phones(meant: Sentence, heard: Heard) -> Tally:
-    return tally(phones_form(meant.phones), phones_form(heard.phones or ()))
+def _phones(meant: Sentence, heard: Transcript) -> EditCount:
+    return count_edits(normalize_phones(meant.phones), normalize_phones(heard.phones or ()))
 
 
-def _letters(meant: Sentence, heard: Heard) -> Tally:
-    return tally(letters(meant.text, meant.language), letters(heard.text, meant.language))
+def _letters(meant: Sentence, heard: Transcript) -> EditCount:
+    return count_edits(normalize_letters(meant.text, meant.language), normalize_letters(heard.text, meant.language))
 
 
-def _summed(tallies: Sequence[Tally]) -> Tally:
-    return Tally(sum(one.edits for one in tallies), sum(one.length for one in tallies))
+def _summed(tallies: Sequence[EditCount]) -> EditCount:
+    return EditCount(sum(one.edits for one in tallies), sum(one.length for one in tallies))
 
 
-def _rate(tallies: Iterable[Tally]) -> float:
+def _rate(tallies: Iterable[EditCount]) -> float:
     total = _summed(list(tallies))
     return total.edits / max(1, total.length)
 

@@ -22,8 +22,8 @@ import torch
 from benchmarks.retention_hearing import Judge
 from benchmarks.retention_methods import JOBS, METHODS, SHARES, Job, Run
 from benchmarks.retention_training import Bench, Rig
-from voxgraft.training.interpolation import Between
-from voxgraft.training.parts import prepare
+from voxgraft.training.interpolation import WeightInterpolator
+from voxgraft.training.parts import make_trainable
 
 __all__ = ["Ledger", "Work", "read_results"]
 
@@ -154,7 +154,7 @@ class Work:
 
     def _point(self, rig: Rig, run: Run, name: str, share: float) -> None:
         base = self.bench.base_values(rig.trained.parameters["body"])
-        with Between(rig.trained, base).at(share):
+        with WeightInterpolator(rig.trained, base).at(share):
             values = self._judged(rig, run, gated=False)
         self.ledger.write(name, **{**values, "kind": "point", "share": share})
 
@@ -174,7 +174,9 @@ class Work:
         noise = {
             one: self.judge.of_language(model, nullcontext(), one, self._noise_draws)["by_draw"] for one in languages
         }
-        untrained = prepare(self.bench.model(), self.bench.rows("romanised"), self.bench.options(Run("rows", 1e-3)))
+        untrained = make_trainable(
+            self.bench.model(), self.bench.rows("romanised"), self.bench.options(Run("rows", 1e-3))
+        )
         scores["am"] = self.judge.of_language(untrained.model, nullcontext(), "am")
         valid = self.judge.losses(untrained, gated=True)
         self.ledger.write("base", kind="base", scores=scores, noise=noise, marks=self.judge.marks(), valid=valid)

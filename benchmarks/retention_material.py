@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, Ids, MadeFrom, SetHeader
+from voxgraft.corpus.clips import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
 
 __all__ = ["FORMAT", "STARTS", "VOICES", "Clips", "Material", "Sentence"]
 
@@ -40,12 +40,14 @@ class Sentence:
     """As the codec has it of the synthesiser's voice."""
 
 
-class Clips(ClipSet):
+class Clips(ClipDataset):
     """A set in memory. A voice is a speaker's number, so that every clip can lend its own."""
 
-    def __init__(self, name: str, texts: Sequence[Ids], codes: Sequence[Ids], speakers: Sequence[int]) -> None:
+    def __init__(
+        self, name: str, texts: Sequence[Int32Array], codes: Sequence[Int32Array], speakers: Sequence[int]
+    ) -> None:
         self.name = name
-        self.header = SetHeader("tiny", name.partition(".")[0], "train", CODE_HZ, MadeFrom("", ""))
+        self.header = DatasetHeader("tiny", name.partition(".")[0], "train", CODE_HZ, DatasetProvenance("", ""))
         self._texts, self._codes = list(texts), list(codes)
         self._voices = [{"speaker": np.array([number], np.int32)} for number in speakers]
         self.num_text = np.array([len(one) for one in texts], np.int64)
@@ -56,13 +58,13 @@ class Clips(ClipSet):
         ]
         self.fingerprint = ""
 
-    def text_ids(self, clip: int) -> Ids:
+    def text_ids(self, clip: int) -> Int32Array:
         return self._texts[clip]
 
-    def codes(self, clip: int) -> Ids:
+    def codes(self, clip: int) -> Int32Array:
         return self._codes[clip]
 
-    def voice(self, clip: int) -> dict[str, Array]:
+    def voice(self, clip: int) -> dict[str, AnyArray]:
         return self._voices[clip]
 
     def prompt_of(self, clip: int) -> int:
@@ -126,7 +128,7 @@ class Material:
             if key.startswith(prefix)
         }
 
-    def rows_of(self, name: str) -> list[Ids]:
+    def rows_of(self, name: str) -> list[Int32Array]:
         """A list of rows of different lengths."""
         ends = np.cumsum(self._arrays[f"{name}.counts"], dtype=np.int64)
         return [part.astype(np.int32) for part in np.split(self._arrays[name], ends[:-1])]

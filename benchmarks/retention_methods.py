@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benchmarks.retention_material import STARTS
-from voxgraft.training.options import Mode, Part
+from voxgraft.training.options import TrainModeOrBaseline, TrainPart
 
 __all__ = ["JOBS", "METHODS", "SHARES", "Job", "Method", "Run"]
 
@@ -30,8 +30,8 @@ class Method:
     """One way to teach a language."""
 
     title: str
-    mode: Mode
-    part: Part
+    mode: TrainModeOrBaseline
+    part: TrainPart
     """Whose rate the grid is of. As the seeds trained, and naively, everything has that rate."""
     rates: tuple[float, ...]
     rank: int = 32

@@ -19,18 +19,18 @@ from torch import Tensor
 
 from benchmarks.retention_material import VOICES, Clips, Material
 from benchmarks.retention_methods import METHODS, ROW_RATE, Method, Run
-from voxgraft.corpus.stream import Item, Stream, StreamOptions, items_of
-from voxgraft.families import family
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, Sample, list_samples
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.model import SpeechModel
-from voxgraft.families.opening import open_model
+from voxgraft.families.opening import load_model
 from voxgraft.families.tensors import read_tensors
 from voxgraft.nn import body as bodies
-from voxgraft.training.examples import Examples
+from voxgraft.training.examples import BatchBuilder
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import make_optimizer, optimizer_tensors, prepare, restore_optimizer
-from voxgraft.training.replay import Speaking, Utterance, Voice
-from voxgraft.training.step import Stepper
+from voxgraft.training.parts import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
+from voxgraft.training.replay import ReferenceVoice, ReplayGenerator, ReplayUtterance
+from voxgraft.training.step import TrainStep
 
 __all__ = ["Bench", "Rig", "as_without_compiling"]
 
@@ -57,7 +57,7 @@ class Bench:
 
     @property
     def kind(self) -> Family:
-        return family("tiny")
+        return get_family("tiny")
 
     @property
     def files(self) -> BaseFiles:
@@ -72,7 +72,7 @@ class Bench:
         return torch.bfloat16 if self.on_gpu else torch.float32
 
     def model(self, device: str | None = None) -> SpeechModel:
-        return open_model(self.kind, self.files, device=device or self.device, dtype=self.dtype)
+        return load_model(self.kind, self.files, device=device or self.device, dtype=self.dtype)
 
     def options(self, run: Run) -> TrainOptions:
         method, steps = METHODS[run.method], run.times_steps * self.steps
@@ -110,7 +110,7 @@ class Rig:
     def __init__(self, bench: Bench, name: str, minutes: Sequence[float] = (60.0,)) -> None:
         self.bench, self.name, self.method = bench, name, METHODS[name]
         options = bench.options(Run(name, self.method.rates[0]))
-        self.trained = prepare(bench.model(), bench.rows("romanised"), options)
+        self.trained = make_trainable(bench.model(), bench.rows("romanised"), options)
         if not self.method.masked:
             for table in self.trained.named().values():
                 if table._backward_hooks:
@@ -120,10 +120,10 @@ class Rig:
         self.replay = _replay(bench, self.method)
         sets = [*self.own.values(), *self.replay]
         near = frozenset(range(len(self.own), len(sets))) if options.kl_weight else frozenset()
-        examples = Examples(bench.kind, self.trained.model, sets, near=near, unscored=near)
+        examples = BatchBuilder(bench.kind, self.trained.model, sets, near=near, unscored=near)
         frozen = bench.model() if near and self.trained.gate is None else None
-        optimizer = make_optimizer(self.trained, options)
-        self.stepper = Stepper(self.trained, optimizer, examples, options, frozen=frozen)
+        optimizer = build_optimizer(self.trained, options)
+        self.stepper = TrainStep(self.trained, optimizer, examples, options, frozen=frozen)
 
     @property
     def model(self) -> SpeechModel:
@@ -132,7 +132,7 @@ class Rig:
     def begin(self, run: Run) -> None:
         """Everything as before the first step."""
         options = self.bench.options(run)
-        first = prepare(self.bench.model("cpu"), self.bench.rows(run.start), options).tensors()
+        first = make_trainable(self.bench.model("cpu"), self.bench.rows(run.start), options).tensors()
         self.trained.restore(first)
         for moments in self.stepper.optimizer.state.values():
             for value in moments.values():
@@ -142,7 +142,7 @@ class Rig:
     def take_over(self, other: Rig) -> None:
         """Weights and moments as another rig has left them."""
         self.trained.restore(other.trained.tensors())
-        restore_optimizer(self.stepper.optimizer, optimizer_tensors(other.stepper.optimizer))
+        restore_optimizer_state(self.stepper.optimizer, copy_optimizer_state(other.stepper.optimizer))
 
     def train(self, run: Run, listen: Mapping[int, Callable[[], None]] | None = None) -> float:
         """All steps of a run; `listen` is called after the steps that it names. Gives the seconds without that."""
@@ -150,23 +150,23 @@ class Rig:
         for number in range(1, stepper.options.steps + 1):
             started = time.perf_counter()
             if number < stepper.options.steps:
-                stepper.ahead.expect(partial(order, number + 1))
+                stepper.prefetcher.set_next_items(partial(order, number + 1))
             stepper.step(number, order(number))
             seconds += time.perf_counter() - started
             if listen and number in listen:
                 listen[number]()
         return seconds
 
-    def _order(self, run: Run) -> Callable[[int], tuple[Item, ...]]:
+    def _order(self, run: Run) -> Callable[[int], tuple[Sample, ...]]:
         """The items of each step, by their places among all sets of the rig."""
         first = list(self.own).index(run.minutes)
         places = [first, *range(len(self.own), len(self.own) + len(self.replay))]
         sets = [self.own[run.minutes], *self.replay]
         share = REPLAY_SHARE if self.replay else 0.0
         weights = [1 - share, *(share / len(self.replay) for _ in self.replay)]
-        stream = Stream(sets, weights, self.bench.tokens, run.seed, stream_options(self.model))
+        stream = DeterministicSampler(sets, weights, self.bench.tokens, run.seed, stream_options(self.model))
 
-        def order(number: int) -> tuple[Item, ...]:
+        def order(number: int) -> tuple[Sample, ...]:
             return tuple(
                 replace(item, set=places[item.set], prompt=(places[item.prompt[0]], item.prompt[1]))
                 for item in stream.step(number)
@@ -175,25 +175,25 @@ class Rig:
         return order
 
 
-def stream_options(model: SpeechModel) -> StreamOptions:
-    return StreamOptions(min_prompt_seconds=0.0, num_conditioning=model.frame.num_conditioning)
+def stream_options(model: SpeechModel) -> DataSamplerOptions:
+    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.frame.num_conditioning)
 
 
-def held_out(bench: Bench, model: SpeechModel, language: str) -> tuple[Examples, tuple[Item, ...]]:
+def held_out(bench: Bench, model: SpeechModel, language: str) -> tuple[BatchBuilder, tuple[Sample, ...]]:
     """Recordings of a language that nobody learns from."""
     sets = [bench.material.clips(f"{language}.valid")]
-    return Examples(bench.kind, model, sets), items_of(sets, 0, stream_options(model))[: bench.held_out]
+    return BatchBuilder(bench.kind, model, sets), list_samples(sets, 0, stream_options(model))[: bench.held_out]
 
 
 @contextmanager
 def as_without_compiling(model: SpeechModel) -> Iterator[None]:
     """Measuring has shapes and modes of its own, each of which would be compiled for nothing."""
     body = model.body
-    before, body._through = body._through, bodies._through
+    before, body._run_block = body._run_block, bodies._run_block
     try:
         yield
     finally:
-        body._through = before
+        body._run_block = before
 
 
 def _replay(bench: Bench, method: Method) -> list[Clips]:
@@ -206,12 +206,12 @@ def _self_made(bench: Bench) -> Clips:
     """What the base says itself of as many texts, in the voices that all languages have."""
     most = max(MIN_SELF_MADE, bench.steps)  # where this is only tried, no more than a few steps need
     utterances = [
-        Utterance(f"{language}-{at:05d}", language, str(at), tuple(ids.tolist()), False)
+        ReplayUtterance(f"{language}-{at:05d}", language, str(at), tuple(ids.tolist()), False)
         for language in bench.kind.languages
         for at, ids in enumerate(bench.material.rows_of(f"{language}.said.ids")[:most])
     ]
-    voices = [Voice(name, bench.kind.voice(bench.files, name)) for name in VOICES]
-    made = list(Speaking(bench.kind, bench.model(), voices, 0).clips(utterances))
+    voices = [ReferenceVoice(name, bench.kind.voice(bench.files, name)) for name in VOICES]
+    made = list(ReplayGenerator(bench.kind, bench.model(), voices, 0).clips(utterances))
     texts = [np.asarray(one.text_ids, np.int32) for one in made]
     codes = [np.asarray(one.codes, np.int32) for one in made]
     return Clips("old.self-made", texts, codes, [int(one.voice["speaker"][0]) for one in made])

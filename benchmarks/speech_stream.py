@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, Ids, MadeFrom, SetHeader
-from voxgraft.families.layout import Frame
+from voxgraft.corpus.clips import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.families.layout import SequenceSpec
 
 MEDIAN_SECONDS, SPREAD, SHORTEST, LONGEST = 6.0, 0.5, 2.0, 15.0
 TEXT_IDS_PER_SECOND = 11.0
 CLIPS_PER_SPEAKER = 50
 
 
-class MadeUpSet(ClipSet):
+class MadeUpSet(ClipDataset):
     """Clips that are drawn when they are asked for; the same for the same seed."""
 
     def __init__(
-        self, family_name: str, frame: Frame, code_hz: float, width: int, *, clips: int, seed: int = 0
+        self, family_name: str, frame: SequenceSpec, code_hz: float, width: int, *, clips: int, seed: int = 0
     ) -> None:
         draw = np.random.default_rng(seed)
         seconds = np.clip(np.exp(np.log(MEDIAN_SECONDS) + SPREAD * draw.standard_normal(clips)), SHORTEST, LONGEST)
         self.name, self.fingerprint = "made-up", f"made-up-{seed}-{clips}"
-        self.header = SetHeader(family_name, "am", "train", code_hz, MadeFrom("", ""))
+        self.header = DatasetHeader(family_name, "am", "train", code_hz, DatasetProvenance("", ""))
         self.num_codes = np.minimum((seconds * code_hz).astype(np.int64), frame.max_codes)
         self.num_text = np.minimum((seconds * TEXT_IDS_PER_SECOND).astype(np.int64), frame.max_text)
         self.infos = [
@@ -35,18 +35,18 @@ class MadeUpSet(ClipSet):
         self._codes = draw.integers(0, frame.num_codes, int(self.num_codes.max()) + clips, dtype=np.int32)
         self._voices = _voices(family_name, width, frame, draw)
 
-    def text_ids(self, clip: int) -> Ids:
+    def text_ids(self, clip: int) -> Int32Array:
         return self._text[clip : clip + int(self.num_text[clip])]
 
-    def codes(self, clip: int) -> Ids:
+    def codes(self, clip: int) -> Int32Array:
         return self._codes[clip : clip + int(self.num_codes[clip])]
 
-    def voice(self, clip: int) -> dict[str, Array]:
+    def voice(self, clip: int) -> dict[str, AnyArray]:
         return self._voices[clip % len(self._voices)]
 
 
-def _voices(family_name: str, width: int, frame: Frame, draw: np.random.Generator) -> list[dict[str, Array]]:
-    made: list[dict[str, Array]] = []
+def _voices(family_name: str, width: int, frame: SequenceSpec, draw: np.random.Generator) -> list[dict[str, AnyArray]]:
+    made: list[dict[str, AnyArray]] = []
     for _ in range(32):
         if family_name == "chatterbox":
             speaker = np.abs(draw.standard_normal(256, dtype=np.float32))

@@ -28,20 +28,20 @@ from torch import nn
 
 from benchmarks.peers import Peer, padded_batches
 from benchmarks.speech_stream import MadeUpSet
-from voxgraft.corpus.stream import Stream, StreamOptions
-from voxgraft.families import family
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
+from voxgraft.families import get_family
 from voxgraft.families.chatterbox.model import T3
 from voxgraft.families.chatterbox.shapes import T3Size
 from voxgraft.families.indextts2.model import UnifiedVoice
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize
+from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.families.model import SpeechModel
-from voxgraft.training.examples import Examples
+from voxgraft.training.examples import BatchBuilder
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import make_optimizer, prepare
-from voxgraft.training.step import Stepper
+from voxgraft.training.parts import build_optimizer, make_trainable
+from voxgraft.training.step import TrainStep
 
 NUM_NEW = 300
-SMALL_ENCODER = EncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1)
+SMALL_ENCODER = ConditioningEncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1)
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ class Bench:
     """One family on one device."""
 
     def __init__(self, family_name: str, size: str, device: str, steps: int) -> None:
-        self.kind, self.size, self.device, self.steps = family(family_name), size, device, steps
+        self.kind, self.size, self.device, self.steps = get_family(family_name), size, device, steps
         self.ceiling = matmul_ceiling(device)
         self._matrix_weights = matrix_weights(new_model(family_name, size, "meta", torch.bfloat16))
 
-    def stream(self, model: SpeechModel, positions: int) -> tuple[Stream, MadeUpSet]:
+    def stream(self, model: SpeechModel, positions: int) -> tuple[DeterministicSampler, MadeUpSet]:
         body = model.body
         width = body.num_heads * body.head_width
         clips = MadeUpSet(self.kind.name, model.frame, self.kind.code_hz, width, clips=4000)
-        order = StreamOptions(silent_share=0.0, num_conditioning=model.frame.num_conditioning)
-        return Stream([clips], [1.0], positions, 0, order), clips
+        order = DataSamplerOptions(silent_share=0.0, num_conditioning=model.frame.num_conditioning)
+        return DeterministicSampler([clips], [1.0], positions, 0, order), clips
 
-    def stepper(self, positions: int, **options: Any) -> tuple[Stepper, Stream]:
+    def stepper(self, positions: int, **options: Any) -> tuple[TrainStep, DeterministicSampler]:
         """Our trainer on random weights and made-up utterances."""
         chosen = self._options(positions, **options)
         halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -105,9 +105,11 @@ class Bench:
             point.tensor: 0.02 * torch.randn(NUM_NEW, *model.state_dict()[point.tensor].shape[1:])
             for point in self.kind.graft_points
         }
-        trained = prepare(model, rows, chosen)
+        trained = make_trainable(model, rows, chosen)
         stream, clips = self.stream(model, positions)
-        return Stepper(trained, make_optimizer(trained, chosen), Examples(self.kind, model, [clips]), chosen), stream
+        return TrainStep(
+            trained, build_optimizer(trained, chosen), BatchBuilder(self.kind, model, [clips]), chosen
+        ), stream
 
     def ours(self, variant: str, positions: int, **options: Any) -> Figures:
         stepper, stream = self.stepper(positions, **options)
@@ -116,7 +118,7 @@ class Bench:
 
         def step(number: int) -> tuple[int, float]:
             items = stream.step(number)
-            stepper.ahead.expect(lambda: stream.step(number + 1))
+            stepper.prefetcher.set_next_items(lambda: stream.step(number + 1))
             report = stepper.step(number, items)
             return report.num_positions, report.text_loss + report.speech_loss
 
@@ -140,7 +142,7 @@ class Bench:
     def peer(self, variant: str, batch_size: int, attention: str = "sdpa") -> Figures:
         model = new_model(self.kind.name, self.size, self.device, torch.float32).requires_grad_(True)
         stream, clips = self.stream(model, 40_000)
-        examples = Examples(self.kind, model, [clips])
+        examples = BatchBuilder(self.kind, model, [clips])
         learn, trained = self._peer_step(model, attention, examples)
 
         def step(number: int) -> tuple[int, float]:
@@ -150,7 +152,7 @@ class Bench:
         return self._measured(variant, model, step, 6, trained)
 
     def _peer_step(
-        self, model: SpeechModel, attention: str, examples: Examples
+        self, model: SpeechModel, attention: str, examples: BatchBuilder
     ) -> tuple[Callable[[int, Any], float], list[nn.Parameter]]:
         peer = Peer(model, attention)
         trained = [value for name, value in peer.named_parameters() if value.requires_grad and self._used(name)]
@@ -179,15 +181,15 @@ class Bench:
         for at, dtype in enumerate((torch.float32, torch.bfloat16)):
             model = new_model(self.kind.name, self.size, self.device, dtype if self.device == "cuda" else torch.float32)
             stream, clips = self.stream(model, 20_000)
-            examples = Examples(self.kind, model, [clips])
+            examples = BatchBuilder(self.kind, model, [clips])
             if at == 0:
                 step, _ = self._peer_step(model.requires_grad_(True), "sdpa", examples)
             else:
                 chosen = self._options(20_000, **fair)
-                trained = prepare(model, {}, chosen)
-                stepper = Stepper(trained, make_optimizer(trained, chosen), examples, chosen)
+                trained = make_trainable(model, {}, chosen)
+                stepper = TrainStep(trained, build_optimizer(trained, chosen), examples, chosen)
 
-                def step(number: int, items: Sequence[Any], stepper: Stepper = stepper) -> float:
+                def step(number: int, items: Sequence[Any], stepper: TrainStep = stepper) -> float:
                     report = stepper.step(number, items)
                     return report.text_loss + report.speech_loss
 
@@ -200,7 +202,8 @@ class Bench:
     def _used(self, name: str) -> bool:
         own = name.removeprefix("model.")
         return not (
-            name.startswith("model.") and (own.startswith(("tfmr.", "gpt.")) or own.startswith(UnifiedVoice.unreached))
+            name.startswith("model.")
+            and (own.startswith(("tfmr.", "gpt.")) or own.startswith(UnifiedVoice.unused_param_prefixes))
         )
 
     def _measured(

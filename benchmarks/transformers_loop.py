@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxgraft.families.layout import spoken_position
-from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
-from voxgraft.nn.body import Body
-from voxgraft.nn.gpt2 import Gpt2Body
-from voxgraft.nn.llama import LlamaBody
-from voxgraft.nn.sampling import Sampling, guided, penalised, scores
+from voxgraft.families.layout import code_position
+from voxgraft.families.model import PackedBatch, SpeechModel, compute_hidden_states
+from voxgraft.nn.body import Backbone
+from voxgraft.nn.gpt2 import Gpt2Backbone
+from voxgraft.nn.llama import LlamaBackbone
+from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits
 
 
-def stock_body(body: Body) -> Any:
+def stock_body(body: Backbone) -> Any:
     """The same weights in transformers' own module."""
     import transformers
 
-    if isinstance(body, LlamaBody):
+    if isinstance(body, LlamaBackbone):
         size, scaling = body.size, body.size.scaling
         assert scaling is not None
         rope = {
@@ -43,7 +43,7 @@ def stock_body(body: Body) -> Any:
         stock: Any = transformers.LlamaModel(config)
         stock.load_state_dict(body.state_dict(), strict=True)
         return stock
-    assert isinstance(body, Gpt2Body)
+    assert isinstance(body, Gpt2Backbone)
     config = transformers.GPT2Config(
         vocab_size=1, n_positions=4096, n_embd=body.size.width, n_layer=body.size.layers, n_head=body.size.heads,
         layer_norm_epsilon=body.size.eps, activation_function="gelu_new", attn_implementation="sdpa",
@@ -60,7 +60,7 @@ def prompt_vectors(model: SpeechModel, batch: PackedBatch) -> Tensor:
     caught: list[Tensor] = []
     hook = model.body.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
     with torch.no_grad():
-        hidden_states(model, batch)
+        compute_hidden_states(model, batch)
     hook.remove()
     return caught[0].unflatten(0, (len(batch.packing.offsets) - 1, -1))
 
@@ -68,7 +68,7 @@ def prompt_vectors(model: SpeechModel, batch: PackedBatch) -> Tensor:
 class TransformersLoop:
     """N utterances in the course of being spoken by transformers, for a model in the dtype of its weights."""
 
-    def __init__(self, model: SpeechModel, stock: Any, vectors: Tensor, sampling: Sampling) -> None:
+    def __init__(self, model: SpeechModel, stock: Any, vectors: Tensor, sampling: SamplingParams) -> None:
         from transformers import DynamicCache
 
         self.model, self.stock, self.sampling = model, stock, sampling
@@ -79,7 +79,7 @@ class TransformersLoop:
         self.logits = model.speech_logits(out.last_hidden_state[:, -1])  # [R, V]
         frame = model.frame
         self.heard = torch.zeros(self.num_streams, self.logits.shape[1], dtype=torch.bool, device=vectors.device)
-        self.heard[:, list(frame.heard_before)] = True
+        self.heard[:, list(frame.initial_penalized_codes)] = True
         ids = torch.arange(self.logits.shape[1], device=vectors.device)
         self.unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
         self.stopped = torch.zeros(self.num_streams, dtype=torch.bool, device=vectors.device)
@@ -102,9 +102,9 @@ class TransformersLoop:
         """Draw the next codes."""
         logits = self.logits.float()
         if self.sampling.guidance > 0:
-            logits = guided(logits, self.sampling.guidance)
-        logits = penalised(logits, self.heard, self.sampling.repetition_penalty)
-        shares = scores(logits.masked_fill(self.unreadable, -torch.inf), self.sampling).softmax(-1)
+            logits = apply_guidance(logits, self.sampling.guidance)
+        logits = apply_repetition_penalty(logits, self.heard, self.sampling.repetition_penalty)
+        shares = filter_logits(logits.masked_fill(self.unreadable, -torch.inf), self.sampling).softmax(-1)
         code = torch.where(self.stopped, self.model.frame.speech_stop, torch.multinomial(shares, 1)[:, 0])
         self.heard.scatter_(1, code[:, None], True)
         self.stopped |= code == self.model.frame.speech_stop
@@ -112,7 +112,7 @@ class TransformersLoop:
 
     def listen(self) -> None:
         """Feed them."""
-        at = spoken_position(self.model.frame, len(self.codes) - 1, stock=self.sampling.stock)
+        at = code_position(self.model.frame, len(self.codes) - 1, stock=self.sampling.stock)
         positions = torch.full_like(self.codes[-1], at)
         vectors = self.model.embed_speech(self.codes[-1], positions).repeat(self.num_rows // self.num_streams, 1)
         out = self.stock(inputs_embeds=vectors[:, None], past_key_values=self.cache, use_cache=True)

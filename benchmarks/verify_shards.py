@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.corpus.clips import ClipInfo, ClipSet, MadeFrom, PreparedClip, SetHeader
-from voxgraft.corpus.obstacles import overlap_findings
-from voxgraft.corpus.sets import open_set, write_set
-from voxgraft.corpus.verification import Verification
+from voxgraft.corpus.clips import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
+from voxgraft.corpus.obstacles import check_held_out_overlap
+from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.corpus.verification import ShardVerifier
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0}
 CODES = 6_000
@@ -52,9 +52,9 @@ def made(family: str, count: int, seed: int) -> Iterator[PreparedClip]:
 
 
 def write(folder: Path, family: str, count: int, seed: int) -> None:
-    write_set(
+    write_clip_dataset(
         folder,
-        SetHeader(family, "am", "train", CODE_HZ[family], MadeFrom("a" * 64, "b" * 64)),
+        DatasetHeader(family, "am", "train", CODE_HZ[family], DatasetProvenance("a" * 64, "b" * 64)),
         made(family, count, seed),
     )
 
@@ -79,15 +79,15 @@ def main(words: Sequence[str]) -> None:
         write(valid, asked.family, HELD_OUT, 2)
         total = sum(path.stat().st_size for path in train.iterdir())
         print(f"{asked.family}, {asked.hours:g} hours: {count:,} clips, {total / 1e6:,.0f} MB")
-        timed("open, sizes only", lambda: open_set(train, verify="sizes"))
-        timed("open, hashes compared (check)", lambda: open_set(train))
-        learnt, held_out = open_set(train, verify="sizes"), open_set(valid)
+        timed("open, sizes only", lambda: open_clip_dataset(train, verify="sizes"))
+        timed("open, hashes compared (check)", lambda: open_clip_dataset(train))
+        learnt, held_out = open_clip_dataset(train, verify="sizes"), open_clip_dataset(valid)
         timed("hashes on a thread, nothing else at work (train)", lambda: _verified(learnt, held_out))
-        timed(f"{HELD_OUT} held-out clips compared with all", lambda: overlap_findings([learnt], held_out))
+        timed(f"{HELD_OUT} held-out clips compared with all", lambda: check_held_out_overlap([learnt], held_out))
 
 
-def _verified(learnt: ClipSet, held_out: ClipSet) -> None:
-    verification = Verification([held_out], [learnt])
+def _verified(learnt: ClipDataset, held_out: ClipDataset) -> None:
+    verification = ShardVerifier([held_out], [learnt])
     verification.start()
     verification.wait()
 

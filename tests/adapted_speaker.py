@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
-from voxgraft.nn.adapter import AdaptedLayer, Gate, adapter_state, add_adapter, load_adapter_state
+from voxgraft.nn.adapter import Gate, LoraLayer, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.frozen import freeze_base
-from voxgraft.nn.linear import Linear, TransposedLinear
+from voxgraft.nn.linear import AnyLinear, TransposedLinear
 
 WIDTH, CODES, RANK, ALPHA = 16, 11, 4, 8.0
 LAYERS = [f"blocks.{at}.{name}" for at in (0, 1) for name in ("q_proj", "c_attn", "mlp.0", "mlp.2")]
@@ -81,7 +81,7 @@ def loss_of(model: nn.Module, given_: Tensor) -> Tensor:
     return F.cross_entropy(model(given_)[:, :-1].flatten(0, 1), given_[:, 1:].flatten())
 
 
-def a_layer(kind: type[Linear], dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
+def a_layer(kind: type[AnyLinear], dtype: torch.dtype = torch.float32, bias: bool = True) -> AnyLinear:
     torch.manual_seed(4)
     layer = kind(WIDTH, 3 * WIDTH)
     if not bias:
@@ -89,11 +89,11 @@ def a_layer(kind: type[Linear], dtype: torch.dtype = torch.float32, bias: bool =
     return layer.to(dtype).requires_grad_(False)
 
 
-def adapted_copy(layer: Linear) -> tuple[AdaptedLayer, Gate]:
+def adapted_copy(layer: AnyLinear) -> tuple[LoraLayer, Gate]:
     """The layer with an adapter that does something."""
     model = nn.ModuleDict({"it": copy.deepcopy(layer)})
     gate = add_adapter(model, ["it"], RANK, ALPHA, seed=1)
     load_adapter_state(model, taught(model))
     found = model["it"]
-    assert isinstance(found, AdaptedLayer)
+    assert isinstance(found, LoraLayer)
     return found, gate

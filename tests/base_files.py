@@ -13,7 +13,7 @@ import yaml
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize, unified_voice_shapes
+from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize, unified_voice_shapes
 
 Shape = tuple[int, ...]
 SPECIALS = {0: "[STOP]", 1: "[UNK]", 2: "[SPACE]", 255: "[START]"}
@@ -22,8 +22,8 @@ SMALL_VOICE = UnifiedVoiceSize(
     400,
     width=64,
     layers=2,
-    speaker=EncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1),
-    emotion=EncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1),
+    speaker=ConditioningEncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1),
+    emotion=ConditioningEncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1),
 )
 
 
@@ -90,7 +90,7 @@ def sentencepiece_tokenizer(path: Path, pieces: int) -> Path:
 def index_config(path: Path, size: UnifiedVoiceSize = SMALL_VOICE, **more: Any) -> Path:
     """IndexTTS-2's config.yaml of a size, with other keys beside or instead."""
 
-    def encoder(part: EncoderSize) -> dict[str, Any]:
+    def encoder(part: ConditioningEncoderSize) -> dict[str, Any]:
         names = ("output_size", "linear_units", "attention_heads", "num_blocks", "perceiver_mult")
         values = (part.width, part.mlp, part.heads, part.blocks, part.perceiver_mult)
         return {**dict(zip(names, values, strict=True)), "input_layer": "conv2d2"}

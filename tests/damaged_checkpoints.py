@@ -19,12 +19,12 @@ from tests.check_files import State, extended_sentencepiece, saved, state_of
 from voxgraft.extend import extend
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
+from voxgraft.families.random_values import RandomBaseSize
 from voxgraft.settings import ExtendSettings
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Additions, NewPiece
+from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
 
-SIZES = {"chatterbox": RandomSize(16, 1, 640), "indextts2": RandomSize(16, 1, 1000)}
+SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
 EMBEDDING = {"chatterbox": "text_emb.weight", "indextts2": "text_embedding.weight"}
 SUFFIX = {"chatterbox": ".safetensors", "indextts2": ".pth"}
 NEW_PIECES = 160
@@ -88,7 +88,7 @@ def make_ground(name: str, folder: Path) -> Ground:
     own = open_tokenizer(base.tokenizer)
     letters = tuple(chr(code) for code in range(0x1200, 0x1400) if chr(code).isalpha())[: NEW_PIECES - 1]
     pieces = tuple(NewPiece(letter) for letter in letters)
-    added = Additions(name, "am", own.kind, own.sha256, "[am]", pieces)
+    added = TokenizerAdditions(name, "am", own.kind, own.sha256, "[am]", pieces)
     (folder / "grown.json").write_bytes(own.grown(added))
     return Ground(name, base, folder / "grown.json", folder)
 

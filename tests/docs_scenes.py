@@ -18,9 +18,9 @@ from tests.made_once import MadeOnce
 from tests.old_files import CONFIG, SCRIPT
 from tests.talks import write_talks
 from tests.whole_runs import WholeRun
-from voxgraft.cli import run
-from voxgraft.families import family
-from voxgraft.run_yaml import edit_run_yaml
+from voxgraft.cli import run_cli
+from voxgraft.families import get_family
+from voxgraft.run_yaml import rewrite_run_yaml
 
 SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
@@ -49,7 +49,7 @@ class Scene:
         """A trained run."""
         made = self.made.trained_run(name)
         copied = made.copied(self.folder / place)
-        edit_run_yaml(copied.folder.settings, {key: value for key, value in SHORT.items() if key == "train"})
+        rewrite_run_yaml(copied.folder.settings, {key: value for key, value in SHORT.items() if key == "train"})
         return copied
 
     def talks(self, place: str) -> None:
@@ -80,7 +80,7 @@ def _forks(scene: Scene) -> None:
     scene.write("manifest.jsonl", json.dumps({"id": "a", "text": "ሰላም ለዓለም"}) + "\n")
     tokenizer = scene.made.base("chatterbox").tokenizer
     shutil.copy(tokenizer, scene.folder / "Am_tokenizer_merged.json")
-    shutil.copy(family("indextts2").files(base).tokenizer, scene.folder / "amharic_extended_bpe.model")
+    shutil.copy(get_family("indextts2").files(base).tokenizer, scene.folder / "amharic_extended_bpe.model")
     from safetensors.torch import load_file
 
     torch.save(load_file(scene.made.base("chatterbox").checkpoint), scene.folder / "chatterbox_extended.pt")
@@ -101,7 +101,7 @@ def _data(scene: Scene) -> None:
 
 def _diagnosing(scene: Scene) -> None:
     base = scene.base("indextts2", "checkpoints")
-    files = family("indextts2").files(base)
+    files = get_family("indextts2").files(base)
     shutil.copy(files.checkpoint, scene.folder / "model_step38000.pth")
     shutil.copy(files.tokenizer, scene.folder / "amharic.model")
     scene.run("chatterbox", "runs/amharic")
@@ -134,13 +134,13 @@ def _several(scene: Scene) -> None:
 def _speaking(scene: Scene) -> None:
     scene.texts("am.txt")
     for words in (["new", "RUN", "--base", "tiny", "--language", "am", "--texts", "am.txt"], ["graft", "RUN"]):
-        assert run([*words, "--quiet"]) == 0
+        assert run_cli([*words, "--quiet"]) == 0
     scene.write("book.txt", "le chat\nun ami\n")
     scene.write("texts.txt", "a cup\n")
     shutil.copytree(scene.folder / "RUN" / "graft", scene.folder / "am" / "graft")
     scene.texts("ti.txt")
     for words in (["new", "ti", "--base", "tiny", "--language", "ti", "--texts", "ti.txt"], ["graft", "ti"]):
-        assert run([*words, "--quiet"]) == 0
+        assert run_cli([*words, "--quiet"]) == 0
     scene.write("texts.tsv", "text\tlanguage\nሰላም\tam\nሰላም\tti\n")
 
 
@@ -166,7 +166,9 @@ def _sets_of_amharic(scene: Scene) -> None:
 
 
 def _radio(scene: Scene) -> None:
-    assert run(["data", "import", str(scene.folder / "sets/radio"), "recordings/talk3.srt", "--language", "am"]) == 0
+    assert (
+        run_cli(["data", "import", str(scene.folder / "sets/radio"), "recordings/talk3.srt", "--language", "am"]) == 0
+    )
 
 
 def _second_scores(scene: Scene) -> None:

@@ -11,19 +11,19 @@ import torch
 
 from voxgraft.errors import GraftError, VoxgraftError
 from voxgraft.training import lookout
-from voxgraft.training.processes import processes
+from voxgraft.training.processes import join_distributed
 
 FOREVER = 600.0
 
 
 def main(how: str) -> None:
     torch.set_num_threads(1)
-    lookout.LOOK_SECONDS, lookout.GRACE_SECONDS, lookout.SILENT_SECONDS = 0.1, 0.5, 1.5
-    with processes("cpu") as group:
+    lookout.HEARTBEAT_SECONDS, lookout.EXIT_GRACE_SECONDS, lookout.HEARTBEAT_TIMEOUT_SECONDS = 0.1, 0.5, 1.5
+    with join_distributed("cpu") as group:
         if how == "differ":
             group.require_same({"saved steps": "step-000500", "torch": "1" if group.rank else "2"})
         for number in range(10**9):
-            group.summed(torch.ones(3))
+            group.all_reduce_sum(torch.ones(3))
             if number == 20 and how == "once" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
                 print(f"process {group.rank} is fine", flush=True)
                 return

@@ -12,9 +12,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
 from voxgraft.evaluate import EvaluateResult, evaluate
 from voxgraft.families.encoding import Clip
 from voxgraft.families.sounding import Vocoder
@@ -99,8 +99,8 @@ def short_sentences(folder: Path) -> list[Path]:
 
 def settings_of(*words: str) -> EvaluateSettings:
     """The settings that a command line makes."""
-    line = cast(CommandLine, read_command_line(["evaluate", *words], VERBS))
-    return cast(EvaluateSettings, resolve(line))
+    line = cast(CommandLine, parse_command_line(["evaluate", *words], COMMANDS))
+    return cast(EvaluateSettings, resolve_settings(line))
 
 
 def evaluated(subject: Path, folder: Path, *words: str, **flags: Any) -> EvaluateResult:

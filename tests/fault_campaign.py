@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.failing_system import OPERATIONS, VARIABLE, Fault, install
-from voxgraft.journal import Journal, without_clock
+from voxgraft.journal import RunJournal, strip_clock_fields
 
 __all__ = ["VERBS", "Case", "Outcome", "World", "cases_of", "make_world", "run_case"]
 
@@ -225,7 +225,7 @@ def _contents(folder: Path) -> dict[str, Any]:
         name = "/".join(parts)
         if path.name == "journal.jsonl":
             # What went wrong is told there as a finding.
-            found[name] = [without_clock(line) for line in Journal(path).read() if line["kind"] != "finding"]
+            found[name] = [strip_clock_fields(line) for line in RunJournal(path).read() if line["kind"] != "finding"]
         elif path.match("steps/*/manifest.json"):  # the hashes of the files beside it
             continue
         elif path.match("steps/*/*.safetensors"):
@@ -258,7 +258,7 @@ def _run(words: Sequence[str], fault: Fault | None = None, limit: int | None = N
         install(fault)
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    return app.run(words)
+    return app.run_cli(words)
 
 
 def _write_talks(folder: Path) -> int:
@@ -311,7 +311,7 @@ def _warm() -> None:
     """Import what the verbs import, without computing: threads would not survive the fork."""
     import torch  # noqa: F401
 
-    from voxgraft.cli.verbs import VERBS as ALL
+    from voxgraft.cli.verbs import COMMANDS as ALL
 
     for verb in ALL:
         if verb.name.split()[0] in ("data", "graft", "prepare", "train", "export", "push", "pull", "new"):

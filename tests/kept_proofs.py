@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from voxgraft.findings import tokenizer as findings
-from voxgraft.spelling import Spelling, prove_spelling
-from voxgraft.text.texts import Texts
-from voxgraft.tokenizers.prove import Proof
+from voxgraft.spelling import TextEncoder, prove_text_encoder
+from voxgraft.text.texts import TextCorpus
+from voxgraft.tokenizers.prove import TokenizerProof
 
-_KEPT: dict[tuple[Any, ...], Proof] = {}
+_KEPT: dict[tuple[Any, ...], TokenizerProof] = {}
 
 
 @contextmanager
@@ -30,13 +30,13 @@ def proofs_kept() -> Iterator[None]:
         yield
 
 
-def _kept_or_made(spelling: Spelling, texts: Texts, proof_texts: tuple[Path, ...]) -> Proof:
+def _kept_or_made(spelling: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
     base, grown = spelling.base, spelling.grown
     assert grown is not None
     # The path of the base stands for its front, which has tables in files beside the tokenizer.
     key = (spelling.family.name, spelling.language, base.path, base.sha256, grown.sha256, texts.sentences)
     if proof_texts or key not in _KEPT:
-        proof = prove_spelling(spelling, texts, proof_texts)
+        proof = prove_text_encoder(spelling, texts, proof_texts)
         if proof_texts or proof.findings:
             return proof
         _KEPT[key] = proof

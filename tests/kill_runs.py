@@ -33,10 +33,10 @@ from tests.kill_worker import ENDED, life
 from tests.runs import Child, child
 from tests.trainers import OPTIONS, Place
 from voxgraft.errors import VoxgraftError
-from voxgraft.journal import Entry, Journal, without_clock
+from voxgraft.journal import JournalEntry, RunJournal, strip_clock_fields
 from voxgraft.run import RunFolder
 from voxgraft.training.saving import load_step
-from voxgraft.training.step_folders import whole_steps
+from voxgraft.training.step_folders import list_complete_steps
 
 PATIENCE_SECONDS = 300
 LONG = {"steps": 12}
@@ -93,12 +93,12 @@ class Straight:
 
     @property
     def num_lines(self) -> int:
-        return len(Journal(RunFolder(self.run).journal).read())
+        return len(RunJournal(RunFolder(self.run).journal).read())
 
     @property
     def line_seconds(self) -> float:
         """Between two lines of the journal."""
-        times = [line["wall_time"] for line in Journal(RunFolder(self.run).journal).read()]
+        times = [line["wall_time"] for line in RunJournal(RunFolder(self.run).journal).read()]
         return float(times[-1] - times[0]) / len(times)
 
 
@@ -177,10 +177,10 @@ def _killed_as_wanted(straight: Straight, folder: Path, wanted: Sequence[Kind], 
 
 def _one_kill(straight: Straight, run: Path, kind: Kind, draw: random.Random) -> Kill:
     run.mkdir(exist_ok=True)
-    saved = max(whole_steps(RunFolder(run)), default=-1)
+    saved = max(list_complete_steps(RunFolder(run)), default=-1)
     if kind == "in a save":
         return _killed_in_a_save(straight, run, saved, draw)
-    steps = [line["step"] for line in Journal(RunFolder(run).journal).read()]
+    steps = [line["step"] for line in RunJournal(RunFolder(run).journal).read()]
     kept = sum(step <= saved for step in steps)
     first = kept if len(steps) > kept else kept + 1  # a kill at the cut, where there will be one
     lines = draw.randint(first, max(first, straight.num_lines - 1))
@@ -230,7 +230,7 @@ def _ending(run: Path) -> dict[str, Any]:
     """Everything that a run ended with, under the names of what is compared."""
     state = load_step(RunFolder(run)).state
     groups = {name: dict(tensors) for name, tensors in state.tensors.items()}
-    journal = [without_clock(line) for line in Journal(RunFolder(run).journal).read()]
+    journal = [strip_clock_fields(line) for line in RunJournal(RunFolder(run).journal).read()]
     return {
         "optimizer": groups.pop("optimizer"),
         "weights": {f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()},
@@ -243,7 +243,7 @@ def _ending(run: Path) -> dict[str, Any]:
     }
 
 
-def _named(line: Entry, *names: str) -> Entry:
+def _named(line: JournalEntry, *names: str) -> JournalEntry:
     return {name: line[name] for name in names if name in line}
 
 

@@ -15,7 +15,7 @@ ENDED = "ended"
 
 def life(folder: Path, run: Path, changed: Mapping[str, Any], points: Path) -> str:
     """In a process of its own, which nobody needs afterwards."""
-    cross = faults.crossing
+    cross = faults.failpoint
     with points.open("a") as stream:
 
         def told(name: str) -> None:
@@ -23,7 +23,7 @@ def life(folder: Path, run: Path, changed: Mapping[str, Any], points: Path) -> s
             cross(name)
 
         for name, module in list(sys.modules.items()):
-            if name.startswith("voxgraft.") and getattr(module, "crossing", None) is cross:
-                module.crossing = told  # type: ignore[attr-defined]
+            if name.startswith("voxgraft.") and getattr(module, "failpoint", None) is cross:
+                module.failpoint = told  # type: ignore[attr-defined]
         train(folder, run, changed)
     return ENDED

@@ -16,24 +16,32 @@ from pathlib import Path
 import numpy as np
 
 from voxgraft.corpus import chance
-from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, MadeFrom, PreparedClip, Role, SetHeader
-from voxgraft.corpus.sets import open_set, write_set
-from voxgraft.corpus.stream import Stream, StreamOptions
-from voxgraft.families import family
+from voxgraft.corpus.clips import (
+    AnyArray,
+    ClipDataset,
+    ClipInfo,
+    DatasetHeader,
+    DatasetProvenance,
+    DatasetRole,
+    PreparedClip,
+)
+from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.opening import open_model, save_model
+from voxgraft.families.opening import load_model, save_model
 from voxgraft.families.random_base import make_random_base
 from voxgraft.graft import graft
-from voxgraft.graft_folder import open_graft
+from voxgraft.graft_folder import load_graft
 from voxgraft.run_settings import TokenizerSettings
 from voxgraft.settings import GraftSettings
-from voxgraft.spelling import Spelling, text_mark
-from voxgraft.text.texts import proof_corpus
+from voxgraft.spelling import TextEncoder, text_rules_identity
+from voxgraft.text.texts import load_proof_corpus
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.examples import Examples
+from voxgraft.training.examples import BatchBuilder
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import make_optimizer, prepare
-from voxgraft.training.step import Stepper
+from voxgraft.training.parts import build_optimizer, make_trainable
+from voxgraft.training.step import TrainStep
 
 NUM_SOUNDS = 24
 CODES_PER_SOUND = 2
@@ -51,12 +59,12 @@ class Speech:
     family_name: str
     seed: int
 
-    def codes(self, ids: Sequence[int], speaker: int) -> Array:
-        sounds = [chance.number("sound", token) % NUM_SOUNDS for token in ids]
+    def codes(self, ids: Sequence[int], speaker: int) -> AnyArray:
+        sounds = [chance.hash_int("sound", token) % NUM_SOUNDS for token in ids]
         spoken = [sound * CODES_PER_SOUND + part for sound in sounds for part in range(CODES_PER_SOUND)]
         return FIRST_CODE + np.array(spoken) * NUM_SPEAKERS + speaker
 
-    def voice(self, codes: Array, speaker: int, random: np.random.Generator) -> dict[str, Array]:
+    def voice(self, codes: AnyArray, speaker: int, random: np.random.Generator) -> dict[str, AnyArray]:
         """A speaker's voice, a little different in each clip."""
         fixed = np.random.default_rng([self.seed, speaker])
         if self.family_name == "chatterbox":
@@ -75,17 +83,17 @@ class World:
     family_name: str
     files: BaseFiles
     run: Path
-    spelling: Spelling
-    made_from: MadeFrom
+    spelling: TextEncoder
+    made_from: DatasetProvenance
     seed: int = 0
 
     @property
     def speech(self) -> Speech:
         return Speech(self.family_name, self.seed)
 
-    def header(self, language: str, role: Role) -> SetHeader:
+    def header(self, language: str, role: DatasetRole) -> DatasetHeader:
         made_from = self.made_from if language == "am" else replace(self.made_from, text="")
-        return SetHeader(self.family_name, language, role, family(self.family_name).code_hz, made_from)
+        return DatasetHeader(self.family_name, language, role, get_family(self.family_name).code_hz, made_from)
 
     def clips(self, number: int, seed: int, language: str = "am") -> Iterator[PreparedClip]:
         """Sentences of a few words, read by the speakers in turn."""
@@ -96,14 +104,16 @@ class World:
             text = " ".join(random.choice(words, random.integers(2, 4)))
             ids = self.spelling.encode(text, language)
             codes = self.speech.codes(ids, speaker)
-            seconds = len(codes) / family(self.family_name).code_hz
+            seconds = len(codes) / get_family(self.family_name).code_hz
             info = ClipInfo(f"clip{seed}-{at:05d}", f"speaker{speaker}", f"recording{seed}-{at}", seconds, text)
             yield PreparedClip(info, ids, codes, self.speech.voice(codes, speaker, random))
 
-    def write(self, name: str, clips: Iterator[PreparedClip], role: Role = "train", language: str = "am") -> ClipSet:
+    def write(
+        self, name: str, clips: Iterator[PreparedClip], role: DatasetRole = "train", language: str = "am"
+    ) -> ClipDataset:
         """A set of the run."""
-        write_set(self.run / "data" / name, self.header(language, role), clips)
-        return open_set(self.run / "data" / name)
+        write_clip_dataset(self.run / "data" / name, self.header(language, role), clips)
+        return open_clip_dataset(self.run / "data" / name)
 
     def write_healthy(self, *, clips: int = 800, held_out: int = 48) -> None:
         """Sets from which the language can be learnt."""
@@ -129,20 +139,20 @@ def make_world(family_name: str, folder: Path, base: Path, *, seed: int = 0, pie
 
 def open_world(family_name: str, run: Path, base: Path, *, seed: int = 0) -> World:
     """A run that was made so."""
-    made = open_graft(run / "graft")
-    files = family(family_name).files(base)
-    spelling = Spelling.of(family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")
+    made = load_graft(run / "graft")
+    files = get_family(family_name).files(base)
+    spelling = TextEncoder.of(get_family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")
     hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
-    made_from = MadeFrom(*hashes, {"codec": "made up"}, {}, text_mark(made.card.rules))
+    made_from = DatasetProvenance(*hashes, {"codec": "made up"}, {}, text_rules_identity(made.card.rules))
     return World(family_name, files, run, spelling, made_from, seed)
 
 
 def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed: int = 0) -> BaseFiles:
     """A tiny base that has learnt to read made-up English aloud, so that a graft finds a reader."""
     silent = make_random_base(family_name, folder / "silent", size="tiny", seed=seed)
-    kind = family(family_name)
-    spelling = Spelling.of(kind, open_tokenizer(silent.tokenizer), None, None)
-    world = World(family_name, silent, folder, spelling, MadeFrom("a" * 64, "b" * 64), seed)
+    kind = get_family(family_name)
+    spelling = TextEncoder.of(kind, open_tokenizer(silent.tokenizer), None, None)
+    world = World(family_name, silent, folder, spelling, DatasetProvenance("a" * 64, "b" * 64), seed)
     clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
     options = TrainOptions(
         mode="merged",
@@ -153,11 +163,11 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
         pack_tokens=4_000,
         tokens_per_step=2_000,
     )
-    model = open_model(kind, silent)
-    trained = prepare(model, {}, options)
-    order = StreamOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.frame.num_conditioning)
-    stream = Stream([clips], [1.0], options.tokens_per_step, seed, order)
-    stepper = Stepper(trained, make_optimizer(trained, options), Examples(kind, model, [clips]), options)
+    model = load_model(kind, silent)
+    trained = make_trainable(model, {}, options)
+    order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.frame.num_conditioning)
+    stream = DeterministicSampler([clips], [1.0], options.tokens_per_step, seed, order)
+    stepper = TrainStep(trained, build_optimizer(trained, options), BatchBuilder(kind, model, [clips]), options)
     for number in range(1, steps + 1):
         stepper.step(number, stream.step(number))
     shutil.copytree(folder / "silent", folder / "base", ignore=lambda _folder, _names: [silent.checkpoint.name])
@@ -220,7 +230,7 @@ def with_codes_at_random(clips: Iterator[PreparedClip], seed: int) -> Iterator[P
         yield replace(clip, codes=codes)
 
 
-def with_one_voice(clips: Sequence[PreparedClip], voice: Mapping[str, Array]) -> Iterator[PreparedClip]:
+def with_one_voice(clips: Sequence[PreparedClip], voice: Mapping[str, AnyArray]) -> Iterator[PreparedClip]:
     """Every clip with one and the same voice, as where a prompt was taken for all."""
     for clip in clips:
         yield replace(clip, voice=voice)
@@ -238,12 +248,12 @@ def _words(language: str) -> list[str]:
         text = (resources.files("voxgraft") / "data" / "demo" / "am.txt").read_text(encoding="utf-8")
         sentences = text.splitlines()
     else:
-        sentences = [sentence for code, sentence in proof_corpus() if code == language]
+        sentences = [sentence for code, sentence in load_proof_corpus() if code == language]
     words = dict.fromkeys(word for sentence in sentences for word in sentence.split() if word.isalpha())
     short = [word for word in words if 2 <= len(word) <= 5]
     return short[:NUM_WORDS]
 
 
-def _near(array: Array, random: np.random.Generator) -> Array:
-    moved: Array = array + 0.05 * random.standard_normal(array.shape)
+def _near(array: AnyArray, random: np.random.Generator) -> AnyArray:
+    moved: AnyArray = array + 0.05 * random.standard_normal(array.shape)
     return moved.astype(np.float32)

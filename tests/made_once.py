@@ -16,7 +16,7 @@ from tests.merged_runs import make_run, make_stopping_base
 from tests.trainers import Place
 from tests.whole_runs import WholeRun
 from tests.whole_runs import make_run as make_whole_run
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
 
@@ -56,7 +56,7 @@ class MadeOnce:
     def base(self, family_name: str, seed: int = 0) -> BaseFiles:
         """A tiny random base."""
         folder = self.folder(f"bases-{seed}/{family_name}", lambda at: make_random_base(family_name, at, seed=seed))
-        return family(family_name).files(folder)
+        return get_family(family_name).files(folder)
 
     def place(self, family_name: str) -> Place:
         """A base and sets, for loops without a verb around them."""

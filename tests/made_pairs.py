@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.corpus.clips import Array
+from voxgraft.corpus.clips import AnyArray
 
 WIDTH = 16
 PADDING_CODE = 77
@@ -36,10 +36,10 @@ class MadePairs:
 
     manifest: Path
     records: list[dict[str, Any]]
-    codes: dict[str, Array]
+    codes: dict[str, AnyArray]
     """The clips' own codes, without padding."""
-    conditions: dict[str, Array] = field(default_factory=dict)
-    emotions: dict[str, Array] = field(default_factory=dict)
+    conditions: dict[str, AnyArray] = field(default_factory=dict)
+    emotions: dict[str, AnyArray] = field(default_factory=dict)
 
     def rewrite(self) -> None:
         lines = [json.dumps(record, ensure_ascii=False) for record in self.records]
@@ -88,7 +88,7 @@ def _text(number: int) -> str:
     return f"{TEXTS[number % len(TEXTS)]} {number}"
 
 
-def _stored(codes: Mapping[str, Array], names: Sequence[str], batch: int) -> dict[str, Array]:
+def _stored(codes: Mapping[str, AnyArray], names: Sequence[str], batch: int) -> dict[str, AnyArray]:
     stored = {}
     for start in range(0, len(names), batch):
         mates = names[start : start + batch]
@@ -103,7 +103,7 @@ def _records(
     made: MadePairs,
     names: Sequence[str],
     speakers: int,
-    stored: Mapping[str, Array],
+    stored: Mapping[str, AnyArray],
     durations: bool,
     codes_stated: bool,
 ) -> list[dict[str, Any]]:

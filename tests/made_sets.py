@@ -9,10 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.corpus.clips import Array, Ids
-from voxgraft.corpus.set_header import checksum_of
-from voxgraft.corpus.sets import ClipInfo, ClipSet, MadeFrom, PreparedClip, Role, SetHeader, open_set, write_set
-from voxgraft.families.layout import Frame
+from voxgraft.corpus.clips import AnyArray, Int32Array
+from voxgraft.corpus.set_header import compute_index_checksum
+from voxgraft.corpus.sets import (
+    ClipDataset,
+    ClipInfo,
+    DatasetHeader,
+    DatasetProvenance,
+    DatasetRole,
+    PreparedClip,
+    open_clip_dataset,
+    write_clip_dataset,
+)
+from voxgraft.families.layout import SequenceSpec
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
 MAX_PROMPT = 150
@@ -20,34 +29,34 @@ SPEAKER_WIDTH = 256
 NUM_LATENTS = 32
 TABLE_SPEAKERS = 4
 LETTERS = [chr(code) for code in range(0x1208, 0x1248)]
-MADE_FROM = MadeFrom("a" * 64, "b" * 64, {"codec": "made up"}, {"min_seconds": 1.0})
+MADE_FROM = DatasetProvenance("a" * 64, "b" * 64, {"codec": "made up"}, {"min_seconds": 1.0})
 
 
 def make_set(
     folder: Path,
     family_name: str,
-    frame: Frame,
+    frame: SequenceSpec,
     *,
     clips: int = 12,
     speakers: int = 3,
     seed: int = 0,
     language: str = "am",
-    role: Role = "train",
+    role: DatasetRole = "train",
     width: int = 64,
     seconds: tuple[float, float] = (1.0, 6.0),
-    made_from: MadeFrom = MADE_FROM,
+    made_from: DatasetProvenance = MADE_FROM,
     shard_clips: int = 2000,
-) -> ClipSet:
+) -> ClipDataset:
     """Write a set and open it. `width` is the model's, for families whose voices have it."""
-    header = SetHeader(family_name, language, role, CODE_HZ[family_name], made_from)
+    header = DatasetHeader(family_name, language, role, CODE_HZ[family_name], made_from)
     made = made_clips(family_name, frame, clips=clips, speakers=speakers, seed=seed, width=width, seconds=seconds)
-    write_set(folder, header, made, shard_clips)
-    return open_set(folder)
+    write_clip_dataset(folder, header, made, shard_clips)
+    return open_clip_dataset(folder)
 
 
 def made_clips(
     family_name: str,
-    frame: Frame,
+    frame: SequenceSpec,
     *,
     clips: int,
     speakers: int,
@@ -77,7 +86,7 @@ def made_clips(
         yield PreparedClip(info, text_ids, codes, voice)
 
 
-def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[str, Array]:
+def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[str, AnyArray]:
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
         "chatterbox": {"speaker": (SPEAKER_WIDTH,)},
         "indextts2": {"latents": (NUM_LATENTS, width), "emotion": (width,)},
@@ -86,14 +95,14 @@ def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[st
     return {name: random.standard_normal(shape, np.float32) for name, shape in shapes[family_name].items()}
 
 
-def _near(array: Array, random: np.random.Generator) -> Array:
-    moved: Array = array + 0.1 * random.standard_normal(array.shape, np.float32)
+def _near(array: AnyArray, random: np.random.Generator) -> AnyArray:
+    moved: AnyArray = array + 0.1 * random.standard_normal(array.shape, np.float32)
     return moved.astype(np.float32)
 
 
-def _text_ids(frame: Frame, count: int, random: np.random.Generator) -> Array:
+def _text_ids(frame: SequenceSpec, count: int, random: np.random.Generator) -> AnyArray:
     """Ordinary ids: not the ones that begin and end a text, nor the ones that the stock program takes out."""
-    special = {frame.text_start, frame.text_stop, *frame.barred_text}
+    special = {frame.text_start, frame.text_stop, *frame.forbidden_text_ids}
     ordinary = np.array([one for one in range(frame.num_text_ids) if one not in special])
     return random.choice(ordinary, count)
 
@@ -101,15 +110,15 @@ def _text_ids(frame: Frame, count: int, random: np.random.Generator) -> Array:
 def write_document(folder: Path, document: Mapping[str, Any]) -> None:
     """Another set.json, with the checksum that `write_set` would have given it."""
     values = {key: value for key, value in document.items() if key != "checksum"}
-    (folder / "set.json").write_text(json.dumps({**values, "checksum": checksum_of(values)}))
+    (folder / "set.json").write_text(json.dumps({**values, "checksum": compute_index_checksum(values)}))
 
 
-class ListedSet(ClipSet):
+class ListedSet(ClipDataset):
     """A set in memory, for orders of data that are asked about by the thousand: speakers, seconds and lengths alone."""
 
     def __init__(self, name: str, speakers: Sequence[str], seconds: Sequence[float], ids: Sequence[str] = ()) -> None:
         self.name = name
-        self.header = SetHeader("chatterbox", "am", "train", CODE_HZ["chatterbox"], MADE_FROM)
+        self.header = DatasetHeader("chatterbox", "am", "train", CODE_HZ["chatterbox"], MADE_FROM)
         ids = ids or [f"{name}-{number:04d}" for number in range(len(speakers))]
         self.infos = [
             ClipInfo(one, speaker, one, length, "") for one, speaker, length in zip(ids, speakers, seconds, strict=True)
@@ -118,11 +127,11 @@ class ListedSet(ClipSet):
         self.num_text = np.array([1 + round(length * 3) for length in seconds], dtype=np.int64)
         self.fingerprint = ""
 
-    def text_ids(self, clip: int) -> Ids:
+    def text_ids(self, clip: int) -> Int32Array:
         return np.full(self.num_text[clip], 3, dtype=np.int32)
 
-    def codes(self, clip: int) -> Ids:
+    def codes(self, clip: int) -> Int32Array:
         return np.full(self.num_codes[clip], 3, dtype=np.int32)
 
-    def voice(self, clip: int) -> dict[str, Array]:
+    def voice(self, clip: int) -> dict[str, AnyArray]:
         return {"speaker": np.ones(SPEAKER_WIDTH, dtype=np.float32)}

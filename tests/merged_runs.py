@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from tests.made_language import World, make_world
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.opening import open_model, save_model
+from voxgraft.families.opening import load_model, save_model
 from voxgraft.families.random_base import make_random_base
 from voxgraft.run_settings import DataSettings, TrainSettings
-from voxgraft.settings import TrainVerbSettings
+from voxgraft.settings import TrainCommandSettings
 
 STOP_BIAS = 0.45
 """Makes a random IndexTTS-2 stop after some dozens of codes, now and then before the first."""
@@ -24,12 +24,12 @@ STOP_BIAS = 0.45
 def make_stopping_base(folder: Path) -> BaseFiles:
     """A random IndexTTS-2 whose speech comes to an end."""
     silent = make_random_base("indextts2", folder / "silent", size="tiny", seed=1)
-    model = open_model(family("indextts2"), silent)
+    model = load_model(get_family("indextts2"), silent)
     with torch.no_grad():
         model.get_parameter("mel_head.bias")[model.frame.speech_stop] += STOP_BIAS
     shutil.copytree(folder / "silent", folder / "base", ignore=lambda _folder, _names: [silent.checkpoint.name])
     save_model(model, folder / "base" / silent.checkpoint.name)
-    return family("indextts2").files(folder / "base")
+    return get_family("indextts2").files(folder / "base")
 
 
 def make_run(family_name: str, folder: Path, base: Path) -> World:
@@ -48,7 +48,7 @@ def copied(world: World, folder: Path) -> Path:
     return folder
 
 
-def train_settings(world: World, run: Path, **changed: Any) -> TrainVerbSettings:
+def train_settings(world: World, run: Path, **changed: Any) -> TrainCommandSettings:
     """A short training of a run; names of the data settings, of the train settings, or of the verb's own."""
     data: dict[str, Any] = {"min_prompt_seconds": 0.1, "self_replay": 0}
     train: dict[str, Any] = {
@@ -70,7 +70,7 @@ def train_settings(world: World, run: Path, **changed: Any) -> TrainVerbSettings
     for name, value in changed.items():
         place = data if name in DataSettings.model_fields else train if name in TrainSettings.model_fields else verb
         place[name] = value
-    return TrainVerbSettings(
+    return TrainCommandSettings(
         run=run,
         base=world.files.folder,
         language="am",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config import read_settings, settings_from
-from voxgraft.new import NewResult, new
+from voxgraft.config import parse_settings, read_settings_values
+from voxgraft.new import NewResult, create_run
 from voxgraft.old_flags import SCRIPTS
-from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, Rule
-from voxgraft.old_values import Row
+from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, LegacyKeyRule
+from voxgraft.old_values import KeyTranslation
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 
@@ -68,22 +68,22 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 def made_from(folder: Path, text: str, name: str = "old.yaml", **given_by_hand: Any) -> NewResult:
     """A new run from an old file of that text."""
-    return new(NewSettings(run=folder / "run", old=write(folder, name, text), **given_by_hand))
+    return create_run(NewSettings(run=folder / "run", old=write(folder, name, text), **given_by_hand))
 
 
-def rows_by_name(result: NewResult) -> dict[str, Row]:
+def rows_by_name(result: NewResult) -> dict[str, KeyTranslation]:
     return {row.old: row for row in result.rows}
 
 
 def settings_of(run: Path) -> RunSettings:
-    return settings_from(RunSettings, read_settings(RunSettings, run / "run.yaml"), run)
+    return parse_settings(RunSettings, read_settings_values(RunSettings, run / "run.yaml"), run)
 
 
 def codes(result: NewResult) -> list[str]:
     return [item.code for item in result.findings]
 
 
-def every_rule() -> list[tuple[str, Rule]]:
+def every_rule() -> list[tuple[str, LegacyKeyRule]]:
     config = [*CHATTERBOX_KEYS.items(), *INDEXTTS2_KEYS.items(), *INDEXTTS2_SECTIONS.items()]
     flags = [(f"{script.name} {flag}", script.rule(flag)) for script in SCRIPTS for flag in script.flags]
     return config + [(name, rule) for name, rule in flags if rule]

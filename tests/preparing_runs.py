@@ -12,14 +12,14 @@ import numpy as np
 import soundfile
 
 from tests.made_once import MadeOnce
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
-from voxgraft.demo.data import bundled_clips
-from voxgraft.families import family
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
+from voxgraft.demo.data import load_bundled_clips
+from voxgraft.families import get_family
 from voxgraft.graft import graft
 from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.new import new
+from voxgraft.new import create_run
 from voxgraft.prepare import PrepareResult, prepare
 from voxgraft.run import RunFolder
 from voxgraft.settings import NewSettings
@@ -58,7 +58,7 @@ class Preparing:
         return list(read_manifest(self.manifest))
 
     def sound(self, clip: ManifestClip) -> Path:
-        return clip.audio_in(self.manifest.parent)
+        return clip.resolve_audio(self.manifest.parent)
 
     def change(self, **changes: Any) -> None:
         """Give some clips other values, by id."""
@@ -95,11 +95,11 @@ def prepared(made_once: MadeOnce, folder: Path) -> Preparing:
 
 def make(folder: Path) -> None:
     """A run with a graft, and clips that are split by recording."""
-    base = family("tiny").shipped()
+    base = get_family("tiny").shipped_folder()
     texts = folder / "am.txt"
     folder.mkdir(parents=True)
     texts.write_text("\n".join(sentences(200)) + "\n", encoding="utf-8")
-    new(NewSettings(run=folder / "run", base=base, language="am", texts=(texts,)))
+    create_run(NewSettings(run=folder / "run", base=base, language="am", texts=(texts,)))
     made = Preparing(folder)
     made.graft(f"--tokenizer.pieces={PIECES}")
     write_manifest(made.manifest, made_clips(made.manifest.parent, range(CLIPS)))
@@ -142,8 +142,8 @@ def voice_like(seconds: float, seed: int) -> np.ndarray[Any, Any]:
 
 
 def sentences(count: int) -> list[str]:
-    return [clip.text for clip in bundled_clips("train", "am")[:count]]
+    return [clip.text for clip in load_bundled_clips("train", "am")[:count]]
 
 
 def resolved(words: Sequence[str]) -> Any:
-    return resolve(cast(CommandLine, read_command_line(words, VERBS)))
+    return resolve_settings(cast(CommandLine, parse_command_line(words, COMMANDS)))

@@ -27,8 +27,8 @@ from torch.multiprocessing.spawn import spawn
 
 from tests.trainers import OPTIONS, Place, loop_of
 from voxgraft.errors import VoxgraftError
-from voxgraft.training.options import Precision, TrainOptions
-from voxgraft.training.processes import Processes
+from voxgraft.training.options import TrainOptions, TrainPrecision
+from voxgraft.training.processes import DistributedContext
 
 # Four or five packs a step: two or three backward passes in each of two processes.
 LONG = replace(OPTIONS, steps=4, warmup_steps=1, tokens_per_step=900, pack_tokens=240)
@@ -128,7 +128,7 @@ def _work(
         meeting = f"file://{folder / 'meeting'}"
         # nccl does not let two processes share a card.
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
-    group = Processes(rank, world_size)
+    group = DistributedContext(rank, world_size)
     for case in cases:
         found = _trained(place, folder, case, device, group, compiled=compiled)
         torch.save(found, _answer(folder, case, world_size, rank))
@@ -136,10 +136,12 @@ def _work(
         dist.destroy_process_group()
 
 
-def _trained(place: Place, folder: Path, case: str, device: str, group: Processes, *, compiled: bool) -> dict[str, Any]:
+def _trained(
+    place: Place, folder: Path, case: str, device: str, group: DistributedContext, *, compiled: bool
+) -> dict[str, Any]:
     mode, precision = case.split("/")
     options = replace(
-        MODES[mode], precision=cast(Precision, precision), deterministic=device == "cuda", compile=compiled
+        MODES[mode], precision=cast(TrainPrecision, precision), deterministic=device == "cuda", compile=compiled
     )
     run = folder / f"{mode}-{precision}-{group.world_size}-{group.rank}"
     loop = loop_of(place, run, options, group=group, device=device, dtype=PRECISIONS[precision])
@@ -147,7 +149,7 @@ def _trained(place: Place, folder: Path, case: str, device: str, group: Processe
     first, losses, norms, packs = _weights(loop), [], [], []
     for number in range(1, options.steps + 1):
         items = loop.stream.step(number)
-        packs.append(len(stepper.ahead.share(items).batches))
+        packs.append(len(stepper.prefetcher.share(items).batches))
         report = stepper.step(number, items)
         losses.append({"text": report.text_loss, "speech": report.speech_loss, "kl": report.kl or 0.0})
         norms.append(dict(report.norms))

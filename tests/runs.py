@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.faults import VARIABLE
-from voxgraft.journal import Journal
+from voxgraft.faults import FAILPOINT_VARIABLE
+from voxgraft.journal import RunJournal
 from voxgraft.run import RunFolder
-from voxgraft.training.saving import Saved, TrainState, load_step, save_step, set_aside
+from voxgraft.training.saving import StepSaveResult, TrainState, load_step, move_later_steps_aside, save_step
 
 NOBODY = 65534
 _START_OR_END = threading.Lock()
@@ -62,7 +62,7 @@ def state(step: int, seed: int | None = None) -> TrainState:
     return TrainState(step, tensors, values)
 
 
-def save(run: RunFolder, *steps: int, keep_last: int = 100, keep: tuple[int, ...] = ()) -> Saved:
+def save(run: RunFolder, *steps: int, keep_last: int = 100, keep: tuple[int, ...] = ()) -> StepSaveResult:
     """Save these steps, and give what the last save said."""
     return [save_step(run, state(step), keep_last=keep_last, keep=keep) for step in steps][-1]
 
@@ -146,7 +146,7 @@ def child(
 ) -> Child:
     """Start a process that calls `function`; `fault` as VOXGRAFT_FAULT takes it."""
     ours, theirs = processes.Pipe()
-    variables = {**(environment or {}), VARIABLE: fault}
+    variables = {**(environment or {}), FAILPOINT_VARIABLE: fault}
     process = processes.Process(target=_call, args=(function, arguments, variables, theirs), daemon=True)
     with _START_OR_END:
         process.start()
@@ -278,22 +278,22 @@ def as_nobody(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def write_without_end(path: Path) -> None:
-    with Journal(path) as journal:
+    with RunJournal(path) as journal:
         for step in range(1_000_000):
             journal.write("step", step, clips=["a" * 20] * 20)
 
 
 def write_and_cut_without_end(path: Path) -> None:
-    with Journal(path) as journal:
+    with RunJournal(path) as journal:
         while True:
             for step in range(101, 121):
                 journal.write("step", step, clips=["a" * 100] * 20)
-            journal.cut_after(100)
+            journal.truncate_after(100)
 
 
 def write_until_full(path: Path, room: int) -> tuple[str, int]:
     limit_file_size(room)
-    journal, step = Journal(path), 0
+    journal, step = RunJournal(path), 0
     try:
         while True:
             journal.write("step", step, text="x" * 100)
@@ -304,7 +304,7 @@ def write_until_full(path: Path, room: int) -> tuple[str, int]:
 
 
 def write_once(path: Path) -> None:
-    Journal(path).write("step", 1)
+    RunJournal(path).write("step", 1)
 
 
 def hold(run: RunFolder, ready: Path) -> None:
@@ -343,4 +343,4 @@ def save_in_a_row(run: RunFolder, steps: list[int], seed: int) -> str:
 
 
 def set_all_aside(run: RunFolder) -> str:
-    return str(set_aside(run, 0))
+    return str(move_later_steps_aside(run, 0))

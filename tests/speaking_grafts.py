@@ -9,14 +9,14 @@ from typing import cast
 
 import numpy as np
 
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
-from voxgraft.families import family
-from voxgraft.families.opening import open_model
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
+from voxgraft.families import get_family
+from voxgraft.families.opening import load_model
 from voxgraft.graft import graft
-from voxgraft.graft_folder import CARD_NAME, adapter_hashes, card_text, read_card
-from voxgraft.new import new
+from voxgraft.graft_folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
+from voxgraft.new import create_run
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
 from voxgraft.peft_folder import write_peft_folder
 from voxgraft.settings import GraftSettings, NewSettings, SpeakSettings
@@ -29,8 +29,8 @@ STRENGTH = 0.3
 
 def settings_of(*words: object) -> SpeakSettings:
     """The settings that a command line makes."""
-    line = cast(CommandLine, read_command_line(["speak", *map(str, words)], VERBS))
-    return cast(SpeakSettings, resolve(line))
+    line = cast(CommandLine, parse_command_line(["speak", *map(str, words)], COMMANDS))
+    return cast(SpeakSettings, resolve_settings(line))
 
 
 def spoken(*words: object) -> SpeakResult:
@@ -46,18 +46,18 @@ def made_graft(folder: Path, base: Path, language: str, seed: int) -> Path:
     """A graft of a language, with an adapter of random values, as a training of a few steps leaves it."""
     texts = Path(str(resources.files("voxgraft") / "data" / "demo" / f"{language}.txt"))
     run = folder / f"run-{language}"
-    new(NewSettings(run=run, base=base, language=language, texts=(texts,)))
-    line = read_command_line(["graft", str(run), f"--tokenizer.pieces={PIECES}"], VERBS)
-    assert graft(cast(GraftSettings, resolve(cast(CommandLine, line)))).exit_code == 0
+    create_run(NewSettings(run=run, base=base, language=language, texts=(texts,)))
+    line = parse_command_line(["graft", str(run), f"--tokenizer.pieces={PIECES}"], COMMANDS)
+    assert graft(cast(GraftSettings, resolve_settings(cast(CommandLine, line)))).exit_code == 0
     give_adapter(run / "graft", base, seed)
     return run / "graft"
 
 
 def give_adapter(place: Path, base: Path, seed: int, strength: float = STRENGTH) -> None:
     """Put an adapter of random values into a graft."""
-    card = read_card(place)
-    kind = family(card.family)
-    model = open_model(kind, kind.files(base))
+    card = read_graft_card(place)
+    kind = get_family(card.family)
+    model = load_model(kind, kind.files(base))
     add_adapter(model, model.adapter_layers(), rank=4, alpha=4, seed=seed)
     draw = np.random.default_rng(seed)
     state = {
@@ -66,5 +66,5 @@ def give_adapter(place: Path, base: Path, seed: int, strength: float = STRENGTH)
     }
     load_adapter_state(model, state)
     write_peft_folder(place / "adapter", model, base_name=card.family)
-    text = card_text(replace(card, adapter=adapter_hashes(place)))
-    (place / CARD_NAME).write_text(text, encoding="utf-8")
+    text = format_graft_card(replace(card, adapter=hash_adapter_files(place)))
+    (place / GRAFT_CARD_NAME).write_text(text, encoding="utf-8")

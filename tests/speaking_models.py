@@ -10,9 +10,9 @@ import torch
 
 from voxgraft.families.chatterbox.model import T3, T3Condition
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.generate import Prompt
-from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize
+from voxgraft.families.generate import GenerationPrompt
+from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.families.model import SpeechModel
 
 SHARPNESS = 4.0
@@ -29,7 +29,7 @@ def small_t3(seed: int = 0, *, width: int = 128) -> T3:
 
 
 def small_voice(seed: int = 0, *, stop_bias: float = 0.0, width: int = 128) -> UnifiedVoice:
-    encoder = EncoderSize(width=32, mlp=64, heads=4, blocks=1, perceiver_mult=2)
+    encoder = ConditioningEncoderSize(width=32, mlp=64, heads=4, blocks=1, perceiver_mult=2)
     size = UnifiedVoiceSize(width=width, layers=2, heads=width // 32, max_speech=120, speaker=encoder, emotion=encoder)
     model = UnifiedVoice(size)
     _fill(model, seed)
@@ -38,13 +38,15 @@ def small_voice(seed: int = 0, *, stop_bias: float = 0.0, width: int = 128) -> U
     return model
 
 
-def prompts(model: SpeechModel, num_texts: Sequence[int] = (5, 12, 3), *, first_seed: int = 0) -> list[Prompt]:
+def prompts(
+    model: SpeechModel, num_texts: Sequence[int] = (5, 12, 3), *, first_seed: int = 0
+) -> list[GenerationPrompt]:
     """Utterances of so many text ids."""
     made = []
     for seed, num_text in enumerate(num_texts, first_seed):
         draw = np.random.default_rng(seed)
         ids = draw.integers(300, 2000, num_text).tolist()
-        made.append(Prompt(ids, _condition(model, draw), seed))
+        made.append(GenerationPrompt(ids, _condition(model, draw), seed))
     return made
 
 
@@ -54,7 +56,7 @@ def _condition(model: SpeechModel, draw: np.random.Generator) -> Any:
         return T3Condition(voice / np.linalg.norm(voice), draw.integers(0, 6561, int(draw.integers(5, 20))))
     assert isinstance(model, UnifiedVoice)
     latents = draw.standard_normal((33, model.size.width), dtype=np.float32)
-    return IndexCondition(latents[:32], latents[32])
+    return UnifiedVoiceCondition(latents[:32], latents[32])
 
 
 def _fill(model: SpeechModel, seed: int) -> None:

@@ -1,5 +1,5 @@
 """A folder of talks for tests."""
 
-from voxgraft.demo.talks import spoken, write_talks
+from voxgraft.demo.talks import render_talk, write_talks
 
-__all__ = ["spoken", "write_talks"]
+__all__ = ["render_talk", "write_talks"]

@@ -10,8 +10,8 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
 from tests.test_tiles import dense
-from voxgraft.nn.attention import Backend, Packing
-from voxgraft.nn.tiles import most_tiles, tiled_attention
+from voxgraft.nn.attention import AttentionBackend, Packing
+from voxgraft.nn.tiles import max_num_tiles, tiled_attention
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or find_spec("triton") is None or torch.cuda.get_device_capability() < (8, 0),
@@ -52,7 +52,7 @@ def test_tiles_are_no_further_from_float32_than_torchs_own_kernel(dtype: torch.d
     qkv, d_out = numbers(dtype)
     expected = exactly(qkv, d_out)
     distances: dict[str, list[float]] = {}
-    backends: tuple[Backend, ...] = ("tiles", "varlen")
+    backends: tuple[AttentionBackend, ...] = ("tiles", "varlen")
     for backend in backends:
         found = both_passes(qkv, d_out, Packing.of(LENGTHS, "cuda", backend))
         distances[backend] = [distance(one, want) for one, want in zip(found, expected, strict=True)]
@@ -100,7 +100,7 @@ def test_compiled_for_any_length_it_is_one_graph_with_the_same_gradients() -> No
 
 def test_a_recording_serves_other_packs_of_its_size() -> None:
     total, packs = 900, ([300, 300, 300], [1, 63, 65, 771], [450, 450])
-    most = most_tiles(total, 5)
+    most = max_num_tiles(total, 5)
     kept, entries = torch.zeros(total, 3, HEADS, 64, device="cuda", dtype=torch.bfloat16), torch.zeros(3, most, 3)
     tiles = entries.int().cuda()
     d_out = numbers(torch.bfloat16, [total])[1]

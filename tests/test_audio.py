@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxgraft.audio.exact import exact_float32
-from voxgraft.audio.waves import length_batches, padded_rows
+from voxgraft.audio.waves import batch_by_length, pad_rows
 
 
 @given(st.lists(st.integers(0, 500), max_size=30), st.integers(1, 2_000))
 def test_batches_hold_every_clip_once_and_stay_within_the_budget(lengths: list[int], budget: int) -> None:
-    batches = list(length_batches(lengths, budget))
+    batches = list(batch_by_length(lengths, budget))
     assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
     for batch in batches:
         own = [lengths[place] for place in batch]
@@ -24,11 +24,11 @@ def test_batches_hold_every_clip_once_and_stay_within_the_budget(lengths: list[i
 
 
 def test_a_padded_batch_says_where_its_clips_are() -> None:
-    batch, mask = padded_rows([torch.ones(2, 3), torch.ones(4, 3)])
+    batch, mask = pad_rows([torch.ones(2, 3), torch.ones(4, 3)])
     assert mask is not None
     assert mask.tolist() == [[True, True, False, False], [True] * 4]
     assert torch.equal(batch, mask[:, :, None].expand(2, 4, 3).float())
-    assert padded_rows([torch.ones(2, 3), torch.ones(2, 3)])[1] is None
+    assert pad_rows([torch.ones(2, 3), torch.ones(2, 3)])[1] is None
 
 
 @pytest.fixture

@@ -27,16 +27,16 @@ from tests.base_files import (
     thin,
 )
 from tests.shared import shared
-from voxgraft.bases import base_family, base_tokenizer
+from voxgraft.bases import load_base_tokenizer, resolve_base_family
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli import run
+from voxgraft.cli import run_cli
 from voxgraft.errors import CheckpointError, ConfigError, FileError, VoxgraftError
-from voxgraft.families import family, family_of
+from voxgraft.families import detect_family, get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.chatterbox.family import RELEASES
 from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes, voice_encoder_shapes
-from voxgraft.families.chatterbox.text import EnglishFront
-from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, codec_shapes, unified_voice_shapes
+from voxgraft.families.chatterbox.text import ChatterboxEnglishFrontend
+from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, semantic_codec_shapes, unified_voice_shapes
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2143989752\n"
 STAND_IN = {
@@ -49,13 +49,13 @@ STAND_IN = {
 
 
 def files_of(folder: Path) -> BaseFiles:
-    return family_of(folder).files(folder)
+    return detect_family(folder).files(folder)
 
 
 def refused(folder: Path, kind: type[VoxgraftError] = VoxgraftError) -> VoxgraftError:
     """The error that a folder meets; every one says where it was and what to do."""
     with pytest.raises(kind) as caught:
-        family_of(folder)
+        detect_family(folder)
     assert caught.value.finding.where
     assert caught.value.finding.cure
     return caught.value
@@ -74,7 +74,7 @@ def test_every_chatterbox_release_opens_at_its_published_size(tmp_path: Path, re
     size = T3Size.of(shapes)
     assert size == T3Size(rows)
     assert (size.heads, size.perceiver_heads, len(shapes)) == (16, 4, 292)
-    assert family("chatterbox").describe(files, rows).release == release.title
+    assert get_family("chatterbox").describe(files, rows).release == release.title
 
 
 @pytest.mark.parametrize(("wrapper", "aliases"), [(None, False), ("model", False), ("model", True)])
@@ -90,7 +90,7 @@ def test_gpt_pth_opens_plain_wrapped_and_with_the_aliases_of_inference(
     with open_checkpoint(files.checkpoint) as checkpoint:
         stored = {name: info.shape for name, info in checkpoint.tensors.items()}
     assert len(stored) == (965 if aliases else 665)
-    assert family("indextts2").size_of(files, stored) == UnifiedVoiceSize()
+    assert get_family("indextts2").infer_size(files, stored) == UnifiedVoiceSize()
     assert UnifiedVoiceSize().heads == 20
 
 
@@ -109,13 +109,13 @@ def test_a_fine_tune_with_names_of_its_own_is_known_by_its_tensors(tmp_path: Pat
     json_tokenizer(tmp_path / "older.json", 300)
     files = files_of(tmp_path)
     assert (files.checkpoint.name, files.tokenizer.name) == ("model.safetensors", "my_tokenizer.json")
-    front = family("chatterbox").front(files.tokenizer)
-    assert isinstance(front, EnglishFront) == (rows == 704)
+    front = get_family("chatterbox").front(files.tokenizer)
+    assert isinstance(front, ChatterboxEnglishFrontend) == (rows == 704)
 
 
 def test_the_english_front_is_told_by_the_tokenizer_where_the_checkpoint_has_a_name_of_its_own(tmp_path: Path) -> None:
     chatterbox_base(tmp_path, "checkpoint-500.safetensors", "tokenizer.json", SMALL_T3)
-    assert isinstance(family("chatterbox").front(files_of(tmp_path).tokenizer), EnglishFront)
+    assert isinstance(get_family("chatterbox").front(files_of(tmp_path).tokenizer), ChatterboxEnglishFrontend)
 
 
 def test_two_checkpoints_that_would_do_are_named_and_refused(tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_each_of_several_trained_checkpoints_still_finds_its_tokenizer(tmp_path:
     folder = index_base(tmp_path, "step-1.pth")
     thin(tmp_path / "step-2.pth", unified_voice_shapes(SMALL_VOICE))
     assert refused(folder, FileError).code == "base-several"
-    assert family("indextts2").tokenizer_of(tmp_path / "step-2.pth").name == "bpe.model"
+    assert get_family("indextts2").find_tokenizer(tmp_path / "step-2.pth").name == "bpe.model"
 
 
 def test_an_own_checkpoint_in_a_published_folder_gets_the_tokenizer_that_fits_its_rows(tmp_path: Path) -> None:
     for release, rows in zip(RELEASES[1:], (2454, 2352, 704), strict=True):
         chatterbox_base(tmp_path, release.checkpoint, release.tokenizer, T3Size(rows, 64, 1, 64))
     mine = hollow(tmp_path / "mine.safetensors", t3_shapes(T3Size(2352, 64, 1, 64)))
-    assert family("chatterbox").tokenizer_of(mine).name == "mtl_tokenizer.json"
+    assert get_family("chatterbox").find_tokenizer(mine).name == "mtl_tokenizer.json"
 
 
 def test_an_indextts2_checkpoint_without_a_config_is_told_what_it_lacks(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_part_of_an_indextts2_checkpoint_is_not_taken_for_another_generation(tmp
     thin(tmp_path / "gpt.pth", trained)
     files = files_of(tmp_path)
     with pytest.raises(CheckpointError) as caught:
-        family("indextts2").size_of(files, trained)
+        get_family("indextts2").infer_size(files, trained)
     assert caught.value.code == "tensors-mismatch"
 
 
@@ -403,7 +403,7 @@ def _write_wrapped(folder: Path) -> None:
         (_write_s3gen, "base-speech-parts", "s3gen.pt (Chatterbox's waveform model S3Gen)"),
         (lambda folder: thin(folder / "ve.pt", voice_encoder_shapes()), "base-speech-parts", "voice encoder"),
         (
-            lambda folder: hollow(folder / "model.safetensors", codec_shapes(32, 64, 1)),
+            lambda folder: hollow(folder / "model.safetensors", semantic_codec_shapes(32, 64, 1)),
             "base-speech-parts",
             "semantic codec",
         ),
@@ -460,7 +460,7 @@ def test_a_whole_base_is_not_refused_for_what_else_lies_in_its_folder(tmp_path: 
     _write_s3gen(folder)
     hollow(folder / "t3_turbo_v1.safetensors", gpt2_t3_shapes(2, 8))
     thin(folder / "checkpoint_best.pt", STAND_IN)
-    assert family_of(folder).name == "indextts2"
+    assert detect_family(folder).name == "indextts2"
     assert files_of(folder).checkpoint.name == "gpt.pth"
 
 
@@ -472,14 +472,14 @@ def test_a_folder_of_a_hundred_checkpoints_is_no_base_and_none_is_opened(tmp_pat
 
 def test_a_tokenizer_alone_still_serves_the_tokenizer_verbs(tmp_path: Path) -> None:
     json_tokenizer(tmp_path / "tokenizer.json", 300)
-    found, tokenizer = base_tokenizer(tmp_path, None)
+    found, tokenizer = load_base_tokenizer(tmp_path, None)
     assert (found.name, tokenizer.size) == ("chatterbox", 300)
 
 
 def test_a_named_family_refuses_its_near_misses_too(tmp_path: Path) -> None:
     hollow(tmp_path / "t3_turbo_v1.safetensors", gpt2_t3_shapes(24, 1024))
     with pytest.raises(CheckpointError, match="Chatterbox Turbo"):
-        base_family(tmp_path, "chatterbox").files(tmp_path)
+        resolve_base_family(tmp_path, "chatterbox").files(tmp_path)
 
 
 def test_the_command_line_refuses_a_near_miss_with_its_cure_and_makes_nothing(
@@ -487,8 +487,8 @@ def test_the_command_line_refuses_a_near_miss_with_its_cure_and_makes_nothing(
 ) -> None:
     base = tmp_path / "turbo"
     hollow(base / "t3_turbo_v1.safetensors", gpt2_t3_shapes(24, 1024))
-    assert run(["new", str(tmp_path / "run"), "--base", str(base), "--language", "am"]) == 2
-    assert run(["show", str(base / "t3_turbo_v1.safetensors")]) == 2
+    assert run_cli(["new", str(tmp_path / "run"), "--base", str(base), "--language", "am"]) == 2
+    assert run_cli(["show", str(base / "t3_turbo_v1.safetensors")]) == 2
     printed = capsys.readouterr().err
     assert printed.count("error base-turbo") == 2
     assert "cure: use Chatterbox multilingual" in printed

@@ -12,10 +12,10 @@ import pytest
 from tests.made_once import MadeOnce
 from voxgraft.bundle import BundleResult, bundle
 from voxgraft.checkup_settings import BundleSettings
-from voxgraft.cli import run as run_command
-from voxgraft.diagnosing.scrub import LEFT_OUT, masked, numbers_of, scrubbed
+from voxgraft.cli import run_cli as run_command
+from voxgraft.diagnosing.scrub import REDACTED, extract_numbers, mask_personal_paths, redact
 from voxgraft.errors import VoxgraftError
-from voxgraft.journal import Journal
+from voxgraft.journal import RunJournal
 
 SECRET = "ሰላም ለዓለም ነው"
 ASCII_SECRET = "meet me at the old mill at nine"
@@ -32,7 +32,7 @@ def bundled(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> tu
     """A trained run with secrets wherever a run has texts, gathered."""
     folder = tmp_path_factory.mktemp("bundled")
     run = made_once.trained_run("chatterbox").copied(folder / "am")
-    with Journal(run.folder.journal) as journal:
+    with RunJournal(run.folder.journal) as journal:
         journal.write("samples", 4, spoken=[{"name": "new", "text": SECRET, "codes": 12}])
         journal.write("finding", 4, code="text-spelled", found=f"{SECRET!r} is {SECRET}", level="note", where="x")
         journal.write("finding", 4, code="no-gain", found=f"clip abebe_call.wav: {ASCII_SECRET}", level="warning")
@@ -103,42 +103,42 @@ def test_it_has_no_audio_no_texts_no_weights_and_no_home_folders(
     ],
 )
 def test_home_folders_are_masked_wherever_they_are(text: str, want: str) -> None:
-    assert masked(text) == want
+    assert mask_personal_paths(text) == want
 
 
 def test_the_user_s_own_name_is_masked_in_any_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "robel")
     monkeypatch.setenv("HOME", "/srv/people/robel")
-    assert masked("/mnt/big/robel/am") == "/mnt/big/USER/am"
-    assert masked("/srv/people/robel/am") == "~/am"
+    assert mask_personal_paths("/mnt/big/robel/am") == "/mnt/big/USER/am"
+    assert mask_personal_paths("/srv/people/robel/am") == "~/am"
 
 
 @pytest.mark.parametrize(
     ("value", "want"),
     [
-        ({"text": "x" * 9, "codes": 12, "step": 3}, {"text": LEFT_OUT, "codes": 12, "step": 3}),
-        ({"clips": ["a", "b"], "loss": 1.5}, {"clips": LEFT_OUT, "loss": 1.5}),
+        ({"text": "x" * 9, "codes": 12, "step": 3}, {"text": REDACTED, "codes": 12, "step": 3}),
+        ({"clips": ["a", "b"], "loss": 1.5}, {"clips": REDACTED, "loss": 1.5}),
         ({"found": "'a long sentence' is odd"}, {"found": "…"}),
         ({"found": "meet me at 9 at the mill, call 0911234567"}, {"found": "… 9 …"}),
         ([{"why": SECRET}, None, True], [{"why": "…"}, None, True]),
         ({"texts": {"/data/alice/diary.txt": "0" * 64}}, {"texts": {"(name 1)": "0" * 64}}),
-        ({"base": "/srv/Abebe K/tiny", "language": "a secret of mine"}, {"base": "tiny", "language": LEFT_OUT}),
+        ({"base": "/srv/Abebe K/tiny", "language": "a secret of mine"}, {"base": "tiny", "language": REDACTED}),
         ({"state": "too early", "layer": "tfmr 0"}, {"state": "too early", "layer": "tfmr 0"}),
-        ({"code": "text-spelled", "found": "12 13 14"}, {"code": "text-spelled", "found": LEFT_OUT}),
+        ({"code": "text-spelled", "found": "12 13 14"}, {"code": "text-spelled", "found": REDACTED}),
         ({"found": " ".join(map(str, range(40)))}, {"found": "…"}),
         ({"set": "am"}, {"set": "am"}),
-        ({"set": "abebe kebede"}, {"set": LEFT_OUT}),
-        ({"by": {"Abebe Kebede": 1.0}, "note": "a friend of mine"}, {"by": {"(name 1)": 1.0}, "note": LEFT_OUT}),
-        ({"versions": {"torch": "2.11.0", "x": "a b"}}, {"versions": {"torch": "2.11.0", "x": LEFT_OUT}}),
+        ({"set": "abebe kebede"}, {"set": REDACTED}),
+        ({"by": {"Abebe Kebede": 1.0}, "note": "a friend of mine"}, {"by": {"(name 1)": 1.0}, "note": REDACTED}),
+        ({"versions": {"torch": "2.11.0", "x": "a b"}}, {"versions": {"torch": "2.11.0", "x": REDACTED}}),
     ],
 )
 def test_what_is_private_is_left_out_and_numbers_stay(value: Any, want: Any) -> None:
-    assert scrubbed(value) == want
+    assert redact(value) == want
 
 
 def test_of_a_message_numbers_and_tensors_are_kept() -> None:
     told = "3 of 24,001 rows of text_head.weight are not finite, the first is row 7; moved by 3.5% and 1e-05"
-    assert numbers_of(told) == "… 3 … 24,001 … text_head.weight … 7 … 3.5% … 1e-05 …"
+    assert extract_numbers(told) == "… 3 … 24,001 … text_head.weight … 7 … 3.5% … 1e-05 …"
 
 
 def test_a_run_that_is_broken_is_bundled_as_far_as_it_goes(made_once: MadeOnce, tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from tests.trainers import NUM_NEW, OPTIONS, Place
-from voxgraft.corpus.sets import open_set
-from voxgraft.corpus.stream import Stream, StreamOptions
-from voxgraft.families import family
-from voxgraft.families.model import hidden_states, losses
-from voxgraft.families.opening import open_model
-from voxgraft.training.examples import Examples
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
+from voxgraft.families import get_family
+from voxgraft.families.model import compute_hidden_states, compute_losses
+from voxgraft.families.opening import load_model
+from voxgraft.training.examples import BatchBuilder
 from voxgraft.training.flat_adamw import FlatAdamW
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import make_optimizer, optimizer_tensors, prepare, restore_optimizer
-from voxgraft.training.step import NonFiniteError, Stepper
+from voxgraft.training.parts import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
+from voxgraft.training.step import NonFiniteError, TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FAMILIES = ("chatterbox", "indextts2")
@@ -41,19 +41,19 @@ class Made:
     """A stepper on the device and its data order."""
 
     def __init__(self, place: Place, options: TrainOptions) -> None:
-        kind = family(place.family_name)
-        model = open_model(kind, place.files, device="cuda", dtype=torch.bfloat16)
+        kind = get_family(place.family_name)
+        model = load_model(kind, place.files, device="cuda", dtype=torch.bfloat16)
         generator = torch.Generator().manual_seed(5)
         shapes = {point.tensor: model.state_dict()[point.tensor].shape[1:] for point in kind.graft_points}
         rows = {name: 0.05 * torch.randn(NUM_NEW, *shape, generator=generator) for name, shape in shapes.items()}
-        self.trained = prepare(model, rows, options)
-        sets = [open_set(place.folder / "train")]
-        order = StreamOptions(
+        self.trained = make_trainable(model, rows, options)
+        sets = [open_clip_dataset(place.folder / "train")]
+        order = DataSamplerOptions(
             options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
         )
-        self.stream = Stream(sets, [1.0], options.tokens_per_step, options.seed, order)
-        self.optimizer = make_optimizer(self.trained, options)
-        self.stepper = Stepper(self.trained, self.optimizer, Examples(kind, model, sets), options)
+        self.stream = DeterministicSampler(sets, [1.0], options.tokens_per_step, options.seed, order)
+        self.optimizer = build_optimizer(self.trained, options)
+        self.stepper = TrainStep(self.trained, self.optimizer, BatchBuilder(kind, model, sets), options)
 
     def steps(self, first: int, last: int) -> list[float]:
         found = []
@@ -63,7 +63,7 @@ class Made:
         return found
 
     def everything(self) -> dict[str, torch.Tensor]:
-        groups = {**self.trained.tensors(), "optimizer": optimizer_tensors(self.optimizer)}
+        groups = {**self.trained.tensors(), "optimizer": copy_optimizer_state(self.optimizer)}
         return {f"{group}/{name}": value for group, held in groups.items() for name, value in held.items()}
 
 
@@ -78,11 +78,11 @@ def test_replayed_packs_give_the_losses_and_gradients_of_plain_ones(
 ) -> None:
     plain = Made(places[name], on_device(MODES[mode]))
     replayed = Made(places[name], on_device(MODES[mode], compile=True))
-    assert plain.stepper.captured is None
-    assert replayed.stepper.captured is not None
+    assert plain.stepper.cuda_graphs is None
+    assert replayed.stepper.cuda_graphs is not None
     expected, found = plain.steps(1, 8), replayed.steps(1, 8)
     assert found == pytest.approx(expected, rel=0.03)
-    assert replayed.stepper.captured.num_recordings >= 1
+    assert replayed.stepper.cuda_graphs.num_graphs >= 1
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -95,10 +95,10 @@ def test_stopped_and_resumed_is_the_straight_run_bit_for_bit(
     losses_straight = straight.steps(1, 10)
     first = Made(places[name], options)
     losses_first = first.steps(1, 5)
-    kept, moments = first.trained.tensors(), optimizer_tensors(first.optimizer)
+    kept, moments = first.trained.tensors(), copy_optimizer_state(first.optimizer)
     second = Made(places[name], options)
     second.trained.restore(kept)
-    restore_optimizer(second.optimizer, moments)
+    restore_optimizer_state(second.optimizer, moments)
     assert losses_first + second.steps(6, 10) == losses_straight
     found, expected = second.everything(), straight.everything()
     assert found.keys() == expected.keys()
@@ -112,17 +112,17 @@ def test_with_the_gate_closed_speech_is_the_bases_own_bit_for_bit_after_training
 ) -> None:
     made = Made(places[name], on_device(OPTIONS, compile=compiled))
     made.steps(1, 6)
-    kind = family(name)
-    base = open_model(kind, places[name].files, device="cuda", dtype=torch.bfloat16).requires_grad_(False)
+    kind = get_family(name)
+    base = load_model(kind, places[name].files, device="cuda", dtype=torch.bfloat16).requires_grad_(False)
     if compiled:
-        base.body.compile_for_packs()
-    sets = [open_set(places[name].folder / "replay")]
-    items = Stream(sets, [1.0], 600, 0, StreamOptions(0.0, min_prompt_seconds=0.5)).step(1)
+        base.body.compile_blocks()
+    sets = [open_clip_dataset(places[name].folder / "replay")]
+    items = DeterministicSampler(sets, [1.0], 600, 0, DataSamplerOptions(0.0, min_prompt_seconds=0.5)).step(1)
     logits = []
     with torch.no_grad():
         for model in (base, made.trained.model):
-            batch = Examples(kind, model, sets).batch(items)
-            logits.append(model.speech_logits(hidden_states(model, batch)[batch.speech.scored]))
+            batch = BatchBuilder(kind, model, sets).batch(items)
+            logits.append(model.speech_logits(compute_hidden_states(model, batch)[batch.speech.scored]))
     assert torch.equal(*logits)
     assert bool(logits[0].isfinite().all())
 
@@ -175,6 +175,6 @@ def test_validation_and_training_agree_on_a_pack(places: dict[str, Place]) -> No
     made = Made(places["chatterbox"], on_device(FULL, compile=True))
     items = made.stream.step(1)
     with torch.no_grad():
-        before = losses(made.trained.model, made.stepper.examples.batch(items))
+        before = compute_losses(made.trained.model, made.stepper.batch_builder.batch(items))
     report = made.stepper.step(1, items)
     assert report.speech_loss == pytest.approx(float(before.speech), rel=0.01)

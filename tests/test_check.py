@@ -16,21 +16,21 @@ import torch
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
-from voxgraft.checkpoints import write_rows
-from voxgraft.cli import run as run_cli
+from voxgraft.checkpoints import write_rows_file
+from voxgraft.cli import run_cli as run_cli
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import ConfigError
 from voxgraft.extend import extend
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
-from voxgraft.files import sha256_of
-from voxgraft.findings.topics import TOPICS
+from voxgraft.families.random_values import RandomBaseSize
+from voxgraft.files import compute_sha256
+from voxgraft.findings.topics import CHECK_TOPICS
 from voxgraft.graft import graft
 from voxgraft.settings import ExtendSettings, GraftSettings
 
 FAMILIES = ("chatterbox", "indextts2")
-SIZES = {"chatterbox": RandomSize(16, 1, 640), "indextts2": RandomSize(16, 1, 1000)}
+SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
 KHMER = Path(str(resources.files("voxgraft").joinpath("data/demo/km.txt")))
 AMHARIC = Path(str(resources.files("voxgraft").joinpath("data/demo/am.txt")))
 
@@ -124,16 +124,16 @@ def test_a_checkpoint_as_extend_makes_it_is_shown_to_speak_as_the_base_does(name
 @pytest.mark.parametrize("name", FAMILIES)
 def test_check_changes_nothing(name: str, made: dict[str, Made]) -> None:
     folder = made[name].run.parent
-    before = {path: (sha256_of(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    before = {path: (compute_sha256(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
     checked(**made[name].run_settings(checkpoint=made[name].grown))
-    after = {path: (sha256_of(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    after = {path: (compute_sha256(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
     assert after == before
 
 
 def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> None:
     result = checked(tokenizer=chatterbox.tokenizer)
     assert result.outcome.checked == ("tokenizer",)
-    assert len(result.outcome.not_checked) == len(TOPICS) - 1
+    assert len(result.outcome.not_checked) == len(CHECK_TOPICS) - 1
     assert result.outcome.not_checked["old text"] == "needs a base"
     said = "\n".join(map(str, result.lines()))
     assert "checked: tokenizer" in said
@@ -195,8 +195,8 @@ def test_a_run_with_another_base_is_refused_with_both_hashes(chatterbox: Made, t
     other = make_random_base("chatterbox", tmp_path / "other", size=SIZES["chatterbox"], seed=1)
     result = checked(**chatterbox.run_settings(base=other.folder))
     assert codes(result, "error") == {"base-other"}
-    assert sha256_of(other.checkpoint)[:12] in found(result, "base-other")
-    assert sha256_of(chatterbox.base.checkpoint)[:12] in found(result, "base-other")
+    assert compute_sha256(other.checkpoint)[:12] in found(result, "base-other")
+    assert compute_sha256(chatterbox.base.checkpoint)[:12] in found(result, "base-other")
 
 
 def test_a_base_of_another_family_is_refused(chatterbox: Made, index: Made) -> None:
@@ -210,7 +210,7 @@ def test_texts_that_changed_after_the_graft_are_told(chatterbox: Made, tmp_path:
     texts = tmp_path / "texts.txt"
     texts.write_text("ሰላም\n", encoding="utf-8")
     card = json.loads((run / "card.json").read_text(encoding="utf-8"))
-    card["texts"] = {str(texts): sha256_of(texts)}
+    card["texts"] = {str(texts): compute_sha256(texts)}
     (run / "card.json").write_text(json.dumps(card))
     assert "texts-changed" not in codes(checked(**chatterbox.run_settings(run=run, texts=(texts,))))
     texts.write_text("ሰላም ለዓለም\n", encoding="utf-8")
@@ -242,7 +242,7 @@ def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
     shutil.copytree(chatterbox.run, run)
     zeros = np.zeros((3, 16), np.float32)
     rows = {"text_emb.weight": zeros, "text_head.weight": zeros}
-    write_rows(run / "graft" / "rows.safetensors", rows, {}, overwrite=True)
+    write_rows_file(run / "graft" / "rows.safetensors", rows, {}, overwrite=True)
     result = checked(**chatterbox.run_settings(run=run))
     assert codes(result, "error") == {"graft-mismatch"}
     assert {"tokenizer", "old text", "text"} <= set(result.outcome.checked)

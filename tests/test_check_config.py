@@ -10,18 +10,18 @@ import pytest
 from tests.check_files import checked, codes, found, old_yaml
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
+from voxgraft.families.random_values import RandomBaseSize
 from voxgraft.run_settings import TrainMode, TrainSettings
 
 
 @pytest.fixture(scope="module")
 def chatterbox(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
-    return make_random_base("chatterbox", tmp_path_factory.mktemp("t3") / "base", size=RandomSize(16, 1, 640))
+    return make_random_base("chatterbox", tmp_path_factory.mktemp("t3") / "base", size=RandomBaseSize(16, 1, 640))
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
-    return make_random_base("indextts2", tmp_path_factory.mktemp("index") / "base", size=RandomSize(16, 1, 1000))
+    return make_random_base("indextts2", tmp_path_factory.mktemp("index") / "base", size=RandomBaseSize(16, 1, 1000))
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,15 @@ from tests.made_sets import write_document
 from tests.runs import flip_bit
 from tests.whole_runs import PIECES, WholeRun, error_of
 from voxgraft.check import check
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
-from voxgraft.course import open_course
-from voxgraft.errors import Finding, refuse
-from voxgraft.families import family
-from voxgraft.findings import opened
-from voxgraft.findings.training_data import data_findings
-from voxgraft.sample_texts import sentences_of
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
+from voxgraft.course import build_training_setup
+from voxgraft.errors import Finding, raise_first_error
+from voxgraft.families import get_family
+from voxgraft.findings import open_check_subject
+from voxgraft.findings.training_data import training_data_findings
+from voxgraft.sample_texts import build_sample_sentences
 from voxgraft.settings import CheckSettings
 
 WIDTH = 64
@@ -52,15 +52,15 @@ def words(run: WholeRun, *flags: str, **changed: Any) -> list[str]:
 
 
 def settings(run: WholeRun, *flags: str, **changed: Any) -> CheckSettings:
-    line = read_command_line(words(run, *flags, **changed), VERBS)
-    return cast(CheckSettings, resolve(cast(CommandLine, line)))
+    line = parse_command_line(words(run, *flags, **changed), COMMANDS)
+    return cast(CheckSettings, resolve_settings(cast(CommandLine, line)))
 
 
 def looked(run: WholeRun, *flags: str, **changed: Any) -> list[Finding]:
     """What `check` finds in the data; everything else that it looks at is left out, since that takes its time."""
-    with opened(settings(run, *flags, **changed)) as subject:
+    with open_check_subject(settings(run, *flags, **changed)) as subject:
         assert not subject.findings
-        return data_findings(subject)
+        return training_data_findings(subject)
 
 
 def said(findings: Sequence[Finding], code: str) -> str:
@@ -74,10 +74,10 @@ def assert_both_refuse(run: WholeRun, code: str, *flags: str, **changed: Any) ->
     assert code in errors
 
     def start() -> None:
-        kind, asked = family(run.family_name), run.settings(*flags, **changed)
-        course = open_course(run.folder, asked, kind, run.files)
-        refuse(course.findings)
-        sentences_of(course.spelling, asked.train.sample_texts, (), 0)
+        kind, asked = get_family(run.family_name), run.settings(*flags, **changed)
+        course = build_training_setup(run.folder, asked, kind, run.files)
+        raise_first_error(course.findings)
+        build_sample_sentences(course.spelling, asked.train.sample_texts, (), 0)
 
     assert error_of(start).code == errors[0]
     return said(findings, code)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests.check_files import SENTENCES, checked, codes, extended_sentencepiece, found, grown_state, saved, state_of
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
-from voxgraft.findings.npy import MAX_IDS_BYTES, read_ids
-from voxgraft.spelling import Spelling
+from voxgraft.families.random_values import RandomBaseSize
+from voxgraft.findings.npy import MAX_IDS_BYTES, read_npy_ids
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 PIECES = 1600
@@ -37,7 +37,7 @@ class Files:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("prepared")
-    base = make_random_base("indextts2", folder / "base", size=RandomSize(16, 1, 1000))
+    base = make_random_base("indextts2", folder / "base", size=RandomBaseSize(16, 1, 1000))
     tokenizer = extended_sentencepiece(base.tokenizer, folder / "extended.model", PIECES)
     state = grown_state(state_of(base), TABLES, PIECES + 1, copied=1000)
     return Files(base, tokenizer, saved(folder / "gpt.pth", {"model": state}))
@@ -61,7 +61,7 @@ def prepared(folder: Path, ids: dict[str, list[int]], pairs: bool = False) -> Pa
 def spelled(files: Files, tokenizer: Path | None = None) -> dict[str, list[int]]:
     """What the tokenizer makes of SENTENCES, by file name."""
     grown = open_tokenizer(tokenizer or files.tokenizer)
-    spelling = Spelling.of(family("indextts2"), open_tokenizer(files.base.tokenizer), grown, "am")
+    spelling = TextEncoder.of(get_family("indextts2"), open_tokenizer(files.base.tokenizer), grown, "am")
     return {f"spk000_{at:06d}": spelling.encode(text, "am") for at, text in enumerate(SENTENCES)}
 
 
@@ -165,7 +165,7 @@ def test_what_numpy_writes_is_read_as_numpy_reads_it(
     path = tmp_path_factory.mktemp("npy") / "ids.npy"
     for version in ((1, 0), (2, 0), (3, 0)):
         path.write_bytes(npy(np.array(values, dtype), version))
-        assert read_ids(path).tolist() == values == np.load(path).tolist()
+        assert read_npy_ids(path).tolist() == values == np.load(path).tolist()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_anything_but_a_list_of_whole_numbers_is_refused_with_a_code(data: bytes
     path = tmp_path / "ids.npy"
     path.write_bytes(data)
     with pytest.raises(FileError) as error:
-        read_ids(path)
+        read_npy_ids(path)
     assert error.value.code in {"npy-broken", "file-empty", "file-too-large"}
 
 
@@ -210,7 +210,7 @@ def test_mutants_give_ids_or_one_of_our_errors(tmp_path: Path, pytestconfig: pyt
         cut = generator.random() < 0.2
         path.write_bytes(data[: generator.randrange(len(data))] if cut else data)
         try:
-            read += len(read_ids(path)) == 40
+            read += len(read_npy_ids(path)) == 40
         except VoxgraftError as error:
             refused.add(error.code)
     assert refused - {"file-empty"} == {"npy-broken"}

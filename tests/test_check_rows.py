@@ -13,11 +13,11 @@ from tests.check_files import checked, codes, extended_sentencepiece, found, sav
 from voxgraft.extend import extend
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
+from voxgraft.families.random_values import RandomBaseSize
 from voxgraft.settings import ExtendSettings
 
 FAMILIES = ("chatterbox", "indextts2")
-SIZES = {"chatterbox": RandomSize(16, 1, 640), "indextts2": RandomSize(16, 1, 1000)}
+SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
 PIECES = 1565
 
 

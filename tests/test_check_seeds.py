@@ -29,7 +29,7 @@ from tests.shared import shared
 from voxgraft.extend import extend
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
+from voxgraft.families.random_values import RandomBaseSize
 from voxgraft.settings import ExtendSettings
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
@@ -37,12 +37,12 @@ TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 
 @pytest.fixture(scope="module")
 def t3(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
-    return make_random_base("chatterbox", tmp_path_factory.mktemp("t3") / "base", size=RandomSize(16, 1, 2454))
+    return make_random_base("chatterbox", tmp_path_factory.mktemp("t3") / "base", size=RandomBaseSize(16, 1, 2454))
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
-    return make_random_base("indextts2", tmp_path_factory.mktemp("index") / "base", size=RandomSize(16, 1, 12_000))
+    return make_random_base("indextts2", tmp_path_factory.mktemp("index") / "base", size=RandomBaseSize(16, 1, 12_000))
 
 
 @pytest.fixture(scope="module")

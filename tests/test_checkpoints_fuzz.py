@@ -16,7 +16,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tests.checkpoint_files import BASE_ROWS, SPARE_ROWS, archive, saved, speech_model, trainer_extras, values, written
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, dangerous_globals, grow, open_checkpoint, verify_growth
+from voxgraft.checkpoints import (
+    GrowthPlan,
+    TableGrowth,
+    find_dangerous_globals,
+    grow_checkpoint,
+    open_checkpoint,
+    verify_growth,
+)
 from voxgraft.errors import VoxgraftError
 
 MUTANTS = 1000
@@ -61,11 +68,11 @@ def outcome(data: bytes, folder: Path) -> str:
 
 
 def grown(path: Path, output: Path) -> str:
-    dangerous_globals(path)
+    find_dangerous_globals(path)
     with open_checkpoint(path) as old:
         for name in old.tensors:
             old.read(name)
-        grow(old, PLAN, output)
+        grow_checkpoint(old, PLAN, output)
         with open_checkpoint(output) as new:
             verify_growth(old, new, PLAN)
     output.unlink()

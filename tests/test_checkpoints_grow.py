@@ -31,12 +31,12 @@ from voxgraft.checkpoints import (
     GrowthPlan,
     GrowthProof,
     TableGrowth,
-    grow,
+    grow_checkpoint,
     open_checkpoint,
     verify_growth,
 )
 from voxgraft.errors import CheckpointError, FileError, VoxgraftError
-from voxgraft.files import sha256_of
+from voxgraft.files import compute_sha256
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -54,7 +54,7 @@ def a_plan(count: int = NEW_ROWS, spare: int = SPARE_ROWS, names: tuple[str, ...
 def grown_with(path: Path, plan: GrowthPlan, output: Path, **options: bool) -> GrowthProof:
     """Grow, and prove it."""
     with open_checkpoint(path) as old:
-        grow(old, plan, output, **options)
+        grow_checkpoint(old, plan, output, **options)
         with open_checkpoint(output) as new:
             return verify_growth(old, new, plan)
 
@@ -80,7 +80,7 @@ def assert_grown(
 def test_a_safetensors_file_grows_and_keeps_every_old_bit(dtype: torch.dtype, tmp_path: Path) -> None:
     model = dict(speech_model(dtype))
     save_file(model, tmp_path / "m.safetensors", {"maker": "someone"})
-    before = sha256_of(tmp_path / "m.safetensors")
+    before = compute_sha256(tmp_path / "m.safetensors")
     grown_with(tmp_path / "m.safetensors", a_plan(), tmp_path / "g.safetensors")
     grown = load_file(tmp_path / "g.safetensors")
     assert_grown(model, {name: grown[name] for name in model})
@@ -90,19 +90,19 @@ def test_a_safetensors_file_grows_and_keeps_every_old_bit(dtype: torch.dtype, tm
     with open_checkpoint(tmp_path / "m.safetensors") as old, open_checkpoint(tmp_path / "g.safetensors") as new:
         in_file = [sorted(c.tensors, key=lambda name, c=c: c.tensors[name].start) for c in (old, new)]  # type: ignore[misc]
         assert in_file[0] == in_file[1]
-    assert sha256_of(tmp_path / "m.safetensors") == before
+    assert compute_sha256(tmp_path / "m.safetensors") == before
 
 
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_torch_file_grows_and_keeps_every_old_bit(dtype: torch.dtype, mapped: bool, tmp_path: Path) -> None:
     model = speech_model(dtype)
-    before = sha256_of(saved(model, tmp_path / "m.pth"))
+    before = compute_sha256(saved(model, tmp_path / "m.pth"))
     grown_with(tmp_path / "m.pth", a_plan(), tmp_path / "g.pth")
     grown = torch.load(tmp_path / "g.pth", weights_only=True, mmap=mapped)
     assert isinstance(grown, OrderedDict)
     assert_grown(model, grown)
-    assert sha256_of(tmp_path / "m.pth") == before
+    assert compute_sha256(tmp_path / "m.pth") == before
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "torch"])
@@ -121,7 +121,7 @@ def test_without_a_spare_the_new_rows_come_last_and_no_rows_at_all_is_legal(kind
 def test_wrapper_and_plain_values_stay_and_the_optimizer_is_left_out_and_listed(wrapper: str, tmp_path: Path) -> None:
     path = saved({"epoch": 1, wrapper: speech_model(), **trainer_extras()}, tmp_path / "m.pth")
     with open_checkpoint(path) as checkpoint:
-        report = grow(checkpoint, a_plan(), tmp_path / "g.pth")
+        report = grow_checkpoint(checkpoint, a_plan(), tmp_path / "g.pth")
     grown = torch.load(tmp_path / "g.pth", weights_only=True)
     assert list(grown) == ["epoch", wrapper, "step", "best_val_loss", "amp", "note", "scaler"]
     assert (grown["step"], grown["best_val_loss"], grown["amp"], grown["note"]) == (4096, 1.25, True, "ሰላም")
@@ -144,7 +144,7 @@ def test_module_versions_parameters_and_values_inside_the_state_dict_are_kept(tm
     state["odd"] = {1, 2}
     path = saved(state, tmp_path / "m.pth")
     with open_checkpoint(path) as checkpoint:
-        report = grow(checkpoint, a_plan(names=TABLES[:1]), tmp_path / "g.pth")
+        report = grow_checkpoint(checkpoint, a_plan(names=TABLES[:1]), tmp_path / "g.pth")
     grown = torch.load(tmp_path / "g.pth", weights_only=True)
     assert grown._metadata == state._metadata  # type: ignore[attr-defined]
     assert isinstance(grown["trained"], nn.Parameter)
@@ -183,7 +183,7 @@ def test_a_tied_table_stays_tied_and_cannot_get_two_kinds_of_rows(tmp_path: Path
     tables = dict(a_plan().tables)
     with open_checkpoint(path) as checkpoint:
         with pytest.raises(CheckpointError) as caught:
-            grow(checkpoint, GrowthPlan(tables), tmp_path / "g.pth")
+            grow_checkpoint(checkpoint, GrowthPlan(tables), tmp_path / "g.pth")
         assert caught.value.code == "growth-tied"
     tables["text_head.weight"] = replace(tables["text_embedding.weight"])
     grown_with(path, GrowthPlan(tables), tmp_path / "g.pth")
@@ -195,7 +195,7 @@ def test_a_window_on_a_part_of_a_table_is_refused(tmp_path: Path) -> None:
     model = speech_model()
     model["first_rows"] = model["text_embedding.weight"][:3]
     with open_checkpoint(saved(model, tmp_path / "m.pth")) as checkpoint, pytest.raises(CheckpointError) as caught:
-        grow(checkpoint, a_plan(), tmp_path / "g.pth")
+        grow_checkpoint(checkpoint, a_plan(), tmp_path / "g.pth")
     assert caught.value.code == "growth-view"
     assert not (tmp_path / "g.pth").exists()
 
@@ -229,10 +229,10 @@ def test_a_file_without_checksums_grows_into_one_that_has_them(tmp_path: Path) -
 def test_the_report_says_what_was_done_and_its_hashes_are_the_files(tmp_path: Path) -> None:
     path = saved(speech_model(torch.float16), tmp_path / "m.pth")
     with open_checkpoint(path) as checkpoint:
-        report = grow(checkpoint, a_plan(), tmp_path / "g.pth", hashed=True)
-        unhashed = grow(checkpoint, a_plan(), tmp_path / "g2.pth")
-    assert report.input_sha256 == sha256_of(path)
-    assert report.output_sha256 == sha256_of(tmp_path / "g.pth") == sha256_of(tmp_path / "g2.pth")
+        report = grow_checkpoint(checkpoint, a_plan(), tmp_path / "g.pth", hashed=True)
+        unhashed = grow_checkpoint(checkpoint, a_plan(), tmp_path / "g2.pth")
+    assert report.input_sha256 == compute_sha256(path)
+    assert report.output_sha256 == compute_sha256(tmp_path / "g.pth") == compute_sha256(tmp_path / "g2.pth")
     assert (unhashed.input_sha256, unhashed.output_sha256) == (None, None)
     assert report.bytes_written == (tmp_path / "g.pth").stat().st_size
     assert report.tensors_copied == len(speech_model()) - 3
@@ -270,7 +270,7 @@ def test_a_plan_that_does_not_fit_is_refused_and_nothing_is_written(kind: str, t
     code, plan = BAD_PLANS[kind]
     path = saved(speech_model(torch.float16), tmp_path / "m.pth")
     with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointError) as caught:
-        grow(checkpoint, plan, tmp_path / "out" / "g.pth")
+        grow_checkpoint(checkpoint, plan, tmp_path / "out" / "g.pth")
     assert caught.value.code == code
     assert os.listdir(tmp_path) == ["m.pth"]
 
@@ -281,7 +281,7 @@ def test_the_input_is_never_its_own_output(tmp_path: Path) -> None:
     os.link(path, tmp_path / "hard.pth")
     for output in ("m.pth", "link.pth", "hard.pth"):
         with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointError) as caught:
-            grow(checkpoint, a_plan(), tmp_path / output, overwrite=True)
+            grow_checkpoint(checkpoint, a_plan(), tmp_path / output, overwrite=True)
         assert caught.value.code == "growth-onto-input"
     assert torch.load(path)["text_head.bias"].shape == (13,)
 
@@ -290,7 +290,7 @@ def test_an_output_that_is_there_is_replaced_only_when_asked(tmp_path: Path) -> 
     path = saved(speech_model(), tmp_path / "m.pth")
     written(b"mine", tmp_path / "g.pth")
     with open_checkpoint(path) as checkpoint, pytest.raises(FileError) as caught:
-        grow(checkpoint, a_plan(), tmp_path / "g.pth")
+        grow_checkpoint(checkpoint, a_plan(), tmp_path / "g.pth")
     assert caught.value.code == "file-exists"
     assert (tmp_path / "g.pth").read_bytes() == b"mine"
     grown_with(path, a_plan(), tmp_path / "g.pth", overwrite=True)
@@ -305,7 +305,7 @@ def test_a_flipped_bit_in_the_input_stops_the_growth_and_leaves_nothing(
     at = data.index(bits(speech_model()[name])) + 11
     path = written(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], tmp_path / "m.pth")
     with open_checkpoint(path) as checkpoint, pytest.raises(CheckpointError) as caught:
-        grow(checkpoint, a_plan(), tmp_path / "g.pth", hashed=hashed)
+        grow_checkpoint(checkpoint, a_plan(), tmp_path / "g.pth", hashed=hashed)
     assert caught.value.code == "torch-checksum"
     assert sorted(os.listdir(tmp_path)) == ["good.pth", "m.pth"]
 
@@ -317,7 +317,7 @@ def test_an_input_that_changes_underneath_is_noticed(tmp_path: Path) -> None:
             with (tmp_path / "m.safetensors").open("r+b") as stream:
                 stream.truncate(checkpoint.source.size + (8 if change == "appended" else -8))
             with pytest.raises(VoxgraftError) as caught:
-                grow(checkpoint, a_plan(), tmp_path / "g.safetensors")
+                grow_checkpoint(checkpoint, a_plan(), tmp_path / "g.safetensors")
             assert caught.value.code in ("checkpoint-changed", "checkpoint-truncated")
         save_file(dict(speech_model()), tmp_path / "m.safetensors")
     assert os.listdir(tmp_path) == ["m.safetensors"]
@@ -326,7 +326,7 @@ def test_an_input_that_changes_underneath_is_noticed(tmp_path: Path) -> None:
 def test_the_proof_finds_any_byte_that_moved(tmp_path: Path) -> None:
     save_file(dict(speech_model()), tmp_path / "m", {"a": "b"})
     with open_checkpoint(tmp_path / "m") as old:
-        grow(old, a_plan(), tmp_path / "g")
+        grow_checkpoint(old, a_plan(), tmp_path / "g")
         with open_checkpoint(tmp_path / "g") as new:
             proof = verify_growth(old, new, a_plan())
             start = min(info.start for info in new.tensors.values())

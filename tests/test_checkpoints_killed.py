@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.checkpoint_files import saved, values
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow, open_checkpoint, verify_growth
-from voxgraft.files import sha256_of
+from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow_checkpoint, open_checkpoint, verify_growth
+from voxgraft.files import compute_sha256
 
 CHILD = """
 import sys, time
@@ -46,7 +46,7 @@ def test_a_process_killed_half_way_leaves_no_output(kind: str, tmp_path: Path) -
     tensors = {f"t{n}": values(256, 1024, seed=n) for n in range(6)} | {"table": values(1000, 64)}
     path, output = tmp_path / "m", tmp_path / "out" / "g"
     save_file(tensors, path) if kind == "safetensors" else saved(tensors, path)
-    before = sha256_of(path)
+    before = compute_sha256(path)
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(path), str(output)], stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.readline() == b"half way\n"
@@ -58,9 +58,9 @@ def test_a_process_killed_half_way_leaves_no_output(kind: str, tmp_path: Path) -
     assert unfinished[0] > 1 << 20  # it really was in the middle of writing
     assert not output.exists()
     assert all(entry.name.startswith(".") and entry.name.endswith(".part") for entry in output.parent.iterdir())
-    assert sha256_of(path) == before
+    assert compute_sha256(path) == before
     plan = GrowthPlan({"table": TableGrowth(1000, 0, np.ones((10, 64), np.float32))})
     with open_checkpoint(path) as old:
-        grow(old, plan, output)
+        grow_checkpoint(old, plan, output)
         with open_checkpoint(output) as new:
             assert verify_growth(old, new, plan).rows_new == 10

@@ -27,7 +27,7 @@ from tests.checkpoint_files import (
     values,
     written,
 )
-from voxgraft.checkpoints import dangerous_globals, open_checkpoint
+from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
 from voxgraft.errors import VoxgraftError
 
 DATA = bytes(8)
@@ -259,7 +259,7 @@ def test_nothing_in_a_pickle_runs_and_what_would_is_named(tmp_path: Path) -> Non
     with open_checkpoint(path) as checkpoint:
         assert list(checkpoint.tensors) == list(speech_model())
         assert [extra.name for extra in checkpoint.extras] == ["extra"]
-    assert dangerous_globals(path) == ["posix.mkdir"]
+    assert find_dangerous_globals(path) == ["posix.mkdir"]
     assert not trap.exists()
     torch.load(path, weights_only=False)
     assert trap.exists()  # the trap was a real one
@@ -279,16 +279,16 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_calls_are_named_however_the_pickle_spells_them(kind: str, tmp_path: Path) -> None:
     expected = ["copyreg.extension 1"] if kind == "an extension" else ["os.system"]
-    assert dangerous_globals(written(archive(HOSTILE[kind]), tmp_path / "m.pth")) == expected
-    assert dangerous_globals(written(HOSTILE[kind], tmp_path / "bare.pth")) == expected
+    assert find_dangerous_globals(written(archive(HOSTILE[kind]), tmp_path / "m.pth")) == expected
+    assert find_dangerous_globals(written(HOSTILE[kind], tmp_path / "bare.pth")) == expected
     assert not Path("sprung").exists()
 
 
 def test_ordinary_files_ask_for_nothing_dangerous(tmp_path: Path) -> None:
-    assert dangerous_globals(saved({"model": speech_model(), **trainer_extras()}, tmp_path / "m.pth")) == []
-    assert dangerous_globals(written(legacy_file(), tmp_path / "legacy.pth")) == []
+    assert find_dangerous_globals(saved({"model": speech_model(), **trainer_extras()}, tmp_path / "m.pth")) == []
+    assert find_dangerous_globals(written(legacy_file(), tmp_path / "legacy.pth")) == []
     save_file(dict(speech_model()), tmp_path / "m.safetensors")
-    assert dangerous_globals(tmp_path / "m.safetensors") == []
+    assert find_dangerous_globals(tmp_path / "m.safetensors") == []
 
 
 def with_tensor(extra: bytes) -> bytes:

@@ -21,7 +21,7 @@ from voxgraft.checkpoints import (
     TensorBytes,
     open_checkpoint,
     read_rows_file,
-    write_rows,
+    write_rows_file,
     write_safetensors,
     write_torch,
 )
@@ -64,7 +64,7 @@ def test_torch_reads_what_is_written_also_mapped_and_weights_only(dtype: str, ma
     }
     with (tmp_path / "m.pth").open("wb") as stream:
         sources = {name: TensorBytes.of(array, dtype) for name, array in tensors.items()}
-        write_torch(stream, sources, wrapper="model", beside=beside)
+        write_torch(stream, sources, wrapper="model", extras=beside)
     loaded = torch.load(tmp_path / "m.pth", weights_only=True, mmap=mapped)
     assert list(loaded) == ["model", *beside]
     assert {name: loaded[name] for name in beside} == beside
@@ -134,7 +134,7 @@ def test_ties_round_to_even() -> None:
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     rows = {"text_emb.weight": values(4, 3).numpy(), "text_head.bias": values(4).numpy()}
-    write_rows(tmp_path / "rows.safetensors", rows, {"language": "am"})
+    write_rows_file(tmp_path / "rows.safetensors", rows, {"language": "am"})
     read = read_rows_file(tmp_path / "rows.safetensors")
     assert set(read) == set(rows)
     assert all(read[name].tobytes() == rows[name].tobytes() for name in rows)
@@ -144,9 +144,9 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_graft_without_rows_is_legal(tmp_path: Path) -> None:
-    write_rows(tmp_path / "none.safetensors", {"text_emb.weight": np.zeros((0, 3), np.float32)}, {})
+    write_rows_file(tmp_path / "none.safetensors", {"text_emb.weight": np.zeros((0, 3), np.float32)}, {})
     assert read_rows_file(tmp_path / "none.safetensors")["text_emb.weight"].shape == (0, 3)
-    write_rows(tmp_path / "nothing.safetensors", {}, {})
+    write_rows_file(tmp_path / "nothing.safetensors", {}, {})
     assert read_rows_file(tmp_path / "nothing.safetensors") == {}
 
 
@@ -155,7 +155,7 @@ def test_rows_that_are_not_finite_float32_are_neither_written_nor_read(tmp_path:
     bad = [values(2, 3).double().numpy(), np.full((2, 3), np.nan, np.float32), np.zeros((1, 1, 1), np.float32)]
     for array in bad:
         with pytest.raises(CheckpointError) as caught:
-            write_rows(path, {"a": array}, {})
+            write_rows_file(path, {"a": array}, {})
         assert caught.value.code == "rows-file"
         assert not path.exists()
         with path.open("wb") as stream:
@@ -168,9 +168,9 @@ def test_rows_that_are_not_finite_float32_are_neither_written_nor_read(tmp_path:
 
 def test_rows_are_not_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "rows.safetensors"
-    write_rows(path, {"a": values(1, 1).numpy()}, {})
+    write_rows_file(path, {"a": values(1, 1).numpy()}, {})
     with pytest.raises(FileError) as caught:
-        write_rows(path, {}, {})
+        write_rows_file(path, {}, {})
     assert caught.value.code == "file-exists"
-    write_rows(path, {}, {}, overwrite=True)
+    write_rows_file(path, {}, {}, overwrite=True)
     assert read_rows_file(path) == {}

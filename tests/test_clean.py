@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from tests.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
-from voxgraft.asking import answering
-from voxgraft.clean import CleanReport, clean
-from voxgraft.cli import run as run_cli
+from voxgraft.asking import use_prompt_callbacks
+from voxgraft.clean import CleanResult, clean
+from voxgraft.cli import run_cli as run_cli
 from voxgraft.errors import VoxgraftError
-from voxgraft.results import Line, Table, plain
+from voxgraft.results import Line, Table, plain_text
 from voxgraft.run import RunFolder
 from voxgraft.settings import CleanSettings
-from voxgraft.training.saving import TrainState, save_step, set_aside
-from voxgraft.training.step_folders import whole_steps
+from voxgraft.training.saving import TrainState, move_later_steps_aside, save_step
+from voxgraft.training.step_folders import list_complete_steps
 
 ROOT = Path(__file__).parent.parent
 IMPATIENT = """
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunFolder:
     return run
 
 
-def cleaned(run: RunFolder, *, keep: int = 1, yes: bool = True) -> CleanReport:
+def cleaned(run: RunFolder, *, keep: int = 1, yes: bool = True) -> CleanResult:
     return clean(CleanSettings(run=run.path, keep=keep, yes=yes))
 
 
@@ -51,8 +51,8 @@ def refused(run: RunFolder) -> VoxgraftError:
     return caught.value
 
 
-def text_of(report: CleanReport) -> str:
-    lines = [line.lines() if isinstance(line, Table) else [plain(line)] for line in report.lines()]
+def text_of(report: CleanResult) -> str:
+    lines = [line.lines() if isinstance(line, Table) else [plain_text(line)] for line in report.lines()]
     return "\n".join(text for texts in lines for text in texts)
 
 
@@ -62,7 +62,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def test_the_last_and_the_best_stay_and_the_rest_goes(run: RunFolder) -> None:
     report = cleaned(run)
-    assert whole_steps(run) == [200, 400]
+    assert list_complete_steps(run) == [200, 400]
     assert_newest(run, 400)
     assert (report.exit_code, report.done) == (0, True)
     assert text_of(report).startswith("removed 2 folders, ")
@@ -71,7 +71,7 @@ def test_the_last_and_the_best_stay_and_the_rest_goes(run: RunFolder) -> None:
 @pytest.mark.parametrize(("keep", "left"), [(1, [200, 400]), (2, [200, 300, 400]), (4, [100, 200, 300, 400])])
 def test_as_many_of_the_last_stay_as_asked_for(run: RunFolder, keep: int, left: list[int]) -> None:
     report = cleaned(run, keep=keep)
-    assert whole_steps(run) == left
+    assert list_complete_steps(run) == left
     assert report.exit_code == 0
     assert ("nothing to remove" in text_of(report)) == (keep == 4)
 
@@ -82,7 +82,7 @@ def test_without_yes_and_with_nobody_to_ask_sizes_are_shown_and_nothing_goes(run
     assert everything(run.steps) == before
     assert (report.exit_code, report.done) == (1, False)
     size = sum(len(data) for name, data in before.items() if name.startswith(("step-000100", "step-000300")))
-    assert report.freed == size
+    assert report.freed_bytes == size
     for word in ("step-000100", "step-000200", "remove", "keep", "the last", "the best", "MB", "--yes"):
         assert word in text_of(report)
 
@@ -95,13 +95,13 @@ def test_who_is_asked_sees_every_folder_and_decides(run: RunFolder, answer: bool
         asked.append((list(lines), question))  # type: ignore[call-overload]
         return answer
 
-    with answering(answerer):
+    with use_prompt_callbacks(answerer):
         report = cleaned(run, yes=False)
     ((lines, question),) = asked
     assert isinstance(lines[0], Table)
     assert len(lines[0].rows) == 4
     assert question.startswith("remove 2 folders")
-    assert whole_steps(run) == ([200, 400] if answer else [100, 200, 300, 400])
+    assert list_complete_steps(run) == ([200, 400] if answer else [100, 200, 300, 400])
     assert report.exit_code == 0
     assert ("removed 2" in text_of(report)) == answer
 
@@ -124,12 +124,12 @@ def test_the_first_and_the_best_are_called_so(tmp_path: Path) -> None:
     why = {folder.path.name: folder.why for folder in cleaned(run).folders}
     assert why["step-000000"].startswith("the first")
     assert (why["step-000100"], why["step-000200"], why["step-000300"]) == ("the best", "older", "the last")
-    assert whole_steps(run) == [0, 100, 300]
+    assert list_complete_steps(run) == [0, 100, 300]
 
 
 def test_nothing_is_asked_when_there_is_nothing_to_remove(run: RunFolder) -> None:
     cleaned(run)
-    with answering(lambda *_: pytest.fail("asked")):
+    with use_prompt_callbacks(lambda *_: pytest.fail("asked")):
         assert cleaned(run, yes=False).exit_code == 0
 
 
@@ -142,7 +142,7 @@ def test_a_run_without_steps_is_clean(tmp_path: Path) -> None:
 def test_a_run_at_which_a_trainer_works_is_refused(run: RunFolder) -> None:
     with run.lock("train"):
         assert refused(run).code == "run-locked"
-    assert whole_steps(run) == [100, 200, 300, 400]
+    assert list_complete_steps(run) == [100, 200, 300, 400]
 
 
 def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> No
 def test_the_last_is_the_last_whole_one_down_to_the_bit(run: RunFolder) -> None:
     flip_bit(run.step(400) / "optimizer.safetensors")
     report = cleaned(run)
-    assert whole_steps(run) == [200, 300]
+    assert list_complete_steps(run) == [200, 300]
     assert_newest(run, 300)
     assert run.step(400).is_dir()  # newer than the last whole one: somebody may want to look at it
     assert "not whole" in {folder.path.name: folder.why for folder in report.folders}["step-000400"]
@@ -191,7 +191,7 @@ def test_without_a_whole_step_nothing_goes(run: RunFolder) -> None:
 def test_remains_and_steps_set_aside_go(run: RunFolder) -> None:
     flip_bit(run.step(400) / "rows.safetensors")
     save(run, 400, 450)
-    set_aside(run, 400)
+    move_later_steps_aside(run, 400)
     shutil.copytree(run.step(400), run.steps / "step-000400.old")
     saved_by_child(run, 500, fault="save.verify:1:kill")
     assert len(names_in(run.steps)) == 8
@@ -220,7 +220,7 @@ def test_a_step_that_cannot_be_removed_is_told(run: RunFolder, monkeypatch: pyte
     assert report.exit_code == 1
     assert [item.code for item in report.findings] == ["step-left"]
     assert "removed 1 folder," in text_of(report)
-    assert whole_steps(run) == [100, 200, 400]
+    assert list_complete_steps(run) == [100, 200, 400]
 
 
 def test_a_run_of_a_newer_voxgraft_is_refused(run: RunFolder) -> None:
@@ -239,12 +239,12 @@ def test_machines_are_told_every_folder(run: RunFolder, capsys: pytest.CaptureFi
     assert [folder["folder"] for folder in told["folders"] if folder["remove"]] == ["step-000100", "step-000300"]
     assert run_cli(["clean", str(run.path), "--json", "--yes"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] is True
-    assert whole_steps(run) == [200, 400]
+    assert list_complete_steps(run) == [200, 400]
 
 
 def test_keep_must_leave_a_step(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["clean", str(run.path), "--keep", "0", "--yes"]) == 2
-    assert whole_steps(run) == [100, 200, 300, 400]
+    assert list_complete_steps(run) == [100, 200, 300, 400]
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 2), (b"n\n", 4), (b"\n", 4)])
@@ -267,7 +267,7 @@ def test_a_person_at_a_terminal_is_asked(run: RunFolder, answer: bytes, left: in
     os.close(ours)
     assert process.returncode == 0
     assert (b"removed 2 folders" in out) == (left == 2)
-    assert len(whole_steps(run)) == left
+    assert len(list_complete_steps(run)) == left
 
 
 def test_cleaning_needs_no_torch(run: RunFolder) -> None:

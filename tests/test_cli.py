@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import pytest
 
-from voxgraft.cli import VERBS, Verb, run
-from voxgraft.config import Settings, build_settings, leaves
+from voxgraft.cli import COMMANDS, CliCommand, run_cli
+from voxgraft.config import Settings, iter_setting_fields, rebuild_settings_models
 from voxgraft.errors import FileError
-from voxgraft.results import Line, Table, styled
+from voxgraft.results import Line, Table, style_line
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "numpy", "tokenizers", "sentencepiece", "safetensors", "uroman")
@@ -43,7 +43,12 @@ class OutcomeResult:
 
     def lines(self) -> list[Line]:
         table = Table(("piece", "rows"), ((ETHIOPIC, "2,454"), ("[am]", "1")), title="Pieces")
-        return ["[bold]tags[/bold] [am] stay", styled("sits near ", ("s", "bold green")), "bell\x07 and \x1b[2J", table]
+        return [
+            "[bold]tags[/bold] [am] stay",
+            style_line("sits near ", ("s", "bold green")),
+            "bell\x07 and \x1b[2J",
+            table,
+        ]
 
 
 def outcome(settings: OutcomeSettings) -> OutcomeResult:
@@ -57,7 +62,7 @@ def outcome(settings: OutcomeSettings) -> OutcomeResult:
     return OutcomeResult(0 if settings.outcome == "fine" else 1)
 
 
-OUTCOME = Verb("outcome", OutcomeSettings, f"{__name__}:outcome", "End as asked.", positional=("outcome",))
+OUTCOME = CliCommand("outcome", OutcomeSettings, f"{__name__}:outcome", "End as asked.", positional=("outcome",))
 PROGRAM = "import sys; from voxgraft.cli import run; from tests.test_cli import OUTCOME; sys.exit(run(sys.argv[1:], [OUTCOME]))"
 
 
@@ -73,14 +78,14 @@ def start(*words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]
     ("ending", "code"), [("fine", 0), ("no", 1), ("refuse", 2), ("nonsense", 2), ("stop", 130), ("break", 70)]
 )
 def test_every_ending_has_its_exit_code(ending: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["outcome", ending], [OUTCOME]) == code
+    assert run_cli(["outcome", ending], [OUTCOME]) == code
     printed = capsys.readouterr()
     assert bool(printed.out) == (code <= 1)
     assert bool(printed.err) == (code > 1)
 
 
 def test_an_error_is_told_with_what_where_and_cure_and_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["outcome", "refuse"], [OUTCOME])
+    run_cli(["outcome", "refuse"], [OUTCOME])
     assert capsys.readouterr().err.splitlines() == [
         "error file-empty: base.pt is empty",
         "  in: bases/base.pt",
@@ -89,7 +94,7 @@ def test_an_error_is_told_with_what_where_and_cure_and_without_a_traceback(capsy
 
 
 def test_a_bug_shows_its_traceback_and_asks_for_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["outcome", "break"], [OUTCOME])
+    run_cli(["outcome", "break"], [OUTCOME])
     printed = capsys.readouterr().err
     assert "Traceback" in printed
     assert "ZeroDivisionError: the answer is not a number" in printed
@@ -98,7 +103,7 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("ending", ["fine", "no"])
 def test_json_is_the_result_and_nothing_else(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(["outcome", ending, "--json"], [OUTCOME])
+    run_cli(["outcome", ending, "--json"], [OUTCOME])
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"verdict": ending == "fine", "text": ETHIOPIC}
     assert printed.err == ""
@@ -115,7 +120,7 @@ def test_json_is_the_result_and_nothing_else(ending: str, capsys: pytest.Capture
     ],
 )
 def test_with_json_errors_are_json_too(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(words, [OUTCOME])
+    run_cli(words, [OUTCOME])
     printed = capsys.readouterr()
     error = json.loads(printed.out)["error"]
     assert error["code"] == code
@@ -123,18 +128,18 @@ def test_with_json_errors_are_json_too(words: list[str], code: str, capsys: pyte
 
 
 def test_a_json_flag_after_the_end_of_flags_is_a_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["outcome", "--", "--json"], [OUTCOME]) == 2
+    assert run_cli(["outcome", "--", "--json"], [OUTCOME]) == 2
     assert capsys.readouterr().out == ""
 
 
 def test_quiet_leaves_only_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["outcome", "no", "--quiet"], [OUTCOME]) == 1
+    assert run_cli(["outcome", "no", "--quiet"], [OUTCOME]) == 1
     printed = capsys.readouterr()
     assert printed.out == printed.err == ""
 
 
 def test_text_is_printed_as_it_is_but_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["outcome"], [OUTCOME])
+    run_cli(["outcome"], [OUTCOME])
     assert capsys.readouterr().out.splitlines() == [
         "[bold]tags[/bold] [am] stay",
         "sits near s",
@@ -177,7 +182,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_help_of_every_verb_imports_nothing_heavy() -> None:
-    pages = [[], *(verb.name.split(" ") for verb in VERBS)]
+    pages = [[], *(verb.name.split(" ") for verb in COMMANDS)]
     program = (
         "import sys; from voxgraft.cli import run\n"
         f"codes = [run([*words, '--help']) for words in {pages!r}]\n"
@@ -185,7 +190,7 @@ def test_help_of_every_verb_imports_nothing_heavy() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == "outcome {0} []"
-    assert all(f"Usage: voxgraft {verb.name}" in printed for verb in VERBS)
+    assert all(f"Usage: voxgraft {verb.name}" in printed for verb in COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +209,7 @@ def test_help_of_every_verb_imports_nothing_heavy() -> None:
 def test_help_and_version_are_given_however_they_are_asked_for(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(words) == 0
+    assert run_cli(words) == 0
     assert capsys.readouterr().out.startswith(said)
 
 
@@ -215,15 +220,15 @@ def test_python_m_voxgraft_is_voxgraft() -> None:
     assert printed.stdout.strip() == importlib.metadata.version("voxgraft")
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_the_table_of_verbs_names_real_settings_and_every_setting_has_help(verb: Verb) -> None:
-    keys = {leaf.key: leaf for leaf in leaves(verb.settings)}
+@pytest.mark.parametrize("verb", COMMANDS, ids=lambda verb: verb.name)
+def test_the_table_of_verbs_names_real_settings_and_every_setting_has_help(verb: CliCommand) -> None:
+    keys = {leaf.key: leaf for leaf in iter_setting_fields(verb.settings)}
     assert {*verb.positional, *verb.flags} <= keys.keys()
     assert all(leaf.field.description for leaf in keys.values())
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_the_function_of_every_verb_is_there(verb: Verb) -> None:
+@pytest.mark.parametrize("verb", COMMANDS, ids=lambda verb: verb.name)
+def test_the_function_of_every_verb_is_there(verb: CliCommand) -> None:
     assert callable(verb.load())
 
 
@@ -245,7 +250,7 @@ def test_the_function_of_every_verb_is_there(verb: Verb) -> None:
 def test_a_mistyped_line_is_answered_with_the_nearest_right_one(
     words: str, code: str, cure: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*words.split(" "), "--json"]) == 2
+    assert run_cli([*words.split(" "), "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["code"] == code
     assert cure in error["cure"]
@@ -253,26 +258,26 @@ def test_a_mistyped_line_is_answered_with_the_nearest_right_one(
 
 
 def test_a_switch_that_is_off_is_told_by_the_flag_that_turns_it_off(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", "--help"]) == 0
+    assert run_cli(["train", "--help"]) == 0
     told = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
     assert "--train.no-full-body" in told
     assert not [flag for flag in told if flag.startswith("--no-train.")]
 
 
 def test_all_settings_can_be_built_before_they_are_used() -> None:
-    build_settings()
-    assert all(verb.settings.__pydantic_complete__ for verb in VERBS)
+    rebuild_settings_models()
+    assert all(verb.settings.__pydantic_complete__ for verb in COMMANDS)
 
 
 @pytest.mark.parametrize("width", [30, 50, 64, 80, 120])
 def test_a_table_that_is_too_wide_is_folded_and_loses_no_letter(width: int) -> None:
     from rich.console import Console as RichConsole
 
-    from voxgraft.cli.console import _rich_table
+    from voxgraft.cli.console import _build_rich_table
 
     rows = (("2024-01-02-news-000123", "1,234,567", "98.5%", "ሰላም ለዓለም"), ("b", "12", "1%", "two words"))
     stream = io.StringIO()
-    RichConsole(file=stream, width=width).print(_rich_table(Table(("clip", "codes", "share", "text"), rows)))
+    RichConsole(file=stream, width=width).print(_build_rich_table(Table(("clip", "codes", "share", "text"), rows)))
     shown = Counter(stream.getvalue())
     wanted = Counter("".join(("clip", "codes", "share", "text", *rows[0], *rows[1])).replace(" ", ""))
     assert not [letter for letter, count in wanted.items() if letter.isalnum() and shown[letter] < count]

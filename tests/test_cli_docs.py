@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.cli import VERBS, Verb
+from voxgraft.cli import COMMANDS, CliCommand
 from voxgraft.codes import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
@@ -21,8 +21,8 @@ def test_generated_pages_are_fresh() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_every_verb_is_in_the_manual(verb: Verb) -> None:
+@pytest.mark.parametrize("verb", COMMANDS, ids=lambda verb: verb.name)
+def test_every_verb_is_in_the_manual(verb: CliCommand) -> None:
     assert f"## voxgraft {verb.name}\n" in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from voxgraft import progress
-from voxgraft.cli import Verb, bars, run
+from voxgraft.cli import CliCommand, bars, run_cli
 from voxgraft.config import Settings
 
 SHOWN = threading.Event()
@@ -50,13 +50,13 @@ class Done:
 
 
 def slow(settings: SlowSettings) -> Done:
-    with progress.task("hashing base.pt", 200) as advance:
+    with progress.progress_task("hashing base.pt", 200) as advance:
         advance(50)
         SHOWN.wait(settings.wait_seconds)
     return Done()
 
 
-SLOW = Verb("slow", SlowSettings, f"{__name__}:slow", "Be slow.")
+SLOW = CliCommand("slow", SlowSettings, f"{__name__}:slow", "Be slow.")
 
 
 def watched_stderr(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
@@ -72,7 +72,7 @@ def test_without_a_terminal_a_long_job_writes_lines_to_standard_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stderr = watched_stderr(monkeypatch)
-    assert run(["slow"], [SLOW]) == 0
+    assert run_cli(["slow"], [SLOW]) == 0
     first, last = stderr.getvalue().splitlines()
     assert first.startswith("hashing base.pt: 25%")
     assert last.startswith("hashing base.pt: ")
@@ -82,13 +82,16 @@ def test_without_a_terminal_a_long_job_writes_lines_to_standard_error(
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])
 def test_progress_is_silent_when_it_is_not_wanted(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = watched_stderr(monkeypatch)
-    assert run(["slow", flag, "--wait-seconds", "0.5"], [SLOW]) == 0
+    assert run_cli(["slow", flag, "--wait-seconds", "0.5"], [SLOW]) == 0
     assert stderr.getvalue() == ""
 
 
 def test_a_job_shows_only_when_patience_is_over() -> None:
     stream = io.StringIO()
-    with bars.Board(bars.Lines(stream), patience_seconds=3600) as board, board.task("quick", 10) as advance:
+    with (
+        bars.ProgressReporter(bars.LineDisplay(stream), patience_seconds=3600) as board,
+        board.task("quick", 10) as advance,
+    ):
         advance(5)
         board.look()
     assert stream.getvalue() == ""
@@ -96,7 +99,10 @@ def test_a_job_shows_only_when_patience_is_over() -> None:
 
 def test_lines_come_once_in_a_while_and_not_at_every_look() -> None:
     stream = io.StringIO()
-    with bars.Board(bars.Lines(stream), patience_seconds=0) as board, board.task("long", None) as advance:
+    with (
+        bars.ProgressReporter(bars.LineDisplay(stream), patience_seconds=0) as board,
+        board.task("long", None) as advance,
+    ):
         for _ in range(50):
             advance(1)
             board.look()
@@ -107,7 +113,7 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
     reader, writer = pty.openpty()
     with (
         os.fdopen(writer, "w") as stream,
-        bars.Board(bars.Bars(stream), patience_seconds=0) as board,
+        bars.ProgressReporter(bars.BarDisplay(stream), patience_seconds=0) as board,
         board.task("reading [am].txt", 8) as outer,
         board.task("counting", None),
     ):
@@ -126,12 +132,12 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
 
 
 def test_time_left_is_told_only_after_a_measurement() -> None:
-    job = bars.Job("planning new rows", 1000, started=progress.active_seconds() - 4)
+    job = bars.ProgressTask("planning new rows", 1000, started=progress.active_seconds() - 4)
     job.advance(1)
-    assert bars.how_far(job) == "0%", "the start of a job says nothing about its pace"
+    assert bars.format_progress(job) == "0%", "the start of a job says nothing about its pace"
     job.first, job.done = (progress.active_seconds() - 2.5, 1), 501
     assert 2 <= (job.seconds_left() or 0) <= 3
-    large = bars.Job("importing sources", 4, started=progress.active_seconds() - 60)
+    large = bars.ProgressTask("importing sources", 4, started=progress.active_seconds() - 60)
     large.advance(1)
     assert 170 <= (large.seconds_left() or 0) <= 190, "the first of few parts is a measurement"
 
@@ -166,4 +172,4 @@ def test_the_time_for_which_a_process_was_suspended_is_not_counted_as_its_pace()
     ("total", "done", "text"), [(None, 0, "working"), (None, 3400, "3,400 so far"), (0, 0, "working"), (10, 0, "0%")]
 )
 def test_a_job_of_unknown_size_or_pace_says_what_is_known(total: int | None, done: int, text: str) -> None:
-    assert bars.how_far(bars.Job("job", total, done)) == text
+    assert bars.format_progress(bars.ProgressTask("job", total, done)) == text

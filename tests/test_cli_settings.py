@@ -11,22 +11,22 @@ import pytest
 import torch
 import yaml
 
-from voxgraft.cli import run
-from voxgraft.config import commented_yaml, read_settings
+from voxgraft.cli import run_cli
+from voxgraft.config import format_commented_yaml, read_settings_values
 from voxgraft.run_settings import MAX_SEED, RunSettings, TrainSettings
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
 
 
 def resolved(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
-    code = run([*map(str, words), "--dry-run", "--json"])
+    code = run_cli([*map(str, words), "--dry-run", "--json"])
     printed = capsys.readouterr().out
     assert code == 0, printed
     return dict(json.loads(printed))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, str]:
-    code = run([*map(str, words), "--dry-run", "--json"])
+    code = run_cli([*map(str, words), "--dry-run", "--json"])
     printed = capsys.readouterr()
     assert code == 2, printed.out
     assert "pydantic" not in printed.out + printed.err
@@ -81,13 +81,13 @@ def test_a_path_that_leads_out_of_the_folder_of_its_file_is_shown_short_and_lead
     for name, place in (("a", tmp_path / "talks"), ("b", tmp_path / "runs" / "b" / ".." / ".." / "talks")):
         file = tmp_path / "runs" / name / "run.yaml"
         file.write_text("data: {sources: [../../talks]}\n", encoding="utf-8")
-        assert read_settings(RunSettings, file)["data"]["sources"] == [str(place)]
+        assert read_settings_values(RunSettings, file)["data"]["sources"] == [str(place)]
 
 
 def test_what_dry_run_prints_is_a_config_that_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*EXTEND, "--rows.noise", "0.00001", "--no-verify", "--family", "indextts2"]
     before = resolved(capsys, *words)
-    assert run([*words, "--dry-run"]) == 0
+    assert run_cli([*words, "--dry-run"]) == 0
     config = tmp_path / "extend.yaml"
     config.write_text(capsys.readouterr().out, encoding="utf-8")
     assert yaml.safe_load(config.read_text()) == before
@@ -97,7 +97,7 @@ def test_what_dry_run_prints_is_a_config_that_says_the_same(tmp_path: Path, caps
 def test_the_commented_run_yaml_is_read_back_as_the_settings_that_it_was_made_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = make_run(tmp_path / "am", commented_yaml(RunSettings(language="am"), "A run."))
+    made = make_run(tmp_path / "am", format_commented_yaml(RunSettings(language="am"), "A run."))
     settings = resolved(capsys, "graft", made)
     assert settings == {**RunSettings(language="am").model_dump(mode="json"), "run": str(made)}
 

@@ -11,16 +11,16 @@ import yaml
 
 from tests.old_files import CONFIG, every_rule, write
 from voxgraft.corpus import community_lines
-from voxgraft.corpus.community_lines import read_pairs
+from voxgraft.corpus.community_lines import read_pair_manifest
 from voxgraft.old_flags import SCRIPTS
-from voxgraft.random_base import random_base
+from voxgraft.random_base import create_random_base
 from voxgraft.settings import RandomBaseSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-the-forks.md"
 
 
 def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_path: Path) -> None:
-    random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / "models" / "chatterbox"))
+    create_random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / "models" / "chatterbox"))
     write(tmp_path, "config/training.yaml", CONFIG)
     command = [sys.executable, "-m", "voxgraft", "new", "runs/am", "--from", "config/training.yaml", "--language", "am"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -42,7 +42,7 @@ def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_p
 def test_the_pair_that_the_page_shows_is_read_as_it_says(tmp_path: Path) -> None:
     line = next(line.strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith('{"id"'))
     write(tmp_path, "train_pairs.jsonl", line + "\n")
-    (pair,) = read_pairs(tmp_path / "train_pairs.jsonl")
+    (pair,) = read_pair_manifest(tmp_path / "train_pairs.jsonl")
     assert (pair.id, pair.speaker, pair.language, pair.target, pair.prompt) == ("a7__a3", "a", "am", "a7", "a3")
     assert (pair.num_codes, pair.target_seconds) == (152, 3.04)
     assert pair.codes == tmp_path / "codes" / "a7.npy"

@@ -23,26 +23,26 @@ from tests.evaluating_parts import evaluated
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
 from tests.whole_runs import WholeRun, error_of
-from voxgraft.audio.wav import wav_bytes
+from voxgraft.audio.wav import encode_wav
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli.app import run as run_cli
-from voxgraft.companions.places import PLACES_VARIABLE, found_environment
-from voxgraft.companions.process import Companion
-from voxgraft.corpus.sets import open_set
-from voxgraft.evaluating.sound import open_voice_ear
-from voxgraft.evaluating.systems import Place, base_system
-from voxgraft.families import family
-from voxgraft.families.chatterbox.conditions import read_built_in
+from voxgraft.cli.app import run_cli as run_cli
+from voxgraft.companions.places import COMPANIONS_VARIABLE, find_environment
+from voxgraft.companions.process import CompanionProcess
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.evaluating.sound import open_voice_comparer
+from voxgraft.evaluating.systems import ModelContext, open_base_model
+from voxgraft.families import get_family
+from voxgraft.families.chatterbox.conditions import read_built_in_voice
 from voxgraft.families.chatterbox.vocoder import S3GenVocoder
 from voxgraft.families.encoding import Clip
-from voxgraft.training.replay import Voice
+from voxgraft.training.replay import ReferenceVoice
 
 WORKER = Path(__file__).parent / "fake_worker.py"
 PATIENCE_SECONDS = 20
 
 
-def companion(*arguments: str, **changed: float) -> Companion:
-    return Companion("fake", [sys.executable, str(WORKER), *arguments], **changed)  # type: ignore[arg-type]
+def companion(*arguments: str, **changed: float) -> CompanionProcess:
+    return CompanionProcess("fake", [sys.executable, str(WORKER), *arguments], **changed)  # type: ignore[arg-type]
 
 
 def is_running(pid: int) -> bool:
@@ -157,7 +157,7 @@ def test_an_environment_that_cannot_start_says_why(how: str, code: str) -> None:
     assert worker.pid is None
     if how == "broken":
         assert "No module named 'chatterbox'" in error.finding.where
-    assert error_of(Companion("fake", ["/nowhere/python"]).hello).code == "companion-broken"
+    assert error_of(CompanionProcess("fake", ["/nowhere/python"]).hello).code == "companion-broken"
 
 
 @pytest.mark.parametrize("how", ["killed", "at its end"])
@@ -180,7 +180,7 @@ def test_no_worker_outlives_the_program_that_started_it(how: str, tmp_path: Path
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "companions"
-    monkeypatch.setenv(PLACES_VARIABLE, str(folder))
+    monkeypatch.setenv(COMPANIONS_VARIABLE, str(folder))
     return folder
 
 
@@ -217,7 +217,7 @@ def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_i
     _complete(base / "s3gen.pt")
     recording = tmp_path / "me.wav"
     tone = np.sin(2 * np.pi * 150 * np.arange(32_000) / 16_000) * 0.2
-    recording.write_bytes(wav_bytes(tone.astype(np.float32), 16_000))
+    recording.write_bytes(encode_wav(tone.astype(np.float32), 16_000))
     result = spoken(*words, f"--voice={recording}", f"--output={tmp_path / 'me.wav-out.wav'}")
     assert _pitch(tmp_path / "me.wav-out.wav", len(result.said[0].pieces[0].codes)) == pytest.approx(440, rel=0.02)
     no_voice = error_of(
@@ -240,7 +240,7 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     _complete(base / "s3gen.pt")
     recording = tmp_path / "me.wav"
     tone = np.sin(2 * np.pi * 150 * np.arange(88_200) / 44_100) * 0.2
-    recording.write_bytes(wav_bytes(tone.astype(np.float32), 44_100))
+    recording.write_bytes(encode_wav(tone.astype(np.float32), 44_100))
     words = {"base": base, "listener": "built-in"}
     given = evaluated(run.path, tmp_path, voices=recording, name="given", **words).evaluation
     own = given.row("am", "after")
@@ -249,10 +249,10 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     likeness = own.score("likeness").value
     assert likeness is not None
     assert -1 <= likeness <= 1
-    place = Place(family("chatterbox"), family("chatterbox").files(base), "cpu", torch.float32)
-    held_out = open_set(run.folder.data_set("valid"))
+    place = ModelContext(get_family("chatterbox"), get_family("chatterbox").files(base), "cpu", torch.float32)
+    held_out = open_clip_dataset(run.folder.data_set("valid"))
     clip = Clip(held_out.codes(0), held_out.voice(0))
-    nobody = open_voice_ear(base_system(place), place, [Voice("valid/1", clip)])
+    nobody = open_voice_comparer(open_base_model(place), place, [ReferenceVoice("valid/1", clip)])
     assert nobody.encoder is None
     assert "without its sound" in nobody.why
 
@@ -293,13 +293,13 @@ def _pitch(path: Path, num_codes: int) -> float:
 
 def test_the_built_in_voice_is_read_without_running_the_pickle(tmp_path: Path) -> None:
     _write_conditions(tmp_path / "conds.pt")
-    clip = read_built_in(tmp_path / "conds.pt")
+    clip = read_built_in_voice(tmp_path / "conds.pt")
     assert clip.voice["speaker"].shape == (256,)
     assert clip.voice["prompt"].shape == (150,)
-    condition = family("chatterbox").condition(clip)
+    condition = get_family("chatterbox").condition(clip)
     assert condition.speaker.dtype == np.float32
     (tmp_path / "conds.pt").write_bytes(b"PK\x03\x04 cut off")
-    assert error_of(lambda: read_built_in(tmp_path / "conds.pt")).finding.cure
+    assert error_of(lambda: read_built_in_voice(tmp_path / "conds.pt")).finding.cure
 
 
 def test_an_environment_of_somebody_else_is_taken_only_if_it_answers(
@@ -310,7 +310,7 @@ def test_an_environment_of_somebody_else_is_taken_only_if_it_answers(
     (empty / "bin" / "python").symlink_to(sys.executable)
     assert run_cli(["companion", "chatterbox", "--environment", str(empty)]) == 2  # has no chatterbox-tts
     assert "companion-died" in capsys.readouterr().err
-    assert found_environment("chatterbox") is None
+    assert find_environment("chatterbox") is None
     assert run_cli(["companion", "indextts2"]) == 2
     assert "--checkout" in capsys.readouterr().err
     assert S3GenVocoder.find(tmp_path) is None
@@ -324,7 +324,7 @@ def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
     told = capsys.readouterr().err
     assert "companion-install" in told
     assert "no such option" in told
-    assert found_environment("chatterbox") is None
+    assert find_environment("chatterbox") is None
     assert (places / "chatterbox" / "install.log").is_file()
 
 
@@ -333,7 +333,7 @@ def test_a_place_where_nothing_can_be_made_is_a_clear_error(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv(PLACES_VARIABLE, str(tmp_path / "file" / "x"))
+    monkeypatch.setenv(COMPANIONS_VARIABLE, str(tmp_path / "file" / "x"))
     assert run_cli(["companion", "chatterbox", *words]) == 2
     assert "file-unwritable" in capsys.readouterr().err
 
@@ -349,7 +349,7 @@ def test_a_broken_card_is_told_with_its_cure_and_the_cure_works(
     assert "--anew" in told
     assert run_cli(["companion", "chatterbox", "--anew", "--python", "/bin/false"]) == 2
     assert "companion-install" in capsys.readouterr().err  # the card did not stand in the way
-    assert found_environment("chatterbox") is None
+    assert find_environment("chatterbox") is None
 
 
 def test_a_worker_answers_a_program_that_has_more_than_a_thousand_files_open() -> None:

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from tests.whole_runs import error_of
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
 from voxgraft.compare import CompareResult, compare
-from voxgraft.evaluating.scores_file import FORMAT
-from voxgraft.results import Table, plain
+from voxgraft.evaluating.scores_file import SCORES_FORMAT
+from voxgraft.results import Table, plain_text
 from voxgraft.settings import CompareSettings
 
 PNG = b"\x89PNG\r\n"
@@ -38,7 +38,7 @@ def scores_file(
         )
         rows.setdefault((language, who), {})[measure] = {**score, "count": 100}
     document = {
-        "format": FORMAT,
+        "format": SCORES_FORMAT,
         "subject": {"mode": mode, "step": 400, "system": "graft"},
         "language": "am",
         "rows": [{"language": one, "who": who, "scores": scores} for (one, who), scores in rows.items()],
@@ -57,8 +57,8 @@ def scores_file(
 
 def compared(output: Path, *runs: Path, **flags: Any) -> CompareResult:
     options = [f"--{name}={value}" for name, value in {"output": output, **flags}.items()]
-    line = cast(CommandLine, read_command_line(["compare", *map(str, runs), *options], VERBS))
-    return compare(cast(CompareSettings, resolve(line)))
+    line = cast(CommandLine, parse_command_line(["compare", *map(str, runs), *options], COMMANDS))
+    return compare(cast(CompareSettings, resolve_settings(line)))
 
 
 def table_of(result: CompareResult) -> dict[str, tuple[str, ...]]:
@@ -172,11 +172,11 @@ def test_runs_that_were_not_measured_alike_are_told_apart_run_by_run(
     usual = scores_file(tmp_path / "usual", am_after_cer=0.2)
     alike = scores_file(tmp_path / "alike", am_after_cer=0.3)
     strange = scores_file(tmp_path / "strange", other=other, am_after_cer=0.3, ti_after_cer=0.3)
-    assert compared(tmp_path / "one", usual, alike).differing == []
+    assert compared(tmp_path / "one", usual, alike).differing_conditions == []
     result = compared(tmp_path / "two", usual, strange)
     assert result.to_json()["differing"] == [what]
     assert result.to_json()["runs"]["strange"]["how"][what] == told
-    lines = [plain(line) for line in result.lines() if not isinstance(line, Table)]
+    lines = [plain_text(line) for line in result.lines() if not isinstance(line, Table)]
     assert any(f"not the same {what}" in line and f"strange: {told}" in line for line in lines)
     assert f"not the same in all runs: {what}" in result.files[1].read_text(encoding="utf-8")
 

@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 
 from tests.made_pairs import PADDING_CODE, WIDTH, MadePairs, make_pairs, spell, spell_otherwise
 from tests.shared import shared
-from voxgraft.corpus.community import PairSet, open_pairs, split_language
-from voxgraft.corpus.npy import npy_form, read_npy
-from voxgraft.corpus.set_checks import check_set
-from voxgraft.corpus.stream import Stream
+from voxgraft.corpus.community import PairDataset, open_pair_dataset, split_manifest_language
+from voxgraft.corpus.npy import read_npy, read_npy_header
+from voxgraft.corpus.set_checks import check_clip_dataset
+from voxgraft.corpus.stream import DeterministicSampler
 from voxgraft.errors import FileError, GraftError, TextError, VoxgraftError
-from voxgraft.families.indextts2.frame import unified_voice_frame
+from voxgraft.families.indextts2.frame import unified_voice_sequence_spec
 from voxgraft.tokenizers import open_tokenizer
 
-FRAME = unified_voice_frame(300)
+FRAME = unified_voice_sequence_spec(300)
 
 
-def adopted(made: MadePairs, **options: Any) -> PairSet:
-    return open_pairs(made.manifest, options.pop("spell", spell), FRAME, **{"language": "am", **options})
+def adopted(made: MadePairs, **options: Any) -> PairDataset:
+    return open_pair_dataset(made.manifest, options.pop("spell", spell), FRAME, **{"language": "am", **options})
 
 
-def found(clips: PairSet, code: str) -> str:
+def found(clips: PairDataset, code: str) -> str:
     (item,) = [item for item in clips.findings if item.code == code]
     return item.found
 
@@ -58,14 +58,14 @@ def test_a_healthy_manifest_is_taken_as_it_is(tmp_path: Path) -> None:
         own = clips.voice(at)
         assert np.array_equal(own["latents"], made.conditions[prompt])
         assert np.array_equal(own["emotion"], made.emotions[target])
-    assert check_set(clips, FRAME, 50.0) == []
+    assert check_clip_dataset(clips, FRAME, 50.0) == []
 
 
 def test_the_data_order_uses_the_prompts_of_the_manifest(tmp_path: Path) -> None:
     made = make_pairs(tmp_path / "data")
     clips = adopted(made)
-    stream = Stream([clips], [1.0], 2000, 0)
-    met = [item for number in range(1, stream.steps_for(1) + 1) for item in stream.step(number)]
+    stream = DeterministicSampler([clips], [1.0], 2000, 0)
+    met = [item for number in range(1, stream.steps_for_epochs(1) + 1) for item in stream.step(number)]
     assert {item.clip for item in met} == set(range(len(clips)))
     for item in met:
         assert clips.infos[item.prompt[1]].id == made.records[item.clip]["prompt_id"]
@@ -104,7 +104,7 @@ def test_padded_codes_are_cut_counted_and_named_whatever_shows_it(way: str, tmp_
     assert "of 24 targets are padded" in text
     named = next(name for name in made.codes if name in text)
     assert len(np.load(tmp_path / "data" / "codes" / f"{named}.npy")) > len(made.codes[named])
-    assert [item.code for item in check_set(clips, FRAME, 50.0)] == []
+    assert [item.code for item in check_clip_dataset(clips, FRAME, 50.0)] == []
 
 
 def test_nearly_half_of_all_codes_are_padding_in_big_batches_and_all_of_it_goes(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_utterances_over_the_models_positions_are_left_out_counted_and_named(tmp
     targets = {info.recording for info in clips.infos[: len(clips)]}
     assert "spk001_000007" in targets
     assert not targets & {"spk000_000000", "spk002_000008"}
-    assert check_set(clips, FRAME, 50.0) == []
+    assert check_clip_dataset(clips, FRAME, 50.0) == []
 
 
 def test_a_long_utterance_that_is_only_padding_stays(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_a_manifest_of_single_utterances_points_to_the_pairs_beside_it(tmp_path:
     manifest = tmp_path / "data" / "train_manifest.jsonl"
     manifest.write_text(json.dumps({"id": "x", "text": "ሰላም", "codes_path": "codes/x.npy"}))
     with pytest.raises(FileError) as caught:
-        open_pairs(manifest, spell, FRAME, language="am")
+        open_pair_dataset(manifest, spell, FRAME, language="am")
     assert caught.value.code == "pairs-single"
     assert made.manifest.name in caught.value.finding.cure
 
@@ -355,7 +355,7 @@ def test_empty_and_broken_manifests_are_refused(content: str, tmp_path: Path) ->
     path = tmp_path / "train_pairs.jsonl"
     path.write_text(content)
     with pytest.raises(FileError):
-        open_pairs(path, spell, FRAME, language="am")
+        open_pair_dataset(path, spell, FRAME, language="am")
 
 
 def test_the_language_comes_from_the_caller_or_from_the_lines_and_is_never_guessed(tmp_path: Path) -> None:
@@ -382,12 +382,12 @@ def test_the_language_comes_from_the_caller_or_from_the_lines_and_is_never_guess
     ],
 )
 def test_a_language_behind_the_manifests_name_is_split_off(spec: str, path: str, language: str | None) -> None:
-    assert split_language(spec) == (Path(path), language)
+    assert split_manifest_language(spec) == (Path(path), language)
 
 
 def test_a_manifest_whose_own_name_ends_like_a_language_is_left_whole(tmp_path: Path) -> None:
     (tmp_path / "pairs@am").write_text("x")
-    assert split_language(str(tmp_path / "pairs@am")) == (tmp_path / "pairs@am", None)
+    assert split_manifest_language(str(tmp_path / "pairs@am")) == (tmp_path / "pairs@am", None)
 
 
 NUMBERS = ["i1", "u1", "<i2", ">i4", "<u4", "<i8", "<f2", "<f4", ">f8"]
@@ -411,7 +411,7 @@ def test_arrays_are_read_as_numpy_wrote_them(
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert np.array_equal(read, array)
     with pytest.raises(FileError):
-        npy_form(path, "integers" if kind == "floats" else "floats")
+        read_npy_header(path, "integers" if kind == "floats" else "floats")
 
 
 @given(st.data())
@@ -450,11 +450,11 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
     tokenizer = open_tokenizer(others / "bpe.model")
-    frame = unified_voice_frame(tokenizer.size)
+    frame = unified_voice_sequence_spec(tokenizer.size)
     for name in ("train", "val"):
         manifest = others / "features" / f"{name}_pairs.jsonl"
         lines = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
-        clips = open_pairs(manifest, tokenizer.encode, frame, language="am", role="train")
+        clips = open_pair_dataset(manifest, tokenizer.encode, frame, language="am", role="train")
         assert len(clips) == len(lines)
         assert {item.code for item in clips.findings} <= {"pairs-other-tokenizer"}
         for at, line in enumerate(lines):
@@ -462,7 +462,7 @@ def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
             assert clips.codes(at).tolist() == codes.tolist()
             assert clips.text_ids(at).tolist() == tokenizer.encode(line["target_text"])
             assert clips.voice(at)["latents"].shape == (32, 64)
-        assert not [item for item in check_set(clips, frame, 50.0) if item.level == "error"]
+        assert not [item for item in check_clip_dataset(clips, frame, 50.0) if item.level == "error"]
 
 
 def test_padding_the_independent_makers_codes_is_undone(others: Path, tmp_path: Path) -> None:
@@ -475,8 +475,8 @@ def test_padding_the_independent_makers_codes_is_undone(others: Path, tmp_path: 
         codes = np.load(path)
         np.save(path, np.concatenate([codes, np.full(longest - len(codes), PADDING_CODE, np.int32)]))
     tokenizer = open_tokenizer(others / "bpe.model")
-    clips = open_pairs(
-        folder / "train_pairs.jsonl", tokenizer.encode, unified_voice_frame(tokenizer.size), language="am"
+    clips = open_pair_dataset(
+        folder / "train_pairs.jsonl", tokenizer.encode, unified_voice_sequence_spec(tokenizer.size), language="am"
     )
     for at in range(len(clips)):
         assert 0 <= clips.num_codes[at] - own[clips.infos[at].recording] <= 5

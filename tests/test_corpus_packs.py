@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.corpus.packs import deal, packs_of, require_fits
+from voxgraft.corpus.packs import assign_to_ranks, pack_microbatches, require_clip_fits
 from voxgraft.errors import ConfigError
 
 LENGTHS = st.lists(st.integers(1, 500), max_size=120)
@@ -16,7 +16,7 @@ LENGTHS = st.lists(st.integers(1, 500), max_size=120)
 
 @given(LENGTHS, st.integers(500, 2000))
 def test_each_item_is_in_exactly_one_pack_that_holds_it(lengths: list[int], pack_tokens: int) -> None:
-    packs = packs_of(lengths, pack_tokens)
+    packs = pack_microbatches(lengths, pack_tokens)
     assert sorted(chain.from_iterable(packs)) == list(range(len(lengths)))
     for pack in packs:
         assert pack.tokens == sum(lengths[place] for place in pack) <= pack_tokens
@@ -24,19 +24,19 @@ def test_each_item_is_in_exactly_one_pack_that_holds_it(lengths: list[int], pack
 
 @given(LENGTHS)
 def test_no_two_packs_are_half_empty(lengths: list[int]) -> None:
-    packs = packs_of(lengths, 500)
+    packs = pack_microbatches(lengths, 500)
     assert sum(pack.tokens <= 250 for pack in packs) <= 1
 
 
 @given(LENGTHS.filter(bool), st.integers(500, 2000))
 def test_packs_depend_on_the_lengths_alone(lengths: list[int], pack_tokens: int) -> None:
-    assert packs_of(lengths, pack_tokens) == packs_of(tuple(lengths), pack_tokens)
+    assert pack_microbatches(lengths, pack_tokens) == pack_microbatches(tuple(lengths), pack_tokens)
 
 
 @given(LENGTHS, st.integers(1, 9))
 def test_every_pack_is_dealt_once_and_every_process_gets_as_many(lengths: list[int], world_size: int) -> None:
-    packs = packs_of(lengths, 600)
-    hands = deal(packs, world_size)
+    packs = pack_microbatches(lengths, 600)
+    hands = assign_to_ranks(packs, world_size)
     assert len(hands) == world_size
     assert len({len(hand) for hand in hands}) == 1
     dealt = [pack for hand in hands for pack in hand if pack is not None]
@@ -46,30 +46,30 @@ def test_every_pack_is_dealt_once_and_every_process_gets_as_many(lengths: list[i
 
 @given(LENGTHS.filter(bool), st.integers(2, 6))
 def test_processes_differ_by_no_more_than_a_pack(lengths: list[int], world_size: int) -> None:
-    hands = deal(packs_of(lengths, 600), world_size)
+    hands = assign_to_ranks(pack_microbatches(lengths, 600), world_size)
     tokens = [sum(pack.tokens for pack in hand if pack is not None) for hand in hands]
     assert max(tokens) - min(tokens) <= 600
 
 
 def test_a_pack_for_nothing_comes_last() -> None:
-    hands = deal(packs_of([500, 400, 300], 500), 2)
+    hands = assign_to_ranks(pack_microbatches([500, 400, 300], 500), 2)
     assert [[pack and list(pack) for pack in hand] for hand in hands] == [[[0], None], [[1], [2]]]
 
 
 def test_no_items_are_no_packs() -> None:
-    assert packs_of([], 100) == []
-    assert deal([], 3) == [[], [], []]
+    assert pack_microbatches([], 100) == []
+    assert assign_to_ranks([], 3) == [[], [], []]
 
 
 def test_a_clip_longer_than_a_pack_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"packs of 1,000 positions, and clip7 has 1,234"):
-        require_fits(1234, 1000, "clip7")
+        require_clip_fits(1234, 1000, "clip7")
     with pytest.raises(ConfigError) as caught:
-        packs_of([10, 1234, 5], 1000)
+        pack_microbatches([10, 1234, 5], 1000)
     assert caught.value.code == "pack-too-small"
     assert "item 1" in caught.value.finding.found
 
 
 def test_no_processes_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 processes"):
-        deal([], 0)
+        assign_to_ranks([], 0)

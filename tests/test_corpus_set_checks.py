@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from tests.made_sets import CODE_HZ, MADE_FROM, made_clips, make_set
-from voxgraft.corpus.clips import Array
-from voxgraft.corpus.set_checks import check_set, trailing_run
-from voxgraft.corpus.sets import PreparedClip, SetHeader, open_set, write_set
-from voxgraft.families import family
-from voxgraft.families.layout import Frame
+from voxgraft.corpus.clips import AnyArray
+from voxgraft.corpus.set_checks import check_clip_dataset, count_trailing_run
+from voxgraft.corpus.sets import DatasetHeader, PreparedClip, open_clip_dataset, write_clip_dataset
+from voxgraft.families import get_family
+from voxgraft.families.layout import SequenceSpec
 
 FAMILIES = ("chatterbox", "indextts2")
 
 
-def frame_of(name: str) -> Frame:
-    return family(name).frame(300)
+def frame_of(name: str) -> SequenceSpec:
+    return get_family(name).frame(300)
 
 
-def header_of(name: str = "chatterbox") -> SetHeader:
-    return SetHeader(name, "am", "train", CODE_HZ[name], MADE_FROM)
+def header_of(name: str = "chatterbox") -> DatasetHeader:
+    return DatasetHeader(name, "am", "train", CODE_HZ[name], MADE_FROM)
 
 
 def clips_of(name: str = "chatterbox", count: int = 7) -> list[PreparedClip]:
@@ -35,7 +35,7 @@ def clips_of(name: str = "chatterbox", count: int = 7) -> list[PreparedClip]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_nothing_is_found_in_healthy_clips(name: str, tmp_path: Path) -> None:
     clips = make_set(tmp_path / "new", name, frame_of(name), clips=20)
-    assert check_set(clips, frame_of(name), CODE_HZ[name]) == []
+    assert check_clip_dataset(clips, frame_of(name), CODE_HZ[name]) == []
 
 
 def faulty() -> dict[str, tuple[str, Callable[[PreparedClip], PreparedClip]]]:
@@ -44,7 +44,7 @@ def faulty() -> dict[str, tuple[str, Callable[[PreparedClip], PreparedClip]]]:
     def info(clip: PreparedClip, **changes: Any) -> PreparedClip:
         return replace(clip, info=replace(clip.info, **changes))
 
-    def voice(clip: PreparedClip, **changes: Array) -> PreparedClip:
+    def voice(clip: PreparedClip, **changes: AnyArray) -> PreparedClip:
         return replace(clip, voice={**clip.voice, **changes})
 
     def codes(clip: PreparedClip, more: list[int]) -> PreparedClip:
@@ -73,8 +73,8 @@ def faulty() -> dict[str, tuple[str, Callable[[PreparedClip], PreparedClip]]]:
 def test_every_fault_of_a_clip_is_found_with_a_count_and_its_name(fault: str, tmp_path: Path) -> None:
     code, spoil = faulty()[fault]
     written = clips_of(count=12)
-    write_set(tmp_path / "new", header_of(), [*written[:4], spoil(written[4]), *written[5:]])
-    found = check_set(open_set(tmp_path / "new"), frame_of("chatterbox"), 25.0)
+    write_clip_dataset(tmp_path / "new", header_of(), [*written[:4], spoil(written[4]), *written[5:]])
+    found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), frame_of("chatterbox"), 25.0)
     assert [item.code for item in found] == [code]
     assert found[0].found.startswith("1 of 12 clips")
     assert "clip000004" in found[0].found
@@ -83,8 +83,10 @@ def test_every_fault_of_a_clip_is_found_with_a_count_and_its_name(fault: str, tm
 
 def test_ids_that_the_stock_program_takes_out_are_found(tmp_path: Path) -> None:
     written = clips_of("indextts2")
-    write_set(tmp_path / "new", header_of("indextts2"), [replace(written[0], text_ids=[5, 1, 0]), *written[1:]])
-    found = check_set(open_set(tmp_path / "new"), frame_of("indextts2"), 50.0)
+    write_clip_dataset(
+        tmp_path / "new", header_of("indextts2"), [replace(written[0], text_ids=[5, 1, 0]), *written[1:]]
+    )
+    found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), frame_of("indextts2"), 50.0)
     assert [item.code for item in found] == ["clips-text-barred"]
     assert "2 text ids" in found[0].found
 
@@ -101,8 +103,8 @@ def test_padding_in_a_few_clips_warns_and_in_many_is_an_error(tmp_path: Path) ->
             )
             for clip in written[:padded]
         ]
-        write_set(tmp_path / str(padded), header_of(), [*spoiled, *written[padded:]])
-        (found,) = check_set(open_set(tmp_path / str(padded)), frame_of("chatterbox"), 25.0)
+        write_clip_dataset(tmp_path / str(padded), header_of(), [*spoiled, *written[padded:]])
+        (found,) = check_clip_dataset(open_clip_dataset(tmp_path / str(padded)), frame_of("chatterbox"), 25.0)
         assert found.code == "clips-trailing-run"
         levels.append(found.level)
     assert levels == ["warning", "error"]
@@ -111,10 +113,10 @@ def test_padding_in_a_few_clips_warns_and_in_many_is_an_error(tmp_path: Path) ->
 def test_unknown_tokens_are_counted_where_the_unknown_id_is_known(tmp_path: Path) -> None:
     written = clips_of(count=10)
     spoiled = [replace(written[0], text_ids=[1, 1, 7]), *written[1:]]
-    write_set(tmp_path / "new", header_of(), spoiled)
-    clips = open_set(tmp_path / "new")
+    write_clip_dataset(tmp_path / "new", header_of(), spoiled)
+    clips = open_clip_dataset(tmp_path / "new")
     others = sum(int(np.count_nonzero(clips.text_ids(at) == 1)) for at in range(1, 10))
-    (found,) = check_set(clips, frame_of("chatterbox"), 25.0, unknown_id=1)
+    (found,) = check_clip_dataset(clips, frame_of("chatterbox"), 25.0, unknown_id=1)
     assert found.code == "clips-text-unknown"
     assert f"{2 + others} unknown tokens" in found.found
 
@@ -123,13 +125,19 @@ def test_voices_can_be_looked_at_in_part(tmp_path: Path) -> None:
     written = clips_of(count=10)
     nan = {**written[0].voice, "speaker": np.full(256, np.nan, np.float32)}
     spoiled = [replace(clip, voice=nan) if at in (0, 1) else clip for at, clip in enumerate(written)]
-    write_set(tmp_path / "new", header_of(), spoiled)
-    clips = open_set(tmp_path / "new")
-    (all_of_them,) = check_set(clips, frame_of("chatterbox"), 25.0)
-    (some,) = check_set(clips, frame_of("chatterbox"), 25.0, max_voices=5)
+    write_clip_dataset(tmp_path / "new", header_of(), spoiled)
+    clips = open_clip_dataset(tmp_path / "new")
+    (all_of_them,) = check_clip_dataset(clips, frame_of("chatterbox"), 25.0)
+    (some,) = check_clip_dataset(clips, frame_of("chatterbox"), 25.0, max_voices=5)
     assert all_of_them.found.startswith("2 of 10")
     assert some.found.startswith("1 of 10")
 
 
 def test_a_trailing_run_is_counted_from_the_end() -> None:
-    assert [trailing_run(np.array(codes)) for codes in ([], [4], [4, 4], [4, 5, 4], [5, 4, 4, 4])] == [0, 1, 2, 1, 3]
+    assert [count_trailing_run(np.array(codes)) for codes in ([], [4], [4, 4], [4, 5, 4], [5, 4, 4, 4])] == [
+        0,
+        1,
+        2,
+        1,
+        3,
+    ]

@@ -20,24 +20,32 @@ from hypothesis import strategies as st
 
 from tests.made_sets import CODE_HZ, MADE_FROM, made_clips, write_document
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors
-from voxgraft.corpus.clips import Array
-from voxgraft.corpus.set_checks import check_set
-from voxgraft.corpus.sets import ClipInfo, ClipSet, MadeFrom, PreparedClip, SetHeader, open_set, write_set
+from voxgraft.corpus.clips import AnyArray
+from voxgraft.corpus.set_checks import check_clip_dataset
+from voxgraft.corpus.sets import (
+    ClipDataset,
+    ClipInfo,
+    DatasetHeader,
+    DatasetProvenance,
+    PreparedClip,
+    open_clip_dataset,
+    write_clip_dataset,
+)
 from voxgraft.errors import FileError, GraftError, VoxgraftError
-from voxgraft.families import family
-from voxgraft.families.layout import Frame
+from voxgraft.families import get_family
+from voxgraft.families.layout import SequenceSpec
 
 FAMILIES = ("chatterbox", "indextts2")
 SHARD = "shard-00000.safetensors"
 LINES = "shard-00000.jsonl"
 
 
-def frame_of(name: str) -> Frame:
-    return family(name).frame(300)
+def frame_of(name: str) -> SequenceSpec:
+    return get_family(name).frame(300)
 
 
-def header_of(name: str = "chatterbox") -> SetHeader:
-    return SetHeader(name, "am", "train", CODE_HZ[name], MADE_FROM)
+def header_of(name: str = "chatterbox") -> DatasetHeader:
+    return DatasetHeader(name, "am", "train", CODE_HZ[name], MADE_FROM)
 
 
 def clips_of(name: str = "chatterbox", count: int = 7) -> list[PreparedClip]:
@@ -47,14 +55,14 @@ def clips_of(name: str = "chatterbox", count: int = 7) -> list[PreparedClip]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small set of Chatterbox's clips."""
-    write_set(tmp_path / "new", header_of(), clips_of())
+    write_clip_dataset(tmp_path / "new", header_of(), clips_of())
     return tmp_path / "new"
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, Array]], None]) -> None:
+def rewritten(folder: Path, change: Callable[[dict[str, AnyArray]], None]) -> None:
     """Other arrays in a shard, with sizes and hashes in set.json as if they had been written so."""
     with open_checkpoint(folder / SHARD) as file:
-        arrays: dict[str, Array] = {name: file.read(name, raw=True) for name in file.tensors}
+        arrays: dict[str, AnyArray] = {name: file.read(name, raw=True) for name in file.tensors}
     change(arrays)
     with (folder / SHARD).open("wb") as stream:
         write_safetensors(stream, {name: TensorBytes.of(array) for name, array in arrays.items()})
@@ -76,7 +84,7 @@ def restate(folder: Path, **changes: Any) -> None:
     write_document(folder, {**document, **changes})
 
 
-def read_all(clips: ClipSet) -> list[tuple[Any, ...]]:
+def read_all(clips: ClipDataset) -> list[tuple[Any, ...]]:
     return [
         (clips.infos[at], clips.text_ids(at).tolist(), clips.codes(at).tolist(), clips.voice(at))
         for at in range(len(clips))
@@ -87,8 +95,8 @@ def read_all(clips: ClipSet) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_written_is_read_back_bit_by_bit(name: str, shard_clips: int, tmp_path: Path) -> None:
     written = clips_of(name)
-    write_set(tmp_path / "new", header_of(name), written, shard_clips)
-    clips = open_set(tmp_path / "new", verify="hashes")
+    write_clip_dataset(tmp_path / "new", header_of(name), written, shard_clips)
+    clips = open_clip_dataset(tmp_path / "new", verify="hashes")
     assert (clips.name, len(clips), clips.header) == ("new", len(written), header_of(name))
     assert list(clips.infos) == [clip.info for clip in written]
     for at, clip in enumerate(written):
@@ -110,14 +118,14 @@ def test_the_fingerprint_changes_with_any_clip_and_with_nothing_else(tmp_path: P
     renamed = [replace(written[0], info=replace(written[0].info, speaker="x")), *written[1:]]
     found = []
     for number, clips in enumerate([written, written, other, renamed]):
-        write_set(tmp_path / str(number), header_of(), clips)
-        found.append(open_set(tmp_path / str(number)).fingerprint)
+        write_clip_dataset(tmp_path / str(number), header_of(), clips)
+        found.append(open_clip_dataset(tmp_path / str(number)).fingerprint)
     assert found[0] == found[1]
     assert len(set(found)) == 3
 
 
 def test_opening_a_set_of_gigabytes_reads_none_of_its_codes(tmp_path: Path) -> None:
-    write_set(tmp_path / "new", header_of(), clips_of(count=1))
+    write_clip_dataset(tmp_path / "new", header_of(), clips_of(count=1))
     codes = 1 << 30
     entry = {"dtype": "I32", "shape": [codes], "data_offsets": [16, 16 + 4 * codes]}
     voice = 16 + 4 * codes
@@ -141,7 +149,7 @@ def test_opening_a_set_of_gigabytes_reads_none_of_its_codes(tmp_path: Path) -> N
     write_document(tmp_path / "new", document)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tracemalloc.start()
-    clips = open_set(tmp_path / "new", verify="sizes")
+    clips = open_clip_dataset(tmp_path / "new", verify="sizes")
     assert clips.num_codes.tolist() == [codes]
     assert clips.codes(0)[codes - 3 :].tolist() == [0, 0, 0]
     _, peak = tracemalloc.get_traced_memory()
@@ -152,7 +160,7 @@ def test_opening_a_set_of_gigabytes_reads_none_of_its_codes(tmp_path: Path) -> N
 
 def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
     clips = made_clips("chatterbox", frame_of("chatterbox"), clips=260, speakers=1, seed=0, seconds=(0.2, 0.3))
-    write_set(tmp_path / "new", header_of(), clips, shard_clips=1)
+    write_clip_dataset(tmp_path / "new", header_of(), clips, shard_clips=1)
     program = (
         "import resource, sys; from pathlib import Path; from voxgraft.corpus.sets import open_set\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
@@ -169,7 +177,7 @@ def test_the_data_path_needs_no_torch() -> None:
 
 
 def test_arrays_of_a_clip_cannot_be_written_to(folder: Path) -> None:
-    clips = open_set(folder)
+    clips = open_clip_dataset(folder)
     with pytest.raises(ValueError, match="read-only"):
         clips.codes(0)[0] = 1
     with pytest.raises(IndexError):
@@ -182,19 +190,19 @@ def test_a_set_whose_writing_fails_half_way_is_not_there(tmp_path: Path) -> None
         raise RuntimeError("the encoder fell over")
 
     with pytest.raises(RuntimeError, match="fell over"):
-        write_set(tmp_path / "new", header_of(), failing(), shard_clips=2)
+        write_clip_dataset(tmp_path / "new", header_of(), failing(), shard_clips=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_earlier_set_stays_whole_when_writing_fails_and_is_kept_when_it_does_not(folder: Path) -> None:
-    earlier = open_set(folder).fingerprint
+    earlier = open_clip_dataset(folder).fingerprint
     bad = replace(clips_of()[0], codes=[2**40])
     with pytest.raises(FileError):
-        write_set(folder, header_of(), [*clips_of(count=3)[1:], bad], shard_clips=1)
-    assert open_set(folder, verify="hashes").fingerprint == earlier
-    write_set(folder, header_of(), clips_of(count=2))
-    assert open_set(folder.with_name("new.previous"), verify="hashes").fingerprint == earlier
-    assert len(open_set(folder)) == 2
+        write_clip_dataset(folder, header_of(), [*clips_of(count=3)[1:], bad], shard_clips=1)
+    assert open_clip_dataset(folder, verify="hashes").fingerprint == earlier
+    write_clip_dataset(folder, header_of(), clips_of(count=2))
+    assert open_clip_dataset(folder.with_name("new.previous"), verify="hashes").fingerprint == earlier
+    assert len(open_clip_dataset(folder)) == 2
 
 
 def wrong_clips() -> dict[str, PreparedClip]:
@@ -219,7 +227,7 @@ def wrong_clips() -> dict[str, PreparedClip]:
 @pytest.mark.parametrize("fault", wrong_clips())
 def test_a_clip_that_a_set_cannot_keep_is_refused_by_its_id(fault: str, tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
-        write_set(tmp_path / "new", header_of(), [clips_of(count=1)[0], wrong_clips()[fault]])
+        write_clip_dataset(tmp_path / "new", header_of(), [clips_of(count=1)[0], wrong_clips()[fault]])
     assert caught.value.code == "clip-form"
     assert "'other'" in caught.value.finding.found
     assert list(tmp_path.iterdir()) == []
@@ -228,18 +236,18 @@ def test_a_clip_that_a_set_cannot_keep_is_refused_by_its_id(fault: str, tmp_path
 @pytest.mark.parametrize(
     "voice", [{"a b": np.ones(3, np.float32)}, {"x_ends": np.ones(3, np.float32)}, {"x": np.ones(3)}]
 )
-def test_voice_arrays_that_a_set_cannot_name_or_keep_are_refused(voice: dict[str, Array], tmp_path: Path) -> None:
+def test_voice_arrays_that_a_set_cannot_name_or_keep_are_refused(voice: dict[str, AnyArray], tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
-        write_set(tmp_path / "new", header_of(), [replace(clips_of(count=1)[0], voice=voice)])
+        write_clip_dataset(tmp_path / "new", header_of(), [replace(clips_of(count=1)[0], voice=voice)])
     assert caught.value.code == "clip-form"
 
 
 def test_no_clips_and_two_clips_of_one_id_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraftError) as empty:
-        write_set(tmp_path / "new", header_of(), [])
+        write_clip_dataset(tmp_path / "new", header_of(), [])
     assert empty.value.code == "set-empty"
     with pytest.raises(GraftError, match="clip000000"):
-        write_set(tmp_path / "new", header_of(), [clips_of()[0], clips_of()[0]])
+        write_clip_dataset(tmp_path / "new", header_of(), [clips_of()[0], clips_of()[0]])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,7 +262,7 @@ def test_a_set_that_is_what_the_run_expects_is_opened(folder: Path) -> None:
             "settings": {"min_seconds": 1},
         },
     }
-    assert len(open_set(folder, expected=expected)) == 7
+    assert len(open_clip_dataset(folder, expected=expected)) == 7
 
 
 @pytest.mark.parametrize(
@@ -271,7 +279,7 @@ def test_a_stale_set_is_refused_with_both_sides_and_the_cure(
     made_from: dict[str, Any], shown: str, folder: Path
 ) -> None:
     with pytest.raises(GraftError) as caught:
-        open_set(folder, expected={"family": "chatterbox", "made_from": made_from})
+        open_clip_dataset(folder, expected={"family": "chatterbox", "made_from": made_from})
     assert caught.value.code == "set-stale"
     found = caught.value.finding.found
     assert shown in found
@@ -287,16 +295,16 @@ def test_a_stale_set_is_refused_with_both_sides_and_the_cure(
 )
 def test_a_set_of_another_base_family_language_or_role_is_refused(expected: dict[str, Any], folder: Path) -> None:
     with pytest.raises(GraftError) as caught:
-        open_set(folder, expected=expected)
+        open_clip_dataset(folder, expected=expected)
     assert caught.value.code == "set-foreign"
 
 
 def test_many_differences_are_shown_in_part_and_counted(tmp_path: Path) -> None:
     settings_of = {f"setting_{number}": number for number in range(40)}
-    header = replace(header_of(), made_from=MadeFrom("a", "b", {}, settings_of))
-    write_set(tmp_path / "new", header, clips_of(count=1))
+    header = replace(header_of(), made_from=DatasetProvenance("a", "b", {}, settings_of))
+    write_clip_dataset(tmp_path / "new", header, clips_of(count=1))
     with pytest.raises(GraftError, match="and 32 more"):
-        open_set(tmp_path / "new", expected={"made_from": {"settings": {}}})
+        open_clip_dataset(tmp_path / "new", expected={"made_from": {"settings": {}}})
 
 
 @pytest.mark.parametrize("name", [SHARD, LINES, "set.json"])
@@ -305,7 +313,7 @@ def test_a_file_that_was_cut_off_is_refused(name: str, share: float, folder: Pat
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: int(share * len(data))])
     with pytest.raises(VoxgraftError) as caught:
-        open_set(folder)
+        open_clip_dataset(folder)
     assert name in caught.value.finding.where
 
 
@@ -321,7 +329,7 @@ def test_one_flipped_bit_anywhere_is_found_by_its_hash(data: st.DataObject, fold
     path.write_bytes(flipped)
     try:
         with pytest.raises(FileError) as caught:
-            open_set(folder, verify="hashes")
+            open_clip_dataset(folder, verify="hashes")
         assert caught.value.code == "set-damaged"
         assert name in caught.value.finding.where
     finally:
@@ -332,27 +340,27 @@ def test_one_flipped_bit_anywhere_is_found_by_its_hash(data: st.DataObject, fold
 def test_a_missing_file_is_refused_by_its_name(name: str, folder: Path) -> None:
     (folder / name).unlink()
     with pytest.raises(FileError, match=f"{name} is not there"):
-        open_set(folder)
+        open_clip_dataset(folder)
 
 
 def test_a_folder_without_set_json_is_no_set(folder: Path) -> None:
     (folder / "set.json").unlink()
     with pytest.raises(FileError) as caught:
-        open_set(folder)
+        open_clip_dataset(folder)
     assert caught.value.code == "set-incomplete"
     with pytest.raises(FileError, match="not there"):
-        open_set(folder / "nowhere")
+        open_clip_dataset(folder / "nowhere")
 
 
-def lies() -> dict[str, Callable[[dict[str, Array]], None]]:
-    def ends(change: Callable[[Array], object], name: str = "codes_ends") -> Callable[[dict[str, Array]], None]:
-        def lie(arrays: dict[str, Array]) -> None:
+def lies() -> dict[str, Callable[[dict[str, AnyArray]], None]]:
+    def ends(change: Callable[[AnyArray], object], name: str = "codes_ends") -> Callable[[dict[str, AnyArray]], None]:
+        def lie(arrays: dict[str, AnyArray]) -> None:
             arrays[name] = arrays[name].copy()
             change(arrays[name])
 
         return lie
 
-    def as_type(name: str, dtype: str) -> Callable[[dict[str, Array]], None]:
+    def as_type(name: str, dtype: str) -> Callable[[dict[str, AnyArray]], None]:
         return lambda arrays: arrays.update({name: arrays[name].astype(dtype)})
 
     return {
@@ -381,7 +389,7 @@ def lies() -> dict[str, Callable[[dict[str, Array]], None]]:
 def test_a_shard_whose_structure_lies_is_refused_by_its_name(lie: str, folder: Path) -> None:
     rewritten(folder, lies()[lie])
     with pytest.raises(FileError) as caught:
-        open_set(folder, verify="hashes")
+        open_clip_dataset(folder, verify="hashes")
     assert caught.value.code == "set-damaged"
     assert caught.value.finding.where == str(folder / SHARD)
 
@@ -400,9 +408,9 @@ def test_damage_that_no_hash_shows_is_an_error_of_ours_or_stays_within_the_file(
     (folder / name).write_bytes(damaged[: data.draw(st.just(len(damaged)) | st.integers(1, len(damaged)))])
     restated(folder)
     try:
-        clips = open_set(folder, verify="hashes")
+        clips = open_clip_dataset(folder, verify="hashes")
         assert len(read_all(clips)) == len(clips)
-        check_set(clips, frame_of("chatterbox"), 25.0)
+        check_clip_dataset(clips, frame_of("chatterbox"), 25.0)
     except VoxgraftError as error:
         assert error.finding.where  # noqa: PT017 (damage may also be harmless)
     finally:
@@ -431,7 +439,7 @@ def test_any_value_in_set_json_is_an_error_of_ours_or_harmless(data: st.DataObje
         node = node[key]
     write_document(folder, document)
     try:
-        read_all(open_set(folder))
+        read_all(open_clip_dataset(folder))
     except VoxgraftError as error:
         assert error.finding.where  # noqa: PT017 (some values are harmless)
     finally:
@@ -444,18 +452,18 @@ def test_a_set_never_leads_out_of_its_folder(folder: Path) -> None:
     document["shards"][0]["file"] = f"../{SHARD}"
     write_document(folder, document)
     with pytest.raises(FileError) as caught:
-        open_set(folder)
+        open_clip_dataset(folder)
     assert caught.value.code == "set-format"
 
 
 def test_sets_of_another_format_and_sets_without_clips_are_refused(folder: Path) -> None:
     restate(folder, format="voxgraft-set-9")
     with pytest.raises(FileError, match="voxgraft-set-9") as caught:
-        open_set(folder)
+        open_clip_dataset(folder)
     assert caught.value.finding.expected == "voxgraft-set-1"
     restate(folder, format="voxgraft-set-1", shards=[], counts={"clips": 0})
     with pytest.raises(GraftError) as empty:
-        open_set(folder)
+        open_clip_dataset(folder)
     assert empty.value.code == "set-empty"
 
 
@@ -464,7 +472,7 @@ def test_ids_that_stand_twice_in_the_lines_are_refused(folder: Path) -> None:
     (folder / LINES).write_text(lines.replace("clip000003", "clip000001"))
     restated(folder)
     with pytest.raises(GraftError) as caught:
-        open_set(folder)
+        open_clip_dataset(folder)
     assert caught.value.code == "set-duplicate-ids"
     assert "clip000001" in caught.value.finding.found
 
@@ -475,11 +483,11 @@ def test_lines_that_are_no_clips_are_refused_by_their_number(folder: Path) -> No
         (folder / LINES).write_text("\n".join([*lines[:2], wrong, *lines[3:]]) + "\n")
         restated(folder)
         with pytest.raises(FileError) as caught:
-            open_set(folder)
+            open_clip_dataset(folder)
         assert "line 3" in caught.value.finding.where
 
 
 def test_infos_are_plain_values(folder: Path) -> None:
-    info = open_set(folder).infos[0]
+    info = open_clip_dataset(folder).infos[0]
     assert isinstance(info, ClipInfo)
     assert (info.id, info.speaker, info.recording) == ("clip000000", "speaker0", "recording0")

@@ -11,14 +11,14 @@ from benchmarks.cutting import Outcome, cuts_of, measure
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from benchmarks.made_talk import make_talk, pairing
 from tests.films import film
-from voxgraft.importing.activity import pauses_of, speech_frames, thresholds_of
+from voxgraft.importing.activity import compute_speech_thresholds, detect_speech_frames, find_pauses
 from voxgraft.importing.cues import Cue
-from voxgraft.importing.cutting import NO_PAUSE, NO_SPEECH, OVERLAPPING, TOO_LONG, Cut, cut_cues
+from voxgraft.importing.cutting import NO_PAUSE, NO_SPEECH, OVERLAPPING, TOO_LONG, AudioSegment, cut_segments
 from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.media import Samples
-from voxgraft.importing.parting import _num_letters
-from voxgraft.importing.tape import Tape, levels_of
-from voxgraft.importing.voice_model import VoiceModel
+from voxgraft.importing.media import AudioSamples
+from voxgraft.importing.parting import _weigh_letters
+from voxgraft.importing.tape import RollingAudioBuffer, compute_frame_levels
+from voxgraft.importing.voice_model import SileroVad
 
 RATE = 16_000
 
@@ -34,7 +34,7 @@ def test_no_word_of_a_film_is_clipped_and_no_sentence_is_in_two_clips(rolling: b
     assert plain.clipped > 5, "the film is too easy to show anything"
 
 
-def _speech(*parts: float, seed: int = 1) -> Samples:
+def _speech(*parts: float, seed: int = 1) -> AudioSamples:
     """Noise that is loud and soft in turn, beginning with soft, for so many seconds each."""
     chance = np.random.default_rng(seed)
     pieces = [
@@ -43,21 +43,21 @@ def _speech(*parts: float, seed: int = 1) -> Samples:
     return np.concatenate(pieces).astype(np.float32)
 
 
-def _cut(samples: Samples, cues: list[Cue], options: CutOptions | None = None) -> list[Cut]:
+def _cut(samples: AudioSamples, cues: list[Cue], options: CutOptions | None = None) -> list[AudioSegment]:
     blocks = (samples[at : at + RATE] for at in range(0, len(samples), RATE))
-    return list(cut_cues(Tape(blocks, RATE), cues, options or CutOptions()))
+    return list(cut_segments(RollingAudioBuffer(blocks, RATE), cues, options or CutOptions()))
 
 
 def test_pauses_are_found_to_the_frame() -> None:
-    levels = levels_of(_speech(0.5, 1.0, 0.4, 1.0, 0.5), RATE)
-    found = pauses_of(speech_frames(levels, thresholds_of(levels)), 0.0)
+    levels = compute_frame_levels(_speech(0.5, 1.0, 0.4, 1.0, 0.5), RATE)
+    found = find_pauses(detect_speech_frames(levels, compute_speech_thresholds(levels)), 0.0)
     edges = [edge for pause in found for edge in (pause.start, pause.end)]
     assert edges == pytest.approx([0, 0.5, 1.5, 1.9, 2.9, 3.4], abs=0.011)
 
 
 def test_silence_alone_holds_no_speech() -> None:
-    levels = levels_of(np.zeros(RATE, np.float32), RATE)
-    assert not speech_frames(levels, thresholds_of(levels)).any()
+    levels = compute_frame_levels(np.zeros(RATE, np.float32), RATE)
+    assert not detect_speech_frames(levels, compute_speech_thresholds(levels)).any()
 
 
 def test_edges_move_to_the_pause_and_keep_margins() -> None:
@@ -137,7 +137,7 @@ def test_a_clip_in_which_the_recording_breaks_off_is_marked() -> None:
 )
 def test_how_long_a_text_takes_is_told_by_its_words_and_not_by_its_characters(first: str, second: str) -> None:
     """Sound as long as the texts are said: by their characters alone their paces would not agree."""
-    letters = [_num_letters(text, "am") for text in (first, second)]
+    letters = [_weigh_letters(text, "am") for text in (first, second)]
     sound = _speech(1.0, letters[0] / 3.5, 0.4, letters[1] / 3.5, 1.0)
     end = 1.4 + sum(letters) / 3.5
     one, two = _cut(sound, [Cue(1, end, f"{first} {second}")], CutOptions(longest=end - 2, language="am"))
@@ -173,9 +173,9 @@ def test_memory_is_bounded_however_long_the_recording_is() -> None:
     """An hour with a subtitle every minute: never more than half a minute of it is kept."""
     minute = _speech(2.0, 3.0, 55.0)
     most = 0
-    tape = Tape((minute[at : at + RATE] for _ in range(60) for at in range(0, len(minute), RATE)), RATE)
+    tape = RollingAudioBuffer((minute[at : at + RATE] for _ in range(60) for at in range(0, len(minute), RATE)), RATE)
     cues = [Cue(60 * at + 2.0, 60 * at + 5.0, "x.") for at in range(60)]
-    for count, cut in enumerate(cut_cues(tape, cues, CutOptions()), 1):
+    for count, cut in enumerate(cut_segments(tape, cues, CutOptions()), 1):
         most = max(most, tape.num_kept)
         assert len(cut.samples) == pytest.approx(3.25 * RATE, abs=0.03 * RATE), count
     assert most < 30 * RATE
@@ -198,8 +198,8 @@ def test_a_voice_is_told_from_music_where_the_model_is_there() -> None:
     sound += music
     cue = Cue(start - 0.6, end + 0.7, "words.")
     blocks = [sound[at : at + RATE_HZ] for at in range(0, len(sound), RATE_HZ)]
-    (asked,) = cut_cues(Tape(iter(blocks), RATE_HZ, VoiceModel(RATE_HZ)), [cue], CutOptions())
-    (alone,) = cut_cues(Tape(iter(blocks), RATE_HZ), [cue], CutOptions())
+    (asked,) = cut_segments(RollingAudioBuffer(iter(blocks), RATE_HZ, SileroVad(RATE_HZ)), [cue], CutOptions())
+    (alone,) = cut_segments(RollingAudioBuffer(iter(blocks), RATE_HZ), [cue], CutOptions())
     assert 0.0 <= start - asked.start <= 0.35
     assert 0.0 <= asked.end - end <= 0.45
     assert alone.end - alone.start > asked.end - asked.start, "the case is too easy to show anything"

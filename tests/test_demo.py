@@ -16,51 +16,53 @@ from typing import Any
 import pytest
 
 from tests.test_graft_and_extend import run_cli
-from voxgraft.config import merged_values
-from voxgraft.corpus.clips import Role
+from voxgraft.config import deep_merge
+from voxgraft.corpus.clips import DatasetRole
 from voxgraft.demo import DemoResult, demo
-from voxgraft.demo.data import LANGUAGE, BundledClip, SetWriter, bundled_clips
-from voxgraft.demo.keyboard import Changes, Keyboard
-from voxgraft.demo.mistakes import MISTAKES, Told, _try_to_train
-from voxgraft.demo.story import _make_anew
+from voxgraft.demo.data import DEMO_LANGUAGE, BundledClip, DemoSetWriter, load_bundled_clips
+from voxgraft.demo.keyboard import DemoRunner, RunYamlChanges
+from voxgraft.demo.mistakes import MISTAKES, MistakeReport, _try_to_train
+from voxgraft.demo.story import _recreate_demo_folder
 from voxgraft.errors import FileError, VoxgraftError, finding
 from voxgraft.evaluate import EvaluateResult
-from voxgraft.evaluating.forms import words
+from voxgraft.evaluating.forms import split_normalized_words
 from voxgraft.evaluating.judging import Evaluation
-from voxgraft.evaluating.proofs import Kept
+from voxgraft.evaluating.proofs import LanguageRetention
 from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.sentences import built_in_set
-from voxgraft.families import family
+from voxgraft.evaluating.sentences import load_built_in_sentences
+from voxgraft.families import get_family
 from voxgraft.families.random_base import make_random_base
-from voxgraft.files import sha256_of
+from voxgraft.files import compute_sha256
 from voxgraft.graft import graft
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
-from voxgraft.results import Table, plain
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
+from voxgraft.results import Table, plain_text
 from voxgraft.run import RunFolder
 from voxgraft.settings import DemoMistake, DemoSettings, GraftSettings
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import TextEncoder
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "demo.ipynb"
 
 
-class BriefWriter(SetWriter):
+class BriefWriter(DemoSetWriter):
     """Holds fewer clips out, which every validation goes through."""
 
-    def write(self, name: str, role: Role, clips: Sequence[BundledClip], spelling: Spelling | None = None) -> Path:
+    def write(
+        self, name: str, role: DatasetRole, clips: Sequence[BundledClip], spelling: TextEncoder | None = None
+    ) -> Path:
         return super().write(name, role, clips[:3] if role == "valid" else clips, spelling)
 
 
-class BriefKeyboard(Keyboard):
+class BriefKeyboard(DemoRunner):
     """Types smaller steps than the demonstration does."""
 
-    def new(self, changes: Changes) -> None:
+    def new(self, changes: RunYamlChanges) -> None:
         super().new(
-            merged_values(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512, "sample_texts": ["am:ሰ"]}})
+            deep_merge(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512, "sample_texts": ["am:ሰ"]}})
         )
 
     @property
-    def writer(self) -> SetWriter:
+    def writer(self) -> DemoSetWriter:
         usual = super().writer
         return BriefWriter(usual.run, usual.family, usual.files, usual.graft)
 
@@ -68,7 +70,7 @@ class BriefKeyboard(Keyboard):
 def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, str]]:
     """Everything but the listening."""
     settings = DemoSettings(folder=folder, mistake=mistake, steps=steps)
-    told = Told(mistake, "", MISTAKES[mistake].expected)
+    told = MistakeReport(mistake, "", MISTAKES[mistake].expected)
     MISTAKES[mistake].make(BriefKeyboard(folder), settings, told)
     assert told.is_caught, told.to_json()
     return {(when, item.code) for when, item in told.caught}
@@ -77,11 +79,11 @@ def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, st
 def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_base_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = family("tiny").shipped()
+    base = get_family("tiny").shipped_folder()
     assert base is not None
-    before = {path.name: sha256_of(path) for path in base.iterdir()}
+    before = {path.name: compute_sha256(path) for path in base.iterdir()}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("voxgraft.demo.story.Keyboard", BriefKeyboard)
+    monkeypatch.setattr("voxgraft.demo.story.DemoRunner", BriefKeyboard)
     names, shown = run_notebook({"STEPS": 3, "SENTENCES": 2})
     assert "bits changed in the base" in capsys.readouterr().out
     pages = [one._repr_html_() for one in shown if one is not None]
@@ -95,9 +97,9 @@ def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_ba
     assert story["languages"]["en"]["after"] == story["languages"]["en"]["before"]
     assert "<audio" in Path(story["report"]).read_text(encoding="utf-8")
     run = tmp_path / "demo" / "am"
-    assert [line["step"] for line in Journal(run / "journal.jsonl").read() if line["kind"] == "end"] == [3]
-    assert open_graft(tmp_path / "demo" / "export").card.adapter is not None
-    assert {path.name: sha256_of(path) for path in base.iterdir()} == before
+    assert [line["step"] for line in RunJournal(run / "journal.jsonl").read() if line["kind"] == "end"] == [3]
+    assert load_graft(tmp_path / "demo" / "export").card.adapter is not None
+    assert {path.name: compute_sha256(path) for path in base.iterdir()} == before
 
 
 def run_notebook(parameters: dict[str, int]) -> tuple[dict[str, Any], list[Any]]:
@@ -133,13 +135,13 @@ def test_a_folder_that_is_not_a_demo_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_demo_that_was_killed_while_it_was_replaced_is_replaced_by_the_next(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    _make_anew(folder)
+    _recreate_demo_folder(folder)
     (folder / "old").write_text("of the last time")
-    _make_anew(folder)
+    _recreate_demo_folder(folder)
     assert os.listdir(tmp_path) == ["demo"]
     assert not (folder / "old").exists()
     (aside,) = killed_while_removing(folder)
-    _make_anew(folder)
+    _recreate_demo_folder(folder)
     assert not aside.exists()
     assert os.listdir(tmp_path) == ["demo"]
 
@@ -157,62 +159,62 @@ def killed_while_removing(folder: Path) -> list[Path]:
 
 
 def test_a_link_is_not_taken_for_a_demo_and_what_cannot_be_moved_is_an_error_of_ours(tmp_path: Path) -> None:
-    _make_anew(tmp_path / "real")
+    _recreate_demo_folder(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(FileError, match="is a link"):
         demo(DemoSettings(folder=tmp_path / "link"))
     (tmp_path / ".real.replaced-made-by-voxgraft-demo").write_text("in the way")
     with pytest.raises(FileError) as error:
-        _make_anew(tmp_path / "real")
+        _recreate_demo_folder(tmp_path / "real")
     assert error.value.code == "file-unwritable"
     assert (tmp_path / "real" / "made-by-voxgraft-demo").is_file()
 
 
 def test_evaluate_is_typed_with_every_flag_that_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Keyboard, "chapter", lambda _self, title, _lines=(): told.append(title))
+    monkeypatch.setattr(DemoRunner, "chapter", lambda _self, title, _lines=(): told.append(title))
     for sentences, seed in ((100, 0), (7, 3)):
         with pytest.raises(VoxgraftError):  # there is no run
-            Keyboard(tmp_path).evaluate(sentences, seed)
+            DemoRunner(tmp_path).evaluate(sentences, seed)
     assert "--most" not in told[0]
     assert "--seed" not in told[0]
     assert told[1].endswith("--most 7 --seed 3")
 
 
 def test_a_demo_in_which_old_languages_were_not_measured_is_a_failure(tmp_path: Path) -> None:
-    kept = Kept("en", True, 0.0, 9, 1, 1, Score(0.0))
+    kept = LanguageRetention("en", True, 0.0, 9, 1, 1, Score(0.0))
     for found, code in (([kept], 0), ([], 1), ([replace(kept, equal=None)], 1), ([replace(kept, equal=False)], 1)):
         evaluated = EvaluateResult(tmp_path, {}, Evaluation("am", kept=found), (), broken=False)
         assert DemoResult(tmp_path, {}, {}, evaluated).exit_code == code
 
 
 def test_a_mistake_that_train_lets_through_is_a_failure_whatever_check_said(tmp_path: Path) -> None:
-    told = Told("padded-codes", "", ("clips-trailing-run",))
+    told = MistakeReport("padded-codes", "", ("clips-trailing-run",))
     told.caught.append(("before training", finding("clips-trailing-run", "x")))
     assert told.to_json()["caught"] is True
 
-    class Lenient(Keyboard):
+    class Lenient(DemoRunner):
         def train(self, flags: str = "", **more: Any) -> Any:
             return None
 
     _try_to_train(Lenient(tmp_path), told)
     assert told.to_json()["caught"] is False
-    assert [plain(line) for line in told.verdict() if not isinstance(line, Table)] == ["not refused: train"]
+    assert [plain_text(line) for line in told.verdict() if not isinstance(line, Table)] == ["not refused: train"]
 
 
 def test_the_speech_that_ships_holds_no_sentence_and_no_rare_word_by_which_speech_is_judged() -> None:
-    judged = built_in_set(LANGUAGE)
+    judged = load_built_in_sentences(DEMO_LANGUAGE)
     assert judged is not None
-    texts = [clip.text for role in ("train", "valid") for clip in bundled_clips(role, LANGUAGE)]
-    heard = {word for text in texts for word in words(text, LANGUAGE)}
-    whole = {" ".join(words(text, LANGUAGE)) for text in texts}
-    assert not {" ".join(words(one.text, LANGUAGE)) for one in judged.sentences} & whole
-    assert not {words(word, LANGUAGE)[0] for one in judged.sentences for word in one.rare} & heard
+    texts = [clip.text for role in ("train", "valid") for clip in load_bundled_clips(role, DEMO_LANGUAGE)]
+    heard = {word for text in texts for word in split_normalized_words(text, DEMO_LANGUAGE)}
+    whole = {" ".join(split_normalized_words(text, DEMO_LANGUAGE)) for text in texts}
+    assert not {" ".join(split_normalized_words(one.text, DEMO_LANGUAGE)) for one in judged.sentences} & whole
+    assert not {split_normalized_words(word, DEMO_LANGUAGE)[0] for one in judged.sentences for word in one.rare} & heard
     assert sum(bool(one.rare) for one in judged.sentences) * 2 == len(judged.sentences) == 100
 
 
 def test_the_speech_that_ships_is_an_hour_in_four_voices_and_nothing_held_out_is_learnt_from() -> None:
-    learnt, held_out = bundled_clips("train", LANGUAGE), bundled_clips("valid", LANGUAGE)
+    learnt, held_out = load_bundled_clips("train", DEMO_LANGUAGE), load_bundled_clips("valid", DEMO_LANGUAGE)
     assert 45 <= sum(len(clip.codes) for clip in learnt) / 25 / 60 <= 62
     assert {clip.speaker for clip in learnt} == {clip.speaker for clip in held_out} == {"m1", "m3", "f2", "f4"}
     assert not {clip.text for clip in learnt} & {clip.text for clip in held_out}
@@ -222,11 +224,11 @@ def test_the_speech_that_ships_is_an_hour_in_four_voices_and_nothing_held_out_is
 def test_codes_of_another_codec_are_refused(tmp_path: Path) -> None:
     files = make_random_base("tiny", tmp_path / "base")
     texts = tmp_path / "am.txt"
-    texts.write_text("\n".join(clip.text for clip in bundled_clips("train", LANGUAGE)), encoding="utf-8")
-    graft(GraftSettings(run=tmp_path / "run", base=files.folder, language=LANGUAGE, texts=(texts,)))
-    made = open_graft(tmp_path / "run" / "graft")
+    texts.write_text("\n".join(clip.text for clip in load_bundled_clips("train", DEMO_LANGUAGE)), encoding="utf-8")
+    graft(GraftSettings(run=tmp_path / "run", base=files.folder, language=DEMO_LANGUAGE, texts=(texts,)))
+    made = load_graft(tmp_path / "run" / "graft")
     with pytest.raises(FileError) as error:
-        SetWriter(RunFolder(tmp_path / "run"), family("tiny"), files, made).write_all()
+        DemoSetWriter(RunFolder(tmp_path / "run"), get_family("tiny"), files, made).write_all()
     assert error.value.code == "demo-codec"
     assert not (tmp_path / "run" / "data" / "train").exists()
 
@@ -254,7 +256,7 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
     assert ("before training", "replay-missing") in told
     assert ("while training", "retention-bound") in told
     assert ("in what it left", "body-changed") in told
-    journal = Journal(tmp_path / "am" / "journal.jsonl").read()
+    journal = RunJournal(tmp_path / "am" / "journal.jsonl").read()
     assert [line["step"] for line in journal if line["kind"] == "stop-asked"] == [20]
     assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 21
 
@@ -266,18 +268,20 @@ def test_masked_rows_are_found_shrunk_in_what_training_as_in_the_seeds_left(tmp_
 
 
 def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:
-    silence = Told("padded-codes", "codes with padding", ("clips-trailing-run",))
+    silence = MistakeReport("padded-codes", "codes with padding", ("clips-trailing-run",))
     result = DemoResult(tmp_path, {}, {}, None, silence)
     assert result.exit_code == 1
-    assert "not told: clips-trailing-run" in [plain(line) for line in result.lines() if not isinstance(line, Table)]
+    assert "not told: clips-trailing-run" in [
+        plain_text(line) for line in result.lines() if not isinstance(line, Table)
+    ]
 
 
 def test_a_demonstration_that_trains_at_this_moment_is_not_replaced(tmp_path: Path) -> None:
-    _make_anew(tmp_path / "demo")
-    run = RunFolder(tmp_path / "demo" / LANGUAGE)
+    _recreate_demo_folder(tmp_path / "demo")
+    run = RunFolder(tmp_path / "demo" / DEMO_LANGUAGE)
     run.path.mkdir()
     with run.lock(), pytest.raises(VoxgraftError, match=r"run-locked|in use|locked"):
-        _make_anew(tmp_path / "demo")
+        _recreate_demo_folder(tmp_path / "demo")
     assert run.path.is_dir()
-    _make_anew(tmp_path / "demo")
+    _recreate_demo_folder(tmp_path / "demo")
     assert not run.path.exists()

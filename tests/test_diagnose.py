@@ -14,10 +14,10 @@ from tests.damaged_cases import DAMAGED, Damage, Maker
 from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
 from tests.healthy_cases import HEALTHY
 from voxgraft.checkup_settings import DiagnoseSettings
-from voxgraft.diagnosing.looking import Diagnosis, look
+from voxgraft.diagnosing.looking import Diagnosis, diagnose_checkpoint
 from voxgraft.errors import VoxgraftError
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
+from voxgraft.families.random_values import RandomBaseSize
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
 
 def diagnosed(ground: Ground, **settings: Any) -> Diagnosis:
     name: Any = ground.name
-    return look(DiagnoseSettings(base=ground.base.folder, family=name, report=False, **settings))
+    return diagnose_checkpoint(DiagnoseSettings(base=ground.base.folder, family=name, report=False, **settings))
 
 
 def codes(found: Diagnosis) -> set[str]:
@@ -66,14 +66,14 @@ def test_every_case_stands_in_the_manual_with_its_verdict() -> None:
 
 
 def test_24_001_rows_for_24_000_pieces_are_right(tmp_path: Path) -> None:
-    base = make_random_base(INDEX, tmp_path / "base", size=RandomSize(8, 1, 12_000))
+    base = make_random_base(INDEX, tmp_path / "base", size=RandomBaseSize(8, 1, 12_000))
     tokenizer = extended_sentencepiece(base.tokenizer, tmp_path / "grown.model", 24_000)
     state = state_of(base)
     for name in ("text_embedding.weight", "text_head.weight", "text_head.bias"):
         new = 0.03 + 0.02 * torch.randn(12_000, *state[name].shape[1:])
         state[name] = torch.cat([state[name][:-1], new, state[name][-1:]])
     path = saved(tmp_path / "latest.pth", state)
-    found = look(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
+    found = diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
     assert found.verdict.word == "RESUME", found.verdict
     assert "24,001 rows for 24,000 pieces is right" in "".join(item.found for item in found.findings)
 
@@ -90,9 +90,9 @@ def test_without_a_whole_base_or_a_readable_tokenizer_there_is_no_verdict(
     torn = tmp_path / "base" / ground.base.checkpoint.name
     torn.write_bytes(torn.read_bytes()[:-50])
     with pytest.raises(VoxgraftError, match="checkpoint-truncated"):
-        look(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))
+        diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))
     state = state_of(ground.base)
     state["speech_head.weight"][0, 0] = float("nan")
     saved(torn, state)
     with pytest.raises(VoxgraftError, match="base-not-finite"):
-        look(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))
+        diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))

@@ -19,12 +19,12 @@ import torch
 from tests.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.dtypes import FLOATS
-from voxgraft.checkpoints.prefixes import without_prefix
+from voxgraft.checkpoints.dtypes import FLOAT_DTYPES
+from voxgraft.checkpoints.prefixes import strip_model_prefix
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
 from voxgraft.codes import CATALOGUE
-from voxgraft.diagnosing.looking import look
-from voxgraft.diagnosing.report import report_html
+from voxgraft.diagnosing.looking import diagnose_checkpoint
+from voxgraft.diagnosing.report import diagnosis_report_html
 from voxgraft.errors import VoxgraftError
 from voxgraft.repair import repair
 
@@ -73,10 +73,10 @@ SAFETENSORS: tuple[Mutate, ...] = (
 def outcome(ground: Ground, path: Path, output: Path | None) -> str:
     """The verdict, which is RESUME for whole models alone; what is to be repaired is, where there is an output."""
     name: Any = ground.name
-    found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, family=name, report=False))
+    found = diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=ground.base.folder, family=name, report=False))
     assert found.verdict.word in WORDS
     assert {item.code for item in found.findings} <= CATALOGUE.keys()
-    report_html(found, None)
+    diagnosis_report_html(found, None)
     if found.verdict.word == "RESUME":
         require_model(ground, path)
     if found.verdict.word == "REPAIR" and output is not None:
@@ -93,12 +93,12 @@ def outcome(ground: Ground, path: Path, output: Path | None) -> str:
 def require_model(ground: Ground, path: Path) -> None:
     """What is to be gone on with has every tensor of the base, in its form, and nothing in it that is no number."""
     with open_checkpoint(ground.base.checkpoint) as base, open_checkpoint(path) as opened_file:
-        mutant = without_prefix(opened_file)
+        mutant = strip_model_prefix(opened_file)
         for name, old in base.tensors.items():
             new = mutant.tensors[name]
-            assert new.dtype == old.dtype or {new.dtype, old.dtype} <= set(FLOATS), name
+            assert new.dtype == old.dtype or {new.dtype, old.dtype} <= set(FLOAT_DTYPES), name
             assert new.shape[1:] == old.shape[1:] if name in ground.tables else new.shape == old.shape, name
-            if new.dtype in FLOATS:
+            if new.dtype in FLOAT_DTYPES:
                 assert np.isfinite(mutant.read(name).astype(np.float32)).all(), name
 
 
@@ -160,5 +160,5 @@ def test_a_table_of_a_trillion_rows_in_a_few_bytes_takes_neither_time_nor_memory
     state["final_norm.weight"] = torch.zeros(1).expand(1 << 44)
     path = tmp_path / "vast.pth"
     torch.save(state, path)
-    found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, report=False))
+    found = diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=ground.base.folder, report=False))
     assert found.verdict.word == "START FRESH"

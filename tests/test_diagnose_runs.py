@@ -18,17 +18,24 @@ from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
 from tests.whole_runs import WholeRun, error_of
 from voxgraft.checkup_settings import DiagnoseSettings
-from voxgraft.cli import run as run_command
-from voxgraft.diagnose import JSON_NAME, PICTURE_NAME, REPORT_NAME, DiagnoseResult, diagnose, has_kept
-from voxgraft.diagnosing.looking import look
+from voxgraft.cli import run_cli as run_command
+from voxgraft.diagnose import (
+    DIAGNOSIS_JSON_NAME,
+    DIAGNOSIS_PICTURE_NAME,
+    DIAGNOSIS_REPORT_NAME,
+    DiagnoseResult,
+    diagnose,
+    keeps_base_languages,
+)
+from voxgraft.diagnosing.looking import diagnose_checkpoint
 from voxgraft.errors import VoxgraftError
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import export
 from voxgraft.families.base import BaseFiles
-from voxgraft.files import sha256_of
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
-from voxgraft.merged_folder import FORMAT
+from voxgraft.files import compute_sha256
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
+from voxgraft.merged_folder import MERGED_FORMAT
 
 
 def of_run(path: Path) -> DiagnoseResult:
@@ -84,13 +91,13 @@ def test_the_report_has_the_verdict_the_command_and_a_picture(ground: Ground, tm
         checkpoint=path, base=ground.base.folder, tokenizer=ground.tokenizer, output=tmp_path / "report"
     )
     result = diagnose(wanted)
-    page = (tmp_path / "report" / REPORT_NAME).read_text(encoding="utf-8")
+    page = (tmp_path / "report" / DIAGNOSIS_REPORT_NAME).read_text(encoding="utf-8")
     assert "REPAIR" in page
     assert "voxgraft repair" in page
     assert "<script>" in page
     assert "http" not in page.replace("http://www.w3.org", "")
-    assert (tmp_path / "report" / PICTURE_NAME).read_bytes().startswith(b"\x89PNG")
-    document = json.loads((tmp_path / "report" / JSON_NAME).read_text(encoding="utf-8"))
+    assert (tmp_path / "report" / DIAGNOSIS_PICTURE_NAME).read_bytes().startswith(b"\x89PNG")
+    document = json.loads((tmp_path / "report" / DIAGNOSIS_JSON_NAME).read_text(encoding="utf-8"))
     assert document["verdict"]["word"] == "REPAIR"
     assert document["body_distance"] == pytest.approx(0.1, rel=1e-3)
     assert result.exit_code == 1
@@ -103,7 +110,7 @@ def test_a_name_with_markup_in_it_is_only_a_name(ground: Ground, tmp_path: Path)
     odd = tmp_path / "<script>alert(1)<&.pth"
     shutil.move(path, odd)
     diagnose(DiagnoseSettings(checkpoint=odd, base=ground.base.folder, output=tmp_path / "report"))
-    assert "<script>alert" not in (tmp_path / "report" / REPORT_NAME).read_text(encoding="utf-8")
+    assert "<script>alert" not in (tmp_path / "report" / DIAGNOSIS_REPORT_NAME).read_text(encoding="utf-8")
 
 
 def test_the_command_line_prints_json_and_exits_by_the_verdict(
@@ -128,7 +135,7 @@ def merged_run(run: Path, ground_base: BaseFiles, *, english: float) -> Path:
     """A run with what merged training leaves: one checkpoint whose body moved, and a card with measured losses."""
     folder = run / "merged"
     folder.mkdir()
-    graft = open_graft(run / "graft")
+    graft = load_graft(run / "graft")
     state = moved_body(state_of(ground_base), list(graft.rows), 0.08)
     for name, rows in graft.rows.items():
         state[name] = torch.cat([state[name], torch.from_numpy(rows)])
@@ -137,9 +144,9 @@ def merged_run(run: Path, ground_base: BaseFiles, *, english: float) -> Path:
     before = {"language": "am", "speech_losses_before": {"am": 6.0, "en": 2.0}}
     written = folder / ground_base.checkpoint.name
     card: dict[str, Any] = {
-        "format": FORMAT,
+        "format": MERGED_FORMAT,
         "checkpoint": written.name,
-        "checkpoint_sha256": sha256_of(written),
+        "checkpoint_sha256": compute_sha256(written),
         "label": "",
     }
     card |= {"share": 0.5, "points": [point], **before}
@@ -228,7 +235,7 @@ def test_a_run_with_a_broken_part_is_never_resumed(made_once: MadeOnce, tmp_path
         elif part == "data":
             shutil.rmtree(run.folder.data)
         else:
-            with Journal(run.folder.journal) as journal:
+            with RunJournal(run.folder.journal) as journal:
                 journal.write("finding", 9, code="loss-not-finite", found="the loss is nan", level="error", where="x")
 
     for part in ("rows", "card", "journal", "data", "loss"):
@@ -242,7 +249,7 @@ def test_a_run_with_a_broken_part_is_never_resumed(made_once: MadeOnce, tmp_path
 
 def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(made_once: MadeOnce, tmp_path: Path) -> None:
     run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
-    with Journal(run.folder.journal) as journal:
+    with RunJournal(run.folder.journal) as journal:
         journal.write("finding", 1, code="loss-not-finite", found="the loss is nan", level="error", where="x")
     verdict = of_run(run.path).found.verdict
     assert verdict.word == "RESUME"
@@ -279,10 +286,10 @@ def test_a_part_of_a_run_gets_no_verdict_but_the_name_of_its_run(made_once: Made
 
 def test_where_no_base_was_heard_ears_say_nothing_of_old_languages(ground: Ground, tmp_path: Path) -> None:
     path = ground.write(tmp_path, moved_body(ground.grown(), ground.tables, 0.1))
-    found = look(DiagnoseSettings(checkpoint=path, base=ground.base.folder, report=False))
+    found = diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=ground.base.folder, report=False))
     found.heard = [{"language": "en", "who": "checkpoint", "sentences": 3, "phone_error": 0.0}]
-    assert has_kept(found) is None
+    assert keeps_base_languages(found) is None
     found.heard.append({"language": "en", "who": "base", "sentences": 3, "phone_error": 0.1})
-    assert has_kept(found) is True
+    assert keeps_base_languages(found) is True
     found.heard.append({"language": "fr", "who": "base", "sentences": 3, "phone_error": 0.1})
-    assert has_kept(found) is False
+    assert keeps_base_languages(found) is False

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from voxgraft.codes import CATALOGUE
-from voxgraft.diagnosing.verdict import Case, verdict_of
+from voxgraft.diagnosing.verdict import DiagnosisCase, decide_verdict
 from voxgraft.errors import finding
 
 HARMLESS = {"config-vs-rows", "config-vs-tokenizer", "proof-changed", "moments-mismatch"}
 """Errors of what lies beside a checkpoint: they are told with RESUME, and what to do about them."""
 ERRORS = [code for code, entry in CATALOGUE.items() if entry.level == "error" and code not in HARMLESS]
-FILE = Case(Path("a.safetensors"), Path("base"), None, "Chatterbox")
-RUN = Case(Path("run"), Path("base"), None, "Chatterbox", run=Path("run"), steps=(4,))
+FILE = DiagnosisCase(Path("a.safetensors"), Path("base"), None, "Chatterbox")
+RUN = DiagnosisCase(Path("run"), Path("base"), None, "Chatterbox", run=Path("run"), steps=(4,))
 
 
 @pytest.mark.parametrize("case", [FILE, RUN], ids=["a file", "a run"])
-def test_no_error_of_the_catalogue_is_ever_resumed_unless_it_is_known_to_be_harmless(case: Case) -> None:
+def test_no_error_of_the_catalogue_is_ever_resumed_unless_it_is_known_to_be_harmless(case: DiagnosisCase) -> None:
     for code in ERRORS:
-        verdict = verdict_of([finding(code, "odd")], case)
+        verdict = decide_verdict([finding(code, "odd")], case)
         assert verdict.word != "RESUME", code
         assert verdict.commands, code
     assert len(ERRORS) > 200
@@ -28,13 +28,13 @@ def test_no_error_of_the_catalogue_is_ever_resumed_unless_it_is_known_to_be_harm
 
 @pytest.mark.parametrize("code", sorted(HARMLESS))
 def test_what_is_harmless_is_told_with_resume(code: str) -> None:
-    verdict = verdict_of([finding(code, "odd")], FILE)
+    verdict = decide_verdict([finding(code, "odd")], FILE)
     assert verdict.word == "RESUME"
     assert "nothing is wrong with it, but" in verdict.sentence
 
 
 def test_an_error_that_no_rule_knows_comes_with_its_cure() -> None:
-    verdict = verdict_of([finding("journal-broken", "line 3 is odd")], RUN)
+    verdict = decide_verdict([finding("journal-broken", "line 3 is odd")], RUN)
     assert verdict.word == "REPAIR"
     assert "line 3 is odd" in verdict.sentence
     assert CATALOGUE["journal-broken"].cure in verdict.reason
@@ -43,6 +43,6 @@ def test_an_error_that_no_rule_knows_comes_with_its_cure() -> None:
 
 def test_a_tensor_far_from_the_base_s_is_borne_where_old_languages_were_measured() -> None:
     lost = [finding("body-lost", "1 of 9 tensors")]
-    assert verdict_of(lost, FILE).repairs == ("missing",)
-    measured = Case(Path("a.safetensors"), Path("base"), None, kept=True, distance=0.01, unusable=0.1)
-    assert verdict_of(lost, measured).word == "RESUME"
+    assert decide_verdict(lost, FILE).repairs == ("missing",)
+    measured = DiagnosisCase(Path("a.safetensors"), Path("base"), None, kept=True, distance=0.01, unusable=0.1)
+    assert decide_verdict(lost, measured).word == "RESUME"

@@ -24,13 +24,13 @@ import yaml
 from tests.docs_pages import GENERATED, PAGES, ROOT, Block, anchors, blocks, commands, inline_commands, links
 from tests.docs_scenes import HOOKS, SHORT, Scene, scene_of
 from tests.made_once import MadeOnce
-from voxgraft.cli import run
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import nested
-from voxgraft.cli.verbs import VERBS
-from voxgraft.config import settings_from
+from voxgraft.cli import run_cli
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import nest_dotted_keys
+from voxgraft.cli.verbs import COMMANDS
+from voxgraft.config import parse_settings
 from voxgraft.run_settings import RunSettings
-from voxgraft.run_yaml import edit_run_yaml
+from voxgraft.run_yaml import rewrite_run_yaml
 
 LANGUAGES = ("sh", "console", "yaml", "python", "json", "text", "dockerfile")
 NETWORK, FOREVER, ELSEWHERE = "needs a network", "runs until it is stopped", "is run by a test of its own"
@@ -98,9 +98,9 @@ WRITTEN = [name for name in PAGES if name not in GENERATED]
 
 def parsed(words: list[str]) -> CommandLine:
     """A command line of ours as the program reads it, every value judged; the run itself need not be there."""
-    line = cast(CommandLine, read_command_line(words, VERBS))
+    line = cast(CommandLine, parse_command_line(words, COMMANDS))
     assert isinstance(line, CommandLine)
-    settings_from(line.verb.settings, nested(line.values), "command line")
+    parse_settings(line.verb.settings, nest_dotted_keys(line.values), "command line")
     return line
 
 
@@ -146,11 +146,11 @@ def walked(command: str, scene: Scene, capsys: pytest.CaptureFixture[str]) -> st
         return ""
     if command in HOOKS:
         HOOKS[command](scene)
-    code = run([*shortened(words), *MORE.get(line.verb.name, [])])
+    code = run_cli([*shortened(words), *MORE.get(line.verb.name, [])])
     said = capsys.readouterr()
     assert code == EXITS.get(command, 0), f"{command}\n{said.out}\n{said.err}"
     if line.verb.name == "new":
-        edit_run_yaml(scene.folder / words[1] / "run.yaml", SHORT)
+        rewrite_run_yaml(scene.folder / words[1] / "run.yaml", SHORT)
     return said.out
 
 
@@ -205,7 +205,7 @@ def blocks_of(*languages: str) -> list[Block]:
 
 @pytest.mark.parametrize("block", blocks_of("yaml"), ids=str)
 def test_every_yaml_block_is_a_run_yaml_that_is_accepted(block: Block) -> None:
-    settings_from(RunSettings, yaml.safe_load(block.text), str(block))
+    parse_settings(RunSettings, yaml.safe_load(block.text), str(block))
 
 
 @pytest.mark.parametrize("block", blocks_of("json"), ids=str)
@@ -240,11 +240,11 @@ def known_command(words: list[str], where: str) -> None:
     """Verb and flags are there; in the text values may be left out."""
     if words[0] in ("--help", "--version", "VERB"):
         return
-    verbs = [verb for verb in VERBS if words[: len(verb.name.split())] == verb.name.split()]
-    groups = {verb.name.split()[0] for verb in VERBS if " " in verb.name}
+    verbs = [verb for verb in COMMANDS if words[: len(verb.name.split())] == verb.name.split()]
+    groups = {verb.name.split()[0] for verb in COMMANDS if " " in verb.name}
     assert verbs or words in ([name] for name in groups), where
     if verbs:
-        flags = {name for leaf in verbs[0].leaves() for name in verbs[0].names_of(leaf)}
+        flags = {name for leaf in verbs[0].leaves() for name in verbs[0].flag_names(leaf)}
         flags |= {"--json", "--dry-run", "--quiet", "--config", "--help"}
         flags |= {flag.replace("--", "--no-", 1) for flag in flags}
         given = {word.partition("=")[0] for word in words if word.startswith("--")}

@@ -18,9 +18,9 @@ from tests.fake_hub import FakeHub, running
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
 from voxgraft.downloading import fetching
-from voxgraft.downloading.catalogue import BASES
+from voxgraft.downloading.catalogue import PUBLISHED_BASES
 from voxgraft.exporting import folder
-from voxgraft.families import family
+from voxgraft.families import get_family
 
 REPOSITORY = "ResembleAI/chatterbox"
 CHUNK_BYTES = 10 << 20
@@ -63,13 +63,13 @@ def test_a_base_comes_whole_with_hashes_and_goes_on_where_it_broke_off(files: di
 
 
 def _check_whole(done: subprocess.CompletedProcess[str], files: dict[str, bytes], folder: Path) -> None:
-    wanted = [file.place for file in BASES["chatterbox-multilingual"].files]
+    wanted = [file.place for file in PUBLISHED_BASES["chatterbox-multilingual"].files]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*wanted, "download.json"])
     assert all((folder / name).read_bytes() == files[name] for name in wanted)
     card = json.loads((folder / "download.json").read_text(encoding="utf-8"))
     assert card["files"].keys() == set(wanted)
     assert told(done)["licence"].startswith("MIT")
-    family("chatterbox").files(folder)
+    get_family("chatterbox").files(folder)
 
 
 def _check_nothing_is_fetched_twice_and_a_changed_file_is_noticed(hub: FakeHub, folder: Path) -> None:
@@ -142,7 +142,7 @@ def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothin
     files: dict[str, bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "base").mkdir()
-    for file in BASES["chatterbox-multilingual"].files:
+    for file in PUBLISHED_BASES["chatterbox-multilingual"].files:
         (tmp_path / "base" / file.place).write_bytes(b"by hand")
     done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 0, done.stdout
@@ -154,13 +154,13 @@ def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothin
     assert "Put this file into" in done.stdout
 
 
-@pytest.mark.parametrize("require", [fetching._require_room, folder.require_room])
+@pytest.mark.parametrize("require", [fetching._require_download_space, folder.require_export_space])
 def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on(
     require: Callable[[Path, int], None],
 ) -> None:
     place = Path("/dev/shm")
     own, above = (shutil.disk_usage(path).free if path.is_dir() else 0 for path in (place, place.parent))
-    if abs(own - above) < 4 * fetching.SLACK_BYTES:
+    if abs(own - above) < 4 * fetching.DOWNLOAD_SLACK_BYTES:
         pytest.skip(f"{place} is no disk of its own here, or has the room of the one above it")
     between = (own + above) // 2
     if own < above:
@@ -170,9 +170,9 @@ def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on(
 
 
 def test_every_published_base_names_the_files_that_its_family_looks_for() -> None:
-    for base in BASES.values():
+    for base in PUBLISHED_BASES.values():
         places = {file.place for file in base.files}
-        kind = family(base.family)
+        kind = get_family(base.family)
         assert places & set(kind.checkpoint_names)
         assert places & set(kind.tokenizer_names)
         assert all(file.about_bytes > 0 and file.what for file in base.files)

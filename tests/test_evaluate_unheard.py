@@ -14,7 +14,7 @@ from tests.evaluating_parts import evaluated, parrot, settings_of
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
 from voxgraft import progress
-from voxgraft.audio.wav import wav_bytes
+from voxgraft.audio.wav import encode_wav
 from voxgraft.evaluate import EvaluateResult, evaluate
 from voxgraft.results import Table
 
@@ -82,8 +82,8 @@ def test_a_recording_that_cannot_be_heard_is_refused_before_anything_is_spoken(
     folder, jobs = tmp_path / "recordings", Jobs()
     folder.mkdir()
     (folder / "a.txt").write_text("ሰላ", encoding="utf-8")
-    (folder / "a.wav").write_bytes(wav_bytes(np.zeros(44_101, np.float32), 44_101))
-    with progress.listening(jobs):
+    (folder / "a.wav").write_bytes(encode_wav(np.zeros(44_101, np.float32), 44_101))
+    with progress.use_progress_listener(jobs):
         error = error_of(lambda: evaluated(tiny.path, tmp_path, listener="built-in", recordings=folder))
     assert error.code == "audio-shape"
     assert "44,101" in error.finding.found

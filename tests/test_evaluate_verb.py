@@ -17,20 +17,27 @@ from safetensors.torch import load_file, save_file
 
 from tests.evaluating_parts import evaluated, in_order, parrot, settings_of
 from tests.whole_runs import WholeRun, error_of, make_run
-from voxgraft.corpus.sets import open_set
-from voxgraft.evaluate import REPORT_NAME, evaluate
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.evaluate import EVALUATION_REPORT_NAME, evaluate
 from voxgraft.evaluating.judging import Evaluation
-from voxgraft.evaluating.proofs import changed_values, kept_of
-from voxgraft.evaluating.scores_file import FORMAT, read_scores
-from voxgraft.evaluating.sentences import Sentence
-from voxgraft.evaluating.speaking import say
-from voxgraft.evaluating.subjects import left_by
-from voxgraft.evaluating.systems import Place, System, base_system, grafted, merged, other_checkpoint
-from voxgraft.evaluating.verdicts import checklist, kept_word
-from voxgraft.families import family
+from voxgraft.evaluating.proofs import compare_base_values, measure_retention
+from voxgraft.evaluating.scores_file import SCORES_FORMAT, read_scores
+from voxgraft.evaluating.sentences import EvalSentence
+from voxgraft.evaluating.speaking import synthesize_sentences
+from voxgraft.evaluating.subjects import detect_trained_output
+from voxgraft.evaluating.systems import (
+    ModelContext,
+    SpeakingModel,
+    open_base_model,
+    open_checkpoint_model,
+    open_grafted_model,
+    open_merged_model,
+)
+from voxgraft.evaluating.verdicts import build_checklist, summarize_retention
+from voxgraft.families import get_family
 from voxgraft.families.random_base import make_random_base
-from voxgraft.graft_folder import open_graft
-from voxgraft.training.replay import Voice
+from voxgraft.graft_folder import load_graft
+from voxgraft.training.replay import ReferenceVoice
 
 TOLD = ("", "", "", "ሰላ", "ቤት", "ውሃ")
 """What is heard before, and after."""
@@ -60,8 +67,8 @@ def seeds(tmp_path_factory: pytest.TempPathFactory, tiny: WholeRun) -> WholeRun:
     return run
 
 
-def place_of(run: WholeRun) -> Place:
-    return Place(family(run.family_name), run.files, "cpu", torch.float32)
+def place_of(run: WholeRun) -> ModelContext:
+    return ModelContext(get_family(run.family_name), run.files, "cpu", torch.float32)
 
 
 def scores(document: dict[str, Any], language: str, who: str) -> dict[str, Any]:
@@ -70,8 +77,8 @@ def scores(document: dict[str, Any], language: str, who: str) -> dict[str, Any]:
     return found
 
 
-def pretending(place: Place, folder: Path) -> System:
-    return replace(merged(place, folder), mode="gated")
+def pretending(place: ModelContext, folder: Path) -> SpeakingModel:
+    return replace(open_merged_model(place, folder), mode="gated")
 
 
 def every_number(value: Any) -> list[float]:
@@ -89,7 +96,7 @@ def test_a_family_without_sound_is_scored_by_what_needs_none_and_the_report_says
     result = evaluated(run.path, tmp_path, listener=parrot(tmp_path, "ሰላም"))
     assert result.exit_code == 0
     document = json.loads((run.folder.eval / "default" / "scores.json").read_text(encoding="utf-8"))
-    assert document["format"] == FORMAT
+    assert document["format"] == SCORES_FORMAT
     assert document["listener"]["name"] is None
     assert "chatterbox" in document["listener"]["why"]
     after = scores(document, "am", "after")
@@ -98,7 +105,7 @@ def test_a_family_without_sound_is_scored_by_what_needs_none_and_the_report_says
     for name in ("cer", "wer", "phone_error", "likeness"):
         assert after[name]["value"] is None
         assert "chatterbox" in after[name]["why"]
-    page = (run.folder.eval / "default" / REPORT_NAME).read_text(encoding="utf-8")
+    page = (run.folder.eval / "default" / EVALUATION_REPORT_NAME).read_text(encoding="utf-8")
     assert "Nothing was listened to" in page
     assert "<audio" not in page.partition("<script>")[0]
     assert any("nothing was listened to" in str(getattr(line, "plain", line)) for line in result.lines())
@@ -162,7 +169,7 @@ def test_training_as_in_the_seeds_is_seen_to_have_changed_the_base_and_is_labell
     assert document["retention"]["languages"]["en"]["largest_difference"] > 0
     assert scores(dict(document), "en", "after")["kl"]["value"] > 0
     assert result.exit_code == 0  # nothing was promised
-    page = (result.folder / REPORT_NAME).read_text(encoding="utf-8")
+    page = (result.folder / EVALUATION_REPORT_NAME).read_text(encoding="utf-8")
     assert "loses the old languages" in page
 
 
@@ -170,22 +177,22 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
     seeds: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that was trained, put behind the name of a gated graft."""
-    monkeypatch.setattr("voxgraft.evaluating.subjects.merged", pretending)
+    monkeypatch.setattr("voxgraft.evaluating.subjects.open_merged_model", pretending)
     result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path, name="pretending")
     assert result.document["retention"]["word"] == "not equal"
     assert result.exit_code == 1
     assert {point.name: point.answer for point in result.points}["old-languages"] == "no"
     place = place_of(seeds)
-    base, moved = base_system(place), merged(place, seeds.path / "as-in-the-seeds")
-    pretender = System("graft", moved.family, moved.model, moved.spelling, None, "gated")
-    voices = [Voice(name, clip) for name, clip in place.family.voices(place.files).items()]
-    sentences = [Sentence("en", "ha"), Sentence("en", "no")]
-    before, now = (say(one, sentences, voices, 0, "x") for one in (base, pretender))
-    kept = kept_of(base, pretender, before, now)
+    base, moved = open_base_model(place), open_merged_model(place, seeds.path / "as-in-the-seeds")
+    pretender = SpeakingModel("graft", moved.family, moved.model, moved.spelling, None, "gated")
+    voices = [ReferenceVoice(name, clip) for name, clip in place.family.voices(place.files).items()]
+    sentences = [EvalSentence("en", "ha"), EvalSentence("en", "no")]
+    before, now = (synthesize_sentences(one, sentences, voices, 0, "x") for one in (base, pretender))
+    kept = measure_retention(base, pretender, before, now)
     assert kept.equal is False
-    found = Evaluation("am", [], [kept], changed_values(base, pretender))
-    assert kept_word(found) == "not equal"
-    assert {point.name: point.answer for point in checklist(found, pretender)} == {
+    found = Evaluation("am", [], [kept], compare_base_values(base, pretender))
+    assert summarize_retention(found) == "not equal"
+    assert {point.name: point.answer for point in build_checklist(found, pretender)} == {
         "base-values": "no",
         "old-languages": "no",
     }
@@ -193,18 +200,18 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
 
 def test_a_change_that_half_precision_cannot_show_is_found_in_the_files(tiny: WholeRun, tmp_path: Path) -> None:
     shutil.copytree(tiny.base, tmp_path / "other")
-    path = family("tiny").files(tmp_path / "other").checkpoint
+    path = get_family("tiny").files(tmp_path / "other").checkpoint
     state = load_file(path)
     name = "speech_head.weight" if "speech_head.weight" in state else next(iter(state))
     state[name].view(-1)[7] *= 1 + 1e-6
     save_file(state, path)
-    place = Place(family("tiny"), tiny.files, "cpu", torch.bfloat16)
-    base, other = base_system(place), other_checkpoint(place, tmp_path / "other", None)
+    place = ModelContext(get_family("tiny"), tiny.files, "cpu", torch.bfloat16)
+    base, other = open_base_model(place), open_checkpoint_model(place, tmp_path / "other", None)
     assert all(map(torch.equal, base.model.state_dict().values(), other.model.state_dict().values()))
-    change = changed_values(base, other)
+    change = compare_base_values(base, other)
     assert (change.changed, change.tensors) == (1, (name,))
     assert "as they are stored" in change.compared
-    graft = changed_values(base, grafted(place, open_graft(tiny.folder.graft)))
+    graft = compare_base_values(base, open_grafted_model(place, load_graft(tiny.folder.graft)))
     assert graft.changed == 0
     assert "in memory, in bfloat16" in graft.compared
 
@@ -260,7 +267,7 @@ def test_two_checkpoints_of_a_family_are_judged_against_each_other(tiny: WholeRu
     result = evaluated_without_new(other, tiny.base, tmp_path)
     assert result.document["language"] is None
     assert result.document["subject"]["mode"] == "checkpoint"
-    judged = family("tiny").files(other).checkpoint
+    judged = get_family("tiny").files(other).checkpoint
     assert result.document["subject"]["checkpoint_sha256"] == hashlib.sha256(judged.read_bytes()).hexdigest()
     assert result.document["retention"]["word"] == "not equal"
     same = tmp_path / "same"
@@ -304,13 +311,13 @@ def test_a_training_that_was_interrupted_before_its_checkpoint_is_not_guessed_at
     error = error_of(lambda: evaluated(run.path, tmp_path))
     assert error.code == "merged-missing"
     assert "--which graft" in error.finding.expected
-    assert left_by(run.folder, []) == "graft"
+    assert detect_trained_output(run.folder, []) == "graft"
     assert evaluated(run.path, tmp_path, which="graft").document["subject"]["mode"] != "as-in-the-seeds"
 
 
 def test_sentences_that_training_has_had_are_named(tiny: WholeRun, tmp_path: Path) -> None:
     run = tiny.copied(tmp_path / "run")
-    seen = open_set(run.folder.data_set("train")).infos[0].text
+    seen = open_clip_dataset(run.folder.data_set("train")).infos[0].text
     (tmp_path / "am.tsv").write_text(f"text\trare\n{seen}\t{seen.split()[0]}\nጅብ\tጅብ\n", encoding="utf-8")
     words = [f"--sentences={tmp_path / 'am.tsv'}", "--languages=en", "--most=2", "--listener=none"]
     document = evaluate(settings_of(str(run.path), *words)).document
@@ -326,8 +333,8 @@ def test_the_report_is_one_file_that_loads_nothing_and_shows_texts_as_texts(tiny
     words = [f"--sentences={tmp_path / name}" for name in ("en.txt", "am.txt")]
     listener = parrot(tmp_path, "<b>&")
     result = evaluate(settings_of(str(run.path), *words, "--languages=en", f"--listener={listener}"))
-    assert sorted(path.name for path in result.folder.iterdir()) == [REPORT_NAME, "scores.json"]
-    page = (result.folder / REPORT_NAME).read_text(encoding="utf-8")
+    assert sorted(path.name for path in result.folder.iterdir()) == [EVALUATION_REPORT_NAME, "scores.json"]
+    page = (result.folder / EVALUATION_REPORT_NAME).read_text(encoding="utf-8")
     assert "<img" not in page
     assert "&lt;img src=x" in page
     assert "&lt;b&gt;&amp;" in page
@@ -348,7 +355,7 @@ def test_scores_of_another_format_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_graft_that_was_never_trained_is_judged_by_its_rows_and_says_so(tiny: WholeRun) -> None:
-    system = grafted(place_of(tiny), open_graft(tiny.path / "graft.previous"))
+    system = open_grafted_model(place_of(tiny), load_graft(tiny.path / "graft.previous"))
     assert system.mode == "rows-only"
     assert system.keeps_base
     assert system.label == "not trained yet"

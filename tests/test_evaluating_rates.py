@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxgraft.evaluating.rates import (
+    EditCount,
     Score,
-    Tally,
-    edits,
-    error_rate,
-    mean_score,
-    median_score,
-    single,
-    tally,
-    unmeasured,
+    compute_error_rate,
+    compute_mean_score,
+    compute_median_score,
+    count_edits,
+    edit_distance,
+    score_without_interval,
+    unmeasured_score,
 )
 
 texts = st.text("abc", max_size=12)
@@ -37,38 +37,38 @@ def by_definition(one: str, two: str) -> int:
 
 @given(st.text("ab", max_size=5), st.text("ab", max_size=5))
 def test_edits_are_levenshteins_distance(one: str, two: str) -> None:
-    assert edits(one, two) == by_definition(one, two)
+    assert edit_distance(one, two) == by_definition(one, two)
 
 
 @given(texts, texts, texts)
 def test_edits_are_a_distance(one: str, two: str, three: str) -> None:
-    assert edits(one, one) == 0
-    assert edits(one, two) == edits(two, one)
-    assert edits(one, three) <= edits(one, two) + edits(two, three)
-    assert abs(len(one) - len(two)) <= edits(one, two) <= max(len(one), len(two))
+    assert edit_distance(one, one) == 0
+    assert edit_distance(one, two) == edit_distance(two, one)
+    assert edit_distance(one, three) <= edit_distance(one, two) + edit_distance(two, three)
+    assert abs(len(one) - len(two)) <= edit_distance(one, two) <= max(len(one), len(two))
 
 
 def test_the_error_rate_is_all_edits_over_all_that_was_meant_and_not_a_mean_of_rates() -> None:
-    score = error_rate([Tally(1, 1), Tally(0, 9)], seed=0)
+    score = compute_error_rate([EditCount(1, 1), EditCount(0, 9)], seed=0)
     assert score.value == 0.1
     assert score.count == 2
 
 
 def test_more_heard_than_meant_is_an_error_above_one() -> None:
-    assert error_rate([tally("a", "abcd")], seed=0).value == 3.0
+    assert compute_error_rate([count_edits("a", "abcd")], seed=0).value == 3.0
 
 
 def test_intervals_hold_the_value_depend_on_the_seed_alone_and_shrink_with_more_sentences() -> None:
-    few = [Tally(at % 5, 3 + at % 7) for at in range(12)]
+    few = [EditCount(at % 5, 3 + at % 7) for at in range(12)]
     many = few * 20
-    score = error_rate(few, seed=1)
-    assert score == error_rate(few, seed=1)
-    assert score != error_rate(few, seed=2)
+    score = compute_error_rate(few, seed=1)
+    assert score == compute_error_rate(few, seed=1)
+    assert score != compute_error_rate(few, seed=2)
     assert score.value is not None
     assert score.low is not None
     assert score.high is not None
     assert score.low <= score.value <= score.high
-    wide = error_rate(many, seed=1)
+    wide = compute_error_rate(many, seed=1)
     assert wide.high is not None
     assert wide.low is not None
     assert wide.high - wide.low < (score.high - score.low) / 3
@@ -78,7 +78,7 @@ def test_intervals_hold_the_truth_in_about_95_of_100_samples() -> None:
     draw = np.random.default_rng(0)
     held = 0
     for trial in range(200):
-        score = mean_score([float(value) for value in draw.random(60) < 0.3], seed=trial)
+        score = compute_mean_score([float(value) for value in draw.random(60) < 0.3], seed=trial)
         assert score.low is not None
         assert score.high is not None
         held += score.low <= 0.3 <= score.high
@@ -87,12 +87,12 @@ def test_intervals_hold_the_truth_in_about_95_of_100_samples() -> None:
 
 def test_a_score_without_a_number_says_why_and_never_has_one() -> None:
     nothing = [
-        unmeasured("nobody listened"),
-        error_rate([], 0),
-        error_rate([Tally(3, 0)], 0),
-        mean_score([], 0),
-        median_score([math.nan], 0),
-        single(math.inf, 3),
+        unmeasured_score("nobody listened"),
+        compute_error_rate([], 0),
+        compute_error_rate([EditCount(3, 0)], 0),
+        compute_mean_score([], 0),
+        compute_median_score([math.nan], 0),
+        score_without_interval(math.inf, 3),
     ]
     for score in nothing:
         assert score.value is None
@@ -101,11 +101,11 @@ def test_a_score_without_a_number_says_why_and_never_has_one() -> None:
 
 
 def test_scores_come_back_from_json_as_they_were() -> None:
-    for score in (Score(0.1, 0.05, 0.2, 7), Score(1.5, None, None, 3), unmeasured("no")):
+    for score in (Score(0.1, 0.05, 0.2, 7), Score(1.5, None, None, 3), unmeasured_score("no")):
         assert Score.from_json(json.loads(json.dumps(score.to_json()))) == score
     assert Score.from_json({"value": "many"}).value is None
     assert Score.from_json(None).value is None
 
 
 def test_the_median_is_the_median() -> None:
-    assert median_score([1.0, 2.0, 100.0], 0).value == 2.0
+    assert compute_median_score([1.0, 2.0, 100.0], 0).value == 2.0

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 
 from voxgraft.evaluating.judging import Evaluation
-from voxgraft.evaluating.proofs import Change, Kept
-from voxgraft.evaluating.rates import Score, unmeasured
-from voxgraft.evaluating.report_parts import figures
-from voxgraft.evaluating.scoring import Row
-from voxgraft.evaluating.verdicts import changes_of, checklist, is_goal, kept_word, main_error, written
+from voxgraft.evaluating.proofs import BaseValueChange, LanguageRetention
+from voxgraft.evaluating.rates import Score, unmeasured_score
+from voxgraft.evaluating.report_parts import render_figures
+from voxgraft.evaluating.scoring import ScoreRow
+from voxgraft.evaluating.verdicts import (
+    build_checklist,
+    choose_main_error,
+    compute_retention_changes,
+    format_score,
+    is_unreached_goal,
+    summarize_retention,
+)
 
 
 class Graft:
@@ -25,23 +32,23 @@ def measured(value: float, spread: float = 0.01) -> Score:
     return Score(value, value - spread, value + spread, 100)
 
 
-def row(who: str, language: str = "am", **scores: float | Score) -> Row:
+def row(who: str, language: str = "am", **scores: float | Score) -> ScoreRow:
     made = {name: one if isinstance(one, Score) else measured(one) for name, one in scores.items()}
-    return Row(language, who, who, made)
+    return ScoreRow(language, who, who, made)
 
 
-def kept(language: str = "en", *, equal: bool | None = True) -> Kept:
-    return Kept(
+def kept(language: str = "en", *, equal: bool | None = True) -> LanguageRetention:
+    return LanguageRetention(
         language, equal, 0.0 if equal else 0.3, 1000, 10, 10, measured(0.0), "" if equal is not None else "mute"
     )
 
 
-def found(*rows: Row, kept_languages: tuple[Kept, ...] = (kept(),), changed: int = 0) -> Evaluation:
-    return Evaluation("am", list(rows), list(kept_languages), Change(changed, 5000, (), "two files"))
+def found(*rows: ScoreRow, kept_languages: tuple[LanguageRetention, ...] = (kept(),), changed: int = 0) -> Evaluation:
+    return Evaluation("am", list(rows), list(kept_languages), BaseValueChange(changed, 5000, (), "two files"))
 
 
 def answers(evaluation: Evaluation, mode: str = "gated") -> dict[str, str]:
-    return {point.name: point.answer for point in checklist(evaluation, Graft(mode))}  # type: ignore[arg-type]
+    return {point.name: point.answer for point in build_checklist(evaluation, Graft(mode))}  # type: ignore[arg-type]
 
 
 GOOD: dict[str, Any] = {
@@ -69,7 +76,7 @@ def test_speech_that_is_no_better_than_the_controls_is_not_understood() -> None:
 
 
 def test_what_was_not_measured_is_neither_ticked_nor_crossed_and_says_why() -> None:
-    nothing: dict[str, Any] = dict.fromkeys(("phone_error", "cer", "text_use", "runaway"), unmeasured("no sound"))
+    nothing: dict[str, Any] = dict.fromkeys(("phone_error", "cer", "text_use", "runaway"), unmeasured_score("no sound"))
     silent = row("after", **nothing)
     evaluation = found(silent, kept_languages=())
     assert answers(evaluation) == {
@@ -82,10 +89,10 @@ def test_what_was_not_measured_is_neither_ticked_nor_crossed_and_says_why() -> N
         "repeats": "unknown",
         "pace": "unknown",
     }
-    assert all(point.found for point in checklist(evaluation, Graft()))  # type: ignore[arg-type]
-    assert kept_word(evaluation) == "not measured"
-    assert kept_word(found(silent, kept_languages=(kept(), kept("fr", equal=None)))) == "not measured"
-    assert main_error(evaluation) is None
+    assert all(point.found for point in build_checklist(evaluation, Graft()))  # type: ignore[arg-type]
+    assert summarize_retention(evaluation) == "not measured"
+    assert summarize_retention(found(silent, kept_languages=(kept(), kept("fr", equal=None)))) == "not measured"
+    assert choose_main_error(evaluation) is None
 
 
 def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
@@ -93,26 +100,26 @@ def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
     assert answers(found(*rows))["near-mark"] == "unknown"
     judged = found(row("after", cer=0.2), row("recordings", cer=0.1))
     assert answers(judged)["near-mark"] == "no"
-    (point,) = [point for point in checklist(judged, Graft()) if point.name == "near-mark"]  # type: ignore[arg-type]
+    (point,) = [point for point in build_checklist(judged, Graft()) if point.name == "near-mark"]  # type: ignore[arg-type]
     assert point.found.startswith("not yet: ")
-    assert is_goal(point), "a goal that is not reached breaks nothing"
+    assert is_unreached_goal(point), "a goal that is not reached breaks nothing"
 
 
 def test_the_headline_holds_an_error_against_a_mark_of_the_same_error_alone() -> None:
     after = row("after", phone_error=0.3, cer=0.4)
-    alike = figures({}, found(after, row("codec", phone_error=0.02, cer=0.05)))
+    alike = render_figures({}, found(after, row("codec", phone_error=0.02, cer=0.05)))
     assert "the mark, phone error" in alike
     assert "no mark" not in alike
-    letters = figures({}, found(after, row("codec", cer=0.05)))
+    letters = render_figures({}, found(after, row("codec", cer=0.05)))
     assert "the mark, letter error" in letters
     assert "now 40.0\u00a0% (no mark for phone error)" in letters
-    assert "the mark" not in figures({}, found(after))
+    assert "the mark" not in render_figures({}, found(after))
 
 
 def test_a_pace_says_what_it_is_held_against() -> None:
     judged = found(row("after", **{**GOOD, "duration": 0.5}))
     judged.paces["am"] = "lengths are held against held-out recordings"
-    (point,) = [point for point in checklist(judged, Graft()) if point.name == "pace"]  # type: ignore[arg-type]
+    (point,) = [point for point in build_checklist(judged, Graft()) if point.name == "pace"]  # type: ignore[arg-type]
     assert point.answer == "no"
     assert "0.50 times the usual length" in point.found
     assert judged.paces["am"] in point.found
@@ -136,18 +143,21 @@ def test_the_worst_change_is_the_highest_and_nothing_where_logits_are_equal() ->
         row("after", "fr", cer=0.15),
     )
     unequal = (kept("en", equal=False), kept("fr", equal=False))
-    worst = changes_of(found(*rows, kept_languages=unequal), "cer").worst
+    worst = compute_retention_changes(found(*rows, kept_languages=unequal), "cer").worst
     assert worst is not None
     assert worst[0] == "en"
     assert worst[1] == pytest.approx(0.1)
-    assert changes_of(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer").rises == {"en": 0.0, "fr": 0.0}
-    assert changes_of(found(*rows, kept_languages=()), "cer").worst is None
+    assert compute_retention_changes(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer").rises == {
+        "en": 0.0,
+        "fr": 0.0,
+    }
+    assert compute_retention_changes(found(*rows, kept_languages=()), "cer").worst is None
 
 
 def test_a_base_language_that_has_changed_and_was_not_heard_is_named_and_leaves_the_point_open() -> None:
     rows = (row("before", "fr", phone_error=0.06), row("after", "fr", phone_error=0.06), row("after", **GOOD))
     deaf = found(*rows, kept_languages=(kept("fr", equal=False), kept("en", equal=False)))
-    assert changes_of(deaf, "phone_error").missing == ("en",)
+    assert compute_retention_changes(deaf, "phone_error").missing == ("en",)
     assert answers(deaf, "merged")["old-languages"] == "unknown"
 
 
@@ -159,7 +169,7 @@ def test_failures_to_stop_and_a_wrong_pace_are_crossed() -> None:
 
 
 def test_scores_are_written_as_people_read_them() -> None:
-    assert written("cer", Score(0.0463)) == "4.6 %"
-    assert written("kl", Score(-0.00001)) == "0.000"
-    assert written("duration", Score(1.0)) == "1.00"
-    assert written("cer", unmeasured("no")) == "–"
+    assert format_score("cer", Score(0.0463)) == "4.6 %"
+    assert format_score("kl", Score(-0.00001)) == "0.000"
+    assert format_score("duration", Score(1.0)) == "1.00"
+    assert format_score("cer", unmeasured_score("no")) == "–"

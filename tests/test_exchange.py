@@ -9,10 +9,10 @@ import pytest
 
 from tests.made_once import MadeOnce
 from tests.runs import child, names_in, program
-from voxgraft.cli.app import run as run_command
-from voxgraft.files import replacing_folder
-from voxgraft.graft_folder import open_graft
-from voxgraft.merged_folder import read_merged
+from voxgraft.cli.app import run_cli as run_command
+from voxgraft.files import atomic_write_folder
+from voxgraft.graft_folder import load_graft
+from voxgraft.merged_folder import read_merged_card
 from voxgraft.run import RunFolder
 
 NO_EXCHANGE = "folder.exchange:1:enosys"
@@ -27,7 +27,7 @@ KILLS = {
 
 
 def write_new(folder: Path) -> str:
-    with replacing_folder(folder) as new:
+    with atomic_write_folder(folder) as new:
         (new / "file").write_text("new")
     return "written"
 
@@ -83,7 +83,7 @@ def test_a_training_that_is_killed_while_it_writes_its_graft_has_it_at_the_next_
     if fault == BETWEEN:
         assert run_command(["check", str(run.path), "--data.min-prompt-seconds=0.1"]) == 0
     assert run.train().outcome.reason == "done"
-    assert open_graft(run.folder.graft).card.method["trained"]["step"] == 4
+    assert load_graft(run.folder.graft).card.method["trained"]["step"] == 4
 
 
 def test_a_training_that_is_killed_while_it_writes_a_merged_checkpoint_has_it_at_the_next_start(
@@ -94,5 +94,5 @@ def test_a_training_that_is_killed_while_it_writes_a_merged_checkpoint_has_it_at
     run.train(**merged)
     assert program(run.words(train_steps=6, **merged), run.path, fault=BETWEEN).ended().returncode == -signal.SIGKILL
     assert not (run.path / "merged").exists()
-    assert read_merged(RunFolder(run.path).path / "merged")["trained"]["steps"] == 6
+    assert read_merged_card(RunFolder(run.path).path / "merged")["trained"]["steps"] == 6
     assert run.train(train_steps=6, **merged).merged is not None

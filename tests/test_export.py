@@ -23,23 +23,23 @@ from tests.speaking_models import prompts
 from tests.whole_runs import WholeRun, error_of
 from voxgraft import asking
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import ExportResult, export
-from voxgraft.exporting.sources import open_source
-from voxgraft.exporting.weights import _names_of, _require_names
-from voxgraft.families import family
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import hidden_states, pack
-from voxgraft.families.opening import open_model
-from voxgraft.families.stock import Facts
-from voxgraft.graft_folder import open_graft
-from voxgraft.nn.adapter import merged_weight
-from voxgraft.nn.peft_format import load_peft
+from voxgraft.exporting.sources import open_export_source
+from voxgraft.exporting.weights import _expected_tensor_names, _require_tensor_names
+from voxgraft.families import get_family
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import compute_hidden_states, pack_batch
+from voxgraft.families.opening import load_model
+from voxgraft.families.stock import ExportInfo
+from voxgraft.graft_folder import load_graft
+from voxgraft.nn.adapter import compute_merged_weight
+from voxgraft.nn.peft_format import load_peft_adapter
 from voxgraft.peft_folder import read_peft_folder
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
@@ -47,8 +47,8 @@ FAMILIES = ("chatterbox", "indextts2", "tiny")
 
 
 def settings_of(*words: object) -> ExportSettings:
-    line = cast(CommandLine, read_command_line(["export", *map(str, words)], VERBS))
-    return cast(ExportSettings, resolve(line))
+    line = cast(CommandLine, parse_command_line(["export", *map(str, words)], COMMANDS))
+    return cast(ExportSettings, resolve_settings(line))
 
 
 def exported(*words: object) -> ExportResult:
@@ -80,9 +80,9 @@ def test_an_export_that_names_no_kind_is_the_graft_to_share_as_that_of_go(run: W
 
 
 def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_changed(run: WholeRun, pair: Path) -> None:
-    kind = family(run.family_name)
+    kind = get_family(run.family_name)
     base, grown = kind.files(run.base), kind.files(pair / "grown")
-    graft = open_graft(run.folder.graft)
+    graft = load_graft(run.folder.graft)
     before, after = bits(base.checkpoint), bits(grown.checkpoint)
     assert list(before) == list(after)
     pieces, spare = graft.card.base_pieces, kind.spare_rows
@@ -101,9 +101,9 @@ def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_chan
 def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_open_gate(
     run: WholeRun, pair: Path
 ) -> None:
-    kind = family(run.family_name)
-    model = open_model(kind, kind.files(pair / "grown"))
-    gate = load_peft(model, read_peft_folder(run.folder.graft / "adapter"))
+    kind = get_family(run.family_name)
+    model = load_model(kind, kind.files(pair / "grown"))
+    gate = load_peft_adapter(model, read_peft_folder(run.folder.graft / "adapter"))
     merged = bits(kind.files(pair / "merged").checkpoint)
     grown = bits(kind.files(pair / "grown").checkpoint)
     changed = {name for name in merged if not np.array_equal(merged[name], grown[name])}
@@ -111,7 +111,7 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
     assert changed == {f"{name}.weight" for name in model.adapter_layers()}
     for name in sorted(changed)[:3]:
         layer = cast(Any, layers[name.removesuffix(".weight")])
-        assert torch.equal(torch.from_numpy(merged[name]), merged_weight(layer).detach())
+        assert torch.equal(torch.from_numpy(merged[name]), compute_merged_weight(layer).detach())
     assert not gate.on
     card = json.loads((pair / "export.json").read_text(encoding="utf-8"))
     assert card["checkpoints"]["merged"]["changed"] == len(changed)
@@ -123,24 +123,24 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
 def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     made_once: MadeOnce, tmp_path: Path, name: str
 ) -> None:
-    run, kind = made_once.trained_run(name), family(name)
+    run, kind = made_once.trained_run(name), get_family(name)
     exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
     logits = []
     for folder in (run.base, tmp_path / "out" / "grown"):
-        model = open_model(kind, kind.files(folder))
+        model = load_model(kind, kind.files(folder))
         (prompt,) = prompts(model, (1,))
-        batch = pack(model, [lay_out(model.frame, [5, 9, 200, 31], [7, 80, 900])], [prompt.condition])
+        batch = pack_batch(model, [build_sequence(model.frame, [5, 9, 200, 31], [7, 80, 900])], [prompt.condition])
         with torch.no_grad():
-            logits.append(model.speech_logits(hidden_states(model, batch)))
+            logits.append(model.speech_logits(compute_hidden_states(model, batch)))
     assert torch.equal(*logits)
 
 
 def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_base(run: WholeRun, pair: Path) -> None:
-    kind = family(run.family_name)
-    size = open_graft(run.folder.graft).tokenizer.size
+    kind = get_family(run.family_name)
+    size = load_graft(run.folder.graft).tokenizer.size
     for part in ("grown", "merged"):
         files = kind.files(pair / part)
-        model = open_model(kind, files)
+        model = load_model(kind, files)
         assert model.state_dict()[kind.graft_points[0].tensor].shape[0] == size + kind.spare_rows
         assert open_tokenizer(files.tokenizer).size == size
         for name, path in kind.stock().folder(kind.files(run.base), size).beside.items():
@@ -158,7 +158,7 @@ def test_the_config_of_indextts2_states_the_number_of_pieces_and_nothing_else_ch
     (base / "config.yaml").write_text(text, encoding="utf-8")
     exported(run.path, "--to=indextts2", f"--base={base}", "--parts=grown", f"--output={tmp_path / 'out'}")
     old, new = ((folder / "config.yaml").read_text(encoding="utf-8") for folder in (base, tmp_path / "out" / "grown"))
-    pieces = open_graft(run.folder.graft).tokenizer.size
+    pieces = load_graft(run.folder.graft).tokenizer.size
     assert yaml.safe_load(new)["gpt"]["number_text_tokens"] == pieces
     differing = [(a, b) for a, b in zip(old.splitlines(), new.splitlines(), strict=True) if a != b]
     assert len(differing) == 1
@@ -189,9 +189,9 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
     assert done.returncode == 0, done.stderr
     given, new, old = json.loads(done.stdout)
     assert (Path(new).parent.name, Path(old).parent.name) == ("merged", "grown")
-    kind = family("indextts2")
-    spelling = Spelling.of(
-        kind, open_tokenizer(kind.files(run.base).tokenizer), open_graft(run.folder.graft).tokenizer, "am"
+    kind = get_family("indextts2")
+    spelling = TextEncoder.of(
+        kind, open_tokenizer(kind.files(run.base).tokenizer), load_graft(run.folder.graft).tokenizer, "am"
     )
     for text, step in zip(texts, given, strict=True):
         assert not set(step) & set("።፣፤፧፡")
@@ -204,17 +204,17 @@ def test_load_py_is_sound_python_that_names_the_new_size(made_once: MadeOnce, tm
     exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
     text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
     ast.parse(text)
-    assert str(open_graft(run.folder.graft).tokenizer.size) in text
+    assert str(load_graft(run.folder.graft).tokenizer.size) in text
     assert "LANGUAGE = 'am'" in text or "LANGUAGE, NAME, TEXT_ROWS = 'am'" in text
     assert len([line for line in text.splitlines() if len(line) > 120]) == 0
 
 
 @pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
 def test_no_word_of_a_graft_can_become_code_in_load_py(made_once: MadeOnce, name: str) -> None:
-    kind, files = family(name), made_once.base(name)
+    kind, files = get_family(name), made_once.base(name)
     marks = ['x\n"""\nimport evil\n"""', '"; import evil; "', "'; import evil; '", "\\", "{tag}"]
     for mark in marks:
-        text = kind.stock().loader(Facts(mark, mark, mark, 10, 5), files)
+        text = kind.stock().loader(ExportInfo(mark, mark, mark, 10, 5), files)
         assert text is not None
         tree = ast.parse(text)
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -231,7 +231,7 @@ def test_a_graft_whose_card_holds_more_than_a_tag_and_a_language_is_not_opened(
     path = tmp_path / "graft" / "graft.json"
     card = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**card, key: value}), encoding="utf-8")
-    error = error_of(lambda: open_graft(tmp_path / "graft"))
+    error = error_of(lambda: load_graft(tmp_path / "graft"))
     assert error.code == "graft-broken"
     assert key in error.finding.found
 
@@ -294,14 +294,14 @@ print(json.dumps(found))
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    pieces = open_graft(run.folder.graft).tokenizer.size
+    pieces = load_graft(run.folder.graft).tokenizer.size
     assert json.loads(done.stdout) == [pieces, False, 2454, 2454]
 
 
 def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeOnce, tmp_path: Path) -> None:
     run = made_once.trained_run("indextts2")
     result = exported(run.path, "--to=indextts2", "--dtype=bf16", f"--output={tmp_path / 'out'}", *TERMS)
-    kind = family("indextts2")
+    kind = get_family("indextts2")
     base = kind.files(run.base)
     for part in ("grown", "merged"):
         path = kind.files(tmp_path / "out" / part).checkpoint
@@ -311,7 +311,7 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeO
         stored = torch.load(base.checkpoint, weights_only=True)
         name = "mel_head.weight"
         assert torch.equal(loaded[name], stored[name].to(torch.bfloat16))
-        open_model(kind, kind.files(tmp_path / "out" / part))
+        load_model(kind, kind.files(tmp_path / "out" / part))
     page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     told = page + str(result.lines())
     assert "exact" not in told
@@ -322,18 +322,18 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeO
 def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_against_the_base(
     made_once: MadeOnce, tmp_path: Path
 ) -> None:
-    run, kind = made_once.trained_run("chatterbox"), family("chatterbox")
+    run, kind = made_once.trained_run("chatterbox"), get_family("chatterbox")
     result = exported(run.path, "--to=chatterbox", "--parts=grown", f"--output={tmp_path / 'out'}")
     one = result.card["checkpoints"]["grown"]
-    names = open_model(kind, kind.files(run.base)).state_dict().keys()
+    names = load_model(kind, kind.files(run.base)).state_dict().keys()
     assert (one["names"], one["expected"]) == (len(names), len(names))
     # A file that lost a name, against a base that lost the same one.
-    source = open_source(settings_of(run.path, "--to=chatterbox"))
+    source = open_export_source(settings_of(run.path, "--to=chatterbox"))
     tensors = bits(source.files.checkpoint)
     del tensors["speech_head.weight"]
     saved({name: torch.from_numpy(value) for name, value in tensors.items()}, tmp_path / "less.safetensors")
     with open_checkpoint(tmp_path / "less.safetensors") as less:
-        error = error_of(lambda: _require_names(_names_of(source), less, source))
+        error = error_of(lambda: _require_tensor_names(_expected_tensor_names(source), less, source))
     assert error.code == "export-differs"
     assert "speech_head.weight" in error.finding.found
 
@@ -346,19 +346,19 @@ def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: W
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         assert (peft / name).read_bytes() == (own / "adapter" / name).read_bytes()
     assert read_peft_folder(peft).layers
-    assert open_graft(graft).card == open_graft(own).card
+    assert load_graft(graft).card == load_graft(own).card
     for folder in (peft, graft):
         page = (folder / "README.md").read_text(encoding="utf-8")
         assert "CC-BY-4.0" in page
         assert "written, all speakers" in page
-        assert family(run.family_name).licence in page
+        assert get_family(run.family_name).licence in page
     assert not list(graft.rglob("*.pth"))
 
 
 def test_a_graft_by_itself_is_exported_with_its_base(run: WholeRun, tmp_path: Path, pair: Path) -> None:
     words = (run.folder.graft, f"--to={run.family_name}", f"--base={run.base}", f"--output={tmp_path / 'out'}")
     exported(*words)
-    kind = family(run.family_name)
+    kind = get_family(run.family_name)
     for part in ("grown", "merged"):
         name = kind.files(pair / part).checkpoint.name
         assert (tmp_path / "out" / part / name).read_bytes() == (pair / part / name).read_bytes()
@@ -379,7 +379,7 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
         asked.append(question)
         return "CC0" if "licence" in question else "they are my own words"
 
-    with asking.answering(lambda lines, question: True, tell):
+    with asking.use_prompt_callbacks(lambda lines, question: True, tell):
         told = exported(run.path, "--to=graft", f"--output={tmp_path / 'told'}")
     assert not told.findings
     assert len(asked) == 2

@@ -20,20 +20,20 @@ from tests.speaking_grafts import give_adapter
 from tests.speaking_models import prompts
 from tests.test_export import bits, exported, settings_of
 from tests.whole_runs import error_of
-from voxgraft.exporting.drop_in import make_drop_in
-from voxgraft.exporting.sources import open_source
-from voxgraft.families import family
-from voxgraft.families.chatterbox.text import ChatterboxFront
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import SpeechModel, hidden_states, pack
-from voxgraft.families.opening import open_model
+from voxgraft.exporting.drop_in import build_drop_in_tokenizer
+from voxgraft.exporting.sources import open_export_source
+from voxgraft.families import get_family
+from voxgraft.families.chatterbox.text import ChatterboxTextFrontend
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.families.opening import load_model
 from voxgraft.families.random_base import make_random_base
 from voxgraft.graft import graft
-from voxgraft.graft_folder import open_graft
-from voxgraft.new import new
+from voxgraft.graft_folder import load_graft
+from voxgraft.new import create_run
 from voxgraft.run_settings import TokenizerSettings
 from voxgraft.settings import GraftSettings, NewSettings
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
@@ -42,12 +42,12 @@ SENTENCES = ["ሰላም ለዓለም።", "ቤቱ ትልቅ ነው፣ ውሃው�
 
 def stock_ids(tokenizer: Path, text: str) -> list[int]:
     """What the package makes of a text whose tag is typed in front, where no language is given."""
-    front = ChatterboxFront()
+    front = ChatterboxTextFrontend()
     return open_tokenizer(tokenizer).encode(front.prepare(front.clean(text), None))
 
 
 def make_run(base: Path, path: Path, pieces: int) -> Path:
-    new(NewSettings(run=path, base=base, language="am", texts=(TEXTS,)))
+    create_run(NewSettings(run=path, base=base, language="am", texts=(TEXTS,)))
     chosen = TokenizerSettings(pieces=pieces)
     graft(GraftSettings(run=path, base=base, language="am", texts=(TEXTS,), tokenizer=chosen))
     return path
@@ -78,7 +78,7 @@ def dropped(run: Path) -> Path:
 def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_and_needs_no_loader(
     base: Path, run: Path, dropped: Path
 ) -> None:
-    kind = family("chatterbox")
+    kind = get_family("chatterbox")
     before, after = bits(kind.files(base).checkpoint), bits(kind.files(dropped).checkpoint)
     assert {name: value.shape for name, value in before.items()} == {name: value.shape for name, value in after.items()}
     card = json.loads((dropped / "export.json").read_text(encoding="utf-8"))
@@ -87,11 +87,11 @@ def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_a
     kept = np.ones(2454, dtype=bool)
     kept[taken] = False
     tables = {point.tensor for point in kind.graft_points}
-    layers = {f"{name}.weight" for name in open_model(kind, kind.files(base)).adapter_layers()}
+    layers = {f"{name}.weight" for name in load_model(kind, kind.files(base)).adapter_layers()}
     assert len(layers) > 4
     for name in before.keys() - tables:
         assert np.array_equal(before[name], after[name]) is (name not in layers), name
-    rows, pieces = open_graft(run / "graft").rows, len(kept)
+    rows, pieces = load_graft(run / "graft").rows, len(kept)
     places = {int(new): old for new, old in card["reused_ids"].items()}
     for name in tables:
         assert len(before[name]) == pieces
@@ -103,14 +103,14 @@ def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_a
 
 
 def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path, base: Path, dropped: Path) -> None:
-    grown = open_graft(run / "graft").tokenizer
-    kind = family("chatterbox")
-    spelling = Spelling.of(kind, open_tokenizer(kind.files(base).tokenizer), grown, "am")
+    grown = load_graft(run / "graft").tokenizer
+    kind = get_family("chatterbox")
+    spelling = TextEncoder.of(kind, open_tokenizer(kind.files(base).tokenizer), grown, "am")
     card = json.loads((dropped / "export.json").read_text(encoding="utf-8"))
     places = {int(new): old for new, old in card["reused_ids"].items()}
     tokenizer = kind.files(dropped).tokenizer
     assert open_tokenizer(tokenizer).size == 2454
-    assert open_tokenizer(tokenizer).has_whole("[am]")
+    assert open_tokenizer(tokenizer).has_control_token("[am]")
     for text in SENTENCES:
         found = stock_ids(tokenizer, f"[am]{prepared_there(dropped, text)}")
         assert found == [places.get(one, one) for one in spelling.encode(text, "am")]
@@ -121,10 +121,10 @@ def test_a_drop_in_speaks_with_the_very_logits_of_the_merged_checkpoint(
     run: Path, dropped: Path, tmp_path: Path
 ) -> None:
     exported(run, "--to=chatterbox", "--parts=merged", f"--output={tmp_path / 'pair'}")
-    kind = family("chatterbox")
-    small, large = (open_model(kind, kind.files(folder)) for folder in (dropped, tmp_path / "pair" / "merged"))
-    spelling = Spelling.of(
-        kind, open_tokenizer(kind.files(dropped).tokenizer), open_graft(run / "graft").tokenizer, "am"
+    kind = get_family("chatterbox")
+    small, large = (load_model(kind, kind.files(folder)) for folder in (dropped, tmp_path / "pair" / "merged"))
+    spelling = TextEncoder.of(
+        kind, open_tokenizer(kind.files(dropped).tokenizer), load_graft(run / "graft").tokenizer, "am"
     )
     for text in SENTENCES:
         typed = f"[am]{prepared_there(dropped, text)}"
@@ -146,22 +146,22 @@ def prepared_there(folder: Path, text: str) -> str:
 
 def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
     (prompt,) = prompts(model, (1,))
-    batch = pack(model, [lay_out(model.frame, ids, [5, 17, 900])], [prompt.condition])
+    batch = pack_batch(model, [build_sequence(model.frame, ids, [5, 17, 900])], [prompt.condition])
     with torch.no_grad():
-        return model.speech_logits(hidden_states(model, batch)[-4:])
+        return model.speech_logits(compute_hidden_states(model, batch)[-4:])
 
 
 def test_an_id_that_only_the_last_of_thousands_of_sentences_needs_is_not_taken(run: Path, tmp_path: Path) -> None:
-    source = open_source(settings_of(run, "--to=chatterbox"))
+    source = open_export_source(settings_of(run, "--to=chatterbox"))
     many = [f"{one} {other}" for one in SENTENCES[:1] for other in TEXTS.read_text(encoding="utf-8").splitlines()[:700]]
     many += [f"{one} {other}" for one in ("ቤት", "ውሃ") for other in many]
     room = []
     for name, more in {"without": [], "with": ["ሰላም αβγ"]}.items():
         path = tmp_path / f"{name}.txt"
         path.write_text("\n".join([*many, *more]) + "\n", encoding="utf-8")
-        made = make_drop_in(replace(source, texts=(path,)))
-        assert made.proven > 2000
-        room.append(made.room)
+        made = build_drop_in_tokenizer(replace(source, texts=(path,)))
+        assert made.num_proven_sentences > 2000
+        room.append(made.num_reusable_ids)
     assert room[1] == room[0] - len("αβγ")
 
 
@@ -180,9 +180,9 @@ def test_the_published_tokenizer_has_room_for_amharic_with_a_thousand_pieces(bas
     (folder / real.name).chmod(0o644)
     shutil.copyfile(real, folder / real.name)
     run = make_run(folder, tmp_path / "run", 1000)
-    made = make_drop_in(open_source(settings_of(run, "--to=chatterbox")))
+    made = build_drop_in_tokenizer(open_export_source(settings_of(run, "--to=chatterbox")))
     assert len(made.places) > 1280
-    assert made.room >= len(made.places)
-    assert made.proven > 1000
-    letters = {piece for piece in made.taken if len(piece) == 1 and piece.isascii()}
+    assert made.num_reusable_ids >= len(made.places)
+    assert made.num_proven_sentences > 1000
+    letters = {piece for piece in made.replaced_pieces if len(piece) == 1 and piece.isascii()}
     assert not letters & set("abcdefghijklmnopqrstuvwxyz0123456789.,?!'-")  # Latin words can still be said

@@ -10,8 +10,8 @@ from tests.merged_runs import copied, train_settings
 from tests.speaking_grafts import spoken
 from tests.test_export import bits, exported
 from tests.whole_runs import error_of
-from voxgraft.evaluating.scores_file import FORMAT as SCORES_FORMAT
-from voxgraft.merged_folder import read_merged
+from voxgraft.evaluating.scores_file import SCORES_FORMAT as SCORES_FORMAT
+from voxgraft.merged_folder import read_merged_card
 from voxgraft.train import train
 
 
@@ -22,7 +22,7 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
     run = copied(world, tmp_path / "run")
     data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
     train(train_settings(world, run, mode="merged", **data))
-    card = read_merged(run / "merged")
+    card = read_merged_card(run / "merged")
     result = exported(run, "--to=indextts2", f"--base={world.files.folder}")
     merged = bits(result.folder / "merged" / "gpt.pth")
     own = bits(run / "merged" / card["checkpoint"])
@@ -42,7 +42,7 @@ def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(made_once:
     world = made_once.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, mode="merged", steps=1))
-    card = read_merged(run / "merged")
+    card = read_merged_card(run / "merged")
     row = {"language": "en", "who": "after", "title": "", "scores": {"cer": {"value": 0.25, "count": 4}}}
     document = {"format": SCORES_FORMAT, "rows": [row], "retention": {}, "language": "am"}
     for name, digest in {"own": card["checkpoint_sha256"], "other": "0" * 64, "old": None}.items():

@@ -16,9 +16,14 @@ from tokenizers import Tokenizer
 
 from tests.shared import shared
 from voxgraft.errors import FileError
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.chatterbox.family import RELEASES, Chatterbox
-from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
+from voxgraft.families.chatterbox.text import (
+    CANGJIE_NAME,
+    ChatterboxEnglishFrontend,
+    ChatterboxTextFrontend,
+    read_cangjie,
+)
 
 DATA = Path(__file__).parent / "data" / "families"
 FORMULA_CANGJIE = DATA / "formula_cangjie.json"
@@ -38,8 +43,8 @@ def only_japanese(sentences: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in sentences if row["language"] == "ja"]
 
 
-def front() -> ChatterboxFront:
-    return ChatterboxFront(read_cangjie(FORMULA_CANGJIE))
+def front() -> ChatterboxTextFrontend:
+    return ChatterboxTextFrontend(read_cangjie(FORMULA_CANGJIE))
 
 
 # ---- the text front against the stock wrapper ---------------------------------------------------------------
@@ -103,7 +108,7 @@ def test_punctuation_is_cleaned_up_by_the_stock_rules(text: str, cleaned: str) -
 
 
 def test_english_wrapper_adds_a_full_stop_after_chinese_marks_and_keeps_case() -> None:
-    english = EnglishFront()
+    english = ChatterboxEnglishFrontend()
     assert english.clean("好的！") == "好的！."
     assert english.prepare("Hello Wörld", "en") == "Hello[SPACE]Wörld"
     assert english.prepare("Hello", "am") == "[am]Hello"
@@ -162,7 +167,9 @@ def test_every_release_is_found_by_its_own_pair_of_files(tmp_path: Path) -> None
         found = Chatterbox().files(folder)
         assert (found.checkpoint.name, found.tokenizer.name) == (release.checkpoint, release.tokenizer)
         assert found.config is None
-        assert isinstance(Chatterbox().front(found.tokenizer), EnglishFront) == (release.title == "English")
+        assert isinstance(Chatterbox().front(found.tokenizer), ChatterboxEnglishFrontend) == (
+            release.title == "English"
+        )
 
 
 def test_files_of_two_releases_are_never_paired(tmp_path: Path) -> None:
@@ -187,12 +194,12 @@ def test_each_checkpoint_has_its_own_tokenizer_and_front_where_all_releases_are_
         (tmp_path / release.checkpoint).write_bytes(b"x")
         (tmp_path / release.tokenizer).write_bytes(b"x")
     for release in RELEASES:
-        tokenizer = Chatterbox().tokenizer_of(tmp_path / release.checkpoint)
+        tokenizer = Chatterbox().find_tokenizer(tmp_path / release.checkpoint)
         assert tokenizer.name == release.tokenizer
-        assert isinstance(Chatterbox().front(tokenizer), EnglishFront) == (release.title == "English")
+        assert isinstance(Chatterbox().front(tokenizer), ChatterboxEnglishFrontend) == (release.title == "English")
     (tmp_path / "mtl_tokenizer.json").unlink()
     with pytest.raises(FileError, match=r"t3_23lang\.safetensors is there without its tokenizer"):
-        Chatterbox().tokenizer_of(tmp_path / "t3_23lang.safetensors")
+        Chatterbox().find_tokenizer(tmp_path / "t3_23lang.safetensors")
 
 
 def test_an_empty_folder_is_refused_with_every_name_that_was_looked_for(tmp_path: Path) -> None:
@@ -204,7 +211,7 @@ def test_an_empty_folder_is_refused_with_every_name_that_was_looked_for(tmp_path
 
 def test_the_published_tokenizer_has_the_familys_special_ids_and_a_tag_for_each_of_its_languages() -> None:
     tokenizer = Tokenizer.from_file(str(shared("real/chatterbox/grapheme_mtl_merged_expanded_v1.json")))
-    chatterbox = family("chatterbox")
+    chatterbox = get_family("chatterbox")
     assert {piece: tokenizer.token_to_id(piece) for piece in chatterbox.special_ids} == chatterbox.special_ids
     assert len(chatterbox.languages) == 23
     for code in chatterbox.languages:

@@ -14,10 +14,10 @@ from sentencepiece import SentencePieceProcessor
 
 from tests.shared import shared
 from voxgraft.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.families import family_of
+from voxgraft.families import detect_family
 from voxgraft.families.indextts2.family import IndexTTS2
-from voxgraft.families.indextts2.marks import MARKS_INSIDE_WORDS, NEW_MARKS, STOCK_MARKS
-from voxgraft.families.indextts2.text import IndexFront
+from voxgraft.families.indextts2.marks import IN_WORD_PUNCTUATION, SCRIPT_PUNCTUATION, STOCK_PUNCTUATION
+from voxgraft.families.indextts2.text import IndexTTS2TextFrontend
 
 DATA = Path(__file__).parent / "data" / "families"
 SPELLED_BY_THE_BASE = set(",.?!'-… ")
@@ -29,7 +29,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-front = IndexFront()
+front = IndexTTS2TextFrontend()
 
 
 # ---- the text front against the stock wrapper ---------------------------------------------------------------
@@ -130,24 +130,28 @@ def test_marks_of_new_scripts_become_marks_that_the_base_can_spell(text: str, cl
 
 
 def test_every_mark_is_written_with_what_the_base_can_spell() -> None:
-    for table in (STOCK_MARKS, NEW_MARKS, MARKS_INSIDE_WORDS):
+    for table in (STOCK_PUNCTUATION, SCRIPT_PUNCTUATION, IN_WORD_PUNCTUATION):
         for mark, written in table.items():
             assert set(written) <= SPELLED_BY_THE_BASE, mark
 
 
 def test_our_own_table_holds_punctuation_only_and_nothing_that_the_stock_program_maps() -> None:
-    assert not set(NEW_MARKS) & set(STOCK_MARKS)
-    for character in "".join(NEW_MARKS) + "".join(MARKS_INSIDE_WORDS):
+    assert not set(SCRIPT_PUNCTUATION) & set(STOCK_PUNCTUATION)
+    for character in "".join(SCRIPT_PUNCTUATION) + "".join(IN_WORD_PUNCTUATION):
         assert unicodedata.category(character)[0] in "PS", f"U+{ord(character):04X}"
 
 
 def test_the_published_tokenizer_spells_none_of_the_marks_that_our_own_table_replaces() -> None:
     model = SentencePieceProcessor(model_file=str(shared("real/indextts2/bpe.model")))
-    for mark in NEW_MARKS:
+    for mark in SCRIPT_PUNCTUATION:
         assert model.unk_id() in model.encode(f"A{mark}B") or mark == "\u0387", f"{mark!r}"
 
 
-@given(st.lists(st.sampled_from([*"aB 中ሀ'.?!$", *STOCK_MARKS, *NEW_MARKS, *MARKS_INSIDE_WORDS])).map("".join))
+@given(
+    st.lists(st.sampled_from([*"aB 中ሀ'.?!$", *STOCK_PUNCTUATION, *SCRIPT_PUNCTUATION, *IN_WORD_PUNCTUATION])).map(
+        "".join
+    )
+)
 def test_cleaned_text_holds_no_mark_that_the_base_cannot_spell(text: str) -> None:
     if len(text.strip()) > 1:
         assert set(front.clean(text)) <= SPELLED_BY_THE_BASE | set("aB中ሀ$")
@@ -168,7 +172,7 @@ def test_the_names_in_the_config_win_over_the_usual_ones(tmp_path: Path) -> None
     found = IndexTTS2().files(base_folder(tmp_path, config, "gpt.pth", "bpe.model", "mine.pth", "mine.model"))
     assert (found.checkpoint.name, found.tokenizer.name) == ("mine.pth", "mine.model")
     assert found.config == tmp_path / "config.yaml"
-    assert family_of(tmp_path).name == "indextts2"
+    assert detect_family(tmp_path).name == "indextts2"
 
 
 def test_the_usual_names_serve_where_the_config_gives_none(tmp_path: Path) -> None:
@@ -218,20 +222,20 @@ def test_a_config_that_makes_no_sense_is_refused(tmp_path: Path, config: str, co
 
 def test_the_config_states_how_many_pieces_there_are(tmp_path: Path) -> None:
     config = base_folder(tmp_path, "gpt: {number_text_tokens: 24000}\n") / "config.yaml"
-    assert IndexTTS2().configured_pieces(config) == 24000
-    assert IndexTTS2().configured_pieces(base_folder(tmp_path, "gpt: {}\n") / "config.yaml") is None
+    assert IndexTTS2().read_config_pieces(config) == 24000
+    assert IndexTTS2().read_config_pieces(base_folder(tmp_path, "gpt: {}\n") / "config.yaml") is None
 
 
 @pytest.mark.parametrize("value", ["'24000'", "true", "0", "-1", "24000.0", "[1]"])
 def test_a_number_of_pieces_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
     config = base_folder(tmp_path, f"gpt: {{number_text_tokens: {value}}}\n") / "config.yaml"
     with pytest.raises(ConfigError, match="number_text_tokens"):
-        IndexTTS2().configured_pieces(config)
+        IndexTTS2().read_config_pieces(config)
 
 
 def test_the_published_config_and_tokenizer_agree_with_the_familys_facts() -> None:
     config = shared("real/indextts2/config.yaml")
     model = SentencePieceProcessor(model_file=str(shared("real/indextts2/bpe.model")))
-    assert IndexTTS2().configured_pieces(config) == model.get_piece_size() == 12000
+    assert IndexTTS2().read_config_pieces(config) == model.get_piece_size() == 12000
     for piece, at in IndexTTS2.special_ids.items():
         assert model.id_to_piece(at) == piece

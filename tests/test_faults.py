@@ -18,7 +18,7 @@ import soundfile
 from tests.failing_system import VARIABLE, Fault
 from tests.fault_campaign import FILE_LIMITS, SITE
 from voxgraft.errors import FileError, WriteError
-from voxgraft.files import system_error, write_error
+from voxgraft.files import build_write_error, convert_system_error
 
 ROOT = Path(__file__).resolve().parent.parent
 RATE = 16_000
@@ -43,11 +43,11 @@ CODES = {
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: errno.errorcode[number])
 def test_what_the_system_refuses_has_a_code_a_place_and_a_cure(number: int, tmp_path: Path) -> None:
-    found = system_error(OSError(number, os.strerror(number), str(tmp_path / "x")))
+    found = convert_system_error(OSError(number, os.strerror(number), str(tmp_path / "x")))
     assert found is not None
     assert (found.code, found.finding.where) == (CODES[number], str(tmp_path / "x"))
     assert found.finding.cure
-    written = write_error(OSError(number, os.strerror(number)), tmp_path / "x")
+    written = build_write_error(OSError(number, os.strerror(number)), tmp_path / "x")
     assert written.code in (CODES[number], "file-unwritable")
 
 
@@ -56,14 +56,14 @@ def test_errors_of_libraries_that_hide_the_systems_are_known_and_bugs_stay_bugs(
     wrapped.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     rust = RuntimeError("I/O error: No space left on device (os error 28)")
     for error in (wrapped, rust):
-        found = system_error(error)
+        found = convert_system_error(error)
         assert found is not None
         assert found.code == "disk-full"
-    memory = system_error(MemoryError())
+    memory = convert_system_error(MemoryError())
     assert memory is not None
     assert memory.code == "memory-full"
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
-    assert [system_error(one) for one in (RuntimeError("x"), KeyError("x"), missing)] == [None, None, None]
+    assert [convert_system_error(one) for one in (RuntimeError("x"), KeyError("x"), missing)] == [None, None, None]
 
 
 def test_an_error_of_a_worker_process_arrives_as_it_was_raised() -> None:
@@ -183,6 +183,6 @@ def test_a_full_disk_while_a_folder_is_copied_is_named_and_not_shown_as_a_list(t
     (target / "a").symlink_to("/dev/full")
     with pytest.raises(shutil.Error) as caught:
         shutil.copytree(source, target, dirs_exist_ok=True)
-    found = write_error(caught.value, target)
+    found = build_write_error(caught.value, target)
     assert found.code == "disk-full"
     assert found.finding.found == "no room to write target"

@@ -14,13 +14,13 @@ import torch
 
 from tests.speaking_models import STOP_BIAS, prompts, small_t3, small_voice
 from voxgraft.errors import ConfigError, GraftError
-from voxgraft.families.generate import Prompt, Speaker, Spoken, Streams, generate
+from voxgraft.families.generate import DecodeSession, GeneratedCodes, GenerationPrompt, SpeechGenerator, generate_codes
 from voxgraft.families.model import SpeechModel
-from voxgraft.families.stream_state import LOOK_EVERY
+from voxgraft.families.stream_state import CODES_PER_CHECK
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.sampling import Sampling
+from voxgraft.nn.sampling import SamplingParams
 
-WARM = Sampling(temperature=1.0, repetition_penalty=1.2, max_codes=3 * LOOK_EVERY + 1)
+WARM = SamplingParams(temperature=1.0, repetition_penalty=1.2, max_codes=3 * CODES_PER_CHECK + 1)
 
 
 @pytest.fixture(scope="module", params=["t3", "voice"])
@@ -40,37 +40,37 @@ def guidance_of(model: SpeechModel) -> float:
 def test_utterances_of_unequal_length_are_spoken_as_if_alone(model: SpeechModel) -> None:
     sampling = replace(WARM, guidance=guidance_of(model), min_p=0.02, top_k=50, top_p=0.95)
     given = prompts(model, (5, 12, 3))
-    together = generate(model, given, sampling)
-    assert together == [generate(model, [prompt], sampling)[0] for prompt in given]
-    assert together != generate(model, [replace(prompt, seed=prompt.seed + 9) for prompt in given], sampling)
+    together = generate_codes(model, given, sampling)
+    assert together == [generate_codes(model, [prompt], sampling)[0] for prompt in given]
+    assert together != generate_codes(model, [replace(prompt, seed=prompt.seed + 9) for prompt in given], sampling)
 
 
 def test_utterances_that_stop_are_spoken_as_if_alone(stopping: SpeechModel) -> None:
     given = prompts(stopping, (4,) * 8)
     sampling = replace(WARM, max_codes=60)
-    together = generate(stopping, given, sampling)
-    assert together == [generate(stopping, [prompt], sampling)[0] for prompt in given]
+    together = generate_codes(stopping, given, sampling)
+    assert together == [generate_codes(stopping, [prompt], sampling)[0] for prompt in given]
     assert len({len(spoken.codes) for spoken in together}) > 3
 
 
 def test_no_utterance_holds_its_stop_or_anything_after_it(stopping: SpeechModel) -> None:
-    for spoken in generate(stopping, prompts(stopping, (4,) * 8), replace(WARM, max_codes=60)):
+    for spoken in generate_codes(stopping, prompts(stopping, (4,) * 8), replace(WARM, max_codes=60)):
         assert stopping.frame.speech_stop not in spoken.codes
         assert spoken.stopped == (len(spoken.codes) < 60)
 
 
-@pytest.mark.parametrize("max_codes", [1, LOOK_EVERY - 1, LOOK_EVERY, LOOK_EVERY + 1, 40])
+@pytest.mark.parametrize("max_codes", [1, CODES_PER_CHECK - 1, CODES_PER_CHECK, CODES_PER_CHECK + 1, 40])
 def test_the_limit_cuts_and_changes_nothing_before_it(stopping: SpeechModel, max_codes: int) -> None:
     given = prompts(stopping, (4,) * 8)
-    whole = generate(stopping, given, replace(WARM, max_codes=60))
-    for cut, spoken in zip(generate(stopping, given, replace(WARM, max_codes=max_codes)), whole, strict=True):
+    whole = generate_codes(stopping, given, replace(WARM, max_codes=60))
+    for cut, spoken in zip(generate_codes(stopping, given, replace(WARM, max_codes=max_codes)), whole, strict=True):
         assert cut.codes == spoken.codes[:max_codes]
         assert cut.stopped == (spoken.stopped and len(spoken.codes) < max_codes)
 
 
 def test_an_utterance_that_stops_at_once_is_empty() -> None:
     model = small_voice(stop_bias=1e4)
-    assert generate(model, prompts(model, (3, 4)), WARM) == [Spoken([], True)] * 2
+    assert generate_codes(model, prompts(model, (3, 4)), WARM) == [GeneratedCodes([], True)] * 2
 
 
 def test_only_codes_that_the_decoder_reads_are_spoken() -> None:
@@ -79,25 +79,25 @@ def test_only_codes_that_the_decoder_reads_are_spoken() -> None:
         model.speech_head.weight[model.frame.num_codes :] *= 3
     given = prompts(model)
     hot = replace(WARM, temperature=2.0)
-    readable = [code for spoken in generate(model, given, hot) for code in spoken.codes]
+    readable = [code for spoken in generate_codes(model, given, hot) for code in spoken.codes]
     assert max(readable) < model.frame.num_codes
-    stock = [code for spoken in generate(model, given, replace(hot, readable=False)) for code in spoken.codes]
+    stock = [code for spoken in generate_codes(model, given, replace(hot, readable=False)) for code in spoken.codes]
     assert max(stock) > model.frame.speech_stop
 
 
 def test_without_guidance_there_is_one_row_a_stream_and_with_it_two(model: SpeechModel) -> None:
     given = prompts(model)
-    assert len(Streams(model, given, WARM).logits) == 3
+    assert len(DecodeSession(model, given, WARM).logits) == 3
     if model.frame.guided:
-        assert len(Streams(model, given, replace(WARM, guidance=0.5)).logits) == 6
+        assert len(DecodeSession(model, given, replace(WARM, guidance=0.5)).logits) == 6
     else:
         with pytest.raises(ConfigError, match="never taught to read without text"):
-            Streams(model, given, replace(WARM, guidance=0.5))
+            DecodeSession(model, given, replace(WARM, guidance=0.5))
 
 
 def test_beginning_as_learnt_is_not_beginning_as_the_stock_program_does(model: SpeechModel) -> None:
     given = prompts(model)
-    learnt, stock = (Streams(model, given, replace(WARM, stock=stock)) for stock in (False, True))
+    learnt, stock = (DecodeSession(model, given, replace(WARM, stock=stock)) for stock in (False, True))
     for streams in (learnt, stock):
         streams.speak(torch.ones_like(streams.logits))
         streams.listen()
@@ -107,32 +107,32 @@ def test_beginning_as_learnt_is_not_beginning_as_the_stock_program_does(model: S
 def test_a_speaker_says_the_same_again_and_follows_the_model_and_its_gate(model: SpeechModel) -> None:
     model = copy.deepcopy(model)
     given, sampling = prompts(model), replace(WARM, guidance=guidance_of(model))
-    speaker = Speaker(model)
+    speaker = SpeechGenerator(model)
     base = speaker.speak(given, sampling)
-    assert speaker.speak(given, sampling) == base == generate(model, given, sampling)
+    assert speaker.speak(given, sampling) == base == generate_codes(model, given, sampling)
     gate = add_adapter(model, model.adapter_layers(), rank=2, alpha=2, seed=0)
     state = adapter_state(model)
     generator = torch.Generator().manual_seed(0)
     load_adapter_state(model, {name: torch.randn(value.shape, generator=generator) for name, value in state.items()})
     with gate.opened():
-        assert speaker.speak(given, sampling) == generate(model, given, sampling) != base
+        assert speaker.speak(given, sampling) == generate_codes(model, given, sampling) != base
     assert speaker.speak(given, sampling) == base
 
 
 def test_more_codes_than_the_model_has_positions_are_refused(model: SpeechModel) -> None:
     with pytest.raises(ConfigError, match="max_codes is 5,000"):
-        generate(model, prompts(model), replace(WARM, max_codes=5000))
+        generate_codes(model, prompts(model), replace(WARM, max_codes=5000))
 
 
 def test_no_prompts_are_refused(model: SpeechModel) -> None:
     with pytest.raises(GraftError, match="no prompts"):
-        generate(model, [], WARM)
+        generate_codes(model, [], WARM)
 
 
 def test_text_ids_out_of_range_are_refused_before_anything_is_computed(model: SpeechModel) -> None:
     good = prompts(model)[0]
     with pytest.raises(GraftError) as caught:
-        generate(model, [good, Prompt([5, model.num_text_ids], good.condition)], WARM)
+        generate_codes(model, [good, GenerationPrompt([5, model.num_text_ids], good.condition)], WARM)
     assert caught.value.code == "ids-outside"
 
 

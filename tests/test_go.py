@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 from tests.talks import write_talks
-from voxgraft.cli import run as run_cli
+from voxgraft.cli import run_cli as run_cli
 from voxgraft.errors import VoxgraftError
-from voxgraft.files import sha256_of
-from voxgraft.go import STAGES, GoResult, StageOutcome, go
+from voxgraft.files import compute_sha256
+from voxgraft.go import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
 from voxgraft.going.settings import GoSettings
-from voxgraft.graft_folder import open_graft
-from voxgraft.importing.dataset import Dataset
+from voxgraft.graft_folder import load_graft
+from voxgraft.importing.dataset import DatasetFolder
 from voxgraft.importing.manifest import read_manifest, write_manifest
 from voxgraft.run import RunFolder
-from voxgraft.run_yaml import edit_run_yaml
-from voxgraft.training.step_folders import whole_steps
+from voxgraft.run_yaml import rewrite_run_yaml
+from voxgraft.training.step_folders import list_complete_steps
 
-ALL = [stage.name for stage in STAGES]
+ALL = [stage.name for stage in PIPELINE_STAGES]
 DATA = ["import", "split"]
 SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
@@ -47,12 +47,12 @@ def new_run(folder: Path) -> Path:
     run = folder / "run"
     words = ["new", str(run), "--base", "tiny", "--language", "am", "--sources", str(folder / "talks"), "--quiet"]
     assert run_cli(words) == 0
-    edit_run_yaml(run / "run.yaml", SHORT)
+    rewrite_run_yaml(run / "run.yaml", SHORT)
     return run
 
 
 def gone(run: Path, **told: Any) -> GoResult:
-    return go(GoSettings.model_validate({"run": run, "most": 2, **told}))
+    return run_pipeline(GoSettings.model_validate({"run": run, "most": 2, **told}))
 
 
 def words(result: GoResult) -> dict[str, str]:
@@ -73,7 +73,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def edit(run: Path, section: str, **values: Any) -> None:
-    edit_run_yaml(run / "run.yaml", {section: values})
+    rewrite_run_yaml(run / "run.yaml", {section: values})
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_fresh_run_goes_from_recordings_to_an_export(made: tuple[Path, GoResul
     run, result = made
     assert words(result) == dict.fromkeys(ALL, "done")
     assert result.exit_code == 0
-    assert open_graft(run / "export" / "graft").card.method["trained"]["step"] == 2
+    assert load_graft(run / "export" / "graft").card.method["trained"]["step"] == 2
     assert (run / "eval" / "default" / "report.html").is_file()
     assert json.loads(json.dumps(result.to_json()))["stages"][0]["result"]["new_clips"] > 0
 
@@ -162,12 +162,12 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     edit(run, "train", steps=400)
     command = [sys.executable, "-m", "voxgraft", "go", str(run), "--until", "train"]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    while max(whole_steps(RunFolder(run)), default=0) < 4:
+    while max(list_complete_steps(RunFolder(run)), default=0) < 4:
         assert child.poll() is None, child.communicate()[1].decode()
         time.sleep(0.05)
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    reached = max(whole_steps(RunFolder(run)))
+    reached = max(list_complete_steps(RunFolder(run)))
     edit(run, "train", steps=reached + 1)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
@@ -198,10 +198,10 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
     kept = gone(run, when_changed="keep")
     assert ran(kept) == []
     assert "kept as it is" in why(kept, "graft")
-    tokenizer = open_graft(run / "graft").card.tokenizer_sha256
+    tokenizer = load_graft(run / "graft").card.tokenizer_sha256
     fresh = gone(run, when_changed="fresh")
     assert ran(fresh) == [name for name in ALL if name not in DATA]
-    assert open_graft(run / "graft").card.tokenizer_sha256 != tokenizer
+    assert load_graft(run / "graft").card.tokenizer_sha256 != tokenizer
     assert (run / "steps" / "aside-1" / "step-000002").is_dir()
     assert ran(gone(run, when_changed="fresh")) == []
 
@@ -222,18 +222,18 @@ def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anythin
     assert caught.value.code == "trained-otherwise"
     assert "train.rank is 8, and was 4" in caught.value.finding.found
     assert ran(gone(run, when_changed="fresh", until="train")) == ["check", "train"]
-    assert open_graft(run / "graft").card.method["trained"]["rank"] == 8
+    assert load_graft(run / "graft").card.method["trained"]["rank"] == 8
 
 
 def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
-    old = sha256_of(run / "export" / "graft" / "graft.json")
+    old = compute_sha256(run / "export" / "graft" / "graft.json")
     edit(run, "train", steps=3)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
     assert why(result, "train") == "went on from step 2"
     assert why(result, "evaluate") == "its scores were of another model"
-    assert sha256_of(run / "export" / "graft" / "graft.json") != old
-    assert sha256_of(run / "export" / "graft.previous" / "graft.json") == old
+    assert compute_sha256(run / "export" / "graft" / "graft.json") != old
+    assert compute_sha256(run / "export" / "graft.previous" / "graft.json") == old
 
 
 def test_a_clip_with_another_text_is_prepared_again(prepared: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_changed_source_ends_it_with_the_flag_that_imports_it_again(
     subtitles = sorted(talks.glob("*.srt"))[0]
     text = subtitles.read_text(encoding="utf-8")
     # The run knows the talks by their content, wherever they lie; a change is seen where they lay.
-    journal = next(one for one in Dataset(prepared / "data").journals() if one.recording == subtitles.stem)
+    journal = next(one for one in DatasetFolder(prepared / "data").journals() if one.recording == subtitles.stem)
     old = journal.source["text"]
     journal.path.write_text(
         journal.path.read_text(encoding="utf-8").replace(json.dumps(old), json.dumps(str(subtitles.resolve()))),
@@ -386,7 +386,7 @@ ENDS = [
 def test_the_last_line_says_how_to_go_on_if_it_did_not_come_to_its_end(
     tmp_path: Path, stage: str, word: Any, code: int, said: str
 ) -> None:
-    lines = GoResult(tmp_path, (StageOutcome(stage, word, "no step is saved yet"),), code).lines()
+    lines = GoResult(tmp_path, (StageResult(stage, word, "no step is saved yet"),), code).lines()
     assert len(lines) == (2 if said else 1)
     assert said in str(lines[-1])
     assert not said or f"voxgraft go {tmp_path}" in str(lines[-1])
@@ -405,7 +405,7 @@ def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next
 
 
 def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tmp_path: Path) -> None:
-    assert ran(go(GoSettings(run=run))) == [], "nothing is told of sentences: the scores stay"
+    assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is told of sentences: the scores stay"
     more = gone(run, most=3)
     assert ran(more) == ["evaluate"]
     assert why(more, "evaluate") == "its scores were of 2 sentences of am, not of 3"
@@ -415,7 +415,7 @@ def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tm
     assert ran(others) == ["evaluate"]
     assert "(am.txt)" in why(others, "evaluate")
     assert ran(gone(run, most=3, sentences=(own,))) == []
-    assert ran(go(GoSettings(run=run))) == []
+    assert ran(run_pipeline(GoSettings(run=run))) == []
 
 
 def test_a_stage_that_cannot_begin_ends_it_with_its_own_error(tmp_path: Path) -> None:

@@ -18,15 +18,15 @@ import yaml
 from tests.evaluating_parts import parrot
 from tests.test_import_own_data import lj_list
 from tests.whole_runs import error_of
-from voxgraft.cli import run as run_cli
-from voxgraft.demo.data import bundled_clips
-from voxgraft.demo.talks import RATE, _srt, spoken
+from voxgraft.cli import run_cli as run_cli
+from voxgraft.demo.data import load_bundled_clips
+from voxgraft.demo.talks import TALK_RATE_HZ, _format_srt, render_talk
 from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.sentences import built_in_languages
-from voxgraft.go import GoResult, go
+from voxgraft.evaluating.sentences import list_built_in_languages
+from voxgraft.go import GoResult, run_pipeline
 from voxgraft.going.settings import GoSettings
 from voxgraft.importing.manifest import read_manifest, write_manifest
-from voxgraft.run_yaml import edit_run_yaml
+from voxgraft.run_yaml import rewrite_run_yaml
 
 LANGUAGE = "nl"
 SHORT: dict[str, Any] = {
@@ -49,12 +49,12 @@ TEXTS = (
 def write_recordings(folder: Path) -> None:
     """Five talks of three sentences each. That the voices say something else does not matter here."""
     folder.mkdir(parents=True)
-    clips = bundled_clips("train", "am")
+    clips = load_bundled_clips("train", "am")
     for number in range(5):
         own = [replace(clips[at], text=TEXTS[at]) for at in range(3 * number, 3 * number + 3)]
-        samples, times = spoken(own)
-        soundfile.write(folder / f"talk{number}.flac", samples, RATE)
-        (folder / f"talk{number}.srt").write_text(_srt(own, times), encoding="utf-8")
+        samples, times = render_talk(own)
+        soundfile.write(folder / f"talk{number}.flac", samples, TALK_RATE_HZ)
+        (folder / f"talk{number}.srt").write_text(_format_srt(own, times), encoding="utf-8")
 
 
 def voxgraft(*words: object) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ def voxgraft(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def gone(run: Path, **told: Any) -> GoResult:
-    return go(GoSettings.model_validate({"run": run, "most": 3, **told}))
+    return run_pipeline(GoSettings.model_validate({"run": run, "most": 3, **told}))
 
 
 def ran(result: GoResult) -> list[str]:
@@ -88,7 +88,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("new", run, "--base", "tiny", "--language", LANGUAGE, "--sources", folder / "recordings")
     done = voxgraft(*words)
     assert done.returncode == 0, done.stderr
-    edit_run_yaml(run / "run.yaml", SHORT)
+    rewrite_run_yaml(run / "run.yaml", SHORT)
     done = voxgraft("go", run, "--most", 3)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "said.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
@@ -98,7 +98,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made, tmp_path / "run")
-    edit_run_yaml(tmp_path / "run" / "run.yaml", {"data": {"sources": [str(made.parent / "recordings")]}})
+    rewrite_run_yaml(tmp_path / "run" / "run.yaml", {"data": {"sources": [str(made.parent / "recordings")]}})
     return tmp_path / "run"
 
 
@@ -112,7 +112,7 @@ def untrained(run: Path) -> Path:
 
 
 def test_a_language_without_sentences_or_a_recogniser_reaches_an_export_and_a_report_with_sound(made: Path) -> None:
-    assert LANGUAGE not in built_in_languages()
+    assert LANGUAGE not in list_built_in_languages()
     assert (made / "export" / "graft" / "graft.json").is_file()
     scores = json.loads((made / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
     texts = {clip.text for clip in read_manifest(made / "data" / "manifest.jsonl") if clip.split == "test"}
@@ -180,7 +180,7 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
         assert caught.value.code == "config-value"
         assert "--fresh" in caught.value.finding.cure
     assert (run / "run.yaml").read_text(encoding="utf-8") == before
-    edit_run_yaml(run / "run.yaml", {"train": {"steps": 1}})
+    rewrite_run_yaml(run / "run.yaml", {"train": {"steps": 1}})
     decided = {stage.name: stage for stage in gone(run, until="train").stages}["train"]
     assert (decided.word, decided.why) == ("skipped", "2 steps are done, and run.yaml asks for 1")
 
@@ -248,7 +248,7 @@ def test_a_recogniser_of_run_yaml_is_used_by_evaluate_and_another_one_evaluates_
 def test_where_no_texts_are_given_the_manifest_is_the_text_in_graft_and_check(
     untrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    edit_run_yaml(untrained / "run.yaml", {"texts": ()})  # type: ignore[dict-item]
+    rewrite_run_yaml(untrained / "run.yaml", {"texts": ()})  # type: ignore[dict-item]
     assert stated(untrained)["texts"] == []
     assert run_cli(["check", str(untrained)]) == 0
     said = capsys.readouterr().out

@@ -22,12 +22,12 @@ from tests.runs import program
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.errors import CheckpointError, ConfigError, GraftError, TokenizerError, VoxgraftError
 from voxgraft.extend import extend
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.files import sha256_of
+from voxgraft.files import compute_sha256
 from voxgraft.graft import graft
-from voxgraft.graft_folder import open_graft
+from voxgraft.graft_folder import load_graft
 from voxgraft.run_settings import RowSettings, TokenizerSettings
 from voxgraft.settings import ExtendSettings, GraftSettings
 from voxgraft.tokenizers import open_tokenizer
@@ -61,11 +61,11 @@ def settings(base: BaseFiles, run: Path, language: str = "am", texts: tuple[Path
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_graft_has_a_row_for_every_new_piece_in_every_text_table(name: str, grafts: dict[str, Path]) -> None:
-    made = open_graft(grafts[name])
+    made = load_graft(grafts[name])
     assert made.tokenizer.size == made.card.base_pieces + made.card.num_rows
-    assert set(made.rows) == {point.tensor for point in family(name).graft_points}
+    assert set(made.rows) == {point.tensor for point in get_family(name).graft_points}
     assert all(len(rows) == made.card.num_rows and np.isfinite(rows).all() for rows in made.rows.values())
-    assert made.card.licence == family(name).licence
+    assert made.card.licence == get_family(name).licence
     assert made.card.proof["changed"] == 0
 
 
@@ -73,7 +73,7 @@ def test_a_graft_has_a_row_for_every_new_piece_in_every_text_table(name: str, gr
 def test_the_base_is_never_written_to(name: str, bases: dict[str, BaseFiles], tmp_path: Path) -> None:
     def state() -> dict[Path, tuple[str, int]]:
         paths = (path for path in bases[name].folder.rglob("*") if path.is_file())
-        return {path: (sha256_of(path), path.stat().st_mtime_ns) for path in paths}
+        return {path: (compute_sha256(path), path.stat().st_mtime_ns) for path in paths}
 
     before = state()
     graft(settings(bases[name], tmp_path / "run"))
@@ -94,14 +94,14 @@ def test_the_same_run_gives_the_same_bytes(
 def test_extend_keeps_every_old_bit_and_puts_the_graft_rows_in_place(
     name: str, bases: dict[str, BaseFiles], grafts: dict[str, Path], tmp_path: Path
 ) -> None:
-    base, made = bases[name], open_graft(grafts[name])
+    base, made = bases[name], load_graft(grafts[name])
     output = tmp_path / f"grown{base.checkpoint.suffix}"
-    hash_before = sha256_of(base.checkpoint)
+    hash_before = compute_sha256(base.checkpoint)
     extend(ExtendSettings(checkpoint=base.checkpoint, tokenizer=made.folder / made.card.tokenizer, output=output))
-    assert sha256_of(base.checkpoint) == hash_before
+    assert compute_sha256(base.checkpoint) == hash_before
     old, new = load(base.checkpoint), load(output)
     assert list(old) == list(new)
-    pieces, spare = made.card.base_pieces, family(name).spare_rows
+    pieces, spare = made.card.base_pieces, get_family(name).spare_rows
     for tensor, values in old.items():
         if tensor in made.rows:
             assert torch.equal(new[tensor][:pieces], values[:pieces])
@@ -131,7 +131,7 @@ def test_a_language_that_the_base_can_spell_gets_a_graft_without_rows(
     base = bases["indextts2"]
     result = graft(settings(base, tmp_path / "run", "sw", (text,)))
     assert result.exit_code == 0
-    made = open_graft(tmp_path / "run" / "graft")
+    made = load_graft(tmp_path / "run" / "graft")
     assert made.card.num_rows == 0
     assert all(len(rows) == 0 for rows in made.rows.values())
     output = tmp_path / "same.pth"
@@ -149,7 +149,7 @@ def test_a_ready_made_tokenizer_is_proven_and_its_hash_printed(
     )
     result = graft(chosen)
     assert result.exit_code == 0
-    assert sha256_of(ready) == result.sha256
+    assert compute_sha256(ready) == result.sha256
     assert any(result.sha256 in line for line in result.lines() if isinstance(line, str))
     assert (tmp_path / "run/graft/tokenizer.json").read_bytes() == ready.read_bytes()
 
@@ -193,10 +193,10 @@ def test_a_graft_whose_parts_do_not_belong_together_is_refused(
     copy.mkdir()
     for path in grafts["chatterbox"].iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
-    open_graft(copy)
+    load_graft(copy)
     damage(copy)
     with pytest.raises(VoxgraftError) as error:
-        open_graft(copy)
+        load_graft(copy)
     assert error.value.code == code
 
 
@@ -211,12 +211,12 @@ def test_a_card_that_was_changed_after_it_was_written_is_refused(
     changed = "another" if isinstance(card[key], str) else {**(card[key] or {}), "more": 1}
     path.write_text(json.dumps({**card, key: changed}), encoding="utf-8")
     with pytest.raises(VoxgraftError) as error:
-        open_graft(copy)
+        load_graft(copy)
     assert error.value.code in ("graft-broken", "text-rules")
     assert key == "text" or "was changed after it was written" in error.value.finding.found
     del card["card_sha256"]
     path.write_text(json.dumps(card), encoding="utf-8")
-    assert open_graft(copy).card.licence == card["licence"], "grafts from before have no sum, and open as they did"
+    assert load_graft(copy).card.licence == card["licence"], "grafts from before have no sum, and open as they did"
 
 
 def flip(path: Path, at: int) -> None:
@@ -353,18 +353,18 @@ def test_additions_with_a_tag_that_is_not_the_languages_are_refused(
 
 
 def test_a_graft_made_on_another_base_is_named(bases: dict[str, BaseFiles], grafts: dict[str, Path]) -> None:
-    made = open_graft(grafts["chatterbox"])
+    made = load_graft(grafts["chatterbox"])
     assert made.card.base["tokenizer_sha256"] == open_tokenizer(bases["chatterbox"].tokenizer).sha256
-    assert made.card.base["checkpoint_sha256"] == sha256_of(bases["chatterbox"].checkpoint)
+    assert made.card.base["checkpoint_sha256"] == compute_sha256(bases["chatterbox"].checkpoint)
 
 
 def test_an_empty_folder_is_no_graft(tmp_path: Path) -> None:
     with pytest.raises(VoxgraftError) as error:
-        open_graft(tmp_path)
+        load_graft(tmp_path)
     assert error.value.code == "file-missing"
     (tmp_path / "graft.json").write_text('{"format": "something else"}')
     with pytest.raises(GraftError):
-        open_graft(tmp_path)
+        load_graft(tmp_path)
 
 
 def test_texts_of_another_language_are_refused_before_anything_is_learnt(

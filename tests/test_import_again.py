@@ -20,7 +20,7 @@ from voxgraft.data_import import DataImportResult, data_import
 from voxgraft.data_sets import data_info, data_merge, data_remove
 from voxgraft.data_settings import DataImportSettings, DataInfoSettings, DataMergeSettings, DataRemoveSettings
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.dataset import Dataset
+from voxgraft.importing.dataset import DatasetFolder
 from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
 
 RATE = 16_000
@@ -61,7 +61,7 @@ def _remove(dataset: Path, **more: Any) -> dict[str, Any]:
 
 
 def _sounds(dataset: Path) -> dict[str, bytes]:
-    return {clip.id: clip.audio_in(dataset).read_bytes() for clip in _clips(dataset)}
+    return {clip.id: clip.resolve_audio(dataset).read_bytes() for clip in _clips(dataset)}
 
 
 def test_an_import_into_a_merged_dataset_leaves_old_sounds_and_brings_every_new_clip(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_names_that_lead_out_of_the_folder_do_not(tmp_path: Path) -> None:
     write_manifest(tmp_path / "deep" / "one" / "manifest.jsonl", odd)
     clips = _merge(tmp_path / "deep" / "all", tmp_path / "deep" / "one")
     for clip in clips:
-        assert (tmp_path / "deep" / "all" / "clips") in clip.audio_in(tmp_path / "deep" / "all").resolve().parents
+        assert (tmp_path / "deep" / "all" / "clips") in clip.resolve_audio(tmp_path / "deep" / "all").resolve().parents
     assert [clip.recording for clip in clips] == ["..", ".."]
 
 
@@ -325,7 +325,7 @@ def test_sounds_that_are_not_the_datasets_own_are_never_deleted(tmp_path: Path) 
     done = _remove(tmp_path / "set", recording=("film",))
     assert mine.exists()
     assert done["left"] == [str(mine), "clips/../../mine.wav"]
-    assert not three.audio_in(tmp_path / "set").exists()
+    assert not three.resolve_audio(tmp_path / "set").exists()
 
 
 def test_a_list_of_which_every_recording_was_removed_can_be_imported_again(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_dataset_that_is_a_file_and_a_journal_that_is_none_are_errors_of_ours(
     _import(tmp_path / "set", path)
     (tmp_path / "set" / "imports" / "film.jsonl").write_text('{"source": 5}\n')
     with pytest.raises(VoxgraftError) as caught:
-        Dataset(tmp_path / "set").journals()
+        DatasetFolder(tmp_path / "set").journals()
     assert caught.value.code == "manifest-line"
 
 

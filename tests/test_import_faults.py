@@ -15,11 +15,11 @@ import soundfile
 from voxgraft.data_import import data_import
 from voxgraft.data_settings import DataImportSettings
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.dataset import Dataset, read_journal
-from voxgraft.importing.listening_through import listen_through
+from voxgraft.importing.dataset import DatasetFolder, read_import_journal
+from voxgraft.importing.listening_through import compute_dataset_metrics
 from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.sound_files import write_clip
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.sound_files import write_clip_audio
 
 RATE = 16_000
 
@@ -50,19 +50,19 @@ def test_a_damaged_problem_in_a_journal_is_refused_with_a_code(tmp_path: Path, v
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"problem": value}) + "\n", encoding="utf-8")
     with pytest.raises(VoxgraftError) as caught:
-        read_journal(path)
+        read_import_journal(path)
     assert caught.value.code == "manifest-line"
 
 
 def test_a_problem_of_another_version_is_told_under_its_own_name() -> None:
-    told = Problem.from_json({"code": "of-tomorrow", "found": "x", "file": "f", "line": 0, "last": 0}).finding()
+    told = SourceProblem.from_json({"code": "of-tomorrow", "found": "x", "file": "f", "line": 0, "last": 0}).finding()
     assert "of-tomorrow" in told.found
 
 
 def test_a_process_that_is_ended_while_it_measures_is_told_with_a_cure(tmp_path: Path) -> None:
     clips = [ManifestClip(f"c{at}", f"c{at}.wav", 0.1, "ሰላም", "am", "s", "r", RATE) for at in range(80)]
     for clip in clips:
-        write_clip(tmp_path / clip.audio, np.zeros(RATE // 10, np.float32), RATE)
+        write_clip_audio(tmp_path / clip.audio, np.zeros(RATE // 10, np.float32), RATE)
 
     def end_one() -> None:
         while not multiprocessing.active_children():
@@ -72,6 +72,6 @@ def test_a_process_that_is_ended_while_it_measures_is_told_with_a_cure(tmp_path:
     other = threading.Thread(target=end_one)
     other.start()
     with pytest.raises(VoxgraftError) as caught:
-        listen_through(Dataset(tmp_path), clips, workers=2)
+        compute_dataset_metrics(DatasetFolder(tmp_path), clips, workers=2)
     other.join()
     assert "--workers" in caught.value.finding.cure

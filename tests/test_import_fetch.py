@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.data_fetch import data_fetch, fetch_options
+from voxgraft.data_fetch import build_ytdlp_options, data_fetch
 from voxgraft.data_settings import DataFetchSettings
 from voxgraft.errors import VoxgraftError
 
@@ -87,9 +87,9 @@ def test_a_connection_that_ends_early_leaves_no_file(tmp_path: Path) -> None:
 
 def test_captions_of_machines_are_only_taken_if_asked_for(tmp_path: Path) -> None:
     settings = DataFetchSettings(folder=tmp_path, addresses=("https://example.org/watch",), language="am")
-    assert fetch_options(settings)["writeautomaticsub"] is False
-    assert fetch_options(settings.model_copy(update={"automatic": True}))["writeautomaticsub"] is True
-    assert "am" in fetch_options(settings)["subtitleslangs"]
+    assert build_ytdlp_options(settings)["writeautomaticsub"] is False
+    assert build_ytdlp_options(settings.model_copy(update={"automatic": True}))["writeautomaticsub"] is True
+    assert "am" in build_ytdlp_options(settings)["subtitleslangs"]
 
 
 def test_no_address_is_an_error(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from voxgraft.data_import import DataImportResult, data_import
 from voxgraft.data_settings import DataImportSettings
 from voxgraft.errors import VoxgraftError
 from voxgraft.importing.bringing import ImportOptions
-from voxgraft.importing.lists import parse_json_lines, parse_table
+from voxgraft.importing.lists import parse_transcript_jsonl, parse_transcript_table
 from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.row_cuts import row_cuts
-from voxgraft.importing.rows import Row, recordings_of
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.row_cuts import read_row_audio
+from voxgraft.importing.rows import TranscriptRow, infer_recordings
 
 RATE = 16_000
 
@@ -38,8 +38,8 @@ def _import(tmp_path: Path, *sources: Path, **more: Any) -> tuple[DataImportResu
     return done, list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
 
 
-def _rows(text: str) -> list[Row]:
-    return [row for row in parse_table(text, "x") if isinstance(row, Row)]
+def _rows(text: str) -> list[TranscriptRow]:
+    return [row for row in parse_transcript_table(text, "x") if isinstance(row, TranscriptRow)]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_third_column_of_few_names_is_the_speaker() -> None:
 
 
 def test_lines_of_a_table_that_are_none_are_told() -> None:
-    found = list(parse_table("a1|ሰላም ነው\njust words\n|no audio\na4|አራት\na5|\n", "x"))
-    assert [item.line for item in found if isinstance(item, Row)] == [1, 4]
-    assert [(item.code, item.line) for item in found if isinstance(item, Problem)] == [
+    found = list(parse_transcript_table("a1|ሰላም ነው\njust words\n|no audio\na4|አራት\na5|\n", "x"))
+    assert [item.line for item in found if isinstance(item, TranscriptRow)] == [1, 4]
+    assert [(item.code, item.line) for item in found if isinstance(item, SourceProblem)] == [
         ("table-line", 2),
         ("table-line", 3),
         ("transcript-empty", 5),
@@ -85,28 +85,28 @@ def test_json_lines_of_several_programs() -> None:
         {"audio": "f.wav", "text": "ሠ", "start": 3, "end": 2},
     ]
     text = "\n".join(json.dumps(line) for line in lines) + "\n{broken\n"
-    found = list(parse_json_lines(text, "x"))
-    rows = [item for item in found if isinstance(item, Row)]
+    found = list(parse_transcript_jsonl(text, "x"))
+    rows = [item for item in found if isinstance(item, TranscriptRow)]
     assert [(row.audio, row.text, row.start, row.end) for row in rows] == [
         ("a.wav", "ሀ", 0.0, None),
         ("b.wav", "ለ", 0.0, None),
         ("c.wav", "ሐ", 1.5, 3.5),
         ("d.mp3", "መ", 0.0, None),
     ]
-    assert [item.line for item in found if isinstance(item, Problem)] == [5, 6, 7, 8]
+    assert [item.line for item in found if isinstance(item, SourceProblem)] == [5, 6, 7, 8]
 
 
 def test_clips_that_were_cut_from_one_recording_belong_together() -> None:
-    rows = [Row(at, f"LJ{at // 4:03d}-{at % 4:04d}", "x") for at in range(16)]
-    assert sorted(set(recordings_of(rows).values())) == ["LJ000", "LJ001", "LJ002", "LJ003"]
-    loose = [Row(at, f"clip_{at:04d}", "x") for at in range(16)]
-    assert len(set(recordings_of(loose).values())) == 16
+    rows = [TranscriptRow(at, f"LJ{at // 4:03d}-{at % 4:04d}", "x") for at in range(16)]
+    assert sorted(set(infer_recordings(rows).values())) == ["LJ000", "LJ001", "LJ002", "LJ003"]
+    loose = [TranscriptRow(at, f"clip_{at:04d}", "x") for at in range(16)]
+    assert len(set(infer_recordings(loose).values())) == 16
 
 
 def test_a_name_of_very_many_digits_is_taken() -> None:
     """Twice as many take twice as long, and not four times: half a million would take hours."""
     names = ["1" * 500_000 + "x", "- " * 250_000 + "x", "ሀ-١٢٣", "take_01", "take_02", "other"]
-    found = recordings_of([Row(at, name, "x") for at, name in enumerate(names)])
+    found = infer_recordings([TranscriptRow(at, name, "x") for at, name in enumerate(names)])
     assert [found[at] for at in range(2, 6)] == ["ሀ", "take", "take", "other"]
 
 
@@ -151,7 +151,9 @@ def test_a_part_that_the_file_does_not_hold_to_its_end_is_rejected(tmp_path: Pat
 
 def test_speakers_and_recordings_that_are_numbers_keep_their_names() -> None:
     lines = [{"audio": f"{at}.wav", "text": "ሰላም", "speaker_id": at, "recording": at} for at in (0, 1)]
-    found = [row for row in parse_json_lines("\n".join(map(json.dumps, lines)), "x") if isinstance(row, Row)]
+    found = [
+        row for row in parse_transcript_jsonl("\n".join(map(json.dumps, lines)), "x") if isinstance(row, TranscriptRow)
+    ]
     assert [(row.speaker, row.recording) for row in found] == [("0", "0"), ("1", "1")]
 
 
@@ -209,13 +211,13 @@ def test_a_sound_file_without_a_byte_is_told_and_the_rest_of_the_list_comes_in(t
 
 def test_bytes_of_a_sound_that_are_none_are_told() -> None:
     lines = [{"audio": {"bytes": wrong, "path": "x.wav"}, "text": "ሰላም ነው"} for wrong in ("abc", 5, [1])]
-    found = list(parse_json_lines("\n".join(map(json.dumps, lines)), "x"))
-    assert [item.code for item in found if isinstance(item, Problem)] == ["table-line"] * 3
+    found = list(parse_transcript_jsonl("\n".join(map(json.dumps, lines)), "x"))
+    assert [item.code for item in found if isinstance(item, SourceProblem)] == ["table-line"] * 3
 
 
 def test_parts_of_sounds_inside_a_list_come_from_their_own_row(tmp_path: Path) -> None:
-    rows = [Row(at, "one-name.wav", "x", start=0.0, end=0.5, data=_wave(0.1 * at)) for at in (1, 2)]
-    cuts = list(row_cuts(rows, tmp_path, ImportOptions("am", rate=RATE), [], "x"))
+    rows = [TranscriptRow(at, "one-name.wav", "x", start=0.0, end=0.5, data=_wave(0.1 * at)) for at in (1, 2)]
+    cuts = list(read_row_audio(rows, tmp_path, ImportOptions("am", rate=RATE), [], "x"))
     assert [float(np.abs(samples).max()) for _, samples, _ in cuts] == pytest.approx([0.1, 0.2], abs=0.01)
 
 

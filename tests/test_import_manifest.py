@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.manifest import SPLITS, ManifestClip, parse_clip, read_manifest, write_manifest
+from voxgraft.importing.manifest import SPLITS, ManifestClip, parse_manifest_line, read_manifest, write_manifest
 
 CLIP = ManifestClip(
     id="film-00001",
@@ -42,7 +42,7 @@ def test_a_clip_reads_back_as_it_was_written(
     text: str, speaker: str, seconds: float, split: Any, rejected: list[str]
 ) -> None:
     clip = replace(CLIP, text=text, speaker=speaker, seconds=seconds, split=split, rejected=tuple(rejected))
-    assert parse_clip(json.dumps(clip.to_json(), ensure_ascii=False), Path("m"), 2) == clip
+    assert parse_manifest_line(json.dumps(clip.to_json(), ensure_ascii=False), Path("m"), 2) == clip
 
 
 def test_keys_that_are_not_known_are_kept(tmp_path: Path) -> None:

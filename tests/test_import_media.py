@@ -11,13 +11,13 @@ import pytest
 import soundfile
 
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.media import Media, Samples
-from voxgraft.importing.sound_files import read_clip, write_clip
+from voxgraft.importing.media import AudioSamples, MediaReader
+from voxgraft.importing.sound_files import read_clip_audio, write_clip_audio
 
 RATE = 24_000
 
 
-def _clicks(rate: int, seconds: float = 6.0) -> Samples:
+def _clicks(rate: int, seconds: float = 6.0) -> AudioSamples:
     """A soft hiss with a short tone at every second."""
     samples = np.random.default_rng(0).normal(0, 1e-4, round(rate * seconds)).astype(np.float32)
     tone = (0.5 * np.sin(2 * np.pi * 1000 * np.arange(rate // 50) / rate)).astype(np.float32)
@@ -26,7 +26,9 @@ def _clicks(rate: int, seconds: float = 6.0) -> Samples:
     return samples
 
 
-def _encode(path: Path, samples: Samples, rate: int, codec: str, layout: str = "mono", video: bool = False) -> None:
+def _encode(
+    path: Path, samples: AudioSamples, rate: int, codec: str, layout: str = "mono", video: bool = False
+) -> None:
     with av.open(str(path), "w") as container:
         if video:
             picture = container.add_stream("mpeg4", rate=5)
@@ -47,8 +49,8 @@ def _encode(path: Path, samples: Samples, rate: int, codec: str, layout: str = "
         container.mux(stream.encode(None))
 
 
-def _heard(path: Path) -> tuple[Samples, Media]:
-    media = Media(path, RATE)
+def _heard(path: Path) -> tuple[AudioSamples, MediaReader]:
+    media = MediaReader(path, RATE)
     return np.concatenate(list(media.blocks())), media
 
 
@@ -125,8 +127,8 @@ def test_a_rate_that_nobody_records_at_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["flac", "wav"])
 def test_a_clip_reads_back_as_it_was_written(tmp_path: Path, ending: str) -> None:
     samples = _clicks(RATE, 2.0)
-    write_clip(tmp_path / "x" / f"a.{ending}", samples, RATE)
-    again, rate = read_clip(tmp_path / "x" / f"a.{ending}")
+    write_clip_audio(tmp_path / "x" / f"a.{ending}", samples, RATE)
+    again, rate = read_clip_audio(tmp_path / "x" / f"a.{ending}")
     assert rate == RATE
     assert again == pytest.approx(samples, abs=1 / 32_000)
     assert [path.name for path in (tmp_path / "x").iterdir()] == [f"a.{ending}"]

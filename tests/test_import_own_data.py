@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.cli import run as run_cli
+from voxgraft.cli import run_cli as run_cli
 from voxgraft.data_import import DataImportResult, data_import
 from voxgraft.data_settings import DataImportSettings, DataSplitSettings
 from voxgraft.data_split import data_split
-from voxgraft.importing.dataset import read_journal
-from voxgraft.importing.encodings import decoded
+from voxgraft.importing.dataset import read_import_journal
+from voxgraft.importing.encodings import decode_text
 from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
 from voxgraft.importing.sources import find_sources
-from voxgraft.results import plain
+from voxgraft.results import plain_text
 
 RATE = 16_000
 WORDS = "сад лес дом река гора поле снег море свет ночь день утро вода небо земля ветер зима весна лето осень".split()
@@ -58,7 +58,7 @@ def bring(dataset: Path, *sources: Path, **more: Any) -> tuple[DataImportResult,
 
 def shown(result: Any) -> str:
     return "\n".join(
-        line if isinstance(line, str) else plain(line) for line in result.lines() if not hasattr(line, "rows")
+        line if isinstance(line, str) else plain_text(line) for line in result.lines() if not hasattr(line, "rows")
     )
 
 
@@ -215,10 +215,10 @@ def test_whole_recordings_are_held_out_where_stretches_would_gain_little(tmp_pat
         for at in range(4)
     ]
     write_manifest(tmp_path / "manifest.jsonl", short)
-    assert not data_split(DataSplitSettings(dataset=tmp_path)).by_stretch
+    assert not data_split(DataSplitSettings(dataset=tmp_path)).splits_recordings
     long = [replace(clip, seconds=8 * clip.seconds, start=60 * clip.start) for clip in short]
     write_manifest(tmp_path / "manifest.jsonl", long)
-    assert data_split(DataSplitSettings(dataset=tmp_path)).by_stretch
+    assert data_split(DataSplitSettings(dataset=tmp_path)).splits_recordings
 
 
 # ---- faults ---------------------------------------------------------------------------------------------------------
@@ -331,8 +331,8 @@ def test_a_text_file_in_another_encoding_is_listed_and_read_where_its_encoding_i
 
 
 def test_the_encoding_that_is_said_wins_where_bytes_alone_cannot_tell() -> None:
-    assert decoded("ab".encode("utf-16-le"), "x", "utf-16-le") == "ab"
-    assert decoded("联通".encode("gbk"), "x", "gbk") == "联通"
+    assert decode_text("ab".encode("utf-16-le"), "x", "utf-16-le") == "ab"
+    assert decode_text("联通".encode("gbk"), "x", "gbk") == "联通"
 
 
 def test_an_empty_text_beside_a_sound_is_listed_by_its_own_file(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_line_that_was_removed_goes_with_reimport_and_all_others_keep_id_and_s
     assert after.pop(sentence(50)) == ("mine-metadata-00025", None)
     assert after == before
     assert not list(dataset.rglob(f"{gone[0]}.*")), "its sound goes with it"
-    assert all(clip.audio_in(dataset).is_file() for clip in clips)
+    assert all(clip.resolve_audio(dataset).is_file() for clip in clips)
     assert bring(dataset, mine)[0].exit_code == 0
 
 
@@ -437,9 +437,9 @@ def test_a_reimport_that_was_killed_leaves_every_clip_of_the_manifest_with_its_s
         bring(dataset, mine, reimport=True)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert not read_journal(dataset / "imports" / "mine-metadata.jsonl").is_done
+    assert not read_import_journal(dataset / "imports" / "mine-metadata.jsonl").is_done
     assert _sided(dataset) == before
-    assert all(clip.audio_in(dataset).is_file() for clip in read_manifest(dataset / "manifest.jsonl"))
+    assert all(clip.resolve_audio(dataset).is_file() for clip in read_manifest(dataset / "manifest.jsonl"))
     assert bring(dataset, mine)[0].exit_code == 0, "what was begun is finished without the flag"
     assert _sided(dataset) == {text: own for text, own in before.items() if text not in (sentence(0), sentence(1))}
 

@@ -13,9 +13,9 @@ import soundfile
 from voxgraft.data_import import DataImportResult, data_import
 from voxgraft.data_settings import DataImportSettings
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.language_codes import language_of_code
+from voxgraft.importing.language_codes import canonical_language_code
 from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.sources import Found, find_sources, fingerprint
+from voxgraft.importing.sources import SourceScan, compute_source_fingerprint, find_sources
 
 RATE = 16_000
 CUE = "1\n00:00:00,000 --> 00:00:01,500\nሰላም\n"
@@ -40,7 +40,7 @@ def _import(tmp_path: Path, *sources: Path, **more: Any) -> tuple[DataImportResu
     return done, list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
 
 
-def _told(found: Found) -> list[tuple[str, str]]:
+def _told(found: SourceScan) -> list[tuple[str, str]]:
     return sorted((problem.code, Path(problem.file).name) for problem in found.problems)
 
 
@@ -124,7 +124,7 @@ def test_a_folder_of_sounds_is_known_by_its_own_pairs(tmp_path: Path) -> None:
 
     def mark() -> str:
         (source,) = [one for one in find_sources([tmp_path], "am").sources if one.text == tmp_path]
-        return fingerprint(source)
+        return compute_source_fingerprint(source)
 
     first = mark()
     _files(tmp_path, "below/c.wav", "below/c.txt", "notes.pdf")
@@ -194,5 +194,5 @@ def test_a_lone_file_of_another_language_is_told_unless_its_media_are_named(tmp_
 
 
 def test_codes_of_one_language_are_one() -> None:
-    assert {language_of_code(code) for code in ("de", "deu", "GER", "de-AT", "de_CH")} == {"de"}
-    assert [language_of_code(code) for code in ("one", "jan", "orig", "")] == [None] * 4
+    assert {canonical_language_code(code) for code in ("de", "deu", "GER", "de-AT", "de_CH")} == {"de"}
+    assert [canonical_language_code(code) for code in ("one", "jan", "orig", "")] == [None] * 4

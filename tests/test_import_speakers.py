@@ -15,11 +15,11 @@ from voxgraft.data_settings import DataSpeakersSettings
 from voxgraft.data_speakers import data_speakers
 from voxgraft.errors import VoxgraftError
 from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.sound_files import write_clip
-from voxgraft.importing.voice_clusters import Vectors, clusters_of
+from voxgraft.importing.sound_files import write_clip_audio
+from voxgraft.importing.voice_clusters import SpeakerEmbeddings, cluster_speakers
 
 
-def _vectors(*sizes: int, spread: float, seed: int = 0) -> Vectors:
+def _vectors(*sizes: int, spread: float, seed: int = 0) -> SpeakerEmbeddings:
     """So many clips of each of several voices, as unit vectors around each voice's own."""
     chance = np.random.default_rng(seed)
     made = []
@@ -31,24 +31,24 @@ def _vectors(*sizes: int, spread: float, seed: int = 0) -> Vectors:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_voices_that_differ_are_told_apart_and_the_most_frequent_is_first(seed: int) -> None:
-    labels = clusters_of(_vectors(12, 30, 7, spread=0.35, seed=seed))
+    labels = cluster_speakers(_vectors(12, 30, 7, spread=0.35, seed=seed))
     assert labels == [1] * 12 + [0] * 30 + [2] * 7
 
 
 def test_every_clip_of_a_very_long_recording_gets_its_voice() -> None:
-    labels = clusters_of(_vectors(3_000, 2_000, spread=0.35))
+    labels = cluster_speakers(_vectors(3_000, 2_000, spread=0.35))
     assert labels == [0] * 3_000 + [1] * 2_000
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
 def test_one_voice_stays_one_however_it_wavers(seed: int, spread: float) -> None:
-    assert set(clusters_of(_vectors(40, spread=spread, seed=seed))) == {0}
+    assert set(cluster_speakers(_vectors(40, spread=spread, seed=seed))) == {0}
 
 
 def test_a_few_clips_are_never_parted() -> None:
-    assert clusters_of(_vectors(2, 2, spread=0.1)) == [0] * 4
-    assert clusters_of(_vectors(1, spread=0.1)) == [0]
+    assert cluster_speakers(_vectors(2, 2, spread=0.1)) == [0] * 4
+    assert cluster_speakers(_vectors(1, spread=0.1)) == [0]
 
 
 def _dataset(folder: Path) -> list[ManifestClip]:
@@ -59,7 +59,7 @@ def _dataset(folder: Path) -> list[ManifestClip]:
         samples = speak(texts[at], ("m1", "f4")[at % 2])
         own = "talk" if at < 12 else "named"
         clip = ManifestClip(f"c{at}", f"clips/c{at}.flac", len(samples) / RATE_HZ, texts[at], "am", own, own, RATE_HZ)
-        write_clip(folder / clip.audio, samples, RATE_HZ)
+        write_clip_audio(folder / clip.audio, samples, RATE_HZ)
         clips.append(replace(clip, speaker="named:Abebe") if own == "named" else clip)
     write_manifest(folder / "manifest.jsonl", clips)
     return clips

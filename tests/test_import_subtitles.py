@@ -15,12 +15,12 @@ from voxgraft.errors import VoxgraftError
 from voxgraft.importing import activity
 from voxgraft.importing.cleaning import SUNG, TWO_VOICES, clean_cues
 from voxgraft.importing.cues import Cue, CueFile
-from voxgraft.importing.cutting import cut_cues
+from voxgraft.importing.cutting import cut_segments
 from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.encodings import decoded, read_any_text
-from voxgraft.importing.rolling import unrolled
+from voxgraft.importing.encodings import decode_text, read_encoded_text
+from voxgraft.importing.rolling import dedupe_rolling_captions
 from voxgraft.importing.subtitles import parse_subtitles, read_subtitles
-from voxgraft.importing.tape import Levels, Tape
+from voxgraft.importing.tape import FrameLevels, RollingAudioBuffer
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -59,7 +59,7 @@ def test_an_encoding_is_never_guessed(tmp_path: Path) -> None:
     assert caught.value.code == "text-encoding"
     assert read_subtitles(path, "windows-1252").cues[0].text == "café"
     with pytest.raises(VoxgraftError) as unknown:
-        read_any_text(path, "klingon-8")
+        read_encoded_text(path, "klingon-8")
     assert unknown.value.code == "text-encoding-unknown"
 
 
@@ -208,7 +208,7 @@ def test_a_cue_after_a_note_without_an_empty_line_is_said(head: str) -> None:
 
 def test_nul_bytes_are_no_text() -> None:
     with pytest.raises(VoxgraftError) as caught:
-        decoded(b"1\x00\n", "x")
+        decode_text(b"1\x00\n", "x")
     assert caught.value.code == "text-binary"
 
 
@@ -261,7 +261,7 @@ def test_sounds_alone_are_told() -> None:
 
 def _rolled(*shown: tuple[float, float, str]) -> list[str]:
     cues = [Cue(start, end, text, at) for at, (start, end, text) in enumerate(shown, 1)]
-    return [cue.text for cue in unrolled(cues, "x")[0]]
+    return [cue.text for cue in dedupe_rolling_captions(cues, "x")[0]]
 
 
 def test_captions_that_roll_line_by_line_are_said_once() -> None:
@@ -324,17 +324,17 @@ def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, 
     """Cues, and how often stretches of a recording of ten seconds are judged while they are cut."""
     judged = 0
 
-    def counted(levels: Levels) -> activity.Thresholds:
+    def counted(levels: FrameLevels) -> activity.SpeechThresholds:
         nonlocal judged
         judged += 1
         return real(levels)
 
-    real = activity.thresholds_of
+    real = activity.compute_speech_thresholds
     monkeypatch.setattr(activity, "thresholds_of", counted)
     sound = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32)
     sound *= np.repeat(np.tile(np.array([1, 0.001], np.float32), 10), 8_000)
     cues = [Cue(start, end, "a b") for start, end in times]
-    number = sum(len(cut.cues) for cut in cut_cues(Tape(iter([sound]), 16_000), cues, CutOptions()))
+    number = sum(len(cut.cues) for cut in cut_segments(RollingAudioBuffer(iter([sound]), 16_000), cues, CutOptions()))
     monkeypatch.setattr(activity, "thresholds_of", real)
     return number, judged
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.films import film
-from voxgraft.data_import import DataImportResult, data_import, longest_seconds
+from voxgraft.data_import import DataImportResult, compute_max_clip_seconds, data_import
 from voxgraft.data_sets import data_info, data_list, data_merge, data_remove
 from voxgraft.data_settings import (
     DataImportSettings,
@@ -26,9 +26,9 @@ from voxgraft.data_settings import (
 )
 from voxgraft.data_speakers import data_speakers
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.dataset import Dataset
+from voxgraft.importing.dataset import DatasetFolder
 from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.sound_files import read_clip
+from voxgraft.importing.sound_files import read_clip_audio
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -79,7 +79,7 @@ def test_a_folder_of_films_becomes_clips_with_a_manifest(whole: Path) -> None:
         assert [clip.text_as_found.split("\n")[-1] for clip in own] == texts
         assert not any(clip.rejected for clip in own)
     for clip in clips:
-        samples, rate = read_clip(clip.audio_in(whole))
+        samples, rate = read_clip_audio(clip.resolve_audio(whole))
         assert rate == clip.sample_rate == 24_000
         assert len(samples) / rate == pytest.approx(clip.seconds, abs=1e-3)
         assert clip.end - clip.start == pytest.approx(clip.seconds, abs=1e-3)
@@ -196,16 +196,16 @@ def test_captions_after_the_end_of_the_film_are_told(tmp_path: Path) -> None:
 
 
 def test_two_imports_at_once_are_refused(films: Path, tmp_path: Path) -> None:
-    dataset = Dataset(tmp_path / "set")
+    dataset = DatasetFolder(tmp_path / "set")
     with dataset.locked(), pytest.raises(VoxgraftError) as caught:
         _import(dataset.folder, films)
     assert caught.value.code == "dataset-busy"
 
 
 def test_the_longest_clip_is_what_the_family_hears(tmp_path: Path) -> None:
-    assert longest_seconds(_settings(tmp_path, tmp_path)) == 15.0
+    assert compute_max_clip_seconds(_settings(tmp_path, tmp_path)) == 15.0
     for name in ("chatterbox", "indextts2", "tiny"):
-        assert 5 <= longest_seconds(_settings(tmp_path, tmp_path, family=name)) <= 15
+        assert 5 <= compute_max_clip_seconds(_settings(tmp_path, tmp_path, family=name)) <= 15
     with pytest.raises(VoxgraftError):
         data_import(_settings(tmp_path, tmp_path, shortest=20.0))
 
@@ -235,7 +235,7 @@ def test_merged_sets_keep_every_clip_of_both(whole: Path, films: Path, tmp_path:
         folder, _, old = str(clip.other["merged_from"]).partition("#")
         name = "whole" if Path(folder).name == "whole" else "other"
         (same,) = [one for one in read_manifest(sources[name] / "manifest.jsonl") if one.id == old]
-        assert clip.audio_in(tmp_path / "all").read_bytes() == same.audio_in(sources[name]).read_bytes()
+        assert clip.resolve_audio(tmp_path / "all").read_bytes() == same.resolve_audio(sources[name]).read_bytes()
         assert clip.text == same.text
     assert data_merge(settings).to_json()["added"] == 0
 
@@ -248,7 +248,7 @@ def test_nothing_is_removed_without_a_word(films: Path, tmp_path: Path) -> None:
     data_remove(ask.model_copy(update={"yes": True}))
     left = list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
     assert left == clips[1:]
-    assert not clips[0].audio_in(tmp_path / "set").exists()
+    assert not clips[0].resolve_audio(tmp_path / "set").exists()
     _, again = _import(tmp_path / "set", films / "one")
     assert again == left, "what was removed does not come back by itself"
     with pytest.raises(VoxgraftError, match="did you mean") as caught:
@@ -258,7 +258,7 @@ def test_nothing_is_removed_without_a_word(films: Path, tmp_path: Path) -> None:
 
 def test_clips_whose_sound_is_gone_are_found_and_taken_out(films: Path, tmp_path: Path) -> None:
     _, clips = _import(tmp_path / "set", films / "one")
-    clips[3].audio_in(tmp_path / "set").unlink()
+    clips[3].resolve_audio(tmp_path / "set").unlink()
     info = data_info(DataInfoSettings(dataset=tmp_path / "set"))
     assert info.exit_code == 1
     assert info.to_json()["missing_audio"] == [clips[3].id]

@@ -16,12 +16,12 @@ from torch import Tensor
 from tests.checkpoint_files import saved
 from tests.clips import UNUSABLE, noise, recordings, refuses_unusable
 from tests.shared import shared
-from voxgraft.audio.waves import padded_rows
+from voxgraft.audio.waves import pad_rows
 from voxgraft.errors import CheckpointError, ConfigError, FileError, VoxgraftError
-from voxgraft.families import family
-from voxgraft.families.indextts2.encoder import UnifiedVoiceEncoder
-from voxgraft.families.indextts2.features import SpeechFeatures, num_frames
-from voxgraft.families.opening import open_model
+from voxgraft.families import get_family
+from voxgraft.families.indextts2.encoder import UnifiedVoiceClipEncoder
+from voxgraft.families.indextts2.features import W2vBertFeatureExtractor, count_feature_frames
+from voxgraft.families.opening import load_model
 from voxgraft.families.random_base import make_random_base
 
 WIDTH, DEPTH, LIMIT = 32, 19, 5e-5
@@ -57,8 +57,8 @@ def folder(network: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def features(folder: Path) -> SpeechFeatures:
-    return SpeechFeatures.load(folder, folder)
+def features(folder: Path) -> W2vBertFeatureExtractor:
+    return W2vBertFeatureExtractor.load(folder, folder)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def stock(extractor: Any, network: Any, wave: Tensor, folder: Path) -> Tensor:
 
 @pytest.mark.parametrize("num_samples", [560, 719, 720, 16_000, 16_160, 24_001])
 def test_features_are_those_of_the_stock_recipe(
-    transformers: Any, network: Any, folder: Path, features: SpeechFeatures, num_samples: int
+    transformers: Any, network: Any, folder: Path, features: W2vBertFeatureExtractor, num_samples: int
 ) -> None:
     wave, extractor = noise(num_samples), transformers.SeamlessM4TFeatureExtractor(padding_value=1)
     found, wanted = features.extract([wave])[0], stock(extractor, network, wave, folder)
@@ -99,44 +99,44 @@ def test_a_filled_up_frame_of_the_stock_recipe_is_the_one_that_its_own_mask_leav
     extractor = transformers.SeamlessM4TFeatureExtractor()
     for num_samples in range(560, 2_000, 37):
         inputs = extractor(noise(num_samples).numpy(), sampling_rate=16_000, return_tensors="pt")
-        assert num_frames(num_samples) == int(inputs["attention_mask"].sum())
+        assert count_feature_frames(num_samples) == int(inputs["attention_mask"].sum())
 
 
-def test_every_clip_has_its_own_length_and_its_own_features_in_any_batch(features: SpeechFeatures) -> None:
+def test_every_clip_has_its_own_length_and_its_own_features_in_any_batch(features: W2vBertFeatureExtractor) -> None:
     clips = recordings()[1:5]
     alone = [features.extract([clip])[0] for clip in clips]
     for batch_frames in (1, 500, 100_000):
         for clip, own, batched in zip(clips, alone, features.extract(clips, batch_frames), strict=True):
-            assert own.shape == batched.shape == (num_frames(len(clip)), WIDTH)
+            assert own.shape == batched.shape == (count_feature_frames(len(clip)), WIDTH)
             assert float((own - batched).abs().max()) < LIMIT
 
 
 def test_nothing_of_a_neighbour_leaks_through_the_mask(folder: Path) -> None:
-    exact = SpeechFeatures.load(folder, folder).double()
+    exact = W2vBertFeatureExtractor.load(folder, folder).double()
     clips = [noise(9_000), noise(20_001, seed=1), noise(560, seed=2), noise(14_400, seed=3)]
-    together = exact(*padded_rows([exact.filter_bank(clip).double() for clip in clips]))
+    together = exact(*pad_rows([exact.filter_bank(clip).double() for clip in clips]))
     for clip, batched in zip(clips, together, strict=True):
         alone = exact.extract([clip])[0]
         assert float((alone - batched[: len(alone)]).abs().max()) < 1e-10
 
 
 def test_there_are_fifty_frames_a_second() -> None:
-    assert num_frames(16_000 * 36) == 36 * 50 - 1
-    assert num_frames(0) == num_frames(559) == 0
+    assert count_feature_frames(16_000 * 36) == 36 * 50 - 1
+    assert count_feature_frames(0) == count_feature_frames(559) == 0
 
 
-def test_silence_has_features(features: SpeechFeatures) -> None:
+def test_silence_has_features(features: W2vBertFeatureExtractor) -> None:
     assert bool(features.extract([torch.zeros(16_000)])[0].isfinite().all())
 
 
 def test_the_published_statistics_are_read(network: Any) -> None:
     path = shared("real/indextts2/wav2vec2bert_stats.pt")
-    from voxgraft.families.indextts2.features import _statistics
+    from voxgraft.families.indextts2.features import _read_statistics
 
-    mean, variance = _statistics(path.parent, 1024)
+    mean, variance = _read_statistics(path.parent, 1024)
     wanted = torch.load(path, weights_only=True)
     assert torch.equal(mean, wanted["mean"])
-    assert torch.equal(SpeechFeatures(network, mean, variance).deviation, wanted["var"].sqrt())
+    assert torch.equal(W2vBertFeatureExtractor(network, mean, variance).deviation, wanted["var"].sqrt())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_published_statistics_are_read(network: Any) -> None:
 def test_another_networks_config_is_refused(copied: Callable[..., Path], setting: str, value: Any) -> None:
     place = copied(**{setting: value})
     with pytest.raises(ConfigError) as caught:
-        SpeechFeatures.load(place, place)
+        W2vBertFeatureExtractor.load(place, place)
     assert caught.value.code == "base-config"
     assert f"{setting} " in caught.value.finding.found
     assert str(place / "config.json") in str(caught.value)
@@ -165,7 +165,7 @@ def test_another_networks_config_is_refused(copied: Callable[..., Path], setting
 def test_weights_of_another_size_are_refused(copied: Callable[..., Path]) -> None:
     place = copied(intermediate_size=64)
     with pytest.raises(CheckpointError, match=r"is \[48, 32\], not \[64, 32\]"):
-        SpeechFeatures.load(place, place)
+        W2vBertFeatureExtractor.load(place, place)
 
 
 def test_a_missing_file_is_named(copied: Callable[..., Path]) -> None:
@@ -173,7 +173,7 @@ def test_a_missing_file_is_named(copied: Callable[..., Path]) -> None:
         place = copied()
         (place / file).unlink()
         with pytest.raises(FileError, match=file.replace(".", r"\.")):
-            SpeechFeatures.load(place, place)
+            W2vBertFeatureExtractor.load(place, place)
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan"), float("inf")])
@@ -183,16 +183,16 @@ def test_statistics_that_cannot_be_divided_by_are_refused(copied: Callable[..., 
     spoilt[3] = variance
     saved({"mean": torch.zeros(WIDTH), "var": spoilt}, place / "wav2vec2bert_stats.pt")
     with pytest.raises(CheckpointError) as caught:
-        SpeechFeatures.load(place, place)
+        W2vBertFeatureExtractor.load(place, place)
     assert caught.value.code == "statistics-broken"
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_a_waveform_that_cannot_be_used_is_refused_by_its_place(features: SpeechFeatures, kind: str) -> None:
+def test_a_waveform_that_cannot_be_used_is_refused_by_its_place(features: W2vBertFeatureExtractor, kind: str) -> None:
     refuses_unusable(features.extract, kind)
 
 
-def test_a_clip_longer_than_the_base_can_speak_is_refused(features: SpeechFeatures) -> None:
+def test_a_clip_longer_than_the_base_can_speak_is_refused(features: W2vBertFeatureExtractor) -> None:
     with pytest.raises(VoxgraftError) as caught:
         features.extract([noise(580_801)])
     assert caught.value.code == "audio-too-long"
@@ -229,8 +229,8 @@ def test_the_encoder_of_a_base_reads_the_statistics_that_its_config_names(folder
     saved({"mean": torch.full((WIDTH,), 3.0), "var": torch.ones(WIDTH)}, base / "own_stats.pt")
     config = base / "config.yaml"
     config.write_text(config.read_text().replace("wav2vec2bert_stats.pt", "own_stats.pt"))
-    found = family("indextts2")
+    found = get_family("indextts2")
     files = found.files(base)
-    encoder = found.encoder(files, open_model(found, files))
-    assert isinstance(encoder, UnifiedVoiceEncoder)
+    encoder = found.encoder(files, load_model(found, files))
+    assert isinstance(encoder, UnifiedVoiceClipEncoder)
     assert bool((encoder.features.mean == 3).all())

@@ -11,7 +11,7 @@ from tests.kill_runs import COMPARED, differences
 from tests.made_once import MadeOnce
 from tests.train_worker import main
 from tests.trainers import Place
-from voxgraft.journal import Journal
+from voxgraft.journal import RunJournal
 from voxgraft.run import RunFolder
 
 SHORT: dict[str, Any] = {"steps": 2, "every": {"save": 1, "validate": 2}}
@@ -58,6 +58,6 @@ def test_a_run_that_ended_otherwise_is_told_with_what_is_different(
 
 def test_a_line_that_stands_twice_in_the_journal_is_a_difference(place: Place, straight: Path, tmp_path: Path) -> None:
     run = trained(place, tmp_path / "run")
-    journal = Journal(RunFolder(run).journal)
+    journal = RunJournal(RunFolder(run).journal)
     journal.path.write_bytes(journal.path.read_bytes() + journal.path.read_bytes().splitlines(keepends=True)[-1])
     assert differences(run, straight) == ("steps", "losses", "rates", "clip ids", "journal")

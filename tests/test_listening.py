@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from voxgraft.errors import AudioError, CheckpointError, ConfigError, FileError
-from voxgraft.evaluating.hearing import open_ear
-from voxgraft.listening import Heard, open_listener
-from voxgraft.listening.built_in import BuiltIn, Symbols, written
-from voxgraft.listening.network import Network, NetworkConfig
+from voxgraft.evaluating.hearing import open_transcriber
+from voxgraft.listening import Transcript, open_recognizer
+from voxgraft.listening.built_in import BuiltInRecognizer, CTCSymbols, decode_ctc_greedy
+from voxgraft.listening.network import CTCNetwork, CTCNetworkConfig
 
-SYMBOLS = Symbols(
+SYMBOLS = CTCSymbols(
     (" ", "a", "b", "é", "ሀ", "ለ"),
     ("a", "b", "ʁ", "ɨ"),
     {
@@ -33,15 +33,15 @@ RATE_HZ = 16_000
 
 
 @pytest.fixture(scope="module")
-def listener() -> BuiltIn:
+def listener() -> BuiltInRecognizer:
     torch.manual_seed(3)
-    network = Network(NetworkConfig(6, 4, 3, num_mels=20, width=32, heads=2, layers=2, reach=5))
+    network = CTCNetwork(CTCNetworkConfig(6, 4, 3, num_mels=20, width=32, heads=2, layers=2, reach=5))
     with torch.no_grad():  # random scores hardly differ between steps: without their mean, many symbols are written
         network.language.weight.mul_(0.01)
         scores = network(torch.from_numpy(noises(32_000)[0])[None], torch.tensor([32_000]), torch.tensor([0]))
         for head, own in zip((network.letters, network.phones), scores, strict=True):
             head.bias.sub_(own.mean((0, 1)))
-    return BuiltIn(network, SYMBOLS)
+    return BuiltInRecognizer(network, SYMBOLS)
 
 
 def noises(*lengths: int) -> list[NDArray[np.float32]]:
@@ -52,7 +52,7 @@ def noises(*lengths: int) -> list[NDArray[np.float32]]:
     ]
 
 
-def test_it_writes_only_letters_and_phones_of_the_language(listener: BuiltIn) -> None:
+def test_it_writes_only_letters_and_phones_of_the_language(listener: BuiltInRecognizer) -> None:
     for language, (letters, phones) in SYMBOLS.by_language.items():
         heard = listener.hear(noises(16_000, 30_000, 20_000), RATE_HZ, language)
         assert all(set(one.text) <= letters for one in heard)
@@ -61,14 +61,14 @@ def test_it_writes_only_letters_and_phones_of_the_language(listener: BuiltIn) ->
         assert any(one.phones for one in heard)
 
 
-def test_a_wave_is_heard_the_same_alone_and_among_others(listener: BuiltIn) -> None:
+def test_a_wave_is_heard_the_same_alone_and_among_others(listener: BuiltInRecognizer) -> None:
     waves = noises(16_000, 4_001, 31_999, 320, 15_000, 17_777)
     together = listener.hear(waves, RATE_HZ, "fr")
     alone = [listener.hear([wave], RATE_HZ, "fr")[0] for wave in waves]
     assert together == alone
 
 
-def test_scores_of_a_wave_do_not_depend_on_padding(listener: BuiltIn) -> None:
+def test_scores_of_a_wave_do_not_depend_on_padding(listener: BuiltInRecognizer) -> None:
     short, long = (torch.from_numpy(wave) for wave in noises(6_400, 16_000))
     batch = torch.nn.utils.rnn.pad_sequence([short, long], batch_first=True)
     lengths, languages = torch.tensor([6_400, 16_000]), torch.tensor([1, 1])
@@ -79,7 +79,7 @@ def test_scores_of_a_wave_do_not_depend_on_padding(listener: BuiltIn) -> None:
         torch.testing.assert_close(padded[0, :20], own[0], atol=1e-4, rtol=1e-4)
 
 
-def test_hearing_twice_is_hearing_the_same(listener: BuiltIn) -> None:
+def test_hearing_twice_is_hearing_the_same(listener: BuiltInRecognizer) -> None:
     waves = noises(16_000, 8_000)
     assert listener.hear(waves, RATE_HZ, "am") == listener.hear(waves, RATE_HZ, "am")
     assert listener.hear([], RATE_HZ, "am") == []
@@ -88,26 +88,26 @@ def test_hearing_twice_is_hearing_the_same(listener: BuiltIn) -> None:
 def test_repeats_count_once_and_blanks_part_them() -> None:
     best = torch.tensor([0, 2, 2, 0, 2, 1, 1, 3])
     scores = torch.nn.functional.one_hot(best, 4).float()[None]
-    assert written(scores, torch.tensor([True] * 4), [8]) == [[2, 2, 1, 3]]
-    assert written(scores, torch.tensor([True] * 4), [6]) == [[2, 2, 1]]
-    without = written(scores, torch.tensor([True, True, False, True]), [8])
+    assert decode_ctc_greedy(scores, torch.tensor([True] * 4), [8]) == [[2, 2, 1, 3]]
+    assert decode_ctc_greedy(scores, torch.tensor([True] * 4), [6]) == [[2, 2, 1]]
+    without = decode_ctc_greedy(scores, torch.tensor([True, True, False, True]), [8])
     assert without == [[1, 3]]
 
 
-def test_a_saved_listener_opens_as_the_same_one(listener: BuiltIn, tmp_path: Path) -> None:
+def test_a_saved_listener_opens_as_the_same_one(listener: BuiltInRecognizer, tmp_path: Path) -> None:
     listener.save(tmp_path / "once")
-    once = BuiltIn.open(tmp_path / "once")
+    once = BuiltInRecognizer.open(tmp_path / "once")
     once.save(tmp_path / "twice")
     for name in ("listener.safetensors", "listener.json"):
         assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "twice" / name).read_bytes()
-    again = open_listener(f"built-in:{tmp_path / 'twice'}")
+    again = open_recognizer(f"built-in:{tmp_path / 'twice'}")
     assert again.languages == frozenset({"en", "fr", "am"})
     waves = noises(16_000, 20_000)
     assert again.hear(waves, RATE_HZ, "en") == once.hear(waves, RATE_HZ, "en")
     assert all(parameter.dtype == torch.float32 for parameter in once.network.parameters())
 
 
-def test_other_rates_languages_and_empty_waves_are_refused(listener: BuiltIn) -> None:
+def test_other_rates_languages_and_empty_waves_are_refused(listener: BuiltInRecognizer) -> None:
     with pytest.raises(AudioError, match="22,050 Hz") as rate:
         listener.hear(noises(16_000), 22_050, "en")
     assert rate.value.code == "listener-rate"
@@ -119,15 +119,15 @@ def test_other_rates_languages_and_empty_waves_are_refused(listener: BuiltIn) ->
     assert empty.value.code == "audio-too-short"
 
 
-def test_a_folder_without_a_listener_is_refused(listener: BuiltIn, tmp_path: Path) -> None:
+def test_a_folder_without_a_listener_is_refused(listener: BuiltInRecognizer, tmp_path: Path) -> None:
     with pytest.raises(FileError):
-        open_listener(f"built-in:{tmp_path}")
+        open_recognizer(f"built-in:{tmp_path}")
     listener.save(tmp_path)
     notes = json.loads((tmp_path / "listener.json").read_text(encoding="utf-8"))
     for change in ({"letters": [" ", "a"]}, {"format": "other"}, {"network": {"width": 3}}, {"languages": 5}):
         (tmp_path / "listener.json").write_text(json.dumps(notes | change), encoding="utf-8")
         with pytest.raises(CheckpointError) as caught:
-            open_listener(f"built-in:{tmp_path}")
+            open_recognizer(f"built-in:{tmp_path}")
         assert caught.value.code == "codec-notes"
 
 
@@ -136,7 +136,7 @@ def test_a_folder_without_a_listener_is_refused(listener: BuiltIn, tmp_path: Pat
 )
 def test_settings_that_name_no_listener_are_refused(setting: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_listener(setting)
+        open_recognizer(setting)
     assert caught.value.code == "listener-unknown"
 
 
@@ -148,14 +148,14 @@ def test_a_command_is_given_each_wave_and_prints_what_it_heard() -> None:
     program = (
         "import sys, wave; f = wave.open(sys.argv[1]); print(f.getnframes(), f.getframerate(), '\\n', sys.argv[2])"
     )
-    heard = open_listener(command(program)).hear(noises(16_000, 500), 24_000, "am")
-    assert heard == [Heard("16000 24000 am", None), Heard("500 24000 am", None)]
+    heard = open_recognizer(command(program)).hear(noises(16_000, 500), 24_000, "am")
+    assert heard == [Transcript("16000 24000 am", None), Transcript("500 24000 am", None)]
 
 
 def test_the_wav_file_holds_the_samples(tmp_path: Path) -> None:
     kept = tmp_path / "kept.wav"
     program = f"import sys, shutil; shutil.copy(sys.argv[1], {str(kept)!r})"
-    open_listener(command(program)).hear([np.array([0.0, 0.5, -2.0, 1.0], np.float32)], RATE_HZ, "en")
+    open_recognizer(command(program)).hear([np.array([0.0, 0.5, -2.0, 1.0], np.float32)], RATE_HZ, "en")
     with wav_files.open(str(kept)) as file:
         assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
         assert np.frombuffer(file.readframes(9), "<i2").tolist() == [0, 16384, -32767, 32767]
@@ -171,14 +171,14 @@ def test_the_wav_file_holds_the_samples(tmp_path: Path) -> None:
 )
 def test_a_command_that_fails_is_an_error_that_says_why(setting: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        open_listener(setting).hear(noises(1_000), RATE_HZ, "en")
+        open_recognizer(setting).hear(noises(1_000), RATE_HZ, "en")
     assert caught.value.code == "listener-failed"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("faster_whisper") is not None, reason="faster-whisper is installed")
 def test_whisper_without_its_package_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pip install faster-whisper") as caught:
-        open_listener(f"whisper:{tmp_path}")
+        open_recognizer(f"whisper:{tmp_path}")
     assert caught.value.code == "package-missing"
 
 
@@ -210,14 +210,14 @@ def test_whisper_without_a_model_or_the_language_is_refused_clearly(
         if content is not None:
             (folder / "model.bin").write_text(content)
         with pytest.raises(ConfigError) as caught:
-            open_listener(f"whisper:{folder}")
+            open_recognizer(f"whisper:{folder}")
         assert caught.value.code == "listener-model"
         assert caught.value.finding.cure
     (folder / "model.bin").write_text("a model")
-    whisper = open_listener(f"whisper:{folder}")
+    whisper = open_recognizer(f"whisper:{folder}")
     assert whisper.languages == (frozenset({"en", "am"}) if says_languages else None)
     assert whisper.sample_rate == RATE_HZ
-    assert whisper.hear(noises(16_000), RATE_HZ, "am") == [Heard("16000 am", None)]
+    assert whisper.hear(noises(16_000), RATE_HZ, "am") == [Transcript("16000 am", None)]
     with pytest.raises(ConfigError, match="valid language code") as refused:
         whisper.hear(noises(16_000), RATE_HZ, "ti")
     assert refused.value.code == "listener-language"
@@ -240,17 +240,17 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
     monkeypatch.syspath_prepend(str(package.parent))
     for name in [name for name in sys.modules if name.startswith("faster_whisper")]:
         monkeypatch.delitem(sys.modules, name)
-    chosen = open_ear(None, "nl")
-    assert (chosen.deaf_to("nl") == "") is has_model
-    assert has_model or "has no model on this machine" in chosen.deaf_to("nl")
+    chosen = open_transcriber(None, "nl")
+    assert (chosen.why_unsupported("nl") == "") is has_model
+    assert has_model or "has no model on this machine" in chosen.why_unsupported("nl")
     for language, code in (("nl-BE", "nl"), ("jv", "jw")) if has_model else ():
-        ear = open_ear(None, language)
-        assert ear.deaf_to(language) == ""
+        ear = open_transcriber(None, language)
+        assert ear.why_unsupported(language) == ""
         assert code in ear.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
     for known in ("am", None):
-        built_in = open_ear(None, known).listener
+        built_in = open_transcriber(None, known).listener
         assert built_in is not None
         assert built_in.name == "built-in"
-    assert "does not know ti" in open_ear(None, "ti").deaf_to("ti")
+    assert "does not know ti" in open_transcriber(None, "ti").why_unsupported("ti")
     for name in [name for name in sys.modules if name.startswith("faster_whisper")]:
         sys.modules.pop(name)

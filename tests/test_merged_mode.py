@@ -20,25 +20,30 @@ from tests.made_sets import made_clips
 from tests.merged_runs import copied, make_run, train_settings
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.corpus.sets import open_set, write_set
-from voxgraft.corpus.stream import Item
+from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.corpus.stream import Sample
 from voxgraft.errors import GraftError
-from voxgraft.families import family, family_names
-from voxgraft.families.model import SpeechModel, hidden_states
-from voxgraft.families.opening import open_model
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
-from voxgraft.merged_folder import read_merged
+from voxgraft.families import family_names, get_family
+from voxgraft.families.model import SpeechModel, compute_hidden_states
+from voxgraft.families.opening import load_model
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
+from voxgraft.merged_folder import read_merged_card
 from voxgraft.run import RunFolder
 from voxgraft.train import train
-from voxgraft.training.examples import Examples
-from voxgraft.training.interpolation import Between, Point, chosen_point, moved
-from voxgraft.training.loop import Loop
-from voxgraft.training.options import Part, TrainOptions
-from voxgraft.training.parts import Trained, prepare
-from voxgraft.training.retention import Bound
+from voxgraft.training.examples import BatchBuilder
+from voxgraft.training.interpolation import (
+    InterpolationPoint,
+    WeightInterpolator,
+    choose_interpolation_point,
+    interpolate_tensor,
+)
+from voxgraft.training.loop import Trainer
+from voxgraft.training.options import TrainOptions, TrainPart
+from voxgraft.training.parts import TrainableModel, make_trainable
+from voxgraft.training.retention import RetentionBound
 from voxgraft.training.saving import load_step
-from voxgraft.training.validation import Validation
+from voxgraft.training.validation import Validator
 
 MERGED = replace(OPTIONS, mode="merged", steps=8)
 EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}
@@ -70,23 +75,23 @@ def world(request: pytest.FixtureRequest, t3: World, index: World, tiny: World) 
 
 
 def entries(run: Path, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in Journal(run / "journal.jsonl").read() if entry["kind"] == kind]
+    return [entry for entry in RunJournal(run / "journal.jsonl").read() if entry["kind"] == kind]
 
 
 # ---- the bound ---------------------------------------------------------------------------------------------
 
 
 def test_a_bound_names_the_languages_that_have_passed_it_the_worst_first() -> None:
-    bound = Bound(0.1, frozenset(["en", "fr", "de", "it"]))
+    bound = RetentionBound(0.1, frozenset(["en", "fr", "de", "it"]))
     first = {"am": 5.0, "en": 2.0, "fr": 4.0, "de": 1.0}
-    assert bound.passed(first, {"am": 50.0, "en": 2.2, "fr": 4.3, "de": 1.1}) == {}
-    passed = bound.passed(first, {"am": 1.0, "en": 2.5, "fr": 8.0, "de": 0.5, "it": 9.0})
+    assert bound.exceeded(first, {"am": 50.0, "en": 2.2, "fr": 4.3, "de": 1.1}) == {}
+    passed = bound.exceeded(first, {"am": 1.0, "en": 2.5, "fr": 8.0, "de": 0.5, "it": 9.0})
     assert list(passed) == ["fr", "en"]
     assert passed == pytest.approx({"fr": 1.0, "en": 0.25})
 
 
 def test_a_loss_that_is_not_a_number_is_past_every_bound() -> None:
-    assert Bound(10.0, frozenset(["en"])).passed({"en": 1.0}, {"en": float("nan")}).keys() == {"en"}
+    assert RetentionBound(10.0, frozenset(["en"])).exceeded({"en": 1.0}, {"en": float("nan")}).keys() == {"en"}
 
 
 @pytest.fixture(scope="module")
@@ -94,23 +99,25 @@ def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """The same, but the new language has few codes, so that learning it costs the old one, which has them all."""
     made = Place("chatterbox", tmp_path_factory.mktemp("few-codes") / "chatterbox")
     shutil.copytree(place.folder, made.folder, ignore=shutil.ignore_patterns("train", "valid"))
-    frame = open_model(family("chatterbox"), place.files).frame
+    frame = load_model(get_family("chatterbox"), place.files).frame
     for seed, name in enumerate(("train", "valid")):
-        header = open_set(place.folder / name).header
+        header = open_clip_dataset(place.folder / name).header
         clips = made_clips("chatterbox", frame, clips=12, speakers=4, seed=seed, seconds=(0.5, 1.2))
-        write_set(made.folder / name, header, (replace(clip, codes=np.asarray(clip.codes) % 20) for clip in clips))
+        write_clip_dataset(
+            made.folder / name, header, (replace(clip, codes=np.asarray(clip.codes) % 20) for clip in clips)
+        )
     return made
 
 
-def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Loop:
+def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Trainer:
     """A training that is also validated on the base language of the replay set."""
-    rates: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 5e-2}
+    rates: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 5e-2}
     loop = loop_of(place, run, replace(MERGED, full_body=True, steps=steps, rates=rates))
-    trained, sets = loop.stepper.trained, [open_set(place.folder / "replay")]
-    items = [Item(0, clip, (0, clip + 4)) for clip in range(6)]
-    examples = Examples(family(place.family_name), trained.model, sets)
-    loop.validations["en"] = Validation(trained, examples, items, 400)
-    loop.bound = Bound(bound, frozenset(["en"]))
+    trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "replay")]
+    items = [Sample(0, clip, (0, clip + 4)) for clip in range(6)]
+    examples = BatchBuilder(get_family(place.family_name), trained.model, sets)
+    loop.validations["en"] = Validator(trained, examples, items, 400)
+    loop.bound = RetentionBound(bound, frozenset(["en"]))
     return loop
 
 
@@ -118,7 +125,7 @@ def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_be
     few_codes: Place, tmp_path: Path
 ) -> None:
     free = with_english(few_codes, tmp_path / "free", 100.0)
-    free.go(0)
+    free.train(0)
     losses = {
         entry["step"]: entry["speech_loss"] for entry in entries(tmp_path / "free", "valid") if entry["set"] == "en"
     }
@@ -126,9 +133,9 @@ def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_be
     bound = (losses[4] + losses[8]) / 2 / losses[0] - 1
     assert losses[0] < losses[4] < losses[8]
     loop = with_english(few_codes, tmp_path / "bound", bound, steps=20)
-    outcome = loop.go(0)
+    outcome = loop.train(0)
     assert (outcome.step, outcome.reason) == (8, "told")
-    assert outcome.standing.best_step == 4
+    assert outcome.best_state.best_step == 4
     assert "en by" in outcome.why
     found = entries(tmp_path / "bound", "finding")
     assert [item["code"] for item in found] == ["retention-bound"]
@@ -137,20 +144,20 @@ def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_be
 
 def test_the_first_losses_outlive_a_resume(place: Place, tmp_path: Path) -> None:
     loop = with_english(place, tmp_path / "run", 100.0)
-    loop.guards.append(lambda step, _found: "enough" if step == 4 else None)
-    loop.go(0)
-    first = loop.standing.first
+    loop.stop_callbacks.append(lambda step, _found: "enough" if step == 4 else None)
+    loop.train(0)
+    first = loop.best_state.first
     assert first.keys() == {"am", "en"}
     again = with_english(place, tmp_path / "run", -0.5)
     assert resumed(again) == 4
-    assert again.standing.first == first
-    assert again.go(4).why
+    assert again.best_state.first == first
+    assert again.train(4).why
 
 
 def test_the_best_step_is_saved_whatever_the_interval_of_saves(place: Place, tmp_path: Path) -> None:
     loop = loop_of(place, tmp_path / "run", replace(MERGED, steps=8), replace(EVERY, validate=2, save=100, keep_last=1))
-    outcome = loop.go(0)
-    assert load_step(loop.run_folder, outcome.standing.best_step).state.step == outcome.standing.best_step > 0
+    outcome = loop.train(0)
+    assert load_step(loop.run_folder, outcome.best_state.best_step).state.step == outcome.best_state.best_step > 0
 
 
 # ---- between base and tuned --------------------------------------------------------------------------------
@@ -160,32 +167,32 @@ def test_nothing_added_leaves_the_bases_bits_and_all_of_it_gives_the_tuned_ones(
     torch.manual_seed(0)
     base = torch.randn(200, 50)
     tuned = base + 1e-3 * torch.randn(200, 50)
-    assert torch.equal(moved(base, base, base, 0.3), base)
-    assert torch.equal(moved(base, base, tuned, 1.0), tuned)
-    torch.testing.assert_close(moved(base, base, tuned, 0.25), base + 0.25 * (tuned - base))
+    assert torch.equal(interpolate_tensor(base, base, base, 0.3), base)
+    assert torch.equal(interpolate_tensor(base, base, tuned, 1.0), tuned)
+    torch.testing.assert_close(interpolate_tensor(base, base, tuned, 0.25), base + 0.25 * (tuned - base))
     rounded = base.bfloat16()
-    assert torch.equal(moved(base, rounded, rounded.float(), 1.0), base)
+    assert torch.equal(interpolate_tensor(base, rounded, rounded.float(), 1.0), base)
 
 
-def speech_logits(model: SpeechModel, examples: Examples, gate: AbstractContextManager[Any]) -> Tensor:
+def speech_logits(model: SpeechModel, examples: BatchBuilder, gate: AbstractContextManager[Any]) -> Tensor:
     with torch.no_grad(), gate:
-        batch = examples.batch([Item(0, clip, (0, clip + 4)) for clip in range(3)])
-        return model.speech_logits(hidden_states(model, batch)[batch.speech.scored])
+        batch = examples.batch([Sample(0, clip, (0, clip + 4)) for clip in range(3)])
+        return model.speech_logits(compute_hidden_states(model, batch)[batch.speech.scored])
 
 
-def opened(trained: Trained) -> AbstractContextManager[None]:
+def opened(trained: TrainableModel) -> AbstractContextManager[None]:
     return trained.gate.opened() if trained.gate else nullcontext()
 
 
 @pytest.mark.parametrize("kind", ["adapter", "body"])
 def test_a_point_is_a_share_of_the_way_and_leaves_no_trace(place: Place, tmp_path: Path, kind: str) -> None:
     loop = loop_of(place, tmp_path / "run", EVERYTHING[kind])
-    loop.go(0)
-    trained, examples = loop.stepper.trained, loop.stepper.examples
+    loop.train(0)
+    trained, examples = loop.stepper.trained, loop.stepper.batch_builder
     before = trained.tensors()
-    base = open_model(family(place.family_name), place.files)
+    base = load_model(get_family(place.family_name), place.files)
     names = trained.parameters.get("body", {})
-    between = Between(trained, {name: base.get_parameter(name) for name in names})
+    between = WeightInterpolator(trained, {name: base.get_parameter(name) for name in names})
     logits: dict[float, Tensor] = {}
     for share in (0.0, 0.5, 1.0):
         with between.at(share):
@@ -214,18 +221,19 @@ def test_the_lowest_loss_of_the_new_language_within_the_bound_is_chosen(
     points: list[tuple[float, float, bool]], expected: float
 ) -> None:
     measured = [
-        Point(share, {"am": loss, "en": 1.0}, {"en": 0.2} if is_past else {}) for share, loss, is_past in points
+        InterpolationPoint(share, {"am": loss, "en": 1.0}, {"en": 0.2} if is_past else {})
+        for share, loss, is_past in points
     ]
-    assert chosen_point(measured).share == expected
+    assert choose_interpolation_point(measured).share == expected
 
 
 def test_where_every_point_was_listened_to_what_was_heard_decides_and_never_past_the_bound() -> None:
-    def point(share: float, loss: float, error: float | None, *, is_past: bool = False) -> Point:
-        return Point(share, {"am": loss}, {"en": 0.2} if is_past else {}, error)
+    def point(share: float, loss: float, error: float | None, *, is_past: bool = False) -> InterpolationPoint:
+        return InterpolationPoint(share, {"am": loss}, {"en": 0.2} if is_past else {}, error)
 
     heard = [point(0.5, 3.0, 0.1), point(0.75, 2.5, 0.2), point(1.0, 2.0, 0.05, is_past=True)]
-    assert chosen_point(heard).share == 0.5
-    assert chosen_point([point(0.5, 3.0, 0.1), point(0.75, 2.5, None)]).share == 0.75
+    assert choose_interpolation_point(heard).share == 0.5
+    assert choose_interpolation_point([point(0.5, 3.0, 0.1), point(0.75, 2.5, None)]).share == 0.75
 
 
 # ---- what a run leaves -------------------------------------------------------------------------------------
@@ -243,7 +251,7 @@ def english(run: Path) -> dict[str, Any]:
 def same_rows(world: World, base: Mapping[str, Any], merged: Mapping[str, Any], num_rows: int) -> None:
     """Base pieces first, new rows next, spare rows last: the base's bits wherever the base has any."""
     pieces = world.spelling.base.size
-    for point in family(world.family_name).graft_points:
+    for point in get_family(world.family_name).graft_points:
         old, new = base[point.tensor], merged[point.tensor]
         assert len(new) == len(old) + num_rows
         assert np.array_equal(new[:pieces], old[:pieces])
@@ -256,14 +264,14 @@ def test_an_adapter_is_folded_into_one_checkpoint_and_everything_else_keeps_its_
     run = copied(world, tmp_path / "run")
     result = train(train_settings(world, run, mode="merged", **english(run), interpolate=(0.5, 1.0)))
     assert result.merged is not None
-    card = read_merged(run / "merged")
+    card = read_merged_card(run / "merged")
     base, merged = stored(world.files.checkpoint), stored(run / "merged" / card["checkpoint"])
     assert base.keys() == merged.keys()
-    num_rows = open_graft(run / "graft").card.num_rows
+    num_rows = load_graft(run / "graft").card.num_rows
     same_rows(world, base, merged, num_rows)
-    empty = family(world.family_name).empty_model(world.files)
+    empty = get_family(world.family_name).build_empty_model(world.files)
     adapted = {f"{name}.weight" for name in empty.adapter_layers()}
-    tables = {point.tensor for point in family(world.family_name).graft_points}
+    tables = {point.tensor for point in get_family(world.family_name).graft_points}
     changed = {name for name in base.keys() - tables if not np.array_equal(base[name], merged[name])}
     assert changed == adapted
     assert [entry["share"] for entry in entries(run, "interpolation")] == [0.5, 1.0]
@@ -279,40 +287,40 @@ def test_a_trained_body_is_left_merged_and_never_as_a_graft(world: World, tmp_pa
     result = train(train_settings(world, run, mode="merged", full_body=True, **english(run)))
     assert result.graft is None
     assert (run / "graft" / "graft.json").read_bytes() == before
-    card = read_merged(run / "merged")
+    card = read_merged_card(run / "merged")
     same_rows(
         world,
         stored(world.files.checkpoint),
         stored(run / "merged" / card["checkpoint"]),
-        open_graft(run / "graft").card.num_rows,
+        load_graft(run / "graft").card.num_rows,
     )
 
 
 def test_the_merged_checkpoint_says_what_the_trained_model_says(t3: World, tmp_path: Path) -> None:
     run = copied(t3, tmp_path / "run")
     train(train_settings(t3, run, mode="merged", **english(run), interpolate=(0.5,), adapter_rate=2e-2))
-    kind, card = family("chatterbox"), read_merged(run / "merged")
+    kind, card = get_family("chatterbox"), read_merged_card(run / "merged")
     assert card["share"] == 0.5
-    merged = open_model(kind, replace(t3.files, checkpoint=run / "merged" / card["checkpoint"]))
+    merged = load_model(kind, replace(t3.files, checkpoint=run / "merged" / card["checkpoint"]))
     state = load_step(RunFolder(run), card["step"]).state
-    model = open_model(kind, t3.files)
+    model = load_model(kind, t3.files)
     # Half the strength is half the way.
-    trained = prepare(model, state.tensors["rows"], TrainOptions(mode="merged", rank=4, alpha=2.0))
+    trained = make_trainable(model, state.tensors["rows"], TrainOptions(mode="merged", rank=4, alpha=2.0))
     trained.restore({name: state.tensors[name] for name in ("rows", "adapter")})
-    sets = [open_set(run / "data" / "train")]
-    tuned = speech_logits(model, Examples(kind, model, sets), opened(trained))
-    found = speech_logits(merged, Examples(kind, merged, sets), nullcontext())
+    sets = [open_clip_dataset(run / "data" / "train")]
+    tuned = speech_logits(model, BatchBuilder(kind, model, sets), opened(trained))
+    found = speech_logits(merged, BatchBuilder(kind, merged, sets), nullcontext())
     torch.testing.assert_close(found, tuned, rtol=1e-4, atol=1e-5)
 
 
 def test_a_changed_file_in_the_merged_folder_is_told(index: World, tmp_path: Path) -> None:
     run = copied(index, tmp_path / "run")
     train(train_settings(index, run, mode="merged", steps=1, **english(run)))
-    card = read_merged(run / "merged")
+    card = read_merged_card(run / "merged")
     path = run / "merged" / card["tokenizer"]
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(GraftError) as caught:
-        read_merged(run / "merged")
+        read_merged_card(run / "merged")
     assert caught.value.code == "merged-broken"
 
 

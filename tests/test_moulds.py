@@ -7,34 +7,34 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.trainers import OPTIONS, loop_of
-from voxgraft.families.model import PackedBatch, losses
-from voxgraft.families.moulds import Mould, filled, tensors_of
-from voxgraft.training.loop import Loop
+from voxgraft.families.model import PackedBatch, compute_losses
+from voxgraft.families.moulds import BatchBucket, list_batch_tensors, pad_to_bucket
+from voxgraft.training.loop import Trainer
 
 FAMILIES = ("chatterbox", "indextts2")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def loop(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Loop:
+def loop(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return loop_of(made_once.place(request.param), tmp_path_factory.mktemp("moulds") / "run")
 
 
-def moulded(loop: Loop, step: int) -> tuple[PackedBatch, Mould]:
-    examples = loop.stepper.examples
+def moulded(loop: Trainer, step: int) -> tuple[PackedBatch, BatchBucket]:
+    examples = loop.stepper.batch_builder
     batch = examples.batch(loop.stream.step(step))
-    mould = examples.moulds(2 * OPTIONS.tokens_per_step).of(batch)
+    mould = examples.cuda_graph_buckets(2 * OPTIONS.tokens_per_step).of(batch)
     assert mould is not None
     return batch, mould
 
 
-def test_filling_changes_no_loss_and_no_gradient(loop: Loop) -> None:
+def test_filling_changes_no_loss_and_no_gradient(loop: Trainer) -> None:
     trained = loop.stepper.trained
     batch, mould = moulded(loop, 1)
     found = []
-    for one in (batch, filled(batch, mould)):
+    for one in (batch, pad_to_bucket(batch, mould)):
         assert trained.gate is not None
         with trained.gate.opened():
-            both = losses(trained.model, one)
+            both = compute_losses(trained.model, one)
         gradients = torch.autograd.grad(both.text_sum + both.speech_sum, list(trained.named().values()))
         found.append([both.text_sum.detach(), both.speech_sum.detach(), *gradients])
     assert mould.positions > len(batch.order)
@@ -42,33 +42,35 @@ def test_filling_changes_no_loss_and_no_gradient(loop: Loop) -> None:
         torch.testing.assert_close(with_filling, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_all_packs_of_one_mould_have_the_same_shapes(loop: Loop) -> None:
-    shapes: dict[Mould, set[tuple[tuple[int, ...], ...]]] = {}
+def test_all_packs_of_one_mould_have_the_same_shapes(loop: Trainer) -> None:
+    shapes: dict[BatchBucket, set[tuple[tuple[int, ...], ...]]] = {}
     for step in range(1, 30):
         batch, mould = moulded(loop, step)
-        made = tensors_of(filled(batch, mould))
+        made = list_batch_tensors(pad_to_bucket(batch, mould))
         # A prompt's own length is no part of the mould, and is the last dimension of some conditions only.
         shapes.setdefault(mould, set()).add(tuple((len(value),) for value in made))
     assert any(len(group) == 1 for group in shapes.values())
     assert all(len(group) == 1 for group in shapes.values())
 
 
-def test_filled_packs_keep_every_sequence_apart_and_in_bounds(loop: Loop) -> None:
+def test_filled_packs_keep_every_sequence_apart_and_in_bounds(loop: Trainer) -> None:
     for step in range(1, 12):
         batch, mould = moulded(loop, step)
-        made = filled(batch, mould)
+        made = pad_to_bucket(batch, mould)
         lengths = made.packing.offsets.diff()
         assert len(lengths) == mould.sequences
         assert int(lengths.sum()) == mould.positions == len(made.order)
         assert int(lengths.max()) <= mould.longest
-        num_vectors = mould.sequences * loop.stepper.examples.model.frame.num_conditioning + mould.text + mould.speech
+        num_vectors = (
+            mould.sequences * loop.stepper.batch_builder.model.frame.num_conditioning + mould.text + mould.speech
+        )
         assert int(made.order.min()) >= 0
         assert int(made.order.max()) < num_vectors
         assert int((made.text.targets != -100).sum()) == len(batch.text.targets)
         assert int((made.speech.targets != -100).sum()) == len(batch.speech.targets)
 
 
-def test_a_pack_of_no_foreseen_size_has_no_mould(loop: Loop) -> None:
-    examples = loop.stepper.examples
+def test_a_pack_of_no_foreseen_size_has_no_mould(loop: Trainer) -> None:
+    examples = loop.stepper.batch_builder
     batch = examples.batch(loop.stream.step(1))
-    assert examples.moulds(len(batch.order) // 4).of(batch) is None
+    assert examples.cuda_graph_buckets(len(batch.order) // 4).of(batch) is None

@@ -16,13 +16,13 @@ from tests.made_once import MadeOnce
 from tests.test_training_loop import everything, journal
 from tests.test_training_processes import train as train_together
 from tests.trainers import OPTIONS, Place, loop_of, resumed
-from voxgraft.corpus.stream import Item
-from voxgraft.families import family, family_names
-from voxgraft.families.model import hidden_states
-from voxgraft.families.opening import open_model
+from voxgraft.corpus.stream import Sample
+from voxgraft.families import family_names, get_family
+from voxgraft.families.model import compute_hidden_states
+from voxgraft.families.opening import load_model
 from voxgraft.training.nearness import kl_sum
-from voxgraft.training.options import Part, TrainOptions
-from voxgraft.training.step import Stepper
+from voxgraft.training.options import TrainOptions, TrainPart
+from voxgraft.training.step import TrainStep
 
 NEAR = replace(OPTIONS, mode="merged", kl_weight=1.0)
 WIDTH, ROWS, COUNT = 16, 50, 30
@@ -71,41 +71,41 @@ def test_pieces_give_the_same_sum_and_gradients_and_none_to_the_base(chunk: int)
     assert found[1][3] is None
 
 
-def items_of_replay(stepper: Stepper) -> list[Item]:
-    return [Item(1, clip, (1, (clip + 4) % 16), silent=clip == 2) for clip in range(6)]
+def items_of_replay(stepper: TrainStep) -> list[Sample]:
+    return [Sample(1, clip, (1, (clip + 4) % 16), silent=clip == 2) for clip in range(6)]
 
 
 def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place, tmp_path: Path) -> None:
     loop = loop_of(place, tmp_path / "run", NEAR)
-    loop.go(0)
+    loop.train(0)
     stepper = loop.stepper
     assert stepper.base is not None
-    near = stepper.examples.near_batch(items_of_replay(stepper))
+    near = stepper.batch_builder.kl_batch(items_of_replay(stepper))
     assert near is not None
     hidden = stepper.base.hidden(near)
-    fresh = open_model(family(place.family_name), place.files)
+    fresh = load_model(get_family(place.family_name), place.files)
     with torch.no_grad():
-        expected = hidden_states(fresh, near.batch)[near.batch.speech.scored]
+        expected = compute_hidden_states(fresh, near.batch)[near.batch.speech.scored]
         assert torch.equal(hidden, expected)
         assert torch.equal(stepper.base.head(hidden), fresh.speech_logits(expected))
 
 
 def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Path) -> None:
     stepper = loop_of(place, tmp_path / "run", NEAR).stepper
-    own = [Item(0, clip, (0, clip + 4)) for clip in range(3)]
+    own = [Sample(0, clip, (0, clip + 4)) for clip in range(3)]
     replay = items_of_replay(stepper)
     mixed = [own[0], replay[0], replay[1], own[1], replay[2], own[2]]
-    near = stepper.examples.near_batch(mixed)
-    alone = stepper.examples.near_batch(replay[:3])
+    near = stepper.batch_builder.kl_batch(mixed)
+    alone = stepper.batch_builder.kl_batch(replay[:3])
     assert near is not None
     assert alone is not None
     model = stepper.trained.model
     with torch.no_grad():
-        packed = hidden_states(model, stepper.examples.batch(mixed))[near.places]
-        apart = hidden_states(model, alone.batch)[alone.batch.speech.scored]
+        packed = compute_hidden_states(model, stepper.batch_builder.batch(mixed))[near.places]
+        apart = compute_hidden_states(model, alone.batch)[alone.batch.speech.scored]
     torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-5)
-    assert stepper.examples.num_near(mixed) == len(near.places)
-    assert stepper.examples.near_batch(own) is None
+    assert stepper.batch_builder.num_kl_positions(mixed) == len(near.places)
+    assert stepper.batch_builder.kl_batch(own) is None
 
 
 @pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
@@ -114,12 +114,12 @@ def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
 ) -> None:
     options = replace(NEAR, full_body=full_body, steps=8)
     straight = loop_of(place, tmp_path / "straight", options)
-    straight.go(0)
+    straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
-    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
-    broken.go(0)
+    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.train(0)
     again = loop_of(place, tmp_path / "broken", options)
-    again.go(resumed(again))
+    again.train(resumed(again))
     want, found = everything(straight), everything(again)
     assert want.keys() == found.keys()
     assert all(torch.equal(want[name], found[name]) for name in want)
@@ -132,7 +132,7 @@ def test_how_a_step_is_cut_into_packs_changes_no_distance(t3: Place, tmp_path: P
     distances = []
     for name, pack_tokens in (("few", 2000), ("many", 250)):
         loop = loop_of(t3, tmp_path / name, replace(NEAR, steps=4, pack_tokens=pack_tokens, chunk=64))
-        loop.go(0)
+        loop.train(0)
         distances.append([entry["kl"] for entry in journal(loop) if entry["kind"] == "step"])
     assert distances[0] == pytest.approx(distances[1], rel=1e-3, abs=1e-6)
 
@@ -140,25 +140,25 @@ def test_how_a_step_is_cut_into_packs_changes_no_distance(t3: Place, tmp_path: P
 def kl_at_the_end(place: Place, run: Path, options: TrainOptions) -> float:
     """How far replay is from the base after a training, whatever was held there on the way."""
     loop = loop_of(place, run, options)
-    loop.go(0)
+    loop.train(0)
     judge = loop_of(place, run.with_name(f"{run.name}-judge"), replace(options, kl_weight=1.0)).stepper
     judge.trained.restore(loop.stepper.trained.tensors())
     assert judge.base is not None
-    near = judge.examples.near_batch(items_of_replay(judge))
+    near = judge.batch_builder.kl_batch(items_of_replay(judge))
     assert near is not None
     with torch.no_grad(), _open(judge):
-        tuned = hidden_states(judge.trained.model, near.batch)[near.batch.speech.scored]
+        tuned = compute_hidden_states(judge.trained.model, near.batch)[near.batch.speech.scored]
         head: Callable[[Tensor], Tensor] = judge.trained.model.speech_logits
         return float(kl_sum(head, tuned, judge.base.head, judge.base.hidden(near), chunk=None)) / len(tuned)
 
 
-def _open(stepper: Stepper) -> AbstractContextManager[None]:
+def _open(stepper: TrainStep) -> AbstractContextManager[None]:
     return stepper.trained.gate.opened() if stepper.trained.gate else nullcontext()
 
 
 @pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
 def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
-    rates: dict[Part, float] = {"rows": 1e-3, "adapter": 2e-2, "body": 2e-3}
+    rates: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 2e-2, "body": 2e-3}
     options = replace(NEAR, full_body=full_body, warmup_steps=1, rates=rates)
     free = kl_at_the_end(t3, tmp_path / "free", replace(options, kl_weight=0.0))
     held = kl_at_the_end(t3, tmp_path / "held", replace(options, kl_weight=30.0))
@@ -167,11 +167,11 @@ def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path:
 
 
 def test_what_the_base_said_itself_is_asked_nothing_but_to_stay_near(t3: Place, tmp_path: Path) -> None:
-    examples = loop_of(t3, tmp_path / "run", NEAR).stepper.examples
+    examples = loop_of(t3, tmp_path / "run", NEAR).stepper.batch_builder
     self_made = replace(examples, unscored=frozenset([1]))
-    own, replay = Item(0, 0, (0, 4)), Item(1, 0, (1, 4))
-    assert self_made.num_scored([own, replay]) == examples.num_scored([own])
-    assert self_made.num_near([own, replay]) == examples.num_near([own, replay]) > 0
+    own, replay = Sample(0, 0, (0, 4)), Sample(1, 0, (1, 4))
+    assert self_made.num_scored_positions([own, replay]) == examples.num_scored_positions([own])
+    assert self_made.num_kl_positions([own, replay]) == examples.num_kl_positions([own, replay]) > 0
     batch, alone = self_made.batch([own, replay]), examples.batch([own])
     assert torch.equal(batch.speech.targets, alone.speech.targets)
     assert torch.equal(batch.text.targets, alone.text.targets)
@@ -180,7 +180,7 @@ def test_what_the_base_said_itself_is_asked_nothing_but_to_stay_near(t3: Place, 
 def test_a_trained_body_without_a_copy_of_the_base_is_refused(t3: Place, tmp_path: Path) -> None:
     stepper = loop_of(t3, tmp_path / "run", replace(NEAR, full_body=True)).stepper
     with pytest.raises(ValueError, match="copy of the base"):
-        Stepper(stepper.trained, stepper.optimizer, stepper.examples, stepper.options)
+        TrainStep(stepper.trained, stepper.optimizer, stepper.batch_builder, stepper.options)
 
 
 def test_two_processes_are_as_near_to_the_base_as_one(t3: Place, tmp_path: Path) -> None:

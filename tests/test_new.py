@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from tests.made_once import MadeOnce
-from voxgraft.cli import run as run_line
-from voxgraft.config import leaves, read_settings, settings_from
-from voxgraft.families import family, family_names
+from voxgraft.cli import run_cli as run_line
+from voxgraft.config import iter_setting_fields, parse_settings, read_settings_values
+from voxgraft.families import family_names, get_family
 from voxgraft.run_settings import RunSettings
 
 ODD_NAMES = [
@@ -66,7 +66,7 @@ def voxgraft(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[st
 
 def settings_of(run: Path) -> RunSettings:
     path = run / "run.yaml"
-    return settings_from(RunSettings, read_settings(RunSettings, path), path)
+    return parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
 
 
 def error_code(done: subprocess.CompletedProcess[str]) -> str:
@@ -100,7 +100,7 @@ def test_recordings_are_the_sources_of_the_run_and_have_its_texts(project: Path)
 
 
 def test_the_built_in_base_is_named_by_word_wherever_the_run_lies(project: Path) -> None:
-    shipped = family("tiny").shipped()
+    shipped = get_family("tiny").shipped_folder()
     assert shipped is not None
     for name, given in (("one", "tiny"), ("two", str(shipped))):
         assert program(project, "new", f"runs/{name}", "--base", given, "--language", "am").returncode == 0
@@ -127,7 +127,7 @@ def test_the_name_of_a_published_base_is_answered_with_its_download(project: Pat
 def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None:
     assert voxgraft(project, "new", "run").returncode == 0
     lines = (project / "run" / "run.yaml").read_text(encoding="utf-8").splitlines()
-    for leaf in leaves(RunSettings):
+    for leaf in iter_setting_fields(RunSettings):
         name = leaf.key.rpartition(".")[2]
         places = [at for at, line in enumerate(lines) if line.strip().startswith(f"{name}:")]
         assert any(f"# {leaf.field.description}" in lines[at - 1] for at in places), leaf.key

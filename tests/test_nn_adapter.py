@@ -34,16 +34,22 @@ from tests.adapted_speaker import (
 )
 from voxgraft.nn.adapter import (
     Gate,
-    adapted_layers,
     adapter_state,
     add_adapter,
-    gate_of,
+    find_lora_layers,
+    get_gate,
     load_adapter_state,
     merge_adapter,
 )
-from voxgraft.nn.frozen import base_digests, base_fingerprint, freeze_base, require_same_base, trainable_report
-from voxgraft.nn.grown import grow_module
-from voxgraft.nn.linear import Linear, TransposedLinear
+from voxgraft.nn.frozen import (
+    build_trainable_report,
+    compute_base_fingerprint,
+    freeze_base,
+    hash_base_tensors,
+    require_same_base,
+)
+from voxgraft.nn.grown import grow_layers
+from voxgraft.nn.linear import AnyLinear, TransposedLinear
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def test_a_closed_gate_gives_the_bits_of_the_base(length: int, base: Speaker, ad
     given_ = codes(length=length)
     expected = base(given_)
     assert torch.equal(adapted(given_), expected)
-    gate = gate_of(adapted)
+    gate = get_gate(adapted)
     with gate.opened():
         assert not torch.allclose(adapted(given_), expected, atol=1e-2), "this adapter does something"
         with gate.closed():
@@ -99,7 +105,7 @@ def operations(model: nn.Module) -> list[str]:
 def test_a_closed_gate_runs_the_operations_of_the_base_and_no_other(base: Speaker, adapted: Speaker) -> None:
     expected = operations(base)
     assert operations(adapted) == expected
-    with gate_of(adapted).opened():
+    with get_gate(adapted).opened():
         assert len(operations(adapted)) > len(expected) + len(LAYERS)
 
 
@@ -115,7 +121,7 @@ def calls(nodes: list[str]) -> list[str]:
 def test_the_exported_graph_of_a_closed_gate_is_the_graph_of_the_base(base: Speaker, adapted: Speaker) -> None:
     expected = calls(exported(base))
     assert calls(exported(adapted)) == expected
-    with gate_of(adapted).opened():
+    with get_gate(adapted).opened():
         opened = calls(exported(adapted))
     assert len([call for call in opened if "linear" in call]) == len([c for c in expected if "linear" in c]) + 2 * len(
         LAYERS
@@ -130,7 +136,7 @@ def test_a_compiled_model_has_one_graph_for_each_state_of_the_gate(base: Speaker
         graphs.append([str(node.target) for node in graph.graph.nodes if node.op.startswith("call")])
         return graph.forward
 
-    given_, gate = codes(), gate_of(adapted)
+    given_, gate = codes(), get_gate(adapted)
     compiled = torch.compile(adapted, backend=backend, fullgraph=True)
     with gate.opened():
         expected_open = adapted(given_)
@@ -171,7 +177,7 @@ def test_a_new_adapter_changes_nothing_even_with_the_gate_open(base: Speaker) ->
 
 @given(st.sampled_from([nn.Linear, TransposedLinear]), st.booleans(), st.integers(1, 9), st.integers(0, 5))
 @settings(max_examples=40)
-def test_an_open_gate_adds_the_low_rank_product(kind: type[Linear], bias: bool, rank: int, positions: int) -> None:
+def test_an_open_gate_adds_the_low_rank_product(kind: type[AnyLinear], bias: bool, rank: int, positions: int) -> None:
     layer = a_layer(kind, torch.float64, bias or kind is TransposedLinear)
     model = nn.ModuleDict({"it": copy.deepcopy(layer)})
     gate = add_adapter(model, ["it"], rank, 3.0, seed=rank)
@@ -189,7 +195,7 @@ def test_an_open_gate_adds_the_low_rank_product(kind: type[Linear], bias: bool, 
 
 @pytest.mark.parametrize("kind", [nn.Linear, TransposedLinear])
 @pytest.mark.parametrize("dtype", LOW_PRECISION)
-def test_an_adapter_of_a_low_precision_base_has_float32_masters(dtype: torch.dtype, kind: type[Linear]) -> None:
+def test_an_adapter_of_a_low_precision_base_has_float32_masters(dtype: torch.dtype, kind: type[AnyLinear]) -> None:
     layer = a_layer(kind, dtype)
     adapted, gate = adapted_copy(layer)
     x = torch.randn(5, WIDTH).to(dtype)
@@ -205,7 +211,7 @@ def test_an_adapter_of_a_low_precision_base_has_float32_masters(dtype: torch.dty
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, TransposedLinear])
-def test_autocast_reaches_the_adapter_as_it_reaches_the_base(kind: type[Linear]) -> None:
+def test_autocast_reaches_the_adapter_as_it_reaches_the_base(kind: type[AnyLinear]) -> None:
     layer = a_layer(kind)
     adapted, gate = adapted_copy(layer)
     x = torch.randn(5, WIDTH)
@@ -239,7 +245,7 @@ def train(model: nn.Module, optimizer: AdamW, steps: int) -> list[float]:
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_base_is_the_same_bits_after_training_the_adapter_with_weight_decay(base: Speaker, fused: bool) -> None:
     model = copy.deepcopy(base)
-    digests, fingerprint = base_digests(base), base_fingerprint(base)
+    digests, fingerprint = hash_base_tensors(base), compute_base_fingerprint(base)
     gate = add_adapter(model, LAYERS, RANK, ALPHA, seed=1)
     trained = freeze_base(model)
     assert sorted(trained) == sorted(f"{layer}.{half}" for layer in LAYERS for half in ("down", "up"))
@@ -252,7 +258,7 @@ def test_the_base_is_the_same_bits_after_training_the_adapter_with_weight_decay(
     for name, tensor in adapter_state(model).items():
         assert (tensor != start[name]).all(), name
     require_same_base(model, digests)
-    assert base_fingerprint(model) == fingerprint
+    assert compute_base_fingerprint(model) == fingerprint
     for name, tensor in base.state_dict().items():
         assert torch.equal(model.state_dict()[name].view(torch.uint8), tensor.view(torch.uint8)), name
     assert torch.equal(model(codes()), base(codes()))
@@ -260,15 +266,15 @@ def test_the_base_is_the_same_bits_after_training_the_adapter_with_weight_decay(
 
 def test_an_adapter_and_new_rows_are_trained_together_and_counted_apart(base: Speaker) -> None:
     model = copy.deepcopy(base)
-    digests = base_digests(model)
-    grow_module(model, ["emb"], num_new=2)
+    digests = hash_base_tensors(model)
+    grow_layers(model, ["emb"], num_new=2)
     gate = add_adapter(model, LAYERS, RANK, ALPHA, seed=1)
     trained = freeze_base(model)
     assert "emb.new_weight" in trained
     with gate.opened():
         train(model, AdamW(trained.values(), lr=1e-2, weight_decay=0.1), 5)
     require_same_base(model, digests)
-    parts = {part.part: (part.trained, part.fixed) for part in trainable_report(model).parts}
+    parts = {part.part: (part.trained, part.fixed) for part in build_trainable_report(model).parts}
     assert parts["adapter"] == (sum(tensor.numel() for tensor in adapter_state(model).values()), 0)
     assert parts["rows"] == (2 * WIDTH, 0)
     num_base = sum(tensor.numel() for tensor in base.state_dict().values())
@@ -280,17 +286,17 @@ def test_with_the_gate_closed_no_gradient_reaches_the_adapter(adapted: Speaker) 
     adapted.emb.requires_grad_()
     loss_of(adapted, codes()).backward()  # type: ignore[no-untyped-call]
     assert adapted.emb.weight.grad is not None
-    assert all(layer.down.grad is None and layer.up.grad is None for layer in adapted_layers(adapted).values())
+    assert all(layer.down.grad is None and layer.up.grad is None for layer in find_lora_layers(adapted).values())
 
 
 def test_a_caller_that_trains_the_whole_body_gets_gradients_for_both_and_may_fold_them(base: Speaker) -> None:
     model = copy.deepcopy(base)
     model.requires_grad_()
     gate = add_adapter(model, LAYERS, RANK, ALPHA, seed=1)
-    body = [layer.base_weight for layer in adapted_layers(model).values()]
+    body = [layer.base_weight for layer in find_lora_layers(model).values()]
     assert not any(weight.requires_grad for weight in body), "adding freezes the layers that it touches"
     model.requires_grad_()
-    digests = base_digests(model)
+    digests = hash_base_tensors(model)
     assert digests == {}, "what is trained is not promised to stay"
     gate.on = True
     losses = train(model, AdamW(model.parameters(), lr=1e-3), 20)
@@ -309,15 +315,15 @@ def test_the_adapter_is_found_inside_a_compiled_model(base: Speaker, adapted: Sp
     compiled = torch.compile(adapted, backend="eager")
     assert isinstance(compiled, nn.Module)
     assert adapter_state(compiled).keys() == adapter_state(adapted).keys()
-    assert gate_of(compiled) is gate_of(adapted)
-    assert base_fingerprint(compiled) == base_fingerprint(base)
+    assert get_gate(compiled) is get_gate(adapted)
+    assert compute_base_fingerprint(compiled) == compute_base_fingerprint(base)
 
 
 def test_gradients_of_a_compiled_model_are_those_of_the_plain_one(adapted: Speaker) -> None:
     torch.compiler.reset()
     twin = copy.deepcopy(adapted)
     compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
-    for model, gate in ((adapted, gate_of(adapted)), (compiled, gate_of(twin))):
+    for model, gate in ((adapted, get_gate(adapted)), (compiled, get_gate(twin))):
         with gate.opened():
             model(codes()).square().sum().backward()
     for (name, ours), plain in zip(twin.named_parameters(), adapted.parameters(), strict=True):

@@ -28,14 +28,14 @@ from tests.adapted_speaker import (
 )
 from voxgraft.errors import GraftError
 from voxgraft.nn.adapter import (
-    AdaptedLayer,
-    adapted_layers,
+    LoraLayer,
     adapter_state,
     add_adapter,
-    gate_of,
+    compute_merged_weight,
+    find_lora_layers,
+    get_gate,
     load_adapter_state,
     merge_adapter,
-    merged_weight,
     remove_adapter,
 )
 from voxgraft.nn.linear import TransposedLinear
@@ -98,7 +98,7 @@ def test_the_state_dict_of_an_adapted_model_is_that_of_its_base(
     assert torch.equal(adapted(codes()), base(codes()))
     assert all(torch.equal(before[name], tensor) for name, tensor in adapter_state(adapted).items())
     kept = adapted.state_dict(keep_vars=True)[f"{LAYERS[0]}.weight"]
-    assert kept is adapted_layers(adapted)[LAYERS[0]].base_weight
+    assert kept is find_lora_layers(adapted)[LAYERS[0]].base_weight
 
 
 def test_strict_loading_names_missing_and_unexpected_tensors_as_the_base_does(adapted: Speaker) -> None:
@@ -165,7 +165,7 @@ def test_a_layer_that_can_have_no_adapter_is_named_and_nothing_is_changed(layer:
         add_adapter(model, ["blocks.0.c_attn", layer], RANK, ALPHA, seed=1)
     assert caught.value.code == code
     assert found in caught.value.finding.found
-    assert adapted_layers(model) == {}
+    assert find_lora_layers(model) == {}
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -178,14 +178,14 @@ def test_settings_that_make_no_adapter_are_refused(
 ) -> None:
     with pytest.raises(GraftError, match="adapter-settings"):
         add_adapter(base, layers, rank, alpha, seed)
-    assert adapted_layers(base) == {}
+    assert find_lora_layers(base) == {}
 
 
 def test_a_model_holds_one_adapter_at_a_time_and_says_when_it_has_none(base: Speaker, adapted: Speaker) -> None:
     with pytest.raises(GraftError, match="adapter-present"):
         add_adapter(adapted, ["head"], RANK, ALPHA, seed=1)
     assert adapter_state(base) == {}
-    for needs_one in (gate_of, merge_adapter, remove_adapter):
+    for needs_one in (get_gate, merge_adapter, remove_adapter):
         with pytest.raises(GraftError, match="adapter-missing"):
             needs_one(base)
 
@@ -194,8 +194,8 @@ def test_a_layer_is_adapted_under_every_name_that_it_has() -> None:
     model = Tied()
     add_adapter(model, LAYERS, RANK, ALPHA, seed=1)
     assert model.get_submodule("alias.q_proj") is model.get_submodule("blocks.0.q_proj")
-    assert isinstance(model.get_submodule("alias.mlp.2"), AdaptedLayer)
-    assert sorted(adapted_layers(model)) == sorted(LAYERS)
+    assert isinstance(model.get_submodule("alias.mlp.2"), LoraLayer)
+    assert sorted(find_lora_layers(model)) == sorted(LAYERS)
     merge_adapter(model)
     assert model.get_submodule("alias.q_proj") is model.get_submodule("blocks.0.q_proj")
 
@@ -205,10 +205,10 @@ def plain_types(model: nn.Module) -> list[type]:
 
 
 def test_folding_gives_plain_layers_that_speak_as_the_open_gate_does(base: Speaker, adapted: Speaker) -> None:
-    with gate_of(adapted).opened():
+    with get_gate(adapted).opened():
         expected = adapted(codes())
     held = adapted.state_dict(keep_vars=True)
-    weights = {name: merged_weight(layer) for name, layer in adapted_layers(adapted).items()}
+    weights = {name: compute_merged_weight(layer) for name, layer in find_lora_layers(adapted).items()}
     merge_adapter(adapted)
     assert plain_types(adapted) == plain_types(base)
     assert list(adapted.state_dict()) == list(base.state_dict())
@@ -223,16 +223,16 @@ def test_folding_rounds_once(dtype: torch.dtype) -> None:
     adapted, _ = adapted_copy(a_layer(TransposedLinear, dtype))
     exact = adapted.base_weight.double() + adapted.scale * (adapted.up.double() @ adapted.down.double()).T
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        merged = merged_weight(adapted)
+        merged = compute_merged_weight(adapted)
     assert merged.is_contiguous()
     assert merged.shape == (WIDTH, 3 * WIDTH)
     assert torch.equal(merged, exact.to(dtype))
 
 
 def test_taking_the_adapter_out_gives_the_base_back(base: Speaker, adapted: Speaker) -> None:
-    parameters = {name: layer.base_weight for name, layer in adapted_layers(adapted).items()}
+    parameters = {name: layer.base_weight for name, layer in find_lora_layers(adapted).items()}
     state = torch.random.get_rng_state()
-    with gate_of(adapted).opened():
+    with get_gate(adapted).opened():
         remove_adapter(adapted)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert plain_types(adapted) == plain_types(base)
@@ -248,13 +248,13 @@ def copies(model: Speaker) -> Iterator[Speaker]:
 
 
 def test_a_copy_of_a_model_has_a_gate_of_its_own(base: Speaker, adapted: Speaker) -> None:
-    given_, gate = codes(), gate_of(adapted)
+    given_, gate = codes(), get_gate(adapted)
     with gate.opened():
         expected = adapted(given_)
     for twin in copies(adapted):
-        assert len({id(layer.gate) for layer in adapted_layers(twin).values()}) == 1
+        assert len({id(layer.gate) for layer in find_lora_layers(twin).values()}) == 1
         with gate.opened():
             assert torch.equal(twin(given_), base(given_))
-        with gate_of(twin).opened():
+        with get_gate(twin).opened():
             assert torch.equal(twin(given_), expected)
             assert torch.equal(adapted(given_), base(given_))

@@ -15,16 +15,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from voxgraft.errors import CheckpointError, GraftError
 from voxgraft.nn.frozen import (
-    base_digests,
-    base_fingerprint,
+    build_trainable_report,
+    collect_new_rows,
+    compute_base_fingerprint,
     freeze_base,
-    load_new_state,
-    new_state,
-    require_fitting_moments,
+    hash_base_tensors,
+    load_new_rows,
+    require_matching_moments,
     require_same_base,
-    trainable_report,
 )
-from voxgraft.nn.grown import grow_module
+from voxgraft.nn.grown import grow_layers
 
 PIECES, NEW, SPARE, WIDTH, CODES = 20, 6, 1, 16, 11
 POINTS = ["text_emb", "text_head"]
@@ -62,8 +62,8 @@ def base() -> ToySpeaker:
 @pytest.fixture
 def grown(base: ToySpeaker) -> ToySpeaker:
     model = copy.deepcopy(base)
-    grow_module(model, POINTS, NEW, SPARE)
-    load_new_state(model, {name: rows + 0.1 * torch.randn_like(rows) for name, rows in new_state(model).items()})
+    grow_layers(model, POINTS, NEW, SPARE)
+    load_new_rows(model, {name: rows + 0.1 * torch.randn_like(rows) for name, rows in collect_new_rows(model).items()})
     freeze_base(model)
     return model
 
@@ -107,7 +107,7 @@ def assert_base_is_the_same_bits(model: nn.Module, base: nn.Module) -> None:
 
 
 def assert_every_new_row_moved(model: nn.Module, start: dict[str, Tensor]) -> None:
-    for name, rows in new_state(model).items():
+    for name, rows in collect_new_rows(model).items():
         assert (rows != start[name]).reshape(NEW, -1).any(dim=1).all(), name
 
 
@@ -115,7 +115,7 @@ def assert_every_new_row_moved(model: nn.Module, start: dict[str, Tensor]) -> No
 
 
 def test_base_is_the_same_bits_after_1000_adamw_steps_with_weight_decay(base: ToySpeaker, grown: ToySpeaker) -> None:
-    start, digests = new_state(grown), base_digests(grown)
+    start, digests = collect_new_rows(grown), hash_base_tensors(grown)
     loss_before = loss_of(grown, *next(batches(1))).item()
     optimizer = AdamW(grown.parameters(), lr=1e-2, weight_decay=0.1)  # all parameters: frozen ones must stay too
     train(grown, optimizer, 1000)
@@ -137,7 +137,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 def test_base_is_the_same_bits_under_other_optimizers_with_clipping(
     kind: str, base: ToySpeaker, grown: ToySpeaker
 ) -> None:
-    start = new_state(grown)
+    start = collect_new_rows(grown)
     optimizer = OPTIMIZERS[kind](trained(grown))
     for text, speech in batches(100):
         optimizer.zero_grad()
@@ -152,7 +152,7 @@ def test_base_is_the_same_bits_under_other_optimizers_with_clipping(
 def test_an_average_over_training_has_the_base_of_the_model(
     use_buffers: bool, base: ToySpeaker, grown: ToySpeaker
 ) -> None:
-    start = new_state(grown)
+    start = collect_new_rows(grown)
     ema = get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call]
     average = AveragedModel(grown, multi_avg_fn=ema, use_buffers=use_buffers)
     optimizer = AdamW(trained(grown), lr=1e-2, weight_decay=0.1)
@@ -166,20 +166,20 @@ def test_an_average_over_training_has_the_base_of_the_model(
 def test_ddp_trains_the_new_rows_and_leaves_the_base(tmp_path: Path, base: ToySpeaker, grown: ToySpeaker) -> None:
     for point in (base, grown):
         point.extra = copy.deepcopy(base.text_emb)
-    grow_module(grown, ["extra"], 0, SPARE)  # a graft without rows beside one with rows
-    start, fingerprint = new_state(grown), base_fingerprint(grown)
+    grow_layers(grown, ["extra"], 0, SPARE)  # a graft without rows beside one with rows
+    start, fingerprint = collect_new_rows(grown), compute_base_fingerprint(grown)
     freeze_base(grown)
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
         for broadcast in (False, True):
             wrapped = nn.parallel.DistributedDataParallel(grown, broadcast_buffers=broadcast)
             train(wrapped, AdamW(trained(wrapped), lr=1e-2, weight_decay=0.1), 5)
-            assert base_fingerprint(wrapped) == fingerprint
+            assert compute_base_fingerprint(wrapped) == fingerprint
     finally:
         torch.distributed.destroy_process_group()
     assert_base_is_the_same_bits(grown, base)
     for name in ("text_emb.weight", "text_head.bias"):
-        assert not torch.equal(new_state(grown)[name], start[name])
+        assert not torch.equal(collect_new_rows(grown)[name], start[name])
 
 
 # ---- optimizer state of an unfrozen run -----------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_moments_of_an_unfrozen_run_make_the_step_fail_and_move_nothing(
     optimizer = AdamW(trained(grown), lr=1e-2, weight_decay=0.1, foreach=foreach)
     optimizer.load_state_dict(unfrozen_state(foreach=foreach))
     with pytest.raises(CheckpointError, match=r"exp_avg of parameter 0 in group 0 has shape \[27, 16\]"):
-        require_fitting_moments(optimizer)
+        require_matching_moments(optimizer)
     with pytest.raises(RuntimeError, match="size of tensor"):
         train(grown, optimizer, 1)
     assert_base_is_the_same_bits(grown, base)
@@ -209,11 +209,11 @@ def test_moments_of_an_unfrozen_run_make_the_step_fail_and_move_nothing(
 def test_moments_of_an_unfrozen_run_reach_no_base_row_even_where_torch_does_not_look(
     base: ToySpeaker, grown: ToySpeaker
 ) -> None:
-    start = new_state(grown)
+    start = collect_new_rows(grown)
     optimizer = AdamW(trained(grown), lr=1e-2, weight_decay=0.1, fused=True)
     optimizer.load_state_dict(unfrozen_state(fused=True))
     with pytest.raises(CheckpointError) as caught:
-        require_fitting_moments(optimizer)
+        require_matching_moments(optimizer)
     assert caught.value.code == "moments-mismatch"
     train(grown, optimizer, 50)
     assert_base_is_the_same_bits(grown, base)
@@ -230,7 +230,7 @@ def test_the_state_of_a_whole_unfrozen_model_is_refused_and_our_own_fits(grown: 
     train(grown, ours, 2)
     resumed = AdamW(trained(grown), lr=1e-2)
     resumed.load_state_dict(ours.state_dict())
-    require_fitting_moments(resumed)
+    require_matching_moments(resumed)
 
 
 # ---- the way that does not keep the promise -------------------------------------------------------------------------
@@ -290,16 +290,16 @@ def test_speech_logits_of_base_text_are_the_same_bits_before_and_after_growth(
 
 def test_a_frozen_base_and_its_grafts_have_one_fingerprint(base: ToySpeaker, grown: ToySpeaker) -> None:
     assert freeze_base(base) == {}
-    fingerprint = base_fingerprint(base)
-    assert base_fingerprint(grown) == fingerprint
+    fingerprint = compute_base_fingerprint(base)
+    assert compute_base_fingerprint(grown) == fingerprint
     train(grown, AdamW(trained(grown), lr=1e-2), 3)
-    assert base_fingerprint(grown) == fingerprint
+    assert compute_base_fingerprint(grown) == fingerprint
     compiled = torch.compile(grown, backend="eager")
     assert isinstance(compiled, nn.Module)
-    assert base_fingerprint(compiled) == fingerprint
+    assert compute_base_fingerprint(compiled) == fingerprint
     grown.requires_grad_(False)
-    assert base_fingerprint(grown) == fingerprint, "frozen new rows are still not the base's"
-    assert base_fingerprint(grown.bfloat16()) != fingerprint
+    assert compute_base_fingerprint(grown) == fingerprint, "frozen new rows are still not the base's"
+    assert compute_base_fingerprint(grown.bfloat16()) != fingerprint
 
 
 @pytest.mark.parametrize(
@@ -308,11 +308,11 @@ def test_a_frozen_base_and_its_grafts_have_one_fingerprint(base: ToySpeaker, gro
     + [(name, name) for name in ("norm.bias", "attention.weight", "speech_head.weight")],
 )
 def test_one_flipped_bit_in_the_base_is_found_and_named(buffer: str, name: str, grown: ToySpeaker) -> None:
-    digests, fingerprint = base_digests(grown), base_fingerprint(grown)
+    digests, fingerprint = hash_base_tensors(grown), compute_base_fingerprint(grown)
     require_same_base(grown, digests)
     path, _, attribute = buffer.rpartition(".")
     getattr(grown.get_submodule(path), attribute).data.view(torch.int32).view(-1)[-1] ^= 1
-    assert base_fingerprint(grown) != fingerprint
+    assert compute_base_fingerprint(grown) != fingerprint
     with pytest.raises(GraftError, match=f"1 of {len(digests)} base tensors are not what they were: {name}") as caught:
         require_same_base(grown, digests, "runs/amharic")
     assert (caught.value.code, caught.value.finding.where) == ("base-moved", "runs/amharic")
@@ -323,11 +323,11 @@ def test_a_model_without_values_has_no_fingerprint() -> None:
         model = ToySpeaker()
     freeze_base(model)
     with pytest.raises(GraftError, match="base-not-loaded"):
-        base_fingerprint(model)
+        compute_base_fingerprint(model)
 
 
 def test_the_report_counts_base_rows_as_fixed_and_only_new_rows_as_trained(grown: ToySpeaker) -> None:
-    report = trainable_report(grown)
+    report = build_trainable_report(grown)
     parts = {part.part: (part.trained, part.fixed) for part in report.parts}
     assert parts["rows"] == (NEW * (2 * WIDTH + 1), 0)
     assert parts["base rows"] == (0, (PIECES + SPARE) * (2 * WIDTH + 1))
@@ -344,17 +344,17 @@ def test_the_report_counts_base_rows_as_fixed_and_only_new_rows_as_trained(grown
 
 def test_the_report_of_a_model_that_trains_its_body_says_so(grown: ToySpeaker) -> None:
     grown.requires_grad_(True)
-    parts = {part.part: (part.trained, part.fixed) for part in trainable_report(grown).parts}
+    parts = {part.part: (part.trained, part.fixed) for part in build_trainable_report(grown).parts}
     assert parts["body"][1] == WIDTH, "the buffer alone"
     assert parts["base rows"][0] == 0, "base rows cannot be made trainable"
     freeze_base(grown)
-    assert {part.trained > 0 for part in trainable_report(grown).parts if part.part != "rows"} == {False}
+    assert {part.trained > 0 for part in build_trainable_report(grown).parts if part.part != "rows"} == {False}
 
 
 def test_a_grafts_rows_are_loaded_whole_or_not_at_all(grown: ToySpeaker) -> None:
-    state = new_state(grown)
+    state = collect_new_rows(grown)
     assert sorted(state) == ["text_emb.weight", "text_head.bias", "text_head.weight"]
     wrong = {name: torch.zeros_like(rows) for name, rows in state.items()} | {"text_head.bias": torch.zeros(NEW + 1)}
     with pytest.raises(GraftError, match=r"'text_head.bias': \[7\]"):
-        load_new_state(grown, wrong)
-    assert torch.equal(new_state(grown)["text_emb.weight"], state["text_emb.weight"])
+        load_new_rows(grown, wrong)
+    assert torch.equal(collect_new_rows(grown)["text_emb.weight"], state["text_emb.weight"])

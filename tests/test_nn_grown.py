@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from voxgraft.errors import CheckpointError, GraftError
-from voxgraft.nn.grown import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_module
+from voxgraft.nn.grown import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_layers
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
 LOW_PRECISION = [torch.bfloat16, torch.float16]
@@ -29,14 +29,14 @@ def table(rows: int, width: int = 8, seed: int = 0) -> Tensor:
 
 def an_embedding(num_new: int = 3, spare_rows: int = 1, dtype: torch.dtype = torch.float32) -> GrownEmbedding:
     layer = GrownEmbedding.from_base(table(12 + spare_rows).to(dtype), num_new, spare_rows)
-    layer.load_new_state({"weight": table(num_new, seed=1)})
+    layer.load_new_rows({"weight": table(num_new, seed=1)})
     return layer
 
 
 def a_head(num_new: int = 3, spare_rows: int = 1, bias: bool = True) -> GrownHead:
     base_bias = table(12 + spare_rows, seed=2)[:, 0] if bias else None
     layer = GrownHead.from_base(table(12 + spare_rows), num_new, spare_rows, bias=base_bias)
-    layer.load_new_state({"weight": table(num_new, seed=1)} | ({"bias": table(num_new, seed=3)[:, 0]} if bias else {}))
+    layer.load_new_rows({"weight": table(num_new, seed=1)} | ({"bias": table(num_new, seed=3)[:, 0]} if bias else {}))
     return layer
 
 
@@ -167,7 +167,7 @@ def test_a_file_in_the_upstream_layout_is_split_again(tmp_path: Path) -> None:
     taken_apart = GrownHead.from_grown(state["weight"], base_pieces=12, spare_rows=1, bias=state["bias"])
     for other in (fresh, taken_apart):
         assert torch.equal(other.base_weight, head.base_weight)
-        assert torch.equal(other.new_state()["bias"], head.new_state()["bias"])
+        assert torch.equal(other.copy_new_rows()["bias"], head.copy_new_rows()["bias"])
         assert torch.equal(other(table(5, seed=4)), head(table(5, seed=4)))
 
 
@@ -178,7 +178,7 @@ def test_strict_loading_names_missing_and_unexpected_tensors_as_upstream_does() 
     with pytest.raises(RuntimeError, match=r'Missing.*"head.bias"[\s\S]*Unexpected.*"head.new_weight"'):
         model.load_state_dict(state)
     assert model.load_state_dict(state, strict=False).missing_keys == ["head.bias"]
-    assert torch.equal(head.new_state()["weight"], table(3, seed=1)), "own names are not a way in"
+    assert torch.equal(head.copy_new_rows()["weight"], table(3, seed=1)), "own names are not a way in"
 
 
 @pytest.mark.parametrize(
@@ -196,16 +196,16 @@ def test_wrong_row_counts_are_named_with_what_was_expected(found: int, message: 
 
 def test_the_grafts_rows_alone_keep_every_bit_of_their_masters() -> None:
     layer = an_embedding(dtype=torch.bfloat16)
-    state = layer.new_state()
+    state = layer.copy_new_rows()
     assert torch.equal(state["weight"], table(3, seed=1))
     with torch.no_grad():
         layer.new_weight.zero_()
     assert torch.equal(state["weight"], table(3, seed=1)), "a snapshot does not follow the layer"
-    layer.load_new_state(state)
+    layer.load_new_rows(state)
     assert torch.equal(layer.new_weight, state["weight"])
     for wrong in ({}, {"weight": table(4)}, {"weight": table(3), "bias": table(3)[:, 0]}):
         with pytest.raises(GraftError, match="weight with 3 rows of width 8"):
-            layer.load_new_state(wrong)
+            layer.load_new_rows(wrong)
 
 
 @given(st.integers(1, 9), st.integers(0, 6), st.integers(0, 2), st.integers(1, 5), st.sampled_from(range(3)))
@@ -286,7 +286,7 @@ def test_zero_new_rows_give_the_base_itself_and_nothing_to_train() -> None:
     assert torch.equal(embedding(ids), table(13)[:12])
     assert torch.equal(head(hidden), head.base_logits(hidden))
     assert torch.equal(embedding.state_dict()["weight"], table(13))
-    assert embedding.new_state()["weight"].shape == (0, 8)
+    assert embedding.copy_new_rows()["weight"].shape == (0, 8)
     assert not any(parameter.requires_grad for parameter in [*embedding.parameters(), *head.parameters()])
     for fused in (False, True):
         parameters = [*copy.deepcopy(embedding).parameters(), *copy.deepcopy(head).parameters()]
@@ -326,7 +326,7 @@ class Wrapped(nn.Module):
 def test_a_model_is_grown_under_every_name_that_a_layer_has() -> None:
     model = Wrapped().eval()
     names = list(model.state_dict())
-    grown = grow_module(model, ["emb", "body.1"], num_new=3, spare_rows=1)
+    grown = grow_layers(model, ["emb", "body.1"], num_new=3, spare_rows=1)
     assert model.emb is grown["emb"]
     assert model.get_submodule("alias.0") is grown["emb"]
     assert model.get_submodule("body.1") is grown["body.1"]
@@ -357,7 +357,7 @@ def test_what_cannot_be_grown_is_refused_before_anything_is_replaced(point: str,
     else:
         points = ["emb", point]
     with pytest.raises(GraftError, match=found) as caught:
-        grow_module(model, points, 3, 1)
+        grow_layers(model, points, 3, 1)
     assert caught.value.code == "graft-point"
     assert model.emb is plain
 

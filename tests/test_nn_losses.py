@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from voxgraft.errors import ConfigError
 from voxgraft.nn.grown import GrownHead
-from voxgraft.nn.losses import IGNORED, cross_entropy_sum
+from voxgraft.nn.losses import IGNORE_INDEX, cross_entropy_sum
 
 POSITIONS, WIDTH, ROWS = 23, 8, 37
 CHUNKS = [None, 1, 2, 5, 22, 23, 24, 1000]
@@ -117,12 +117,12 @@ def test_no_positions_give_zero_and_zero_gradients(chunk: int | None) -> None:
 def test_ignored_positions_count_nothing(chunk: int | None) -> None:
     head, (hidden, targets) = a_head("bias"), positions()
     kept = torch.arange(POSITIONS) % 3 == 0
-    loss = cross_entropy_sum(head, hidden, targets.masked_fill(~kept, IGNORED), chunk=chunk)
+    loss = cross_entropy_sum(head, hidden, targets.masked_fill(~kept, IGNORE_INDEX), chunk=chunk)
     torch.testing.assert_close(loss, plain(head, hidden[kept], targets[kept]))
     (gradient,) = torch.autograd.grad(loss, hidden)
     assert not gradient[~kept].any()
     assert gradient[kept].any(dim=1).all()
-    nothing = cross_entropy_sum(head, hidden, torch.full_like(targets, IGNORED), chunk=chunk)
+    nothing = cross_entropy_sum(head, hidden, torch.full_like(targets, IGNORE_INDEX), chunk=chunk)
     assert nothing.item() == 0
 
 

@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from tests.adapted_speaker import ALPHA, LAYERS, RANK, Speaker, a_base, codes, taught, with_adapter
 from voxgraft.errors import GraftError, VoxgraftError
 from voxgraft.nn.adapter import (
-    adapted_layers,
     adapter_state,
     add_adapter,
-    gate_of,
+    compute_merged_weight,
+    find_lora_layers,
+    get_gate,
     load_adapter_state,
     merge_adapter,
-    merged_weight,
 )
 from voxgraft.nn.linear import TransposedLinear
-from voxgraft.nn.peft_format import from_peft, load_peft, to_peft
-from voxgraft.peft_folder import CONFIG_NAME, TENSORS_NAME, read_peft_folder, write_peft_folder
+from voxgraft.nn.peft_format import from_peft, load_peft_adapter, to_peft
+from voxgraft.peft_folder import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME, read_peft_folder, write_peft_folder
 
 BODIES = ["tfmr", "gpt"]
 SUFFIXES = {
@@ -122,8 +122,8 @@ def test_peft_computes_with_our_adapter_what_we_compute(body: str, peft: Any, tm
     with theirs.disable_adapter():
         torch.testing.assert_close(model(embedded()), theirs(embedded()), rtol=0, atol=1e-5)
     merged = theirs.merge_and_unload().state_dict()
-    for name, layer in adapted_layers(model).items():
-        torch.testing.assert_close(merged_weight(layer), merged[f"{name}.weight"], rtol=0, atol=1e-6)
+    for name, layer in find_lora_layers(model).items():
+        torch.testing.assert_close(compute_merged_weight(layer), merged[f"{name}.weight"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -137,7 +137,7 @@ def test_an_adapter_that_peft_saved_is_read_by_us(present: bool, body: str, peft
     assert (adapter.rank, adapter.alpha, adapter.layers) == (RANK, 6.0, sorted(body_layers(model)))
     if present:
         add_adapter(model, body_layers(model), RANK, 6.0, seed=1)
-    gate = load_peft(model, adapter)
+    gate = load_peft_adapter(model, adapter)
     assert torch.equal(model(embedded()), ours(reference)(embedded()))
     with gate.opened():
         torch.testing.assert_close(model(embedded()), theirs(embedded()), rtol=0, atol=1e-5)
@@ -152,9 +152,9 @@ def test_an_adapter_that_peft_saved_in_low_precision_is_read_exactly(
 ) -> None:
     reference = Reference("tfmr")
     peft_model(peft, reference).to(dtype).save_pretrained(tmp_path)
-    saved = load_file(tmp_path / TENSORS_NAME)
+    saved = load_file(tmp_path / ADAPTER_TENSORS_NAME)
     model = ours(reference)
-    load_peft(model, read_peft_folder(tmp_path))
+    load_peft_adapter(model, read_peft_folder(tmp_path))
     _, tensors = to_peft(model)
     assert saved.keys() == tensors.keys()
     assert {tensor.dtype for tensor in saved.values()} == {dtype}
@@ -203,26 +203,26 @@ def adapted() -> Speaker:
 
 def test_an_adapter_comes_back_from_its_folder_with_every_bit(adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
-    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [CONFIG_NAME, TENSORS_NAME]
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME]
     model = a_base()
-    gate = load_peft(model, read_peft_folder(tmp_path / "adapter"))
+    gate = load_peft_adapter(model, read_peft_folder(tmp_path / "adapter"))
     assert not gate.on
-    assert list(adapted_layers(model)) == list(adapted_layers(adapted))
+    assert list(find_lora_layers(model)) == list(find_lora_layers(adapted))
     assert all(torch.equal(adapter_state(model)[name], tensor) for name, tensor in adapter_state(adapted).items())
-    with gate.opened(), gate_of(adapted).opened():
+    with gate.opened(), get_gate(adapted).opened():
         assert torch.equal(model(codes()), adapted(codes()))
 
 
 def test_a_folder_that_is_there_is_not_replaced_unasked(adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
-    before = (tmp_path / "adapter" / TENSORS_NAME).read_bytes()
+    before = (tmp_path / "adapter" / ADAPTER_TENSORS_NAME).read_bytes()
     load_adapter_state(adapted, {name: tensor * 2 for name, tensor in adapter_state(adapted).items()})
     with pytest.raises(VoxgraftError, match="file-exists"):
         write_peft_folder(tmp_path / "adapter", adapted)
-    assert (tmp_path / "adapter" / TENSORS_NAME).read_bytes() == before
+    assert (tmp_path / "adapter" / ADAPTER_TENSORS_NAME).read_bytes() == before
     write_peft_folder(tmp_path / "adapter", adapted, overwrite=True)
-    assert (tmp_path / "adapter" / TENSORS_NAME).read_bytes() != before
-    assert (tmp_path / "adapter.previous" / TENSORS_NAME).read_bytes() == before
+    assert (tmp_path / "adapter" / ADAPTER_TENSORS_NAME).read_bytes() != before
+    assert (tmp_path / "adapter.previous" / ADAPTER_TENSORS_NAME).read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2, "no unfinished folder is left"
 
 
@@ -253,9 +253,9 @@ def test_tensors_that_are_no_whole_adapter_are_refused(
     change: dict[str, Tensor | None], code: str, message: str, adapted: Speaker, tmp_path: Path
 ) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
-    tensors = load_file(tmp_path / "adapter" / TENSORS_NAME)
+    tensors = load_file(tmp_path / "adapter" / ADAPTER_TENSORS_NAME)
     changed = {name: tensor for name, tensor in (tensors | change).items() if tensor is not None}
-    save_file(changed, tmp_path / "adapter" / TENSORS_NAME)
+    save_file(changed, tmp_path / "adapter" / ADAPTER_TENSORS_NAME)
     with pytest.raises(GraftError) as caught:
         read_peft_folder(tmp_path / "adapter")
     assert caught.value.code == code
@@ -278,13 +278,13 @@ def test_tensors_that_are_no_whole_adapter_are_refused(
 )
 def test_a_config_that_is_no_plain_adapters_is_refused(text: str, code: str, adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
-    (tmp_path / "adapter" / CONFIG_NAME).write_text(text)
+    (tmp_path / "adapter" / ADAPTER_CONFIG_NAME).write_text(text)
     with pytest.raises(VoxgraftError) as caught:
         read_peft_folder(tmp_path / "adapter")
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("name", [CONFIG_NAME, TENSORS_NAME])
+@pytest.mark.parametrize("name", [ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME])
 def test_a_folder_that_lacks_a_file_is_refused(name: str, adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
     (tmp_path / "adapter" / name).unlink()
@@ -294,7 +294,7 @@ def test_a_folder_that_lacks_a_file_is_refused(name: str, adapted: Speaker, tmp_
 
 def test_a_pickle_under_the_name_of_the_tensors_is_not_read(adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
-    torch.save({DOWN: torch.zeros(RANK, 16), UP: torch.zeros(16, RANK)}, tmp_path / "adapter" / TENSORS_NAME)
+    torch.save({DOWN: torch.zeros(RANK, 16), UP: torch.zeros(16, RANK)}, tmp_path / "adapter" / ADAPTER_TENSORS_NAME)
     with pytest.raises(GraftError, match="a torch-zip file"):
         read_peft_folder(tmp_path / "adapter")
 
@@ -313,7 +313,7 @@ def test_an_adapter_of_other_layers_rank_or_alpha_leaves_the_model_as_it_was(ada
         add_adapter(model, layers, rank, alpha, seed=1)
         before = adapter_state(model)
         with pytest.raises(GraftError, match="adapter-mismatch"):
-            load_peft(model, from_peft(config, given_))
+            load_peft_adapter(model, from_peft(config, given_))
         assert all(torch.equal(before[name], tensor) for name, tensor in adapter_state(model).items())
     wide = Speaker()
     wide.blocks[1].get_submodule("mlp")[0] = nn.Linear(16, 33)  # type: ignore[operator]
@@ -321,8 +321,8 @@ def test_an_adapter_of_other_layers_rank_or_alpha_leaves_the_model_as_it_was(ada
     lacking.blocks = nn.ModuleList([lacking.blocks[0]])
     for other, code in ((wide, "adapter-mismatch"), (lacking, "adapter-layer")):
         with pytest.raises(GraftError, match=code):
-            load_peft(other, whole)
-        assert adapted_layers(other) == {}
+            load_peft_adapter(other, whole)
+        assert find_lora_layers(other) == {}
         assert all(parameter.requires_grad for parameter in other.parameters())
 
 
@@ -355,7 +355,7 @@ def test_whatever_a_config_says_it_is_read_as_written_or_refused_with_our_error(
 
 def test_the_written_config_is_json_with_whole_numbers_where_they_are_whole(adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
-    config = json.loads((tmp_path / "adapter" / CONFIG_NAME).read_text())
+    config = json.loads((tmp_path / "adapter" / ADAPTER_CONFIG_NAME).read_text())
     assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (RANK, int(ALPHA), True)
     assert isinstance(config["lora_alpha"], int)
     assert config["target_modules"] == sorted(LAYERS)

@@ -15,27 +15,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.shared import shared
-from voxgraft.cli import run
-from voxgraft.families import family
+from voxgraft.cli import run_cli
+from voxgraft.families import get_family
 from voxgraft.families.random_base import make_random_base
-from voxgraft.normalising import normaliser_of, replay
-from voxgraft.normalising.amharic import Amharic
-from voxgraft.normalising.base import Normalised
-from voxgraft.normalising.ethiopic import numeral_value
-from voxgraft.normalising.tigrinya import Tigrinya
-from voxgraft.run_settings import LearnSettings
-from voxgraft.spelling import Spelling, learn_language
-from voxgraft.text.texts import Texts, read_texts
+from voxgraft.normalising import build_normalizer, replay_changes
+from voxgraft.normalising.amharic import AmharicVerbalizer
+from voxgraft.normalising.base import NormalizedText
+from voxgraft.normalising.ethiopic import parse_ethiopic_numeral
+from voxgraft.normalising.tigrinya import TigrinyaVerbalizer
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
+from voxgraft.text.texts import TextCorpus, read_texts
 from voxgraft.tokenizers import open_tokenizer
 
 CASES = Path(__file__).parent / "data" / "normalising" / "cases.tsv"
 DEMO = Path(__file__).parent.parent / "voxgraft" / "data"
 LEAST_CASES = 150
 NORMALISERS = {
-    "am": normaliser_of("am"),
-    "am folded": normaliser_of("am", fold_homophones=True),
-    "ti": normaliser_of("ti"),
-    "generic": normaliser_of("xx"),
+    "am": build_normalizer("am"),
+    "am folded": build_normalizer("am", fold_homophones=True),
+    "ti": build_normalizer("ti"),
+    "generic": build_normalizer("xx"),
 }
 BASES = {
     "tiny": "",
@@ -93,10 +93,10 @@ def test_there_are_enough_cases_and_each_has_a_source() -> None:
 
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row['language']} {row['text']}")
 def test_a_text_is_written_as_it_is_said(row: dict[str, str]) -> None:
-    normaliser = normaliser_of(row["language"])
+    normaliser = build_normalizer(row["language"])
     done = normaliser.normalise(row["text"])
     assert done.text == row["said"], row["source"]
-    assert replay(row["text"], done.changes) == done.text
+    assert replay_changes(row["text"], done.changes) == done.text
 
 
 @pytest.mark.parametrize("name", NORMALISERS)
@@ -105,7 +105,7 @@ def test_a_text_is_written_as_it_is_said(row: dict[str, str]) -> None:
 def test_any_text_is_taken_settles_and_its_changes_make_the_result(name: str, text: str) -> None:
     normaliser = NORMALISERS[name]
     done = normaliser.normalise(text)
-    assert replay(text, done.changes) == done.text
+    assert replay_changes(text, done.changes) == done.text
     assert normaliser.normalise(done.text).text == done.text
 
 
@@ -139,7 +139,7 @@ def test_no_letter_is_lost_in_silence(text: str) -> None:
 @settings(max_examples=200)
 @given(number=st.integers(0, 10**15 - 1))
 def test_two_numbers_are_never_said_alike(number: int) -> None:
-    for words in (Amharic(), Tigrinya()):
+    for words in (AmharicVerbalizer(), TigrinyaVerbalizer()):
         assert words.cardinal(number) != words.cardinal(number + 1 if number % 10 != 9 else number - 1)
         assert not any(character.isdigit() for character in words.cardinal(number))
 
@@ -147,11 +147,11 @@ def test_two_numbers_are_never_said_alike(number: int) -> None:
 @settings(max_examples=300)
 @given(number=st.integers(1, 10**12))
 def test_ethiopic_numerals_are_read_as_the_number_that_they_were_written_for(number: int) -> None:
-    assert numeral_value(ethiopic_numeral(number)) == number
+    assert parse_ethiopic_numeral(ethiopic_numeral(number)) == number
 
 
 def test_signs_in_an_order_that_makes_no_numeral_have_no_value() -> None:
-    assert [numeral_value(signs) for signs in ("፩፪", "፲፳", "፩፲", "")] == [None] * 4
+    assert [parse_ethiopic_numeral(signs) for signs in ("፩፪", "፲፳", "፩፲", "")] == [None] * 4
 
 
 def test_homophones_are_folded_only_when_asked_and_the_version_says_so() -> None:
@@ -163,9 +163,9 @@ def test_homophones_are_folded_only_when_asked_and_the_version_says_so() -> None
 
 
 def test_every_language_has_a_normaliser_and_regions_share_it() -> None:
-    assert normaliser_of("am-ET").version == normaliser_of("am").version
-    assert normaliser_of("sw").version == normaliser_of("yo").version != normaliser_of("ti").version
-    assert normaliser_of("sw").language == "sw"
+    assert build_normalizer("am-ET").version == build_normalizer("am").version
+    assert build_normalizer("sw").version == build_normalizer("yo").version != build_normalizer("ti").version
+    assert build_normalizer("sw").language == "sw"
 
 
 def test_what_is_removed_is_listed() -> None:
@@ -223,26 +223,26 @@ def test_amharic_numbers_agree_with_num2words_where_it_is_right() -> None:
         said = num2words(number, lang="am")
         for theirs, ours in spelling.items():
             said = said.replace(theirs, ours)
-        assert Amharic().cardinal(number) == said
+        assert AmharicVerbalizer().cardinal(number) == said
 
 
 def test_tigrinya_numbers_agree_with_the_package_of_the_paper() -> None:
     theirs = pytest.importorskip("tigrinya_numbers", reason="NOT TESTED: tigrinya-numbers is not installed")
     for number in (*range(2000), *(count * 10**zeros for count in (1, 21, 99, 105, 999) for zeros in range(12))):
-        assert Tigrinya().cardinal(number) == theirs.num_to_cardinal(number)
+        assert TigrinyaVerbalizer().cardinal(number) == theirs.num_to_cardinal(number)
     for number in range(1, 120):
-        assert Tigrinya().ordinal(number, "ይ") == theirs.num_to_ordinal(number)
+        assert TigrinyaVerbalizer().ordinal(number, "ይ") == theirs.num_to_ordinal(number)
 
 
 def test_the_page_shows_what_the_verb_prints(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parent.parent / "docs" / "text.md").read_text(encoding="utf-8")
     command, *printed = page.partition("```console\n$ ")[2].partition("\n```")[0].splitlines()
-    assert run(shlex.split(command)[1:]) == 0
+    assert run_cli(shlex.split(command)[1:]) == 0
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == printed
 
 
 def test_the_verb_explains_every_change(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["data", "text", "--language", "am", "--explain", "በ1987 ዓ.ም. MP3"]) == 0
+    assert run_cli(["data", "text", "--language", "am", "--explain", "በ1987 ዓ.ም. MP3"]) == 0
     shown = capsys.readouterr().out
     for part in ("abbreviation: 'ዓ.ም.' -> 'ዓመተ ምህረት'", "cardinal: '1987'", "latin-word: 'MP' stays", "amharic-1"):
         assert part in shown
@@ -251,7 +251,7 @@ def test_the_verb_explains_every_change(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_verb_reads_files_and_gives_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "am.txt"
     path.write_text("5 ብር\nሰላም።\n", encoding="utf-8")
-    assert run(["data", "text", "--language", "am", "--texts", str(path), "--json"]) == 0
+    assert run_cli(["data", "text", "--language", "am", "--texts", str(path), "--json"]) == 0
     given = json.loads(capsys.readouterr().out)
     assert [text["normalised"] for text in given["texts"]] == ["አምስት ብር", "ሰላም."]
     assert given["rules"] == {"money": 1, "ethiopic-mark": 1}
@@ -264,11 +264,11 @@ def test_the_verb_reads_files_and_gives_json(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_verb_without_a_text_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["data", "text", "--language", "am"]) == 2
+    assert run_cli(["data", "text", "--language", "am"]) == 2
     assert "--texts" in capsys.readouterr().err
 
 
-def unnoted_digits(done: Normalised) -> list[str]:
+def unnoted_digits(done: NormalizedText) -> list[str]:
     noted = {place for note in done.notes for place in range(note.place, note.place + len(note.text))}
     return [character for place, character in enumerate(done.text) if character.isnumeric() and place not in noted]
 
@@ -299,12 +299,14 @@ def unspelled(name: str, tokenizer: Path, sentences: list[str]) -> list[str]:
     return [text for text in sentences if unknown in spelling.encode(text, "am")]
 
 
-def grafted(name: str, tokenizer: Path) -> tuple[Spelling, int | None]:
+def grafted(name: str, tokenizer: Path) -> tuple[TextEncoder, int | None]:
     """A base with pieces of the demo's text, and what it writes for what it does not know."""
-    found, base = family(name), open_tokenizer(tokenizer)
+    found, base = get_family(name), open_tokenizer(tokenizer)
     said = (NORMALISERS["am"].normalise(text).text for text in read_texts([DEMO / "demo" / "am.txt"]).sentences)
-    learnt = learn_language(Spelling.of(found, base, None, "am"), Texts(tuple(said)), LearnSettings())
-    return Spelling.of(found, base, learnt.grown, "am"), learnt.grown.unknown_id
+    learnt = learn_language_pieces(
+        TextEncoder.of(found, base, None, "am"), TextCorpus(tuple(said)), VocabularySettings()
+    )
+    return TextEncoder.of(found, base, learnt.grown, "am"), learnt.grown.unknown_id
 
 
 def with_new_characters(sentences: list[str]) -> list[str]:

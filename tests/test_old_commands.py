@@ -9,8 +9,8 @@ import pytest
 from tests.old_files import SCRIPT, codes, made_from, rows_by_name, settings_of, write
 from tests.shared import shared
 from voxgraft.errors import VoxgraftError
-from voxgraft.new import new
-from voxgraft.old_flags import SCRIPTS, Script
+from voxgraft.new import create_run
+from voxgraft.old_flags import SCRIPTS, LegacyScript
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import NewSettings
 
@@ -130,7 +130,7 @@ def test_an_unknown_flag_gets_the_nearest_known_one(tmp_path: Path, flag: str) -
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.path)
-def test_every_flag_of_every_known_script_is_told_what_becomes_of_it(tmp_path: Path, script: Script) -> None:
+def test_every_flag_of_every_known_script_is_told_what_becomes_of_it(tmp_path: Path, script: LegacyScript) -> None:
     flags = script.flags or ("--any",)
     result = made_from(tmp_path, f"python x/{script.path} " + " ".join(f"{flag} 1" for flag in flags), "run.sh")
     rows = {row.old: row.fate for row in result.rows}
@@ -141,13 +141,13 @@ def test_every_flag_of_every_known_script_is_told_what_becomes_of_it(tmp_path: P
 @pytest.mark.parametrize("number", range(5))
 def test_the_notes_that_users_wrote_are_read_whole(tmp_path: Path, number: int) -> None:
     notes = next(shared("seeds").glob(f"{number:03}_*.txt"))
-    result = new(NewSettings(run=tmp_path / "run", old=notes))
+    result = create_run(NewSettings(run=tmp_path / "run", old=notes))
     assert result.rows
     assert not [row for row in result.rows if row.fate == "unknown"]
     settings_of(tmp_path / "run")
 
 
 def test_the_published_indextts2_config_has_no_unknown_key(tmp_path: Path) -> None:
-    result = new(NewSettings(run=tmp_path / "run", old=shared("real/indextts2/config.yaml")))
+    result = create_run(NewSettings(run=tmp_path / "run", old=shared("real/indextts2/config.yaml")))
     assert len(result.rows) > 80
     assert not [row.old for row in result.rows if row.fate == "unknown"]

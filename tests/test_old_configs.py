@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.made_once import MadeOnce
 from tests.old_files import CONFIG, SCRIPT, codes, every_rule, made_from, rows_by_name, settings_of, write
-from voxgraft.config import leaves
+from voxgraft.config import iter_setting_fields
 from voxgraft.errors import VoxgraftError
-from voxgraft.new import new
-from voxgraft.old_configs import MAX_KEYS, read_old
+from voxgraft.new import create_run
+from voxgraft.old_configs import MAX_KEYS, read_legacy_config
 from voxgraft.old_flags import SCRIPTS
 from voxgraft.old_keys import CHATTERBOX_KEYS
 from voxgraft.run_settings import RunSettings
@@ -28,7 +28,7 @@ from voxgraft.settings import NewSettings
 
 
 def test_every_rule_leads_to_a_setting_or_gives_a_reason() -> None:
-    known = {leaf.key for leaf in leaves(RunSettings)}
+    known = {leaf.key for leaf in iter_setting_fields(RunSettings)}
     for name, rule in every_rule():
         assert rule.key in known if rule.fate == "mapped" else (rule.why and not rule.key), name
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_published_is_never_taken_for_a_base(made_once: MadeO
 
 def test_indextts2_own_config_makes_its_folder_the_base(made_once: MadeOnce, tmp_path: Path) -> None:
     shutil.copytree(made_once.base("indextts2").folder, tmp_path / "checkpoints")
-    result = new(NewSettings(run=tmp_path / "run", old=tmp_path / "checkpoints" / "config.yaml"))
+    result = create_run(NewSettings(run=tmp_path / "run", old=tmp_path / "checkpoints" / "config.yaml"))
     assert {row.fate for row in result.rows} <= {"mapped", "gone"}
     base = settings_of(tmp_path / "run").base
     assert base is not None
@@ -243,7 +243,7 @@ def test_no_key_is_dropped_in_silence(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_bad_old_file_is_our_error_and_nothing_is_written(tmp_path: Path, name: str, data: bytes, code: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(VoxgraftError) as caught:
-        new(NewSettings(run=tmp_path / "run", old=tmp_path / name))
+        create_run(NewSettings(run=tmp_path / "run", old=tmp_path / name))
     assert caught.value.code == code
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -271,10 +271,10 @@ def test_a_mutated_old_file_is_read_or_refused_but_never_breaks_anything(
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / name).write_bytes(raw)
     try:
-        result = new(NewSettings(run=folder / "run", old=folder / name))
+        result = create_run(NewSettings(run=folder / "run", old=folder / name))
     except VoxgraftError:
         assert [path.name for path in folder.iterdir()] == [name]
         return
-    assert len(result.rows) >= len(read_old(folder / name).keys)
+    assert len(result.rows) >= len(read_legacy_config(folder / name).keys)
     assert result.lines()
     settings_of(folder / "run")

@@ -17,13 +17,13 @@ import torch
 from tests.made_language import World, make_world
 from tests.made_once import MadeOnce
 from voxgraft import progress
-from voxgraft.amounts import brief_bytes, brief_count, brief_rate, brief_seconds
-from voxgraft.families import family
-from voxgraft.families.opening import open_model
-from voxgraft.files import sha256_of
+from voxgraft.amounts import format_bytes, format_count, format_duration, format_learning_rate
+from voxgraft.families import get_family
+from voxgraft.families.opening import load_model
+from voxgraft.files import compute_sha256
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import DataSettings, TrainSettings
-from voxgraft.settings import TrainVerbSettings
+from voxgraft.settings import TrainCommandSettings
 from voxgraft.train import TrainResult, train
 from voxgraft.training.saving import load_step
 
@@ -73,7 +73,7 @@ def trained(
     """Train the run as the settings say; what it opened with, and how it ended."""
     heard = Heard()
     data = DataSettings(min_prompt_seconds=0.1)
-    settings = TrainVerbSettings(
+    settings = TrainCommandSettings(
         run=world.run,
         base=world.files.tokenizer.parent,
         language="am",
@@ -81,7 +81,7 @@ def trained(
         train=TrainSettings(**{**TRAIN, **changes}),
         **(verb or {}),
     )
-    with progress.listening(heard):
+    with progress.use_progress_listener(heard):
         result = train(settings)
     return heard.opening(), result, heard
 
@@ -93,9 +93,9 @@ def first(world: World) -> tuple[dict[str, str], TrainResult, Heard]:
 
 def test_the_hashes_are_those_of_the_files(world: World, first: tuple[dict[str, str], TrainResult, Heard]) -> None:
     opening = first[0]
-    assert f"sha256 {sha256_of(world.files.checkpoint)[:12]}" in opening["base"]
+    assert f"sha256 {compute_sha256(world.files.checkpoint)[:12]}" in opening["base"]
     assert world.files.checkpoint.name in opening["base"]
-    assert f"sha256 {sha256_of(world.run / 'graft' / 'tokenizer.json')[:12]}" in opening["tokenizer"]
+    assert f"sha256 {compute_sha256(world.run / 'graft' / 'tokenizer.json')[:12]}" in opening["tokenizer"]
 
 
 def test_rows_and_trained_numbers_are_those_of_the_saved_step(
@@ -108,16 +108,16 @@ def test_rows_and_trained_numbers_are_those_of_the_saved_step(
     assert opening["text rows"] == f"text_emb, text_head: {base_pieces:,} base pieces + {len(rows):,} new + 0 spare"
     counts = {part: sum(tensor.numel() for tensor in tensors[part].values()) for part in ("rows", "adapter")}
     assert (
-        f"rows {brief_count(counts['rows'])}, adapter {brief_count(counts['adapter'])} (rank 4)" in opening["trained"]
+        f"rows {format_count(counts['rows'])}, adapter {format_count(counts['adapter'])} (rank 4)" in opening["trained"]
     )
-    assert f"in all {brief_count(sum(counts.values()))} of " in opening["trained"]
+    assert f"in all {format_count(sum(counts.values()))} of " in opening["trained"]
 
 
 def test_the_fixed_bits_are_all_of_the_base(world: World, first: tuple[dict[str, str], TrainResult, Heard]) -> None:
-    model = open_model(family("chatterbox"), world.files)
+    model = load_model(get_family("chatterbox"), world.files)
     tensors: list[torch.Tensor] = list(model.state_dict().values())
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    assert first[0]["fixed"] == f"every bit of the base, {brief_bytes(size)}; compared at every save"
+    assert first[0]["fixed"] == f"every bit of the base, {format_bytes(size)}; compared at every save"
 
 
 def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
@@ -228,9 +228,9 @@ def test_few_steps_of_a_pass_are_told_with_a_decimal(first: tuple[dict[str, str]
     ],
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
-    assert brief_seconds(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("rate", "text"), [(1e-3, "1e-3"), (7.8e-4, "7.8e-4"), (0.0, "0"), (1e-10, "1e-10")])
 def test_rates_are_short(rate: float, text: str) -> None:
-    assert brief_rate(rate) == text
+    assert format_learning_rate(rate) == text

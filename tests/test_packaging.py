@@ -11,8 +11,8 @@ import tomllib
 from itertools import pairwise
 from pathlib import Path
 
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.verbs import VERBS
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.verbs import COMMANDS
 from voxgraft.ui_settings import UiSettings
 
 ROOT = Path(__file__).parent.parent
@@ -88,7 +88,7 @@ def test_the_docker_commands_of_the_page_fit_the_dockerfile() -> None:
         assert set(named) <= arguments
         if words[1] == "run":
             (at,) = [place for place, word in enumerate(words) if word in built]
-            assert isinstance(read_command_line(words[at + 1 :], VERBS), CommandLine)
+            assert isinstance(parse_command_line(words[at + 1 :], COMMANDS), CommandLine)
             assert words[words.index("-v") + 1].endswith(":/work")
 
 

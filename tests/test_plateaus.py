@@ -25,31 +25,31 @@ from tests.made_language import (
     with_unknowns,
 )
 from tests.made_once import MadeOnce
-from voxgraft.corpus.clips import ClipSet, PreparedClip
-from voxgraft.corpus.obstacles import prompt_findings, row_findings, spelling_findings
-from voxgraft.corpus.sets import open_set, write_set
-from voxgraft.corpus.stream import Stream, StreamOptions, items_of
-from voxgraft.course import Course, open_course
+from voxgraft.corpus.clips import ClipDataset, PreparedClip
+from voxgraft.corpus.obstacles import check_prompt_copies, check_text_tokenization, check_unused_rows
+from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, list_samples
+from voxgraft.course import TrainingSetup, build_training_setup
 from voxgraft.errors import Finding, VoxgraftError
-from voxgraft.families import family, family_names
-from voxgraft.families.opening import open_model
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
+from voxgraft.families import family_names, get_family
+from voxgraft.families.opening import load_model
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.settings import TrainVerbSettings
+from voxgraft.settings import TrainCommandSettings
 from voxgraft.train import train
-from voxgraft.training.examples import Examples
-from voxgraft.training.loop import Every, Loop
+from voxgraft.training.examples import BatchBuilder
+from voxgraft.training.loop import Trainer, TrainIntervals
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import make_optimizer, prepare
-from voxgraft.training.state_word import Thresholds
-from voxgraft.training.step import Stepper
-from voxgraft.training.validation import Validation
-from voxgraft.training.watch import Watch
+from voxgraft.training.parts import build_optimizer, make_trainable
+from voxgraft.training.state_word import LearningThresholds
+from voxgraft.training.step import TrainStep
+from voxgraft.training.validation import Validator
+from voxgraft.training.watch import LearningMonitor
 
 CLIPS = 80
-ORDER = StreamOptions(min_prompt_seconds=0.1)
+ORDER = DataSamplerOptions(min_prompt_seconds=0.1)
 SHORT: dict[str, Any] = {"tokens_per_step": 800, "device": "cpu", "sample_texts": ("en:I", "am:ሰ")}
 
 
@@ -78,9 +78,9 @@ def grown(world: World) -> Any:
     return world.spelling.grown
 
 
-def settings(world: World, folder: Path, clips: Iterable[PreparedClip], **data: Any) -> TrainVerbSettings:
-    write_set(folder / "made", world.header("am", "train"), clips)
-    return TrainVerbSettings(
+def settings(world: World, folder: Path, clips: Iterable[PreparedClip], **data: Any) -> TrainCommandSettings:
+    write_clip_dataset(folder / "made", world.header("am", "train"), clips)
+    return TrainCommandSettings(
         run=world.run,
         base=world.files.folder,
         language="am",
@@ -90,8 +90,8 @@ def settings(world: World, folder: Path, clips: Iterable[PreparedClip], **data: 
     )
 
 
-def course(world: World, chosen: TrainVerbSettings) -> Course:
-    return open_course(RunFolder(world.run), chosen, family(world.family_name), world.files)
+def course(world: World, chosen: TrainCommandSettings) -> TrainingSetup:
+    return build_training_setup(RunFolder(world.run), chosen, get_family(world.family_name), world.files)
 
 
 def alarms(findings: Iterable[Finding]) -> dict[str, str]:
@@ -129,9 +129,9 @@ def test_a_healthy_set_raises_no_alarm(world: World, tmp_path: Path) -> None:
     assert "rows-unused" in [item.code for item in found]  # the script is grafted whole
 
 
-def made(world: World, folder: Path, clips: Iterable[PreparedClip]) -> ClipSet:
-    write_set(folder / "made", world.header("am", "train"), clips)
-    return open_set(folder / "made")
+def made(world: World, folder: Path, clips: Iterable[PreparedClip]) -> ClipDataset:
+    write_clip_dataset(folder / "made", world.header("am", "train"), clips)
+    return open_clip_dataset(folder / "made")
 
 
 def test_the_level_of_copied_prompts_is_by_how_many_they_are(world: World, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_level_of_copied_prompts_is_by_how_many_they_are(world: World, tmp_p
     for at, pairs in enumerate((1, 10, 40)):
         spoilt = [*clips[2 * pairs :], *twice(clips[:pairs])]
         sets = [made(world, tmp_path / str(at), spoilt)]
-        found = prompt_findings(sets, Stream(sets, [1.0], 800, 0, ORDER))
+        found = check_prompt_copies(sets, DeterministicSampler(sets, [1.0], 800, 0, ORDER))
         levels += [item.level for item in found]
     assert levels == ["note", "warning", "error"]
 
@@ -148,21 +148,21 @@ def test_the_level_of_copied_prompts_is_by_how_many_they_are(world: World, tmp_p
 def test_a_few_texts_that_were_cleaned_otherwise_are_a_warning(world: World, tmp_path: Path) -> None:
     clips = list(world.clips(50, 1))
     clips[7] = replace(clips[7], text_ids=clips[8].text_ids, codes=clips[8].codes)
-    found = spelling_findings(made(world, tmp_path, clips), lambda text: world.spelling.encode(text, "am"))
+    found = check_text_tokenization(made(world, tmp_path, clips), lambda text: world.spelling.encode(text, "am"))
     assert [item.level for item in found] == ["warning"]
     assert clips[7].info.id in found[0].found
 
 
 def test_a_set_without_texts_is_not_compared(world: World, tmp_path: Path) -> None:
     silent = (replace(clip, info=replace(clip.info, text="")) for clip in other_tokenizer(world))
-    assert spelling_findings(made(world, tmp_path, silent), lambda text: world.spelling.encode(text, "am")) == []
+    assert check_text_tokenization(made(world, tmp_path, silent), lambda text: world.spelling.encode(text, "am")) == []
 
 
 def test_texts_that_never_use_a_new_row_are_told(world: World, tmp_path: Path) -> None:
     english = [made(world, tmp_path, world.clips(20, 1, "en"))]
     pieces, size = world.spelling.base.size, grown(world).size
-    assert alarms(row_findings(english, pieces, size - pieces)) == {"text-off-new-rows": "warning"}
-    assert row_findings(english, pieces, 0) == []
+    assert alarms(check_unused_rows(english, pieces, size - pieces)) == {"text-off-new-rows": "warning"}
+    assert check_unused_rows(english, pieces, 0) == []
 
 
 def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, 
     for steps in (2, 4):
         quick = {"steps": steps, "warmup_steps": 1, "valid_every": 2, "save_every": 2, "sample_every": 2, "rank": 2}
         train(chosen.model_copy(update={"train": TrainSettings(**{**SHORT, **quick})}))
-    entries = Journal(RunFolder(run).journal).read()
+    entries = RunJournal(RunFolder(run).journal).read()
     assert [entry["step"] for entry in entries if entry.get("code") == "rows-unused"] == [0]
     assert [(entry["step"], entry["state"]) for entry in entries if entry["kind"] == "valid"] == [
         (step, "too early") for step in (0, 2, 4)
@@ -204,16 +204,18 @@ def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
     clips = list(world.clips(400, 1))
     sets = [world.write("train", with_other_texts(clips) if slipped else iter(clips))]
     valid = [world.write("valid", world.clips(16, 2), "valid")]
-    model = open_model(family("chatterbox"), files)
-    rows = {name: torch.from_numpy(values) for name, values in open_graft(world.run / "graft").rows.items()}
-    trained = prepare(model, rows, QUICK)
-    kind = family("chatterbox")
-    stepper = Stepper(trained, make_optimizer(trained, QUICK), Examples(kind, model, sets), QUICK)
-    held_out = Validation(trained, Examples(kind, model, valid), items_of(valid, 0, ORDER), QUICK.pack_tokens)
-    stream = Stream(sets, [1.0], QUICK.tokens_per_step, 0, ORDER)
-    loop = Loop(RunFolder(world.run), stepper, stream, {"am": held_out}, Every(log=20, validate=20, save=80))
-    Watch(loop, None, Thresholds(early_steps=60))
-    loop.go(0)
+    model = load_model(get_family("chatterbox"), files)
+    rows = {name: torch.from_numpy(values) for name, values in load_graft(world.run / "graft").rows.items()}
+    trained = make_trainable(model, rows, QUICK)
+    kind = get_family("chatterbox")
+    stepper = TrainStep(trained, build_optimizer(trained, QUICK), BatchBuilder(kind, model, sets), QUICK)
+    held_out = Validator(trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, ORDER), QUICK.pack_tokens)
+    stream = DeterministicSampler(sets, [1.0], QUICK.tokens_per_step, 0, ORDER)
+    loop = Trainer(
+        RunFolder(world.run), stepper, stream, {"am": held_out}, TrainIntervals(log=20, validate=20, save=80)
+    )
+    LearningMonitor(loop, None, LearningThresholds(early_steps=60))
+    loop.train(0)
     entries = loop.journal.read()
     told = [entry["code"] for entry in entries if entry["kind"] == "finding"]
     state = [entry["state"] for entry in entries if entry["kind"] == "valid"][-1]

@@ -20,16 +20,24 @@ from matplotlib.figure import Figure
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, loop_of
-from voxgraft.cli import run as run_cli
+from voxgraft.cli import run_cli as run_cli
 from voxgraft.errors import FileError
-from voxgraft.evaluating.compared_picture import Dot, picture_of
+from voxgraft.evaluating.compared_picture import ComparisonPoint, draw_comparison
 from voxgraft.evaluating.rates import Score
-from voxgraft.history import SPEECH, TEXT, History
-from voxgraft.pictures import _fonts_for, _fonts_of, _installed, compared, curves_of, make_readable, readable
+from voxgraft.history import SPEECH_LOSS, TEXT_LOSS, History
+from voxgraft.pictures import (
+    _find_fonts,
+    _find_fonts_for_text,
+    _installed_fonts,
+    make_figure_renderable,
+    make_text_renderable,
+    render_run_comparison,
+    render_run_curves,
+)
 from voxgraft.plot import plot
 from voxgraft.run import RunFolder
 from voxgraft.settings import PlotSettings
-from voxgraft.text.romanise import romanise
+from voxgraft.text.romanise import romanize
 
 Entry = Mapping[str, Any]
 FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "warning"}
@@ -41,10 +49,10 @@ def entries(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> li
     run = tmp_path_factory.mktemp("plot") / "run"
     loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, validate=2))
     loop.validations["en"] = loop.validations["am"]
-    loop.observers.append(
+    loop.journal_callbacks.append(
         lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None
     )
-    loop.go(0)
+    loop.train(0)
     return loop.journal.read()
 
 
@@ -78,10 +86,10 @@ def test_a_run_is_drawn_whole(entries: list[dict[str, Any]], tmp_path: Path) -> 
     for title in ("speech loss", "text loss", "learning rates", "speed, tokens per second"):
         assert f"<!-- {title} -->" in labels
     history = History.of(entries)
-    for key in (SPEECH, TEXT):
+    for key in (SPEECH_LOSS, TEXT_LOSS):
         assert f"<!-- chance: {history.chance[key]:.2f} -->" in labels
-        assert f"<!-- step 0: {history.first_level(key):.2f} -->" in labels
-    best = dict(history.held_out(SPEECH))[history.best_step]
+        assert f"<!-- step 0: {history.initial_loss(key):.2f} -->" in labels
+    best = dict(history.held_out(SPEECH_LOSS))[history.best_step]
     assert f"<!-- best: step {history.best_step:,}, {best:.3f} -->" in labels
     assert "<!-- findings: step 5: not-reading -->" in labels
     assert "<!-- en -->" in labels
@@ -123,7 +131,7 @@ def test_lost_values_leave_gaps_and_no_mistakes(entries: list[dict[str, Any]], t
     run = written(tmp_path / "run", holes)
     plot(PlotSettings(runs=(run,)))
     assert_pictures(run)
-    assert [step for step, _ in History.of(holes).held_out(SPEECH)] == [0, 6, 8]
+    assert [step for step, _ in History.of(holes).held_out(SPEECH_LOSS)] == [0, 6, 8]
 
 
 def test_no_legend_lies_on_a_curve_or_on_another_panel(
@@ -136,10 +144,10 @@ def test_no_legend_lies_on_a_curve_or_on_another_panel(
         figures.append(figure)
         return b""
 
-    monkeypatch.setattr("voxgraft.pictures._saved", kept)
+    monkeypatch.setattr("voxgraft.pictures._save_figure", kept)
     english = [entry for entry in entries if entry.get("set") == "en"]
     more = [{**entry, "set": f"language {number}"} for entry in english for number in range(20)]
-    curves_of(History.of([*entries, *more]), "a run")
+    render_run_curves(History.of([*entries, *more]), "a run")
     figure = figures[0]
     figure.draw_without_rendering()
     panels = [axes for axes in figure.axes if axes.axison]
@@ -228,8 +236,8 @@ def test_retention_is_the_rise_of_the_loss_since_step_0() -> None:
 def test_a_line_that_comes_again_replaces_the_one_before(entries: list[dict[str, Any]]) -> None:
     again = [{**entry, "speech_loss": 1.0} for entry in entries if entry["kind"] == "valid" and entry["step"] == 0]
     history = History.of([*entries, *again])
-    assert history.first_level(SPEECH) == 1.0
-    assert len(history.held_out(SPEECH)) == len(History.of(entries).held_out(SPEECH))
+    assert history.initial_loss(SPEECH_LOSS) == 1.0
+    assert len(history.held_out(SPEECH_LOSS)) == len(History.of(entries).held_out(SPEECH_LOSS))
     assert history.ended is not None
     history.add("step", 9, {"speech_loss": 1.0})
     assert history.ended is None  # it was gone on with
@@ -274,17 +282,17 @@ def test_no_chart_shows_boxes_for_letters_that_its_font_lacks(text: str, entries
     history = History.of(entries)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # matplotlib warns of every glyph that is missing
-        assert compared({text: history, "other": history}, text)["png"]
-        assert curves_of(history, text)["svg"]
-        dots = [Dot(text, Score(0.1, 0.05, 0.2), ("en", 0.01), "gated")]
-        assert picture_of(dots, "cer", [text])["png"]
+        assert render_run_comparison({text: history, "other": history}, text)["png"]
+        assert render_run_curves(history, text)["svg"]
+        dots = [ComparisonPoint(text, Score(0.1, 0.05, 0.2), ("en", 0.01), "gated")]
+        assert draw_comparison(dots, "cer", [text])["png"]
 
 
 def test_without_a_font_words_are_romanised_and_others_stay() -> None:
-    if _fonts_for("ሰ"):
+    if _find_fonts_for_text("ሰ"):
         pytest.skip("a font with Ethiopic is installed")
-    assert readable("REPAIR: ሰላም (3 rows)") == f"REPAIR: {romanise('ሰላም')} (3 rows)"
-    assert readable("50 % → déjà vu") == "50 % → déjà vu"
+    assert make_text_renderable("REPAIR: ሰላም (3 rows)") == f"REPAIR: {romanize('ሰላም')} (3 rows)"
+    assert make_text_renderable("50 % → déjà vu") == "50 % → déjà vu"
 
 
 def test_a_font_that_has_the_letters_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,24 +312,24 @@ def test_a_font_that_has_the_letters_is_used(tmp_path: Path, monkeypatch: pytest
     builder.save(tmp_path / "one.ttf")
     monkeypatch.setattr(font_manager.fontManager, "ttflist", list(font_manager.fontManager.ttflist))
     font_manager.fontManager.addfont(tmp_path / "one.ttf")
-    for kept in (_installed, _fonts_of):
+    for kept in (_installed_fonts, _find_fonts):
         kept.cache_clear()
     try:
         figure = _text_figure("a ሰ")
-        make_readable(figure)
+        make_figure_renderable(figure)
         title = figure.axes[0].title
         assert title.get_text() == "a ሰ"
-        if "One Letter" in _fonts_for("ሰ"):  # another that is installed may come first
+        if "One Letter" in _find_fonts_for_text("ሰ"):  # another that is installed may come first
             assert title.get_fontfamily() == ["DejaVu Sans", "One Letter"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             figure.savefig(tmp_path / "x.png")
     finally:
-        for kept in (_installed, _fonts_of):
+        for kept in (_installed_fonts, _find_fonts):
             kept.cache_clear()
 
 
 def test_installed_fonts_are_only_looked_for_where_letters_need_them() -> None:
-    _installed.cache_clear()
-    assert not _fonts_for("loss of speech, step 100")
-    assert _installed.cache_info().currsize == 0
+    _installed_fonts.cache_clear()
+    assert not _find_fonts_for_text("loss of speech, step 100")
+    assert _installed_fonts.cache_info().currsize == 0

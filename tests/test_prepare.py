@@ -14,16 +14,16 @@ import soundfile
 
 from tests.made_once import MadeOnce
 from tests.preparing_runs import RATE, Preparing, made_clips, prepared, preparing, voice_like
-from voxgraft.cli import run as run_cli
-from voxgraft.corpus.sets import open_set
+from voxgraft.cli import run_cli as run_cli
+from voxgraft.corpus.sets import open_clip_dataset
 from voxgraft.errors import VoxgraftError
-from voxgraft.families import family
-from voxgraft.families.opening import open_model
-from voxgraft.graft_folder import open_graft
-from voxgraft.importing.estimates import estimates
-from voxgraft.preparing.choosing import voices_by_speaker
-from voxgraft.preparing.sound import read_sound
-from voxgraft.spelling import Spelling
+from voxgraft.families import get_family
+from voxgraft.families.opening import load_model
+from voxgraft.graft_folder import load_graft
+from voxgraft.importing.estimates import estimate_training
+from voxgraft.preparing.choosing import assign_voices
+from voxgraft.preparing.sound import read_resampled_audio
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 
@@ -39,16 +39,16 @@ def done(made_once: MadeOnce, tmp_path: Path) -> Preparing:
 
 
 def ids_of(place: Preparing, name: str) -> list[str]:
-    return [info.id for info in open_set(place.run.data_set(name)).infos]
+    return [info.id for info in open_clip_dataset(place.run.data_set(name)).infos]
 
 
 def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_base(done: Preparing) -> None:
-    clips = open_set(done.run.data_set("train"), verify="hashes")
-    tiny = family("tiny")
-    files = tiny.files(tiny.shipped() or Path())
-    graft = open_graft(done.run.graft)
-    spelling = Spelling.of(tiny, open_tokenizer(files.tokenizer), graft.tokenizer, "am")
-    encoder = tiny.encoder(files, open_model(tiny, files))
+    clips = open_clip_dataset(done.run.data_set("train"), verify="hashes")
+    tiny = get_family("tiny")
+    files = tiny.files(tiny.shipped_folder() or Path())
+    graft = load_graft(done.run.graft)
+    spelling = TextEncoder.of(tiny, open_tokenizer(files.tokenizer), graft.tokenizer, "am")
+    encoder = tiny.encoder(files, load_model(tiny, files))
     by_id = {clip.id: clip for clip in done.clips()}
     names = {"speaker0": "m1", "speaker1": "m3"}
     for place, info in enumerate(clips.infos):
@@ -56,7 +56,7 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
         assert (info.text, info.speaker, info.recording) == (clip.text, clip.speaker, clip.recording)
         assert clips.text_ids(place).tolist() == spelling.encode(clip.text, "am")
         assert abs(info.seconds - clip.seconds) < 1e-3
-        wave = read_sound(done.sound(clip), encoder.sample_rate)
+        wave = read_resampled_audio(done.sound(clip), encoder.sample_rate)
         alone = encoder.encode([wave])[0].codes
         assert len(alone) == clips.num_codes[place]
         assert np.mean(alone != clips.codes(place)) <= 0.05  # a number on a rounding edge
@@ -65,7 +65,7 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
 
 def test_the_room_that_sets_take_is_about_what_the_report_said_before(done: Preparing) -> None:
     used = [clip for clip in done.clips() if clip.split in ("train", "validation")]
-    expected = next(one for one in estimates(used) if one.family == "tiny")
+    expected = next(one for one in estimate_training(used) if one.family == "tiny")
     folders = [done.run.data_set(name) for name in ("train", "valid")]
     files = [path for folder in folders for path in folder.iterdir() if path.name != "set.json"]
     assert sum(path.stat().st_size for path in files) == pytest.approx(expected.disk_bytes, rel=0.3)
@@ -88,7 +88,7 @@ def test_rejected_clips_and_other_languages_and_tests_stay_out_and_splits_are_re
     assert ids_of(new, "train") == ["clip001", *(f"clip{number:03d}" for number in range(5, 12))]
     assert ids_of(new, "valid") == [f"clip{number:03d}" for number in range(12, 16)]
     assert result.aside == {"rejected": 1, "in en": 1, "kept for test": 1, "not split": 1}
-    assert open_set(new.run.data_set("valid")).header.role == "valid"
+    assert open_clip_dataset(new.run.data_set("valid")).header.role == "valid"
 
 
 def test_a_second_prepare_encodes_nothing_and_touches_no_set(done: Preparing) -> None:
@@ -118,14 +118,14 @@ def test_texts_are_spelled_anew_without_the_sound(done: Preparing, tmp_path: Pat
 def test_only_clips_that_are_new_are_encoded_and_one_may_move_from_set_to_set(done: Preparing) -> None:
     done.add(made_clips(done.manifest.parent, [16, 17]))
     done.change(clip012={"split": "train"}, clip000={"split": "validation"}, clip016={"split": "train"})
-    codes = {name: open_set(done.run.data_set(name)) for name in ("train", "valid")}
+    codes = {name: open_clip_dataset(done.run.data_set(name)) for name in ("train", "valid")}
     was = {info.id: one.codes(place).copy() for one in codes.values() for place, info in enumerate(one.infos)}
     result = done.prepare()
     assert result.num_encoded == 2
     assert "clip012" in ids_of(done, "train")
     assert "clip000" in ids_of(done, "valid")
     for name in ("train", "valid"):
-        clips = open_set(done.run.data_set(name), verify="hashes")
+        clips = open_clip_dataset(done.run.data_set(name), verify="hashes")
         for place, info in enumerate(clips.infos):
             assert info.id not in was or np.array_equal(clips.codes(place), was[info.id])
 
@@ -193,12 +193,12 @@ def test_a_set_that_was_damaged_is_made_again(done: Preparing) -> None:
 
 def test_speakers_have_the_voice_that_was_named_or_their_own_or_take_turns() -> None:
     voices = ["m1", "m3", "f2"]
-    found = voices_by_speaker(["anna", "m3", "ben", "anna", "cleo", "dina"], voices, ["cleo=m3"])
+    found = assign_voices(["anna", "m3", "ben", "anna", "cleo", "dina"], voices, ["cleo=m3"])
     assert found == {"cleo": "m3", "m3": "m3", "anna": "m1", "ben": "f2", "dina": "m1"}
-    assert voices_by_speaker(["a", "b"], ["x"], []) == {"a": "x", "b": "x"}
+    assert assign_voices(["a", "b"], ["x"], []) == {"a": "x", "b": "x"}
     for words in ("nobody=m1", "anna=m2", "anna"):
         with pytest.raises(VoxgraftError, match="config-value"):
-            voices_by_speaker(["anna"], voices, [words])
+            assign_voices(["anna"], voices, [words])
 
 
 def test_files_of_other_rates_and_several_channels_are_read_as_one_channel_at_the_rate_that_is_asked_for(
@@ -207,10 +207,10 @@ def test_files_of_other_rates_and_several_channels_are_read_as_one_channel_at_th
     mono = voice_like(1.0, 3)
     soundfile.write(tmp_path / "two.wav", np.stack([mono, mono * 0.5], axis=1), RATE, subtype="FLOAT")
     soundfile.write(tmp_path / "one.wav", mono * 0.75, RATE, subtype="FLOAT")
-    two, one = (read_sound(tmp_path / name, 16_000) for name in ("two.wav", "one.wav"))
+    two, one = (read_resampled_audio(tmp_path / name, 16_000) for name in ("two.wav", "one.wav"))
     assert len(two) == 16_000
     assert np.abs(two - one).max() < 1e-6
-    assert np.array_equal(read_sound(tmp_path / "one.wav", RATE), (mono * 0.75).astype(np.float32))
+    assert np.array_equal(read_resampled_audio(tmp_path / "one.wav", RATE), (mono * 0.75).astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_front_end_that_lacks_a_file_is_refused_by_its_name(made_once: MadeOnc
     place = preparing(made_once, tmp_path)
     base = tmp_path / "base"
     base.mkdir()
-    for path in (family("tiny").shipped() or Path()).iterdir():
+    for path in (get_family("tiny").shipped_folder() or Path()).iterdir():
         if path.name != "codec.safetensors":
             (base / path.name).write_bytes(path.read_bytes())
     assert "codec.safetensors" in refused(place, "base-file-missing", "--base", str(base))

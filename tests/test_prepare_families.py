@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from tests.made_once import MadeOnce
 from tests.preparing_runs import preparing, resolved, sentences
 from tests.shared import shared
-from voxgraft.corpus.set_checks import check_set
-from voxgraft.corpus.sets import open_set
-from voxgraft.families import family
+from voxgraft.corpus.set_checks import check_clip_dataset
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.families import get_family
 from voxgraft.importing.manifest import ManifestClip, write_manifest
 from voxgraft.prepare import PrepareResult, prepare
 
@@ -59,7 +59,7 @@ def human_clips() -> list[Path]:
 @pytest.mark.parametrize("name", ["tiny", "chatterbox"])
 def test_nine_human_clips_become_codes_that_can_be_learnt_from(name: str, made_once: MadeOnce, tmp_path: Path) -> None:
     if name == "tiny":
-        run, base = preparing(made_once, tmp_path / "place").run.path, family(name).shipped() or Path()
+        run, base = preparing(made_once, tmp_path / "place").run.path, get_family(name).shipped_folder() or Path()
     else:
         made = made_once.whole_run(name)
         run, base = made.copied(tmp_path / "run").path, made.base
@@ -84,10 +84,10 @@ def test_human_clips_become_codes_latents_and_emotions_of_indextts2(made_once: M
 
 def assert_sound(result: PrepareResult, name: str, paths: list[Path]) -> None:
     """Every clip: as many codes as it is long, more than a hum, and nothing that `train` would refuse."""
-    own = family(name)
+    own = get_family(name)
     seen = {}
     for one in result.sets:
-        clips = open_set(result.run / "data" / one.name, verify="hashes")
+        clips = open_clip_dataset(result.run / "data" / one.name, verify="hashes")
         for place, info in enumerate(clips.infos):
             codes = clips.codes(place)
             seen[info.id] = info.seconds
@@ -97,7 +97,7 @@ def assert_sound(result: PrepareResult, name: str, paths: list[Path]) -> None:
                 assert np.isfinite(array).all(), array_name
         frame = own.frame(10**6)
         # Random weights hum, and the end of a recording is silence: only true faults count here.
-        assert {item.code for item in check_set(clips, frame, own.code_hz)} <= {"clips-trailing-run"}
+        assert {item.code for item in check_clip_dataset(clips, frame, own.code_hz)} <= {"clips-trailing-run"}
     assert seen == {path.stem: pytest.approx(soundfile.info(path).duration, abs=1e-3) for path in paths}
 
 

@@ -13,12 +13,12 @@ import soundfile
 from tests.docs_pages import blocks, commands
 from tests.preparing_runs import sentences
 from tests.talks import write_talks
-from voxgraft.cli import run
-from voxgraft.corpus.sets import open_set
+from voxgraft.cli import run_cli
+from voxgraft.corpus.sets import open_clip_dataset
 from voxgraft.errors import VoxgraftError
-from voxgraft.graft_folder import open_graft
+from voxgraft.graft_folder import load_graft
 from voxgraft.importing.manifest import read_manifest
-from voxgraft.normalising import normaliser_of
+from voxgraft.normalising import build_normalizer
 from voxgraft.text.texts import read_texts
 
 TALKS, UTTERANCES = 6, 4
@@ -33,17 +33,17 @@ def test_the_page_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monkeyp
     for command in next(commands(block) for block in blocks("preparing.md") if "selam.wav" in block.text):
         words = shlex.split(command)[1:]
         brief = [*words[:2], *BRIEF] if words[0] == "train" else words
-        assert run(brief) == 0, shlex.join(words)
+        assert run_cli(brief) == 0, shlex.join(words)
     clips = list(read_manifest(tmp_path / "clips" / "manifest.jsonl"))
-    as_said = " ".join(normaliser_of("am").normalise(text).text for text in said)
+    as_said = " ".join(build_normalizer("am").normalise(text).text for text in said)
     assert " ".join(clip.text for clip in clips).split() == as_said.split()
-    sets = {name: open_set(tmp_path / "runs/talks/data" / name) for name in ("train", "valid")}
+    sets = {name: open_clip_dataset(tmp_path / "runs/talks/data" / name) for name in ("train", "valid")}
     in_sets = {name: {info.id for info in one.infos} for name, one in sets.items()}
     assert in_sets["train"] == {clip.id for clip in clips if clip.split == "train"}
     assert in_sets["valid"] == {clip.id for clip in clips if clip.split == "validation"}
     recordings = {name: {info.recording for info in one.infos} for name, one in sets.items()}
     assert not recordings["train"] & recordings["valid"]
-    assert open_graft(tmp_path / "runs/talks/graft").card.method["trained"]["step"] >= 1
+    assert load_graft(tmp_path / "runs/talks/graft").card.method["trained"]["step"] >= 1
     spoken, rate = soundfile.read(tmp_path / "selam.wav")
     assert len(spoken) / rate > 0.3
     assert np.abs(spoken).max() > 0.01

@@ -17,10 +17,10 @@ import pytest
 
 from tests.made_once import MadeOnce
 from tests.preparing_runs import CLIPS, Preparing, prepared, preparing
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.preparing import assembling
-from voxgraft.preparing.local import run_local
-from voxgraft.preparing.stage import Job, StageSettings
+from voxgraft.preparing.local import encode_locally
+from voxgraft.preparing.stage import EncodeJob, EncodeWorkerConfig
 
 ALONE = "--batch-seconds=0.1"
 """Every clip is a batch of its own."""
@@ -148,10 +148,10 @@ def killed_after_a_set(place: Preparing) -> int:
 
 
 def test_clips_whose_workers_die_every_time_are_told_and_do_not_hang(tmp_path: Path) -> None:
-    settings = StageSettings("tiny", str(family("tiny").shipped()), "cpu", str(tmp_path))
-    jobs = [Job(f"batch{number}", ((f"key{number}", f"{number}.wav"),)) for number in range(2)]
+    settings = EncodeWorkerConfig("tiny", str(get_family("tiny").shipped_folder()), "cpu", str(tmp_path))
+    jobs = [EncodeJob(f"batch{number}", ((f"key{number}", f"{number}.wav"),)) for number in range(2)]
     with killing_workers():
-        outcomes = {outcome.name: outcome for outcome in run_local(settings, jobs, workers=2)}
+        outcomes = {outcome.name: outcome for outcome in encode_locally(settings, jobs, workers=2)}
     for number, job in enumerate(jobs):
         item = outcomes[job.name].gone[f"key{number}"]
         assert (item.code, item.where) == ("prepare-worker", f"{number}.wav")

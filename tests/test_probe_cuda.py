@@ -10,12 +10,12 @@ import torch
 
 from tests.test_captured_cuda import FAMILIES, MODES, Made, on_device
 from tests.trainers import Place
-from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.sets import open_clip_dataset
 from voxgraft.errors import ConfigError
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.encoding import Clip
-from voxgraft.families.generate import Prompt, Speaker
-from voxgraft.training.probe import fit_packs
+from voxgraft.families.generate import GenerationPrompt, SpeechGenerator
+from voxgraft.training.probe import fit_microbatch_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -52,7 +52,7 @@ def test_with_room_for_all_a_step_is_one_pack_and_trains(
     places: dict[str, Place], name: str, mode: str, compiled: bool
 ) -> None:
     made = Made(places[name], on_device(MODES[mode], compile=compiled))
-    found = fit_packs(made.stepper, made.stream)
+    found = fit_microbatch_tokens(made.stepper, made.stream)
     assert found == made.stepper.options.tokens_per_step + made.stream.longest[0]
     before = made.everything()
     assert all(value == value for value in made.steps(1, 3))
@@ -64,8 +64,8 @@ def test_what_was_known_is_taken_and_gives_the_same_bits_again(places: dict[str,
     options = on_device(MODES["gated"], compile=True, deterministic=True)
     try:
         first, second = Made(places[name], options), Made(places[name], options)
-        found = fit_packs(first.stepper, first.stream)
-        assert fit_packs(second.stepper, second.stream, known=found) == found
+        found = fit_microbatch_tokens(first.stepper, first.stream)
+        assert fit_microbatch_tokens(second.stepper, second.stream, known_tokens=found) == found
         assert first.steps(1, 4) == second.steps(1, 4)
     finally:
         torch.use_deterministic_algorithms(False)
@@ -75,20 +75,20 @@ def test_a_device_without_room_for_the_longest_clip_is_refused(places: dict[str,
     made = Made(places["chatterbox"], on_device(MODES["gated"], compile=True))
     taken = take_what_is_left()
     with pytest.raises(ConfigError, match="memory-too-small"):
-        fit_packs(made.stepper, made.stream)
+        fit_microbatch_tokens(made.stepper, made.stream)
     assert taken, "nothing was left to take, so that the cap alone refused"
 
 
 def test_a_kept_speaker_speaks_with_the_weights_of_the_last_step(places: dict[str, Place]) -> None:
-    place, kind = places["chatterbox"], family("chatterbox")
+    place, kind = places["chatterbox"], get_family("chatterbox")
     options = on_device(MODES["merged-full"], compile=True, rates={"rows": 0.05, "adapter": 0.05, "body": 0.05})
     made = Made(place, options)
-    clips = open_set(place.folder / "train")
+    clips = open_clip_dataset(place.folder / "train")
     voice = kind.condition(Clip(clips.codes(0), clips.voice(0)))
-    prompts = [Prompt((1, 2, 3, 4), voice, seed) for seed in range(4)]
+    prompts = [GenerationPrompt((1, 2, 3, 4), voice, seed) for seed in range(4)]
     sampling = replace(kind.stock_sampling(), max_codes=24)
-    kept = Speaker(made.trained.model)
+    kept = SpeechGenerator(made.trained.model)
     first = kept.speak(prompts, sampling)
     made.steps(1, 3)
-    assert kept.loops, "no graph was kept, so that nothing is shown"
-    assert kept.speak(prompts, sampling) == Speaker(made.trained.model).speak(prompts, sampling) != first
+    assert kept.graphs, "no graph was kept, so that nothing is shown"
+    assert kept.speak(prompts, sampling) == SpeechGenerator(made.trained.model).speak(prompts, sampling) != first

@@ -9,7 +9,7 @@ import torch
 
 from tests.process_sums import CASES, measured
 from tests.trainers import Place
-from voxgraft.training.processes import bit_sum
+from voxgraft.training.processes import bit_checksum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -26,4 +26,4 @@ def test_two_processes_on_one_card_are_one_process(tmp_path: Path, compiled: boo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_device_sums_bits_as_a_processor_does(dtype: torch.dtype) -> None:
     value = torch.randn(300, 257).to(dtype)
-    assert int(bit_sum(value.cuda())) == int(bit_sum(value))
+    assert int(bit_checksum(value.cuda())) == int(bit_checksum(value))

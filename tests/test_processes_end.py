@@ -17,8 +17,8 @@ from tests.ending_worker import work
 from tests.made_once import MadeOnce
 from tests.runs import Program, printing
 from tests.whole_runs import WholeRun
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.verbs import VERBS
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.verbs import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 90
@@ -142,6 +142,6 @@ def commands() -> list[str]:
 def test_every_command_of_the_page_is_one_that_torchrun_and_voxgraft_take(command: str) -> None:
     options = get_args_parser().parse_args(shlex.split(command, comments=True)[1:])
     assert (options.module, options.training_script) == (True, "voxgraft")
-    line = read_command_line(options.training_script_args, VERBS)
+    line = parse_command_line(options.training_script_args, COMMANDS)
     assert isinstance(line, CommandLine)
     assert line.verb.name == "train"

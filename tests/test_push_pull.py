@@ -20,14 +20,14 @@ from tests.made_once import MadeOnce
 from tests.speaking_grafts import codes_of, made_graft, spoken
 from tests.test_export import TERMS, exported
 from tests.whole_runs import error_of
-from voxgraft.cli.app import run
+from voxgraft.cli.app import run_cli
 from voxgraft.errors import VoxgraftError
 from voxgraft.exchange_settings import PullSettings, PushSettings
-from voxgraft.families import family
-from voxgraft.graft_folder import open_graft
+from voxgraft.families import get_family
+from voxgraft.graft_folder import load_graft
 from voxgraft.push_pull import _require_plain_files, pull, push
 from voxgraft.sharing import zips
-from voxgraft.sharing.contents import contents_of
+from voxgraft.sharing.contents import inspect_shared_folder
 
 A_SHA256 = hashlib.sha256(b"a").hexdigest()
 SHORT = ("--max-seconds=1.2", "--pause=0")
@@ -35,7 +35,7 @@ SHORT = ("--max-seconds=1.2", "--pause=0")
 
 @pytest.fixture(scope="module")
 def base() -> Path:
-    found = family("tiny").shipped()
+    found = get_family("tiny").shipped_folder()
     assert found is not None
     return found
 
@@ -113,13 +113,13 @@ def test_from_the_command_line_a_pulled_graft_tells_its_terms_and_how_to_use_it(
     grafts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["push", str(grafts["am"]), "am.zip"]) == 0
-    assert run(["pull", "am.zip"]) == 0
+    assert run_cli(["push", str(grafts["am"]), "am.zip"]) == 0
+    assert run_cli(["pull", "am.zip"]) == 0
     told = capsys.readouterr().out
     assert "CC-BY-4.0" in told
     assert "voxgraft speak" in told
-    assert open_graft(tmp_path / "am").card.language == "am"
-    assert run(["pull", "am.zip"]) == 2
+    assert load_graft(tmp_path / "am").card.language == "am"
+    assert run_cli(["pull", "am.zip"]) == 2
     assert "file-exists" in capsys.readouterr().err
 
 
@@ -192,7 +192,7 @@ def test_a_graft_whose_card_names_a_program_is_refused(grafts: dict[str, Path], 
     card["adapter"]["run.py"] = A_SHA256
     del card["card_sha256"]
     (tmp_path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
-    zips.pack(tmp_path / "graft", tmp_path / "x.zip")
+    zips.pack_zip(tmp_path / "graft", tmp_path / "x.zip")
     error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "x.zip"), folder=tmp_path / "here")))
     assert error.code == "share-broken"
     assert "run.py" in error.finding.found
@@ -237,8 +237,8 @@ def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_no
     for name, sound in {"README.md": True, ".gitattributes": True, "merged/torch.py": False}.items():
         (tmp_path / "back" / name).write_text("by hand", encoding="utf-8")
         if sound:
-            assert contents_of(tmp_path / "back").language == "am"
-    error = error_of(lambda: contents_of(tmp_path / "back"))
+            assert inspect_shared_folder(tmp_path / "back").language == "am"
+    error = error_of(lambda: inspect_shared_folder(tmp_path / "back"))
     assert error.code == "share-broken"
     assert "torch.py" in error.finding.found
 
@@ -274,11 +274,11 @@ def test_an_export_whose_card_is_not_sound_is_refused_whatever_stands_in_it(
     (tmp_path / "a.txt").write_text("a", encoding="utf-8")
     whole = {"format": "voxgraft-export-1", "language": "am", "family": "tiny", **card}
     (tmp_path / "export.json").write_text(json.dumps(whole), encoding="utf-8")
-    assert error_of(lambda: contents_of(tmp_path)).code == "share-broken"
+    assert error_of(lambda: inspect_shared_folder(tmp_path)).code == "share-broken"
     sound = {"checkpoints": {"x": {"file": "a.txt"}}, "drop_in": True, "files": {"a.txt": A_SHA256}}
     whole = {"format": "voxgraft-export-1", "language": "am", "family": "tiny", **sound}
     (tmp_path / "export.json").write_text(json.dumps(whole), encoding="utf-8")
-    assert contents_of(tmp_path).kind == "export"
+    assert inspect_shared_folder(tmp_path).kind == "export"
 
 
 def test_every_damaged_zip_unpacks_or_is_an_error_of_ours(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_every_damaged_zip_unpacks_or_is_an_error_of_ours(tmp_path: Path) -> Non
             data[draw.randrange(len(data))] = draw.randrange(256)
         (tmp_path / "bad.zip").write_bytes(bytes(data))
         try:
-            zips.unpack(tmp_path / "bad.zip", tmp_path / "out")
+            zips.unpack_zip(tmp_path / "bad.zip", tmp_path / "out")
         except VoxgraftError:
             refused += 1
             assert not (tmp_path / "out").exists()
@@ -306,7 +306,7 @@ def test_every_damaged_zip_unpacks_or_is_an_error_of_ours(tmp_path: Path) -> Non
 def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
         archive.writestr("a.txt", "hello " * 5000)
-    assert error_of(lambda: zips.unpack(tmp_path / "x.zip", tmp_path / "out")).code == "zip-broken"
+    assert error_of(lambda: zips.unpack_zip(tmp_path / "x.zip", tmp_path / "out")).code == "zip-broken"
     assert not (tmp_path / "out").exists()
 
 
@@ -349,7 +349,7 @@ def test_a_graft_is_pulled_from_a_hub_whole(grafts: dict[str, Path], tmp_path: P
         missing = cli(["pull", "somebody/nothing"], tmp_path, **environment)
         assert missing.returncode == 2
         assert "hub-refused" in missing.stderr
-    assert open_graft(tmp_path / "here").card == open_graft(grafts["am"]).card
+    assert load_graft(tmp_path / "here").card == load_graft(grafts["am"]).card
     assert json.loads((tmp_path / "here" / "terms.json").read_text(encoding="utf-8"))["accepted"] is True
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(
         path.name for path in grafts["am"].iterdir()

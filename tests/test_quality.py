@@ -15,27 +15,27 @@ import soxr
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from tests.shared import shared
 from voxgraft.data_import import data_import
-from voxgraft.data_report import DataReport, data_report
+from voxgraft.data_report import DataReportResult, data_report
 from voxgraft.data_settings import DataImportSettings, DataReportSettings, QualitySettings
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.activity import pauses_of, speech_frames, thresholds_of
+from voxgraft.importing.activity import compute_speech_thresholds, detect_speech_frames, find_pauses
 from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT
-from voxgraft.importing.estimates import estimates, experience
-from voxgraft.importing.fingerprints import Print, alike, fingerprint_of
-from voxgraft.importing.judging import judge
+from voxgraft.importing.estimates import describe_measured_results, estimate_training
+from voxgraft.importing.fingerprints import AudioFingerprint, compute_audio_fingerprint, find_duplicate_audio
+from voxgraft.importing.judging import apply_quality_checks
 from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.measuring import measure, script_share
-from voxgraft.importing.media import Media, Samples
-from voxgraft.importing.sound_files import read_clip, write_clip
-from voxgraft.importing.summary import Summary
-from voxgraft.importing.tape import levels_of
+from voxgraft.importing.measuring import compute_clip_metrics, compute_script_share
+from voxgraft.importing.media import AudioSamples, MediaReader
+from voxgraft.importing.sound_files import read_clip_audio, write_clip_audio
+from voxgraft.importing.summary import DatasetSummary
+from voxgraft.importing.tape import compute_frame_levels
 
 VOICES = ("m1", "m3", "f2", "f4")
 NUM_CLIPS = 48
 
 
-def _noise(samples: Samples, loud: float, seed: int) -> Samples:
-    made: Samples = samples + np.random.default_rng(seed).normal(0, loud, len(samples)).astype(np.float32)
+def _noise(samples: AudioSamples, loud: float, seed: int) -> AudioSamples:
+    made: AudioSamples = samples + np.random.default_rng(seed).normal(0, loud, len(samples)).astype(np.float32)
     return made
 
 
@@ -44,14 +44,14 @@ def _sentences() -> list[str]:
     return [text for text in amharic_sentences() if text != "ማንም ሰው ያለፍርድ ንብረቱ አይወሰድበትም።"]
 
 
-def _clip(at: int) -> tuple[Samples, str, str]:
+def _clip(at: int) -> tuple[AudioSamples, str, str]:
     """An ordinary clip: a sentence with pauses around it and a little noise."""
     pad = np.zeros(RATE_HZ // 6, np.float32)
     text, voice = _sentences()[at], VOICES[at % 4]
     return _noise(np.concatenate([pad, speak(text, voice), pad]), 0.001, at), text, voice
 
 
-def _with_fault(at: int, samples: Samples, text: str) -> tuple[Samples, str, str]:
+def _with_fault(at: int, samples: AudioSamples, text: str) -> tuple[AudioSamples, str, str]:
     """The clip with the fault of its place, and the reason that shall be found."""
     if at == 5:
         return samples * 3, text, "clipping"
@@ -92,7 +92,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str,
     return folder / "set", faults
 
 
-def _report(dataset: Path, **more: object) -> tuple[DataReport, list[ManifestClip]]:
+def _report(dataset: Path, **more: object) -> tuple[DataReportResult, list[ManifestClip]]:
     done = data_report(DataReportSettings(**{"dataset": dataset, "workers": 1, **more}))
     return done, list(read_manifest(dataset / "manifest.jsonl"))
 
@@ -136,10 +136,12 @@ def test_thresholds_move_what_is_rejected(faulty: tuple[Path, Mapping[str, str]]
     assert usual.summary.reasons["noise"] == 1 - any(clip.taken_back and "noise" in clip.rejected for clip in clips)
 
 
-def _judged(prints: Mapping[str, Print], clips: list[ManifestClip]) -> list[tuple[str, ...]]:
-    own = measure(np.random.default_rng(1).normal(0, 0.1, 48_000).astype(np.float32), 24_000, "ሰላም ነው", "am")
+def _judged(prints: Mapping[str, AudioFingerprint], clips: list[ManifestClip]) -> list[tuple[str, ...]]:
+    own = compute_clip_metrics(
+        np.random.default_rng(1).normal(0, 0.1, 48_000).astype(np.float32), 24_000, "ሰላም ነው", "am"
+    )
     lenient = QualitySettings(longest=600, silence=1, pause=99, snr=-99, slowest=0, bandwidth=0, same_text=1)
-    return [clip.rejected for clip in judge(clips, {clip.id: own for clip in clips}, prints, lenient)]
+    return [clip.rejected for clip in apply_quality_checks(clips, {clip.id: own for clip in clips}, prints, lenient)]
 
 
 def test_what_cutting_has_rejected_stays_rejected_whatever_the_thresholds_of_the_report_are() -> None:
@@ -180,7 +182,7 @@ def test_only_what_is_new_is_measured_again(faulty: tuple[Path, Mapping[str, str
 
 def _spoken(minutes: float) -> str:
     clip = replace(_manifest_clip("a"), seconds=60 * minutes)
-    return experience(Summary.of([clip]))[0]
+    return describe_measured_results(DatasetSummary.of([clip]))[0]
 
 
 def test_the_report_says_what_so_much_data_gave_where_it_was_measured_and_that_more_was_not() -> None:
@@ -201,11 +203,11 @@ def test_the_page_needs_nothing_from_elsewhere_and_text_stays_text(faulty: tuple
 
 
 def test_markup_in_a_text_is_shown_and_not_run(faulty: tuple[Path, Mapping[str, str]]) -> None:
-    from voxgraft.importing.report_page import Page, page_html
+    from voxgraft.importing.report_page import DataReportPage, render_data_report
 
     dataset, _ = faulty
     clips = [replace(clip, text="<script>alert(1)</script>", rejected=("x",)) for clip in _report(dataset)[1][:2]]
-    page = page_html(Page("<b>", dataset, clips, {}, estimates(clips), {}))
+    page = render_data_report(DataReportPage("<b>", dataset, clips, {}, estimate_training(clips), {}))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "<h1>&lt;b&gt;</h1>" in page
@@ -216,8 +218,8 @@ def test_a_clip_without_sound_is_told(faulty: tuple[Path, Mapping[str, str]], tm
 
     shutil.copytree(faulty[0], tmp_path / "set")
     _, clips = _report(tmp_path / "set")
-    clips[0].audio_in(tmp_path / "set").unlink()
-    clips[1].audio_in(tmp_path / "set").write_bytes(b"fLaC broken")
+    clips[0].resolve_audio(tmp_path / "set").unlink()
+    clips[1].resolve_audio(tmp_path / "set").write_bytes(b"fLaC broken")
     done, after = _report(tmp_path / "set")
     assert done.exit_code == 1
     assert done.missing == (clips[0].id, clips[1].id)
@@ -229,20 +231,20 @@ def test_a_fingerprint_knows_a_sound_again_and_not_another_reading() -> None:
     text = amharic_sentences()[7]
     one = _noise(speak(text, "m1"), 0.001, 1)
     prints = {
-        "one": fingerprint_of(one, RATE_HZ),
-        "later, softer, at 16 kHz": fingerprint_of(soxr.resample(0.3 * one[777:], RATE_HZ, 16_000), 16_000),
-        "another voice": fingerprint_of(_noise(speak(text, "f2"), 0.001, 2), RATE_HZ),
-        "another text": fingerprint_of(_noise(speak(amharic_sentences()[8], "m1"), 0.001, 3), RATE_HZ),
-        "nothing": fingerprint_of(np.zeros(100, np.float32), RATE_HZ),
+        "one": compute_audio_fingerprint(one, RATE_HZ),
+        "later, softer, at 16 kHz": compute_audio_fingerprint(soxr.resample(0.3 * one[777:], RATE_HZ, 16_000), 16_000),
+        "another voice": compute_audio_fingerprint(_noise(speak(text, "f2"), 0.001, 2), RATE_HZ),
+        "another text": compute_audio_fingerprint(_noise(speak(amharic_sentences()[8], "m1"), 0.001, 3), RATE_HZ),
+        "nothing": compute_audio_fingerprint(np.zeros(100, np.float32), RATE_HZ),
     }
-    assert list(alike(prints)) == [("one", "later, softer, at 16 kHz")]
+    assert list(find_duplicate_audio(prints)) == [("one", "later, softer, at 16 kHz")]
 
 
 def test_the_share_of_a_script() -> None:
-    assert script_share("ሰላም ለዓለም", "am") == 1.0
-    assert script_share("hello", "am") == 0.0
-    assert script_share("ሰላም abc", "am") == pytest.approx(0.5)
-    assert script_share("hello", "xx") == 1.0
+    assert compute_script_share("ሰላም ለዓለም", "am") == 1.0
+    assert compute_script_share("hello", "am") == 0.0
+    assert compute_script_share("ሰላም abc", "am") == pytest.approx(0.5)
+    assert compute_script_share("hello", "xx") == 1.0
 
 
 HUMAN_SPEECH = {
@@ -266,22 +268,22 @@ CUT_OFF = ("tr_1_tr01001.wav", "tr_4_tr01004.wav")
 @pytest.mark.parametrize("name", HUMAN_SPEECH)
 def test_speech_of_people_is_found_where_it_is_and_judged_as_it_is(name: str, tmp_path: Path) -> None:
     path = shared(f"real/amharic/{name}")
-    write_clip(tmp_path / "clip.flac", np.concatenate(list(Media(path, 24_000).blocks())), 24_000)
-    samples, _ = read_clip(tmp_path / "clip.flac")
-    levels = levels_of(samples, 24_000)
-    active = speech_frames(levels, thresholds_of(levels))
+    write_clip_audio(tmp_path / "clip.flac", np.concatenate(list(MediaReader(path, 24_000).blocks())), 24_000)
+    samples, _ = read_clip_audio(tmp_path / "clip.flac")
+    levels = compute_frame_levels(samples, 24_000)
+    active = detect_speech_frames(levels, compute_speech_thresholds(levels))
     start, end = HUMAN_SPEECH[name]
     middle = (start + end) / 2
-    pauses = [pause for pause in pauses_of(active, 0.0) if pause.seconds >= 0.3]
+    pauses = [pause for pause in find_pauses(active, 0.0) if pause.seconds >= 0.3]
     before = max((pause.end for pause in pauses if pause.end <= middle), default=0.0)
     after = min((pause.start for pause in pauses if pause.start >= middle or pause.start > end - 0.1), default=99.0)
     assert before == pytest.approx(start, abs=0.15)
     assert after == pytest.approx(end, abs=0.15)
-    own = measure(samples, 24_000, "ሰላም ነው", "am")
+    own = compute_clip_metrics(samples, 24_000, "ሰላም ነው", "am")
     assert own.snr_db is not None
     assert own.snr_db > 12
     clip = ManifestClip(name, name, own.seconds, "ሰላም ነው", "am", "x", "x", 24_000)
-    (judged,) = judge([clip], {name: own}, {}, QualitySettings(slowest=0.1, silence=0.9, pause=2.0))
+    (judged,) = apply_quality_checks([clip], {name: own}, {}, QualitySettings(slowest=0.1, silence=0.9, pause=2.0))
     assert judged.rejected == (("clipping",) if name in CUT_OFF else ())
     if name not in CUT_OFF:
         assert 7_500 < own.bandwidth_hz <= 8_000, "recorded at 16 kHz, whatever the clip's rate says"

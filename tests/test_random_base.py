@@ -19,14 +19,19 @@ from tokenizers import Tokenizer
 
 from tests.shared import shared
 from voxgraft.errors import ConfigError, FileError
-from voxgraft.families import family, family_names, family_of
+from voxgraft.families import detect_family, family_names, get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes, voice_encoder_shapes
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize, codec_shapes, unified_voice_shapes
-from voxgraft.families.random_base import make_random_base, random_maker
-from voxgraft.families.random_values import RandomSize
-from voxgraft.files import sha256_of
-from voxgraft.text.texts import proof_corpus
+from voxgraft.families.indextts2.shapes import (
+    ConditioningEncoderSize,
+    UnifiedVoiceSize,
+    semantic_codec_shapes,
+    unified_voice_shapes,
+)
+from voxgraft.families.random_base import get_random_base_spec, make_random_base
+from voxgraft.families.random_values import RandomBaseSize
+from voxgraft.files import compute_sha256
+from voxgraft.text.texts import load_proof_corpus
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -62,7 +67,7 @@ def test_unified_voice_has_the_published_names_and_shapes_in_their_order() -> No
     full = golden_shapes("golden/indextts2/names.json", "unified_voice_full")
     assert len(full) == 665
     assert list(unified_voice_shapes(UnifiedVoiceSize()).items()) == list(full.items())
-    speaker, emotion = EncoderSize(32, 64, 2, 2, 1), EncoderSize(32, 64, 2, 1, 1)
+    speaker, emotion = ConditioningEncoderSize(32, 64, 2, 2, 1), ConditioningEncoderSize(32, 64, 2, 1, 1)
     tiny = UnifiedVoiceSize(12000, 64, 2, max_text=96, max_speech=256, speaker=speaker, emotion=emotion)
     golden = golden_shapes("golden/indextts2/names.json", "unified_voice_tiny")
     assert list(unified_voice_shapes(tiny).items()) == list(golden.items())
@@ -71,8 +76,8 @@ def test_unified_voice_has_the_published_names_and_shapes_in_their_order() -> No
 def test_what_hears_has_the_published_names_and_shapes_in_their_order() -> None:
     chatterbox, index = "golden/chatterbox/names.json", "golden/indextts2/names.json"
     assert list(voice_encoder_shapes().items()) == list(golden_shapes(chatterbox, "ve").items())
-    assert list(codec_shapes().items()) == list(golden_shapes(index, "repcodec_full").items())
-    assert list(codec_shapes(32, 64, 2).items()) == list(golden_shapes(index, "repcodec_small").items())
+    assert list(semantic_codec_shapes().items()) == list(golden_shapes(index, "repcodec_full").items())
+    assert list(semantic_codec_shapes(32, 64, 2).items()) == list(golden_shapes(index, "repcodec_small").items())
     small = golden_shapes(chatterbox, "s3_small")
     assert list(speech_tokenizer_shapes(128, 2).items()) == list(small.items())
     full = golden_shapes(chatterbox, "s3_full")
@@ -85,7 +90,7 @@ def test_what_hears_has_the_published_names_and_shapes_in_their_order() -> None:
     ("name", "tensors", "values"), [("chatterbox", 292, 535_989_248), ("indextts2", 665, 871_100_639)]
 )
 def test_a_full_size_base_would_have_the_published_number_of_values(name: str, tensors: int, values: int) -> None:
-    maker = random_maker(name)
+    maker = get_random_base_spec(name)
     shapes = maker.shapes(maker.sizes["full"])
     assert len(shapes) == tensors
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == values
@@ -96,12 +101,12 @@ def test_a_full_size_base_would_have_the_published_number_of_values(name: str, t
 
 def test_a_tiny_base_is_a_base_of_its_family(tiny: tuple[str, BaseFiles]) -> None:
     name, files = tiny
-    maker = random_maker(name)
-    assert family_of(files.folder).name == name
+    maker = get_random_base_spec(name)
+    assert detect_family(files.folder).name == name
     tensors = tensors_of(files)
     assert {key: value.shape for key, value in tensors.items()} == maker.shapes(maker.sizes["tiny"])
-    rows = maker.sizes["tiny"].pieces + family(name).spare_rows
-    for point in family(name).graft_points:
+    rows = maker.sizes["tiny"].pieces + get_family(name).spare_rows
+    for point in get_family(name).graft_points:
         assert tensors[point.tensor].shape[0] == rows
 
 
@@ -122,10 +127,10 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_weights(
     paths = [path for path in files.folder.rglob("*") if path.is_file()]
     assert len(paths) >= 5
     for path in paths:
-        assert sha256_of(path) == sha256_of(again.folder / path.relative_to(files.folder)), path.name
+        assert compute_sha256(path) == compute_sha256(again.folder / path.relative_to(files.folder)), path.name
     other = make_random_base(name, tmp_path / "other", seed=8)
-    assert sha256_of(other.checkpoint) != sha256_of(files.checkpoint)
-    assert sha256_of(other.tokenizer) == sha256_of(files.tokenizer)
+    assert compute_sha256(other.checkpoint) != compute_sha256(files.checkpoint)
+    assert compute_sha256(other.tokenizer) == compute_sha256(files.tokenizer)
 
 
 def test_what_hears_lies_beside_the_checkpoint_as_torch_and_safetensors_read_it(tiny: tuple[str, BaseFiles]) -> None:
@@ -146,12 +151,12 @@ def test_what_hears_lies_beside_the_checkpoint_as_torch_and_safetensors_read_it(
         assert {key: value.shape for key, value in statistics.items()} == {k: v.shape for k, v in published.items()}
         assert (statistics["var"] > 0.1).all()
         codec = load_file(files.folder / "semantic_codec/model.safetensors")
-        assert {key: value.shape for key, value in codec.items()} == codec_shapes(32, 64, 2)
+        assert {key: value.shape for key, value in codec.items()} == semantic_codec_shapes(32, 64, 2)
 
 
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
 def test_a_base_in_half_precision_holds_the_same_values_rounded(tmp_path: Path, dtype: Any, torch_dtype: Any) -> None:
-    size = replace(random_maker("indextts2").sizes["tiny"], layers=1)
+    size = replace(get_random_base_spec("indextts2").sizes["tiny"], layers=1)
     wide = make_random_base("indextts2", tmp_path / "wide", size=size)
     narrow = make_random_base("indextts2", tmp_path / "narrow", size=replace(size, dtype=dtype))
     expected = torch.load(wide.checkpoint, weights_only=True)
@@ -171,7 +176,7 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path)
 @pytest.mark.parametrize("name", family_names())
 def test_too_few_pieces_are_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError):
-        make_random_base(name, tmp_path / "base", size=RandomSize(width=64, layers=1, pieces=20))
+        make_random_base(name, tmp_path / "base", size=RandomBaseSize(width=64, layers=1, pieces=20))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,9 +185,9 @@ def test_too_few_pieces_are_refused_and_nothing_is_written(tmp_path: Path, name:
 
 @pytest.mark.parametrize("size", ["tiny", "full"])
 def test_the_chatterbox_tokenizer_has_the_published_structure(tmp_path: Path, size: str) -> None:
-    maker = random_maker("chatterbox")
-    maker.write_beside(tmp_path, maker.sizes[size])
-    chatterbox = family("chatterbox")
+    maker = get_random_base_spec("chatterbox")
+    maker.write_side_files(tmp_path, maker.sizes[size])
+    chatterbox = get_family("chatterbox")
     path = tmp_path / chatterbox.tokenizer_names[0]
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["pre_tokenizer"] == {"type": "Whitespace"}
@@ -197,12 +202,12 @@ def test_the_chatterbox_tokenizer_has_the_published_structure(tmp_path: Path, si
 
 
 def test_the_chatterbox_tokenizer_spells_its_own_languages_and_no_amharic(tmp_path: Path) -> None:
-    maker = random_maker("chatterbox")
-    maker.write_beside(tmp_path, maker.sizes["tiny"])
-    chatterbox = family("chatterbox")
+    maker = get_random_base_spec("chatterbox")
+    maker.write_side_files(tmp_path, maker.sizes["tiny"])
+    chatterbox = get_family("chatterbox")
     front = chatterbox.front(tmp_path / chatterbox.tokenizer_names[0])
     tokenizer = Tokenizer.from_file(str(tmp_path / chatterbox.tokenizer_names[0]))
-    for code, sentence in proof_corpus():
+    for code, sentence in load_proof_corpus():
         if code != "ja":  # kanji need pykakasi
             encoded = tokenizer.encode(front.prepare(front.clean(sentence), code))
             assert 1 not in encoded.ids, sentence
@@ -212,9 +217,9 @@ def test_the_chatterbox_tokenizer_spells_its_own_languages_and_no_amharic(tmp_pa
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize("size", ["tiny", "full"])
 def test_the_indextts2_tokenizer_has_the_published_structure(tmp_path: Path, size: str, kind: Any) -> None:
-    maker = random_maker("indextts2")
+    maker = get_random_base_spec("indextts2")
     chosen = replace(maker.sizes[size], sentencepiece=kind)
-    maker.write_beside(tmp_path, chosen)
+    maker.write_side_files(tmp_path, chosen)
     model = proto.ModelProto.FromString((tmp_path / "bpe.model").read_bytes())
     types = Counter(piece.type for piece in model.pieces)
     Piece = proto.ModelProto.SentencePiece  # noqa: N806
@@ -229,23 +234,25 @@ def test_the_indextts2_tokenizer_has_the_published_structure(tmp_path: Path, siz
     assert [processor.bos_id(), processor.eos_id(), processor.unk_id(), processor.pad_id()] == [0, 1, 2, -1]
     assert len({piece.piece for piece in model.pieces}) == chosen.pieces
     assert not any(character.islower() for piece in model.pieces[3:] for character in piece.piece)
-    assert family("indextts2").configured_pieces(tmp_path / "config.yaml") == chosen.pieces
+    assert get_family("indextts2").read_config_pieces(tmp_path / "config.yaml") == chosen.pieces
 
 
 def test_the_indextts2_tokenizer_spells_english_and_chinese_and_no_amharic(tmp_path: Path) -> None:
-    maker = random_maker("indextts2")
-    maker.write_beside(tmp_path, maker.sizes["full"])
-    front = family("indextts2").front()
+    maker = get_random_base_spec("indextts2")
+    maker.write_side_files(tmp_path, maker.sizes["full"])
+    front = get_family("indextts2").front()
     processor = SentencePieceProcessor(model_file=str(tmp_path / "bpe.model"))
-    counted = [2 in processor.encode(front.prepare(front.clean(s), c)) for c, s in proof_corpus() if c in ("en", "zh")]
+    counted = [
+        2 in processor.encode(front.prepare(front.clean(s), c)) for c, s in load_proof_corpus() if c in ("en", "zh")
+    ]
     assert sum(counted) < len(counted) / 100
     assert 2 in processor.encode(front.prepare("ሰላም", None))
 
 
 def test_the_indextts2_config_has_the_published_keys(tmp_path: Path) -> None:
     published = yaml.safe_load(shared("real/indextts2/config.yaml").read_text(encoding="utf-8"))
-    maker = random_maker("indextts2")
-    maker.write_beside(tmp_path, maker.sizes["full"])
+    maker = get_random_base_spec("indextts2")
+    maker.write_side_files(tmp_path, maker.sizes["full"])
     made = yaml.safe_load((tmp_path / "config.yaml").read_text(encoding="utf-8"))
     assert made["gpt"] == published["gpt"]
     assert set(made) <= set(published)

@@ -18,12 +18,12 @@ from tests.contract.cases import Case, batch
 from tests.damaged_cases import DAMAGED, Damage
 from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground, moved_body
 from voxgraft.checkup_settings import RepairSettings
-from voxgraft.cli import run as run_command
+from voxgraft.cli import run_cli as run_command
 from voxgraft.errors import VoxgraftError
-from voxgraft.families import family
-from voxgraft.families.model import hidden_states, losses
-from voxgraft.families.opening import open_model
-from voxgraft.files import sha256_of
+from voxgraft.families import get_family
+from voxgraft.families.model import compute_hidden_states, compute_losses
+from voxgraft.families.opening import load_model
+from voxgraft.files import compute_sha256
 from voxgraft.repair import RepairResult, repair
 
 ROWS = [case for case in DAMAGED if {"base-rows-changed", "base-rows-shrunk"} & set(case.codes)]
@@ -36,11 +36,11 @@ def grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
 
 
 def repaired(ground: Ground, checkpoint: Path, output: Path, **settings: Any) -> RepairResult:
-    before = sha256_of(checkpoint)
+    before = compute_sha256(checkpoint)
     name: Any = ground.name
     files = {"checkpoint": checkpoint, "base": ground.base.folder, "output": output}
     result = repair(RepairSettings(family=name, **files, **settings))
-    assert sha256_of(checkpoint) == before == result.sha256["input"]
+    assert compute_sha256(checkpoint) == before == result.sha256["input"]
     return result
 
 
@@ -97,14 +97,14 @@ def test_the_base_loss_is_the_base_s_own_again_bit_for_bit(
     case = next(one for one in ROWS if one.family == name and one.name == "unfrozen")
     path, _ = damaged(case, ground, tmp_path)
     repaired(ground, path, tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
-    known = Case(family(name), ground.base)
+    known = Case(get_family(name), ground.base)
     grown = replace(ground.base, tokenizer=ground.tokenizer, config=grown_config(ground, tmp_path))
 
     def loss(checkpoint: Path | None) -> tuple[torch.Tensor, torch.Tensor]:
         files = replace(grown, checkpoint=checkpoint) if checkpoint else ground.base
-        model = open_model(known.family, files)
+        model = load_model(known.family, files)
         packed = batch(known, model, below=ground.pieces)
-        return losses(model, packed).speech_sum, model.speech_logits(hidden_states(model, packed))
+        return compute_losses(model, packed).speech_sum, model.speech_logits(compute_hidden_states(model, packed))
 
     want, logits = loss(None)
     wrong, _ = loss(path)
@@ -266,7 +266,7 @@ def test_the_command_line_writes_a_report_beside_the_file(
     document = json.loads((tmp_path / "new.safetensors.repair.json").read_text(encoding="utf-8"))
     assert document["before"]["word"] == "REPAIR"
     assert document["after"]["verdict"]["word"] == "RESUME"
-    assert document["sha256"]["output"] == sha256_of(new)
+    assert document["sha256"]["output"] == compute_sha256(new)
     assert np.isfinite(document["after"]["body_distance"])
 
 

@@ -11,19 +11,19 @@ from tests.check_files import State, state_of
 from tests.damaged_checkpoints import moved_body
 from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
 from voxgraft.diagnose import diagnose
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.repair import repair
-from voxgraft.repairing.choosing import Tried, chosen
+from voxgraft.repairing.choosing import PointTrial, select_best_point
 
 TABLES = ["text_emb.weight", "text_head.weight"]
 
 
 @pytest.fixture(scope="module")
 def tiny() -> BaseFiles:
-    folder = family("tiny").shipped()
+    folder = get_family("tiny").shipped_folder()
     assert folder is not None
-    return family("tiny").files(folder)
+    return get_family("tiny").files(folder)
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +51,21 @@ def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_pat
         sentences=1,
     )
     result = repair(settings)
-    assert [one.within for one in result.tried] == [True, False]
+    assert [one.within for one in result.tried_points] == [True, False]
     assert result.repairs.share == 0.0
     assert result.after.verdict.word == "RESUME"
 
 
 def test_of_the_points_that_keep_old_languages_the_best_in_the_new_one_is_chosen() -> None:
     tried = [
-        Tried(0.0, {"en": 0.1, "am": 0.9}, True),
-        Tried(0.5, {"en": 0.12, "am": 0.4}, True),
-        Tried(0.75, {"en": 0.14, "am": 0.4}, True),
-        Tried(1.0, {"en": 0.8, "am": 0.2}, False),
+        PointTrial(0.0, {"en": 0.1, "am": 0.9}, True),
+        PointTrial(0.5, {"en": 0.12, "am": 0.4}, True),
+        PointTrial(0.75, {"en": 0.14, "am": 0.4}, True),
+        PointTrial(1.0, {"en": 0.8, "am": 0.2}, False),
     ]
-    assert chosen(tried, "am").share == 0.5
-    assert chosen(tried, None).share == 0.75
-    assert chosen([one for one in tried if not one.within], "am").share == 1.0
+    assert select_best_point(tried, "am").share == 0.5
+    assert select_best_point(tried, None).share == 0.75
+    assert select_best_point([one for one in tried if not one.within], "am").share == 1.0
 
 
 def test_where_nothing_can_be_heard_the_reason_is_told(tiny: BaseFiles, tmp_path: Path) -> None:

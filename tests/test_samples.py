@@ -17,19 +17,19 @@ from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
 from voxgraft.audio.wav import read_wav
 from voxgraft.errors import CompanionError, VoxgraftError
-from voxgraft.families import family, family_names
+from voxgraft.families import family_names, get_family
 from voxgraft.families.encoding import Clip
 from voxgraft.families.sounding import Vocoder
-from voxgraft.journal import without_clock
-from voxgraft.sample_texts import sentences_of
-from voxgraft.spelling import Spelling
+from voxgraft.journal import strip_clock_fields
+from voxgraft.sample_texts import build_sample_sentences
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.loop import Loop
+from voxgraft.training.loop import Trainer
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.samples import Sampler, Sentence
+from voxgraft.training.samples import SampleCallback, SampleSentence
 
 OFTEN = replace(EVERY, sample=8)
-OLD = Sentence("en", "en", "I", (20, 30, 40), False, 2)
+OLD = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -37,27 +37,27 @@ def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
     return made_once.place(request.param)
 
 
-def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Loop:
+def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Trainer:
     """A training that speaks an old sentence and a new one."""
     loop = loop_of(place, run, options, OFTEN)
     last = loop.stepper.trained.model.num_text_ids - 1
-    new = Sentence("am", "am", "ሰ", (last - 1, last, 20, 30), True, 1)
-    loop.samplers.append(Sampler(loop, [new, OLD]))
+    new = SampleSentence("am", "am", "ሰ", (last - 1, last, 20, 30), True, 1)
+    loop.sample_callbacks.append(SampleCallback(loop, [new, OLD]))
     return loop
 
 
 @pytest.fixture(scope="module")
-def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Loop:
+def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     loop = speaking(place, tmp_path_factory.mktemp("straight"))
-    loop.go(0)
+    loop.train(0)
     return loop
 
 
-def lines(loop: Loop, kind: str = "samples") -> list[dict[str, Any]]:
-    return [without_clock(entry) for entry in loop.journal.read() if entry["kind"] == kind]
+def lines(loop: Trainer, kind: str = "samples") -> list[dict[str, Any]]:
+    return [strip_clock_fields(entry) for entry in loop.journal.read() if entry["kind"] == kind]
 
 
-def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(straight: Loop) -> None:
+def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(straight: Trainer) -> None:
     told = lines(straight)
     assert [entry["step"] for entry in told] == [0, 8]
     for entry in told:
@@ -75,17 +75,17 @@ def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(
             assert kept["voice"].startswith("valid/clip")
 
 
-def test_an_old_language_is_spoken_code_for_code_as_before_the_first_step(straight: Loop) -> None:
+def test_an_old_language_is_spoken_code_for_code_as_before_the_first_step(straight: Trainer) -> None:
     old = [entry["spoken"][1] for entry in lines(straight)]
     assert [said.get("same_as_step_0") for said in old] == [None, True]
     assert all("same_as_step_0" not in entry["spoken"][0] for entry in lines(straight))
 
 
-def test_speaking_leaves_no_trace_in_training(place: Place, straight: Loop, tmp_path: Path) -> None:
+def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, tmp_path: Path) -> None:
     silent = loop_of(place, tmp_path / "silent", OPTIONS, OFTEN)
     before = torch.random.get_rng_state()
-    silent.go(0)
-    sampler = straight.samplers[0]
+    silent.train(0)
+    sampler = straight.sample_callbacks[0]
     sampler(8)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert straight.stepper.trained.gate is not None
@@ -98,12 +98,12 @@ def test_speaking_leaves_no_trace_in_training(place: Place, straight: Loop, tmp_
         assert lines(straight, kind) == lines(silent, kind)
 
 
-def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, straight: Loop, tmp_path: Path) -> None:
+def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, straight: Trainer, tmp_path: Path) -> None:
     broken = speaking(place, tmp_path / "broken")
-    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
-    broken.go(0)
+    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.train(0)
     again = speaking(place, tmp_path / "broken")
-    again.go(resumed(again))
+    again.train(resumed(again))
     assert lines(again) == lines(straight)
 
 
@@ -111,50 +111,52 @@ def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_pat
     strong = TrainOptions(rates={"rows": 1e-3, "adapter": 1e-3, "body": 0.1}).rates
     options = replace(OPTIONS, mode="merged", full_body=True, rates=strong, steps=4, silent_share=0.0)
     loop = speaking(place, tmp_path / "run", options)
-    loop.go(0)
+    loop.train(0)
     assert lines(loop)[-1]["spoken"][1]["same_as_step_0"] is False
 
 
 def test_without_the_first_round_nothing_is_said_of_sameness(place: Place, tmp_path: Path) -> None:
     loop = speaking(place, tmp_path / "run")
-    assert loop.samplers[0](4)["spoken"][1]["same_as_step_0"] is None
+    assert loop.sample_callbacks[0](4)["spoken"][1]["same_as_step_0"] is None
 
 
 def test_a_sentence_is_cut_off_when_it_takes_longer_than_slow_speech(place: Place, tmp_path: Path) -> None:
     loop = loop_of(place, tmp_path / "run", OPTIONS, OFTEN)
-    kind = family(place.family_name)
-    said = Sampler(loop, [OLD])(0)["spoken"][0]
+    kind = get_family(place.family_name)
+    said = SampleCallback(loop, [OLD])(0)["spoken"][0]
     assert said["codes"] <= round(2.4 * kind.code_hz)
     assert said["stopped"] or said["codes"] == round(2.4 * kind.code_hz)
 
 
 @pytest.fixture(scope="module", params=family_names())
-def spelling(request: pytest.FixtureRequest, made_once: MadeOnce) -> Spelling:
+def spelling(request: pytest.FixtureRequest, made_once: MadeOnce) -> TextEncoder:
     base = open_tokenizer(made_once.base(request.param).tokenizer)
-    return Spelling.of(family(request.param), base, base, "am")
+    return TextEncoder.of(get_family(request.param), base, base, "am")
 
 
-def test_one_sentence_in_the_new_language_and_two_in_old_ones_unless_others_are_asked_for(spelling: Spelling) -> None:
-    usual = sentences_of(spelling, (), (), 0)
+def test_one_sentence_in_the_new_language_and_two_in_old_ones_unless_others_are_asked_for(
+    spelling: TextEncoder,
+) -> None:
+    usual = build_sample_sentences(spelling, (), (), 0)
     second = ("fr", "Bonjour le monde") if "fr" in spelling.family.languages else ("zh", "你好，世界")
     assert [(one.language, one.text) for one in usual] == [("am", "ሰላም ለዓለም"), ("en", "Hello world"), second]
     assert [one.is_new for one in usual] == [True, False, False]
-    asked = sentences_of(spelling, ("en:One: two", "en: Three ", "am:ሰላም"), (), 0)
+    asked = build_sample_sentences(spelling, ("en:One: two", "en: Three ", "am:ሰላም"), (), 0)
     assert [(one.name, one.text) for one in asked] == [("en", "One: two"), ("en-2", "Three"), ("am", "ሰላም")]
     assert asked[1].ids == tuple(spelling.base.encode(spelling.prepare_base("Three", "en")))
 
 
-def test_a_language_without_a_sentence_of_ours_gets_the_shortest_held_out_one(spelling: Spelling) -> None:
+def test_a_language_without_a_sentence_of_ours_gets_the_shortest_held_out_one(spelling: TextEncoder) -> None:
     other = replace(spelling, language="ti")
-    found = sentences_of(other, (), ["ሰላም", "እንታይ ክገብር እየ", "ከመይ ኣሎኻ ሎሚ"], 0)
+    found = build_sample_sentences(other, (), ["ሰላም", "እንታይ ክገብር እየ", "ከመይ ኣሎኻ ሎሚ"], 0)
     assert (found[0].language, found[0].text) == ("ti", "ከመይ ኣሎኻ ሎሚ")
-    assert [one.language for one in sentences_of(other, (), [], 0)] == [one.language for one in found[1:]]
+    assert [one.language for one in build_sample_sentences(other, (), [], 0)] == [one.language for one in found[1:]]
 
 
 @pytest.mark.parametrize("asked", ["Hello world", "en:", ":Hello", "xx:Hello"])
-def test_a_sentence_that_cannot_be_used_is_refused(spelling: Spelling, asked: str) -> None:
+def test_a_sentence_that_cannot_be_used_is_refused(spelling: TextEncoder, asked: str) -> None:
     with pytest.raises(VoxgraftError) as caught:
-        sentences_of(spelling, (asked,), (), 0)
+        build_sample_sentences(spelling, (asked,), (), 0)
     assert caught.value.code == "sample-text"
 
 
@@ -181,7 +183,7 @@ class Beeps(Vocoder):
 
 def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce, tmp_path: Path) -> None:
     loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
-    told = Sampler(loop, [OLD], Beeps())(0)
+    told = SampleCallback(loop, [OLD], Beeps())(0)
     samples, rate = read_wav(loop.run_folder.path / told["folder"] / "en.wav")
     assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
     assert told["silent_because"] == ""
@@ -190,7 +192,7 @@ def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce,
 def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(made_once: MadeOnce, tmp_path: Path) -> None:
     loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     broken = Broken()
-    sampler = Sampler(loop, [OLD], broken)
+    sampler = SampleCallback(loop, [OLD], broken)
     assert [sampler(step)["silent_because"] for step in (0, 8)] == ["it is gone", "it is gone"]
     assert broken.asked == 1
     assert not list(loop.run_folder.path.rglob("*.wav"))

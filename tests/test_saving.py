@@ -30,11 +30,11 @@ from tests.runs import (
     stopped_at,
 )
 from voxgraft.errors import VoxgraftError
-from voxgraft.faults import VARIABLE
+from voxgraft.faults import FAILPOINT_VARIABLE
 from voxgraft.run import RunFolder
 from voxgraft.training.saving import TrainState, load_step, save_step
-from voxgraft.training.step_folders import FORMAT, leftovers, whole_steps
-from voxgraft.training.tensor_files import FORMATS
+from voxgraft.training.step_folders import STATE_FORMAT, list_complete_steps, list_leftover_folders
+from voxgraft.training.tensor_files import SAFETENSORS_DTYPES
 
 FILES = ["rows.safetensors", "adapter.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -63,7 +63,7 @@ def test_a_state_is_loaded_with_the_bits_that_it_was_saved_with(run: RunFolder) 
 
 
 @given(
-    st.sampled_from(sorted(FORMATS, key=str)),
+    st.sampled_from(sorted(SAFETENSORS_DTYPES, key=str)),
     st.lists(st.integers(0, 5), max_size=4),
     st.integers(0, 2**32),
     st.booleans(),
@@ -118,7 +118,7 @@ def test_a_step_is_files_that_anybody_can_read(run: RunFolder) -> None:
         assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert set(manifest["files"]) == {*FILES} - {"manifest.json"}
     content = json.loads((folder / "state.json").read_text())
-    assert (content["format"], content["step"], content["keep"]) == (FORMAT, 7, [3])
+    assert (content["format"], content["step"], content["keep"]) == (STATE_FORMAT, 7, [3])
     assert content["values"] == state(7).values
     rows = load_file(folder / "rows.safetensors")
     assert torch.equal(rows["text_emb.weight"], state(7).tensors["rows"]["text_emb.weight"])
@@ -160,7 +160,7 @@ def test_a_damaged_step_is_passed_by_and_told(run: RunFolder, file: str, damage:
     assert (told.code, told.level, told.where) == ("step-damaged", "warning", str(run.step(2)))
     assert told.found.startswith("step 2 is not whole")
     assert file == "manifest.json" or file in told.found
-    assert whole_steps(run) == [1]
+    assert list_complete_steps(run) == [1]
     assert refused(load_step, run, 2).code == "step-damaged"
     assert names_in(run.step(2)) == sorted({*FILES} - ({file} if damage == "missing" else set()))
     save(run, 3)
@@ -171,8 +171,8 @@ def test_a_quick_look_sees_sizes_and_a_careful_one_every_bit(run: RunFolder) -> 
     save(run, 1, 2, 3)
     flip_bit(run.step(2) / "rows.safetensors")
     (run.step(3) / "rows.safetensors").write_bytes(b"x")
-    assert whole_steps(run, quick=True) == [1, 2]
-    assert whole_steps(run) == [1]
+    assert list_complete_steps(run, quick=True) == [1, 2]
+    assert list_complete_steps(run) == [1]
 
 
 def test_a_run_of_damaged_steps_is_refused_and_never_taken_for_a_new_one(run: RunFolder) -> None:
@@ -211,7 +211,7 @@ def test_a_manifest_cannot_lead_out_of_its_folder(run: RunFolder) -> None:
     manifest = json.loads(path.read_text())
     manifest["files"]["../step-000001/rows.safetensors"] = manifest["files"].pop("rows.safetensors")
     path.write_text(json.dumps(manifest))
-    assert whole_steps(run) == [1]
+    assert list_complete_steps(run) == [1]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_copies_renamed_steps_and_foreign_folders_are_never_taken_for_steps(run:
     (run.steps / "step-000008").write_text("a file")
     (run.steps / "notes.txt").write_text("mine")
     before = names_in(run.steps)
-    assert whole_steps(run) == [1, 2]
+    assert list_complete_steps(run) == [1, 2]
     assert load_step(run).findings == ()
     save(run, 3, 4, keep_last=1)
     assert set(names_in(run.steps)) == {*before, "step-000004"} - {"step-000001", "step-000002"}
@@ -273,7 +273,7 @@ def test_steps_behind_links_are_read_and_never_removed(run: RunFolder, tmp_path:
     shutil.move(run.step(1), elsewhere / "step-000001")
     run.step(1).symlink_to(elsewhere / "step-000001")
     run.step(5).symlink_to(tmp_path / "nowhere")
-    assert whole_steps(run) == [1, 2]
+    assert list_complete_steps(run) == [1, 2]
     saved = save(run, 3, keep_last=1)
     assert (saved.removed, saved.findings) == ((2,), ())
     assert names_in(elsewhere / "step-000001") == sorted(FILES)
@@ -319,7 +319,7 @@ def test_while_a_step_is_replaced_its_old_save_can_be_loaded(run: RunFolder) -> 
     assert_same(loaded.state, state(2))
     assert loaded.findings == ()
     save(run, 3, keep_last=2)
-    assert whole_steps(run) == [2, 3]
+    assert list_complete_steps(run) == [2, 3]
     save_step(run, state(2, seed=77), keep_last=5)
     assert names_in(run.steps) == ["step-000002", "step-000003"]
     assert_same(load_step(run, 2).state, state(2, seed=77))
@@ -330,7 +330,7 @@ def test_while_a_step_is_replaced_its_old_save_can_be_loaded(run: RunFolder) -> 
 
 def test_the_last_ones_and_the_kept_ones_stay(run: RunFolder) -> None:
     saved = save(run, 100, 200, 300, 400, 500, 600, keep_last=2, keep=(200,))
-    assert whole_steps(run) == [200, 500, 600]
+    assert list_complete_steps(run) == [200, 500, 600]
     assert saved.removed == (400,)
     assert names_in(run.steps) == [run.step(step).name for step in (200, 500, 600)]
 
@@ -339,27 +339,27 @@ def test_damaged_steps_do_not_count_as_kept_and_are_not_removed(run: RunFolder) 
     save(run, 1, 2, 3)
     (run.step(3) / "state.json").unlink()
     save(run, 4, keep_last=2)
-    assert whole_steps(run) == [2, 4]
+    assert list_complete_steps(run) == [2, 4]
     assert run.step(3).is_dir()
 
 
 def test_later_steps_are_never_removed(run: RunFolder) -> None:
     save(run, 10, 20, 30)
     save(run, 15, keep_last=1)
-    assert whole_steps(run) == [15, 20, 30]
+    assert list_complete_steps(run) == [15, 20, 30]
 
 
 def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(run, 1, 2)
-    monkeypatch.setenv(VARIABLE, "remove.begin:1:eacces")
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "remove.begin:1:eacces")
     saved = save(run, 3, keep_last=1)
     assert saved.removed == (2,)
     (told,) = saved.findings
     assert (told.code, told.level) == ("step-left", "warning")
     assert "step-000001" in told.found
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
     assert_newest(run, 3)
     assert save(run, 4, keep_last=1).removed == (1, 3)
 
@@ -367,7 +367,7 @@ def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
 def test_nothing_is_removed_before_the_new_step_was_read_back(run: RunFolder) -> None:
     save(run, 1, 2)
     with stopped_at("save.verify", run, 3) as process:
-        (unfinished,) = leftovers(run)
+        (unfinished,) = list_leftover_folders(run)
         flip_bit(unfinished / "optimizer.safetensors")
     assert process.answer == "step-unverified"
     assert names_in(run.steps) == ["step-000001", "step-000002"]

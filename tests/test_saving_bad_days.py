@@ -30,11 +30,11 @@ from tests.runs import (
     stopped_at,
 )
 from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.faults import VARIABLE
+from voxgraft.faults import FAILPOINT_VARIABLE
 from voxgraft.run import RunFolder
-from voxgraft.training.saving import TrainState, load_step, save_step, set_aside
-from voxgraft.training.state import MIGRATIONS, migrated
-from voxgraft.training.step_folders import FORMAT, leftovers, whole_steps
+from voxgraft.training.saving import TrainState, load_step, move_later_steps_aside, save_step
+from voxgraft.training.state import STATE_MIGRATIONS, migrate_state
+from voxgraft.training.step_folders import STATE_FORMAT, list_complete_steps, list_leftover_folders
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,13 +56,13 @@ def refused(action: Any, *arguments: Any, **named: Any) -> VoxgraftError:
 def test_leftovers_of_dead_savers_are_removed_at_the_next_save_and_nothing_else(run: RunFolder) -> None:
     save(run, 1)
     assert saved_by_child(run, 2, fault="save.verify:1:kill").process.exitcode == -signal.SIGKILL
-    assert len(leftovers(run)) == 1
+    assert len(list_leftover_folders(run)) == 1
     strangers = [".step-000002.abc.part", ".hidden.part", ".step-000002.part", ".step-000002.0123abcd.part.bak"]
     for name in strangers:
         (run.steps / name).mkdir()
     (run.steps / ".step-000002.00000000.part").symlink_to("step-000001")
     save(run, 2)
-    assert leftovers(run) == []
+    assert list_leftover_folders(run) == []
     assert set(names_in(run.steps)) == {
         *strangers,
         ".step-000002.00000000.part",
@@ -75,9 +75,9 @@ def test_a_live_saver_is_not_taken_for_a_dead_one(run: RunFolder) -> None:
     save(run, 1)
     with stopped_at("save.verify", run, 2) as process:
         save(run, 3)
-        assert len(leftovers(run)) == 1
+        assert len(list_leftover_folders(run)) == 1
     assert process.answer == "saved"
-    assert whole_steps(run) == [1, 2, 3]
+    assert list_complete_steps(run) == [1, 2, 3]
 
 
 def test_savers_that_ignore_the_lock_spoil_nothing(run: RunFolder) -> None:
@@ -89,8 +89,8 @@ def test_savers_that_ignore_the_lock_spoil_nothing(run: RunFolder) -> None:
     for saver in savers:
         saver.wait()
         assert saver.answer == "saved"
-    assert whole_steps(run)[-1] == 24
-    assert 4 in whole_steps(run)
+    assert list_complete_steps(run)[-1] == 24
+    assert 4 in list_complete_steps(run)
     save(run, 25, keep_last=1)
     assert names_in(run.steps) == ["step-000025"]
 
@@ -100,14 +100,14 @@ def test_savers_that_ignore_the_lock_spoil_nothing(run: RunFolder) -> None:
 
 def test_going_back_sets_later_steps_aside_and_removes_none(run: RunFolder) -> None:
     save(run, 1, 2, 3, 4)
-    assert set_aside(run, 2) == run.steps / "aside-1"
+    assert move_later_steps_aside(run, 2) == run.steps / "aside-1"
     assert_newest(run, 2)
     assert names_in(run.steps / "aside-1") == ["step-000003", "step-000004"]
     save(run, 3)
-    assert set_aside(run, -1) == run.steps / "aside-2"
+    assert move_later_steps_aside(run, -1) == run.steps / "aside-2"
     assert names_in(run.steps / "aside-2") == ["step-000001", "step-000002", "step-000003"]
     assert refused(load_step, run).code == "step-missing"
-    assert set_aside(run, 0) is None
+    assert move_later_steps_aside(run, 0) is None
 
 
 # ---- bad disks ----------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_a_disk_that_fails_at_any_point_of_a_save_costs_that_save_only(
     save(run, 1, 2)
     failures = 0
     for count in range(1, 500):
-        monkeypatch.setenv(VARIABLE, f"*:{count}:{error}")
+        monkeypatch.setenv(FAILPOINT_VARIABLE, f"*:{count}:{error}")
         met = ""
         try:
             findings = save_step(run, state(3), keep_last=2).findings
@@ -129,22 +129,22 @@ def test_a_disk_that_fails_at_any_point_of_a_save_costs_that_save_only(
         if met:
             assert met == code
             failures += 1
-            assert names_in(run.steps) == [run.step(step).name for step in whole_steps(run)]
-            assert_newest(run, whole_steps(run)[-1])  # 3 only if the failure came after it was in place
-            assert {1, 2} <= {*whole_steps(run)}
-            set_aside(run, 2)
+            assert names_in(run.steps) == [run.step(step).name for step in list_complete_steps(run)]
+            assert_newest(run, list_complete_steps(run)[-1])  # 3 only if the failure came after it was in place
+            assert {1, 2} <= {*list_complete_steps(run)}
+            move_later_steps_aside(run, 2)
             shutil.rmtree(run.steps / "aside-1", ignore_errors=True)
             continue
         if not findings:
             break
         assert [item.code for item in findings] == ["step-left"]
-        monkeypatch.delenv(VARIABLE)
+        monkeypatch.delenv(FAILPOINT_VARIABLE)
         save(run, 4, keep_last=2)
         assert names_in(run.steps) == [run.step(step).name for step in (3, 4)]
         shutil.rmtree(run.steps)
         save(run, 1, 2)
     assert failures > 20
-    assert whole_steps(run) == [2, 3]
+    assert list_complete_steps(run) == [2, 3]
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 100, 500, 700, 40_000])
@@ -238,7 +238,7 @@ def test_a_step_of_the_first_format_still_opens(tmp_path: Path) -> None:
 
 def test_a_step_of_a_newer_voxgraft_is_refused_and_not_passed_by(run: RunFolder) -> None:
     save(run, 1, 2)
-    edit_state(run.step(2), format=FORMAT + 1, voxgraft="99.1")
+    edit_state(run.step(2), format=STATE_FORMAT + 1, voxgraft="99.1")
     error = refused(load_step, run)
     assert error.code == "step-newer"
     assert "voxgraft 99.1" in error.finding.found
@@ -248,7 +248,7 @@ def test_a_step_of_a_newer_voxgraft_is_refused_and_not_passed_by(run: RunFolder)
 def test_a_step_of_a_format_without_a_migration_is_refused_and_not_passed_by(run: RunFolder) -> None:
     save(run, 1, 2)
     edit_state(run.step(2), format=0)
-    assert 0 not in MIGRATIONS
+    assert 0 not in STATE_MIGRATIONS
     error = refused(load_step, run)
     assert error.code == "step-older"
     assert error.finding.where == str(run.step(2))
@@ -259,8 +259,8 @@ def test_older_states_go_through_every_migration_on_the_way(run: RunFolder) -> N
         return lambda old: TrainState(old.step, old.tensors, {**old.values, "way": [*old.values.get("way", []), name]})
 
     table = {1: marked("1 to 2"), 2: marked("2 to 3")}
-    assert migrated(TrainState(5, {}, {}), 1, table, 3).values["way"] == ["1 to 2", "2 to 3"]
-    assert migrated(TrainState(5, {}, {}), 2, table, 3).values["way"] == ["2 to 3"]
-    assert migrated(TrainState(5, {}, {}), 3, table, 3).values == {}
+    assert migrate_state(TrainState(5, {}, {}), 1, table, 3).values["way"] == ["1 to 2", "2 to 3"]
+    assert migrate_state(TrainState(5, {}, {}), 2, table, 3).values["way"] == ["2 to 3"]
+    assert migrate_state(TrainState(5, {}, {}), 3, table, 3).values == {}
     with pytest.raises(CheckpointError):
-        migrated(TrainState(5, {}, {}), 0, table, 3)
+        migrate_state(TrainState(5, {}, {}), 0, table, 3)

@@ -25,13 +25,13 @@ from tests.runs import (
 from voxgraft.run import RunFolder
 from voxgraft.training import saving
 from voxgraft.training.saving import load_step, save_step
-from voxgraft.training.step_folders import leftovers, whole_steps
+from voxgraft.training.step_folders import list_complete_steps, list_leftover_folders
 
 POINTS = sorted(
     {
         name
         for path in Path(saving.__file__).parent.glob("*.py")
-        for name in re.findall(r'crossing\("((?:save|remove)\.[a-z-]+)"\)', path.read_text())
+        for name in re.findall(r'failpoint\("((?:save|remove)\.[a-z-]+)"\)', path.read_text())
     }
 )
 ENOUGH = 500
@@ -51,7 +51,7 @@ def assert_sound(run: RunFolder, newest: int, seed: int | None = None) -> None:
     assert_same(loaded.state, state(newest, seed))
     save_step(run, state(newest + 1), keep_last=2)
     assert_newest(run, newest + 1)
-    assert leftovers(run) == []
+    assert list_leftover_folders(run) == []
     assert names_in(run.steps) == [run.step(step).name for step in (newest, newest + 1)]
 
 
@@ -85,7 +85,7 @@ def test_a_save_killed_again_and_again_without_a_good_one_between_loses_nothing(
     for count in (3, 9, 15, 21, 24):
         assert saved_by_child(run, 3, fault=f"*:{count}:kill").process.exitcode == -signal.SIGKILL
         assert_newest(run, 2)
-        assert len(leftovers(run)) == 1  # the one before was removed on the way
+        assert len(list_leftover_folders(run)) == 1  # the one before was removed on the way
     assert_sound(run, 2)
 
 
@@ -111,7 +111,7 @@ def test_going_back_and_killed_at_any_point_leaves_a_run_that_ends_earlier(run: 
         save(run, 1, 2, 3)
         process = child(set_all_aside, run, fault=f"aside.move:{count}:kill")
         process.wait()
-        steps = whole_steps(run)
+        steps = list_complete_steps(run)
         assert steps == [1, 2, 3][: len(steps)]
         ends.append(len(steps))
         if process.answer:

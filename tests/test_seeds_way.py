@@ -17,22 +17,22 @@ from tests.merged_runs import copied, train_settings
 from tests.test_training_loop import everything, journal
 from tests.trainers import NUM_NEW, OPTIONS, Place, loop_of, resumed
 from voxgraft import progress
-from voxgraft.corpus.sets import open_set
-from voxgraft.corpus.stream import Item
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.corpus.stream import Sample
 from voxgraft.errors import GraftError
-from voxgraft.families import family, family_names
-from voxgraft.families.model import SpeechModel, hidden_states
-from voxgraft.families.opening import open_model
-from voxgraft.journal import Journal
-from voxgraft.merged_folder import read_merged
+from voxgraft.families import family_names, get_family
+from voxgraft.families.model import SpeechModel, compute_hidden_states
+from voxgraft.families.opening import load_model
+from voxgraft.journal import RunJournal
+from voxgraft.merged_folder import read_merged_card
 from voxgraft.train import train
-from voxgraft.training.examples import Examples
-from voxgraft.training.loop import Loop
-from voxgraft.training.options import Part
-from voxgraft.training.schedule import rate_share
-from voxgraft.training.seeds_way import LABEL
+from voxgraft.training.examples import BatchBuilder
+from voxgraft.training.loop import Trainer
+from voxgraft.training.options import TrainPart
+from voxgraft.training.schedule import learning_rate_factor
+from voxgraft.training.seeds_way import MASKED_BASELINE_LABEL
 
-RATES: dict[Part, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
+RATES: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
 SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.2, rates=RATES)
 
 
@@ -49,22 +49,22 @@ def world(made_once: MadeOnce) -> World:
 def tables(model: SpeechModel) -> dict[str, Tensor]:
     """Text embedding and text head, as a file would hold them."""
     state = model.state_dict()
-    return {name: state[f"{name}.weight"].clone() for name in (model.text_table, model.text_head_name)}
+    return {name: state[f"{name}.weight"].clone() for name in (model.text_embedding_name, model.text_head_name)}
 
 
 def base_speech(model: SpeechModel, place: Place) -> Tensor:
     """What a model says at every position of the base language's clips."""
-    examples = Examples(family(place.family_name), model, [open_set(place.folder / "replay")])
+    examples = BatchBuilder(get_family(place.family_name), model, [open_clip_dataset(place.folder / "replay")])
     with torch.no_grad():
-        batch = examples.batch([Item(0, clip, (0, clip + 4)) for clip in range(4)])
-        return model.speech_logits(hidden_states(model, batch)[batch.speech.scored])
+        batch = examples.batch([Sample(0, clip, (0, clip + 4)) for clip in range(4)])
+        return model.speech_logits(compute_hidden_states(model, batch)[batch.speech.scored])
 
 
 @dataclass(frozen=True)
 class Straight:
     """A training that was never stopped, and its tables before that."""
 
-    loop: Loop
+    loop: Trainer
     before: dict[str, Tensor]
 
 
@@ -72,7 +72,7 @@ class Straight:
 def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Straight:
     loop = loop_of(place, tmp_path_factory.mktemp("straight") / "run", SEEDS)
     before = tables(loop.stepper.trained.model)
-    loop.go(0)
+    loop.train(0)
     return Straight(loop, before)
 
 
@@ -81,7 +81,7 @@ def test_masked_rows_shrink_by_weight_decay_step_by_step(straight: Straight) -> 
     pieces = model.num_text_ids - NUM_NEW
     kept = 1.0
     for step in range(1, SEEDS.steps + 1):
-        kept *= 1 - SEEDS.rates["body"] * rate_share(step, SEEDS) * SEEDS.weight_decay
+        kept *= 1 - SEEDS.rates["body"] * learning_rate_factor(step, SEEDS) * SEEDS.weight_decay
     assert kept < 0.9995
     for name, after in tables(model).items():
         torch.testing.assert_close(after[:pieces], before[name][:pieces] * kept, rtol=2e-6, atol=1e-8)
@@ -95,8 +95,8 @@ def test_the_body_has_no_mask_so_base_speech_changes_where_a_gated_graft_leaves_
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:
     gated = loop_of(place, tmp_path / "gated", OPTIONS)
-    before = base_speech(open_model(family(place.family_name), place.files), place)
-    gated.go(0)
+    before = base_speech(load_model(get_family(place.family_name), place.files), place)
+    gated.train(0)
     assert torch.equal(base_speech(gated.stepper.trained.model, place), before)
     after = base_speech(straight.loop.stepper.trained.model, place)
     assert not torch.allclose(after, before, rtol=1e-2, atol=1e-2)
@@ -106,7 +106,7 @@ def test_everything_that_a_loss_reaches_is_decayed_at_one_rate(place: Place, tmp
     stepper = loop_of(place, tmp_path / "run", SEEDS).stepper
     (group,) = stepper.optimizer.param_groups
     model = stepper.trained.model
-    reached = {name for name, _ in model.named_parameters() if not name.startswith(model.unreached)}
+    reached = {name for name, _ in model.named_parameters() if not name.startswith(model.unused_param_prefixes)}
     assert set(group["names"]) == reached
     assert group["weight_decay"] == SEEDS.weight_decay
     assert stepper.trained.gate is None
@@ -116,17 +116,17 @@ def test_a_resumed_run_as_in_the_seeds_is_the_straight_one_bit_for_bit(
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:
     broken = loop_of(place, tmp_path / "broken", SEEDS)
-    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
-    broken.go(0)
+    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.train(0)
     again = loop_of(place, tmp_path / "broken", SEEDS)
-    again.go(resumed(again))
+    again.train(resumed(again))
     want, found = everything(straight.loop), everything(again)
     assert want.keys() == found.keys()
     assert all(torch.equal(want[name], found[name]) for name in want)
     assert _steps(straight.loop) == _steps(again)
 
 
-def _steps(loop: Loop) -> list[dict[str, Any]]:
+def _steps(loop: Trainer) -> list[dict[str, Any]]:
     return [entry for entry in journal(loop) if entry["kind"] == "step"]
 
 
@@ -150,17 +150,17 @@ def test_it_is_labelled_and_never_taken_for_a_graft(world: World, tmp_path: Path
     run = copied(world, tmp_path / "run")
     graft = {path.name: path.read_bytes() for path in (run / "graft").iterdir()}
     listener = _Listener()
-    with progress.listening(listener):
+    with progress.use_progress_listener(listener):
         result = train(train_settings(world, run, as_in_the_seeds=True, body_rate=1e-3))
     assert any("comparison" in line for line in listener.opening)
-    assert LABEL in str(result.lines()[0])
+    assert MASKED_BASELINE_LABEL in str(result.lines()[0])
     assert result.graft is None
     assert {path.name: path.read_bytes() for path in (run / "graft").iterdir()} == graft
     assert not (run / "merged").exists()
-    card = read_merged(run / "as-in-the-seeds")
-    assert card["label"] == LABEL
+    card = read_merged_card(run / "as-in-the-seeds")
+    assert card["label"] == MASKED_BASELINE_LABEL
     assert card["keeps_base_rows"] is False
-    assert LABEL in (run / "as-in-the-seeds" / "README.md").read_text()
+    assert MASKED_BASELINE_LABEL in (run / "as-in-the-seeds" / "README.md").read_text()
     assert {path.name for path in (run / "steps" / "step-000004").iterdir()} == {
         "body.safetensors",
         "optimizer.safetensors",
@@ -173,9 +173,9 @@ def test_it_has_no_replay_and_can_be_measured_on_base_languages(world: World, tm
     run = copied(world, tmp_path / "run")
     data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
     train(train_settings(world, run, as_in_the_seeds=True, **data))
-    entries = Journal(run / "journal.jsonl").read()
+    entries = RunJournal(run / "journal.jsonl").read()
     clips = {clip for entry in entries if entry["kind"] == "step" for clip in entry["clips"]}
-    learnt = {info.id for info in open_set(run / "data" / "train").infos}
+    learnt = {info.id for info in open_clip_dataset(run / "data" / "train").infos}
     assert clips <= learnt
     assert {entry["set"] for entry in entries if entry["kind"] == "valid"} == {"am", "en"}
 

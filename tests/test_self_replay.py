@@ -16,20 +16,27 @@ from tests.made_language import World
 from tests.made_once import MadeOnce
 from tests.made_sets import ListedSet
 from tests.merged_runs import copied, train_settings
-from voxgraft.corpus.clips import ClipSet
-from voxgraft.corpus.sets import open_set
-from voxgraft.corpus.stream import Stream, StreamOptions, items_of
+from voxgraft.corpus.clips import ClipDataset
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.errors import Finding, GraftError, TextError
-from voxgraft.families import family
-from voxgraft.families.opening import open_model
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
+from voxgraft.families import get_family
+from voxgraft.families.opening import load_model
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import DataSettings
-from voxgraft.self_replay import DEFAULT_UTTERANCES, SelfReplay, num_self_made
+from voxgraft.self_replay import DEFAULT_UTTERANCES, SelfReplayBuilder, resolve_self_replay_count
 from voxgraft.train import train
-from voxgraft.training.options import Mode
-from voxgraft.training.replay import HELD_OUT, Speaking, chosen_voices, is_self_made, parts_of, planned
+from voxgraft.training.options import TrainModeOrBaseline
+from voxgraft.training.replay import (
+    HELD_OUT_RECORDING,
+    ReplayGenerator,
+    choose_voices,
+    is_self_replay,
+    plan_replay,
+    split_self_replay,
+)
 
 SENTENCES = [(language, f"{language} sentence {number}") for language in ("en", "fr", "de") for number in range(40)]
 
@@ -47,22 +54,22 @@ def world(made_once: MadeOnce) -> World:
     return made_once.stopping_world()
 
 
-def self_replay(world: World, run: Path, **changed: Any) -> SelfReplay:
+def self_replay(world: World, run: Path, **changed: Any) -> SelfReplayBuilder:
     seed = changed.pop("seed", 0)
     data = DataSettings(min_prompt_seconds=0.1, **changed)
-    frame = family(world.family_name).frame(world.spelling.base.size)
-    return SelfReplay(RunFolder(run), data, world.files, open_graft(run / "graft"), world.spelling, frame, seed)
+    frame = get_family(world.family_name).frame(world.spelling.base.size)
+    return SelfReplayBuilder(RunFolder(run), data, world.files, load_graft(run / "graft"), world.spelling, frame, seed)
 
 
-def train_sets(run: Path) -> list[ClipSet]:
-    return [open_set(run / "data" / "train")]
+def train_sets(run: Path) -> list[ClipDataset]:
+    return [open_clip_dataset(run / "data" / "train")]
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------
 
 
 def test_every_language_has_its_part_and_one_in_eight_is_held_out() -> None:
-    found = planned(SENTENCES, spelled, any_ids, 96, 0)
+    found = plan_replay(SENTENCES, spelled, any_ids, 96, 0)
     for language in ("en", "fr", "de"):
         own = [one for one in found if one.language == language]
         assert len(own) == 32
@@ -71,20 +78,20 @@ def test_every_language_has_its_part_and_one_in_eight_is_held_out() -> None:
 
 
 def test_no_sentence_is_both_learnt_from_and_held_out() -> None:
-    found = planned(SENTENCES, spelled, any_ids, 600, 0)
+    found = plan_replay(SENTENCES, spelled, any_ids, 600, 0)
     assert len(found) == 600
     learnt = {(one.language, one.text) for one in found if not one.held_out}
     assert learnt.isdisjoint((one.language, one.text) for one in found if one.held_out)
 
 
 def test_the_plan_is_a_function_of_sentences_and_seed() -> None:
-    found = planned(SENTENCES, spelled, any_ids, 60, 3)
-    assert planned(list(reversed(SENTENCES)), spelled, any_ids, 60, 3) == found
-    assert planned(SENTENCES, spelled, any_ids, 60, 4) != found
+    found = plan_replay(SENTENCES, spelled, any_ids, 60, 3)
+    assert plan_replay(list(reversed(SENTENCES)), spelled, any_ids, 60, 3) == found
+    assert plan_replay(SENTENCES, spelled, any_ids, 60, 4) != found
 
 
 def test_sentences_that_are_not_plain_text_are_passed_by() -> None:
-    found = planned(SENTENCES, spelled, lambda ids: ord("1") not in ids, 90, 0)
+    found = plan_replay(SENTENCES, spelled, lambda ids: ord("1") not in ids, 90, 0)
     assert found
     assert not any("1" in one.text for one in found)
 
@@ -97,12 +104,12 @@ def test_voices_are_those_of_as_many_speakers_as_possible() -> None:
             return {"speaker": np.full(4, clip, dtype=np.float32)}
 
     clips = Voiced("train", speakers, [1.0 + number % 7 for number in range(60)])
-    voices = chosen_voices([clips], 3.0, 40, 0)
+    voices = choose_voices([clips], 3.0, 40, 0)
     by_id = {f"train/{info.id}": info for info in clips.infos}
     assert len(voices) == 10
     assert {by_id[voice.name].speaker for voice in voices[:5]} == set(speakers)
     assert all(by_id[voice.name].seconds >= 3.0 for voice in voices)
-    assert len(chosen_voices([clips], 100.0, 40, 0)) == 1
+    assert len(choose_voices([clips], 100.0, 40, 0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -119,8 +126,10 @@ def test_voices_are_those_of_as_many_speakers_as_possible() -> None:
         ("as-in-the-seeds", {"replay_texts": (Path("en.txt"),)}, DEFAULT_UTTERANCES),
     ],
 )
-def test_merged_mode_has_replay_unless_told_otherwise(mode: Mode, settings: dict[str, Any], expected: int) -> None:
-    assert num_self_made(DataSettings(**settings), mode) == expected
+def test_merged_mode_has_replay_unless_told_otherwise(
+    mode: TrainModeOrBaseline, settings: dict[str, Any], expected: int
+) -> None:
+    assert resolve_self_replay_count(DataSettings(**settings), mode) == expected
 
 
 # ---- the set -----------------------------------------------------------------------------------------------
@@ -134,33 +143,35 @@ class Spoken:
     """A run whose base has spoken as many utterances as were asked for, and what was said of that."""
 
     run: Path
-    made: ClipSet
+    made: ClipDataset
     told: Finding
 
 
 @pytest.fixture(scope="module")
 def spoken(world: World, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
     run = copied(world, tmp_path_factory.mktemp("spoken") / "run")
-    return Spoken(run, *self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32))
+    return Spoken(run, *self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32))
 
 
 def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run, made = Path(shutil.copytree(spoken.run, tmp_path / "run")), spoken.made
-    again, told_again = self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    again, told_again = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
     assert "spoken by the base" in spoken.told.found
     assert "used again" in told_again.found
     assert made.fingerprint == again.fingerprint
-    assert is_self_made(made)
+    assert is_self_replay(made)
     assert made.header.role == "replay"
     assert 0 < len(made) <= NUM_ASKED
-    other, told_other = self_replay(world, run, seed=1).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    other, told_other = self_replay(world, run, seed=1).load_or_generate(
+        NUM_ASKED, train_sets(run), "cpu", torch.float32
+    )
     assert "spoken by the base" in told_other.found
     assert other.fingerprint != made.fingerprint
 
 
 def test_the_same_request_gives_the_same_codes(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "other")
-    other, told = self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    other, told = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
     assert "spoken by the base" in told.found
     assert other.fingerprint == spoken.made.fingerprint
 
@@ -168,7 +179,7 @@ def test_the_same_request_gives_the_same_codes(world: World, spoken: Spoken, tmp
 def test_a_set_that_was_cut_off_is_made_again(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run = Path(shutil.copytree(spoken.run, tmp_path / "run"))
     (run / "data" / "self-replay" / "shard-00000.safetensors").write_bytes(b"torn")
-    again, told = self_replay(world, run).have(NUM_ASKED, train_sets(run), "cpu", torch.float32)
+    again, told = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
     assert "spoken by the base" in told.found
     assert again.fingerprint == spoken.made.fingerprint
 
@@ -177,7 +188,7 @@ def test_the_users_texts_are_said_and_spelled_by_the_base(world: World, tmp_path
     run = copied(world, tmp_path / "run")
     text = tmp_path / "en.txt"
     text.write_text("the house is old\nwe see the sea\na man and a dog\n\N{ETHIOPIC SYLLABLE SA}\n")
-    made, _ = self_replay(world, run, replay_texts=(text,)).have(20, train_sets(run), "cpu", torch.float32)
+    made, _ = self_replay(world, run, replay_texts=(text,)).load_or_generate(20, train_sets(run), "cpu", torch.float32)
     assert made.header.language == "en"
     assert {info.text for info in made.infos} <= set(text.read_text().splitlines()[:3])
     for place, info in enumerate(made.infos):
@@ -201,15 +212,15 @@ def test_texts_that_the_base_cannot_spell_are_refused(world: World, tmp_path: Pa
 
 def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken) -> None:
     own, made = train_sets(spoken.run)[0], spoken.made
-    learnt, held_out = parts_of(made)
+    learnt, held_out = split_self_replay(made)
     assert learnt is not None
     assert len(learnt) + sum(map(len, held_out.values())) == len(made)
-    assert all(info.recording != HELD_OUT for info in learnt.infos)
+    assert all(info.recording != HELD_OUT_RECORDING for info in learnt.infos)
     voices = {f"train/{info.id}": own.voice(place) for place, info in enumerate(own.infos)}
-    order = StreamOptions(num_conditioning=34)
-    stream = Stream([learnt], [1.0], 4_000, 0, order)
+    order = DataSamplerOptions(num_conditioning=34)
+    stream = DeterministicSampler([learnt], [1.0], 4_000, 0, order)
     sets = [learnt, *held_out.values()]
-    items = [*stream.step(1), *(item for part in held_out.values() for item in items_of([part], 0, order))]
+    items = [*stream.step(1), *(item for part in held_out.values() for item in list_samples([part], 0, order))]
     assert not stream.report()[0].left_out["lone speaker"]
     for item in stream.step(1):
         expected = voices[learnt.infos[item.clip].speaker]
@@ -225,7 +236,7 @@ def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken)
 
 def test_what_does_not_end_is_left_out_and_counted(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
-    made, told = self_replay(world, run).have(40, train_sets(run), "cpu", torch.float32)
+    made, told = self_replay(world, run).load_or_generate(40, train_sets(run), "cpu", torch.float32)
     dropped = 40 - len(made)
     assert dropped > 0
     assert f"{len(made)} utterances spoken" in told.found
@@ -235,11 +246,11 @@ def test_what_does_not_end_is_left_out_and_counted(world: World, tmp_path: Path)
 
 @pytest.mark.parametrize(("stop_bias", "max_codes"), [(100.0, 1500), (-100.0, 5)], ids=["says nothing", "never ends"])
 def test_a_base_that_does_not_speak_cannot_make_replay(world: World, stop_bias: float, max_codes: int) -> None:
-    model = open_model(family("indextts2"), world.files)
+    model = load_model(get_family("indextts2"), world.files)
     with torch.no_grad():
         model.get_parameter("mel_head.bias")[model.frame.speech_stop] += stop_bias
-    voices = chosen_voices(train_sets(world.run), 0.1, 40, 0)
-    speaking = Speaking(family("indextts2"), model, voices, 0)
+    voices = choose_voices(train_sets(world.run), 0.1, 40, 0)
+    speaking = ReplayGenerator(get_family("indextts2"), model, voices, 0)
     speaking.sampling = replace(speaking.sampling, max_codes=max_codes)
     with pytest.raises(GraftError) as caught:
         list(speaking.clips(self_replay(world, world.run).plan(40)))
@@ -253,12 +264,12 @@ def test_a_merged_run_makes_its_replay_once_stays_near_the_base_on_it_and_measur
     run = copied(world, tmp_path / "run")
     made = [train(train_settings(world, run, mode="merged", self_replay=32, steps=steps)) for steps in (2, 4)]
     assert [result.start for result in made] == [0, 2]
-    entries = Journal(run / "journal.jsonl").read()
+    entries = RunJournal(run / "journal.jsonl").read()
     told = [entry["found"] for entry in entries if entry.get("code") == "self-replay"]
     assert "spoken by the base" in told[0]
     assert "used again" in told[-1]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    learnt, _ = parts_of(open_set(run / "data" / "self-replay"))
+    learnt, _ = split_self_replay(open_clip_dataset(run / "data" / "self-replay"))
     assert learnt is not None
     own = {info.id for info in learnt.infos}
     assert any(own & {*entry["clips"]} for entry in steps)

@@ -14,14 +14,14 @@ from torch import Tensor
 from tests.checkpoint_files import saved
 from tests.clips import DEVICES
 from tests.golden import difference, expected, formula, golden_state, names
-from voxgraft.audio.waves import padded_rows
+from voxgraft.audio.waves import pad_rows
 from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families.indextts2.codec import CodecSize, SemanticCodec
+from voxgraft.families.indextts2.codec import SemanticCodec, SemanticCodecSize
 
-GOLDEN_SMALL = CodecSize(width=32, mlp=64, layers=2)
+GOLDEN_SMALL = SemanticCodecSize(width=32, mlp=64, layers=2)
 LATENT_LIMIT, GAP = 5e-5, 1e-4
 FRAMES = {"a": 120, "b": 77}
-TINY = CodecSize(width=12, mlp=20, layers=2, features=16, codes=50, code_width=4)
+TINY = SemanticCodecSize(width=12, mlp=20, layers=2, features=16, codes=50, code_width=4)
 
 
 def golden_features(utterance: str) -> Tensor:
@@ -45,7 +45,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], SemanticCodec]:
 
     def make(kind: str) -> SemanticCodec:
         if kind not in made:
-            codec = SemanticCodec(GOLDEN_SMALL if kind == "small" else CodecSize())
+            codec = SemanticCodec(GOLDEN_SMALL if kind == "small" else SemanticCodecSize())
             codec.load_state_dict(golden_state(encoder_names(kind)))
             made[kind] = codec.to(request.param)
         return made[kind]
@@ -61,7 +61,7 @@ def tiny() -> SemanticCodec:
 
 @pytest.mark.parametrize("kind", ["small", "full"])
 def test_names_and_shapes_are_upstreams_without_the_decoder(kind: str) -> None:
-    codec = SemanticCodec(GOLDEN_SMALL if kind == "small" else CodecSize())
+    codec = SemanticCodec(GOLDEN_SMALL if kind == "small" else SemanticCodecSize())
     assert {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()} == encoder_names(kind)
 
 
@@ -93,7 +93,7 @@ def test_every_clip_has_its_own_length_and_its_own_codes_in_any_batch(
 ) -> None:
     arrays, codec = expected("indextts2", "repcodec_expected.npz"), golden("full")
     clips = [golden_features("b"), golden_features("a")]
-    latents = codec(*padded_rows([clip.to(next(codec.parameters())) for clip in clips]))
+    latents = codec(*pad_rows([clip.to(next(codec.parameters())) for clip in clips]))
     for utterance, padded, own in zip("ba", latents, codec.encode(clips), strict=True):
         assert np.array_equal(own, arrays[f"full_ids_{utterance}"])
         assert np.array_equal(codec.nearest(padded[: len(own)]).cpu().numpy(), own)
@@ -103,7 +103,7 @@ def test_nothing_of_a_neighbour_leaks_through_the_mask() -> None:
     torch.manual_seed(0)
     codec = SemanticCodec(TINY).double()
     clips = random_features(3, 40, 1, 17, 40)
-    together = codec(*padded_rows([clip.double() for clip in clips]))
+    together = codec(*pad_rows([clip.double() for clip in clips]))
     for clip, batched in zip(clips, together, strict=True):
         alone = codec.latents([clip])[0]
         assert float((alone - batched[: len(clip)]).abs().max()) < 1e-12

@@ -21,19 +21,19 @@ from tests.shared import shared
 from voxgraft.base_report import BaseReport
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.dtypes import RAW_DTYPES
-from voxgraft.checkpoints.fingerprint import TORCH_DTYPES, fingerprint_of, tensor_digests
-from voxgraft.cli import run
+from voxgraft.checkpoints.fingerprint import TORCH_DTYPES, combine_digests, tensor_digests
+from voxgraft.cli import run_cli
 from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families import family, family_names
+from voxgraft.families import family_names, get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.chatterbox.family import RELEASES
 from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
-from voxgraft.families.opening import open_model
-from voxgraft.nn.frozen import base_digests, base_fingerprint
-from voxgraft.results import Table, plain
+from voxgraft.families.opening import load_model
+from voxgraft.nn.frozen import compute_base_fingerprint, hash_base_tensors
+from voxgraft.results import Table, plain_text
 from voxgraft.settings import ShowSettings
-from voxgraft.show import show
+from voxgraft.show import show_base
 
 State = dict[str, Tensor]
 
@@ -45,7 +45,7 @@ def base(request: pytest.FixtureRequest, made_once: MadeOnce) -> tuple[str, Base
 
 
 def shown(place: Path, *, fingerprint: bool = True) -> BaseReport:
-    return show(ShowSettings(base=place, fingerprint=fingerprint))
+    return show_base(ShowSettings(base=place, fingerprint=fingerprint))
 
 
 def state_of(files: BaseFiles) -> State:
@@ -76,7 +76,7 @@ class Holder(nn.Module):
 def lines_of(report: BaseReport) -> list[str]:
     lines: list[str] = []
     for line in report.lines():
-        lines += line.lines() if isinstance(line, Table) else [plain(line)]
+        lines += line.lines() if isinstance(line, Table) else [plain_text(line)]
     return lines
 
 
@@ -98,7 +98,7 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
     assert told["size"] == {"width": 64, "layers": 2, "heads": {"chatterbox": 1, "indextts2": 4, "tiny": 1}[name]}
     assert set(told["text_rows"].values()) == {told["tokenizer"]["pieces"] + told["spare_rows"]}
     assert told["tokenizer"]["file"] == files.tokenizer.name
-    assert told["languages"] == list(family(name).languages)
+    assert told["languages"] == list(get_family(name).languages)
     there = {file["name"]: file["there"] for file in told["files"]}
     expected = {
         "chatterbox": {"ve.pt": True, "conds.pt": False},
@@ -123,9 +123,9 @@ def test_a_report_fits_on_one_screen_and_says_the_same_as_its_json(base: tuple[s
 
 def test_the_command_line_prints_text_and_json(base: tuple[str, BaseFiles], capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(base[1].folder)
-    assert run(["show", folder, "--json"]) == 0
+    assert run_cli(["show", folder, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert run(["show", folder, "--no-fingerprint"]) == 0
+    assert run_cli(["show", folder, "--no-fingerprint"]) == 0
     printed = capsys.readouterr().out
     assert told["family"] == base[0]
     assert f"{told['checkpoint']['values']:,}" in printed
@@ -137,7 +137,7 @@ def test_the_parts_of_a_published_t3_have_the_published_sizes(tmp_path: Path) ->
     shutil.copy(shared("real/chatterbox/grapheme_mtl_merged_expanded_v1.json"), tmp_path)
     report = shown(tmp_path, fingerprint=False)
     assert (report.exit_code, report.release) == (0, "multilingual v3")
-    assert report.all_parts.values == 535_989_248
+    assert report.total_size.values == 535_989_248
     assert report.size == T3Size()
     values = {part.part: part.values for part in report.parts}
     assert values["speech tables"] == 2 * 8194 * 1024
@@ -272,7 +272,7 @@ def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_bes
     made_once: MadeOnce, tmp_path: Path
 ) -> None:
     state = load_file(made_once.base("chatterbox").checkpoint)
-    for point in family("chatterbox").graft_points:
+    for point in get_family("chatterbox").graft_points:
         state[point.tensor] = torch.cat([state[point.tensor], torch.ones(3, state[point.tensor].shape[1])])
     alone = tmp_path / "grown" / "grown.safetensors"
     alone.parent.mkdir()
@@ -346,8 +346,8 @@ def test_nothing_is_written_and_torch_is_not_loaded(base: tuple[str, BaseFiles])
 def test_the_fingerprint_is_that_of_the_frozen_model(base: tuple[str, BaseFiles]) -> None:
     name, files = base
     fingerprint = shown(files.folder).fingerprint
-    assert fingerprint == base_fingerprint(Holder(state_of(files)))
-    assert fingerprint == base_fingerprint(open_model(family(name), files, dtype=None))
+    assert fingerprint == compute_base_fingerprint(Holder(state_of(files)))
+    assert fingerprint == compute_base_fingerprint(load_model(get_family(name), files, dtype=None))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -365,7 +365,7 @@ def test_the_fingerprint_does_not_depend_on_the_file_format(
     folder = Path(shutil.copytree(base.folder, tmp_path / "safetensors"))
     save_file(dict(reversed(state.items())), folder / "gpt.pth")
     found.add(shown(folder).fingerprint)
-    assert found == {base_fingerprint(Holder(state))}
+    assert found == {compute_base_fingerprint(Holder(state))}
 
 
 def test_one_bit_a_name_a_shape_or_a_number_format_changes_the_fingerprint(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_one_bit_a_name_a_shape_or_a_number_format_changes_the_fingerprint(tmp_p
     for number, other in enumerate(others):
         save_file(other, tmp_path / f"{number}.safetensors")
         found.append(fingerprint_at(tmp_path / f"{number}.safetensors"))
-        assert found[-1] == base_fingerprint(Holder(other))
+        assert found[-1] == compute_base_fingerprint(Holder(other))
     assert len(set(found)) == len(others)
 
 
@@ -406,7 +406,7 @@ def test_odd_tensors_have_the_digests_of_torch(tmp_path: Path) -> None:
     holder = nn.Module()
     for name, tensor in state.items():
         holder.register_buffer(name, tensor)
-    assert digests == base_digests(holder)
+    assert digests == hash_base_tensors(holder)
 
 
 def test_every_number_format_has_the_name_that_torch_gives_it() -> None:
@@ -430,7 +430,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_refused(tmp_path: Path) -> No
 
 def fingerprint_at(path: Path) -> str:
     with open_checkpoint(path) as checkpoint:
-        return fingerprint_of(tensor_digests(checkpoint, checkpoint.tensors))
+        return combine_digests(tensor_digests(checkpoint, checkpoint.tensors))
 
 
 def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -452,6 +452,6 @@ def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
             told.append((kind, step, values))
 
     save_file({"a": torch.zeros(300_000), "b": torch.zeros(5)}, tmp_path / "a.safetensors")
-    with progress.listening(Listener()):
+    with progress.use_progress_listener(Listener()):
         fingerprint_at(tmp_path / "a.safetensors")
     assert told == [("hashing a.safetensors", 1_200_020), 1_200_020]

@@ -18,37 +18,37 @@ import soundfile
 from tests.speaking_grafts import codes_of, settings_of, spoken
 from tests.whole_runs import error_of
 from voxgraft.audio.wav import read_wav
-from voxgraft.evaluating.hearing import errors_of
-from voxgraft.evaluating.sentences import Sentence, built_in_set
-from voxgraft.families import family
-from voxgraft.listening import open_listener
-from voxgraft.speaking.opening import Speakers, open_speakers
-from voxgraft.speaking.saying import Said, say
-from voxgraft.speaking.texts import Utterance
-from voxgraft.speaking.voices import Voices
+from voxgraft.evaluating.hearing import compute_error_rates
+from voxgraft.evaluating.sentences import EvalSentence, load_built_in_sentences
+from voxgraft.families import get_family
+from voxgraft.listening import open_recognizer
+from voxgraft.speaking.opening import SynthesisModels, open_synthesis_models
+from voxgraft.speaking.saying import SpokenUtterance, synthesize
+from voxgraft.speaking.texts import UtteranceRequest
+from voxgraft.speaking.voices import VoiceLoader
 from voxgraft.speaking.writing import CODES_FORMAT
 
 TEXT = "bring me the blue cup"
 
 
 @pytest.fixture(scope="module")
-def speakers() -> Speakers:
+def speakers() -> SynthesisModels:
     """The built-in base, opened once."""
-    return open_speakers(settings_of(TEXT, "--device=cpu"))
+    return open_synthesis_models(settings_of(TEXT, "--device=cpu"))
 
 
-def sentences(language: str, count: int) -> list[Sentence]:
-    found = built_in_set(language)
+def sentences(language: str, count: int) -> list[EvalSentence]:
+    found = load_built_in_sentences(language)
     assert found is not None
     return [one for one in found.sentences if not one.rare][:count]
 
 
-def said_with(speakers: Speakers, *flags: str, text: str = TEXT, language: str = "en") -> Said:
+def said_with(speakers: SynthesisModels, *flags: str, text: str = TEXT, language: str = "en") -> SpokenUtterance:
     settings = settings_of(text, f"--language={language}", "--device=cpu", *flags)
-    return say(speakers, Voices(speakers, settings), [Utterance("001", text)], settings)[0]
+    return synthesize(speakers, VoiceLoader(speakers, settings), [UtteranceRequest("001", text)], settings)[0]
 
 
-def codes_with(speakers: Speakers, *flags: str, **more: Any) -> list[tuple[int, ...]]:
+def codes_with(speakers: SynthesisModels, *flags: str, **more: Any) -> list[tuple[int, ...]]:
     return [piece.codes for piece in said_with(speakers, *flags, **more).pieces]
 
 
@@ -60,12 +60,12 @@ def test_twenty_sentences_in_two_languages_all_end_by_themselves_and_are_underst
     assert [one.stop for one in result.said] == ["ended"] * 20
     assert result.exit_code == 0
     assert not result.findings
-    ear = open_listener("built-in")
+    ear = open_recognizer("built-in")
     waves = [read_wav(path) for path in result.sound]
     assert {rate for _, rate in waves} == {16_000}
     for language, first in (("en", 0), ("fr", 10)):
         heard = ear.hear([samples for samples, _ in waves[first : first + 10]], 16_000, language)
-        error = errors_of(meant[first : first + 10], heard, 0)["phone_error"].value
+        error = compute_error_rates(meant[first : first + 10], heard, 0)["phone_error"].value
         assert error is not None
         assert error < 0.1, language
 
@@ -94,7 +94,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Pat
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16_000)
 
 
-def test_without_chance_the_seed_changes_nothing_and_every_cut_to_the_best_code_is_that(speakers: Speakers) -> None:
+def test_without_chance_the_seed_changes_nothing_and_every_cut_to_the_best_code_is_that(
+    speakers: SynthesisModels,
+) -> None:
     best = codes_with(speakers, "--temperature=0")
     assert codes_with(speakers, "--temperature=0", "--seed=5") == best
     for flag in ("--top-k=1", "--top-p=0.000001", "--min-p=0.9999"):
@@ -102,7 +104,7 @@ def test_without_chance_the_seed_changes_nothing_and_every_cut_to_the_best_code_
     assert codes_with(speakers, "--temperature=1", "--top-p=1") != best
 
 
-def test_a_penalty_for_repetition_makes_codes_differ_more(speakers: Speakers) -> None:
+def test_a_penalty_for_repetition_makes_codes_differ_more(speakers: SynthesisModels) -> None:
     def shares(flag: str) -> float:
         said = codes_with(speakers, "--temperature=0", flag, text="no no no no no no no no")  # the same again and again
         codes = [code for piece in said for code in piece]
@@ -111,7 +113,7 @@ def test_a_penalty_for_repetition_makes_codes_differ_more(speakers: Speakers) ->
     assert shares("--repetition-penalty=3") > shares("--repetition-penalty=1")
 
 
-def test_voices_languages_seeds_and_temperatures_are_heard(speakers: Speakers) -> None:
+def test_voices_languages_seeds_and_temperatures_are_heard(speakers: SynthesisModels) -> None:
     usual = codes_with(speakers)
     assert codes_with(speakers, "--voice=m1") == usual  # the first of the table
     for flag in ("--voice=slt", "--seed=1", "--temperature=1.2"):
@@ -119,14 +121,14 @@ def test_voices_languages_seeds_and_temperatures_are_heard(speakers: Speakers) -
     assert codes_with(speakers, language="fr") != usual
 
 
-def test_a_limit_cuts_speech_and_that_is_told(speakers: Speakers) -> None:
+def test_a_limit_cuts_speech_and_that_is_told(speakers: SynthesisModels) -> None:
     said = said_with(speakers, "--max-seconds=0.4")
     assert [len(piece.codes) for piece in said.pieces] == [10]
     assert said.stop == "limit"
     assert [item.code for item in said.findings] == ["speak-cut"]
 
 
-def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: Speakers) -> None:
+def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: SynthesisModels) -> None:
     text = "the kettle is warm. rain fell all night"
     parts = said_with(speakers, text=text).pieces
     assert [piece.piece.text for piece in parts] == ["the kettle is warm.", "rain fell all night"]
@@ -135,7 +137,9 @@ def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: Sp
     assert said_with(speakers, "--pause=1", text=text).pieces[0].piece.pause_seconds == 1
 
 
-def test_text_in_another_script_than_its_language_is_a_warning_and_is_said_all_the_same(speakers: Speakers) -> None:
+def test_text_in_another_script_than_its_language_is_a_warning_and_is_said_all_the_same(
+    speakers: SynthesisModels,
+) -> None:
     said = said_with(speakers, text="ሰላም ለዓለም", language="en")
     assert [item.code for item in said.findings[:2]] == ["speak-other-script", "speak-unknown-letters"]
     assert said.findings[0].level == "warning"
@@ -252,10 +256,10 @@ def test_what_cannot_be_said_is_refused_with_a_cure_before_anything_is_written(
 
 
 def test_a_language_that_nobody_speaks_is_refused_before_any_weights_are_read(tmp_path: Path) -> None:
-    shipped = family("tiny").shipped()
+    shipped = get_family("tiny").shipped_folder()
     assert shipped is not None
     shutil.copytree(shipped, tmp_path / "base")
-    weights = tmp_path / "base" / family("tiny").files(shipped).checkpoint.name
+    weights = tmp_path / "base" / get_family("tiny").files(shipped).checkpoint.name
     weights.write_bytes(weights.read_bytes()[:-1000])
     words = (f"--base={tmp_path / 'base'}", f"--output={tmp_path / 'x.wav'}")
     assert error_of(lambda: spoken(TEXT, "--language=am", *words)).code == "speak-language"

@@ -15,14 +15,14 @@ import torch
 
 from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
-from voxgraft.audio.wav import wav_bytes
-from voxgraft.families import family
-from voxgraft.families.indextts2.emotions import COUNTS
-from voxgraft.families.indextts2.model import IndexCondition
-from voxgraft.speaking.opening import Speakers, open_speakers
-from voxgraft.speaking.saying import say
-from voxgraft.speaking.texts import Utterance
-from voxgraft.speaking.voices import Voices
+from voxgraft.audio.wav import encode_wav
+from voxgraft.families import get_family
+from voxgraft.families.indextts2.emotions import VECTORS_PER_EMOTION
+from voxgraft.families.indextts2.model import UnifiedVoiceCondition
+from voxgraft.speaking.opening import SynthesisModels, open_synthesis_models
+from voxgraft.speaking.saying import synthesize
+from voxgraft.speaking.texts import UtteranceRequest
+from voxgraft.speaking.voices import VoiceLoader
 from voxgraft.tokenizers import open_tokenizer
 
 TEXTS = {"am": "ሰላም ለዓለም። ቤቱ ትልቅ ነው", "ti": "ሰላም ከመይ ኣለኻ", "en": "bring me the blue cup", "fr": "le pain est chaud"}
@@ -32,7 +32,7 @@ SHORT = ("--max-seconds=1.2", "--pause=0")
 
 @pytest.fixture(scope="module")
 def base() -> Path:
-    found = family("tiny").shipped()
+    found = get_family("tiny").shipped_folder()
     assert found is not None
     return found
 
@@ -72,7 +72,9 @@ def test_grafts_beside_each_other_speak_as_alone_code_for_code_and_so_does_the_b
 
 
 def test_grafts_share_the_tensors_of_one_base(grafts: dict[str, Path]) -> None:
-    speakers = open_speakers(settings_of("x", f"--graft={grafts['am']}", f"--graft={grafts['ti']}", "--device=cpu"))
+    speakers = open_synthesis_models(
+        settings_of("x", f"--graft={grafts['am']}", f"--graft={grafts['ti']}", "--device=cpu")
+    )
     first, second, base = (dict(one.model.named_parameters()) for one in speakers.all)
     body = [name for name in base if name.startswith("tfmr.")]
     assert body
@@ -98,13 +100,13 @@ def test_the_language_opens_the_gate_and_an_adapter_is_heard_only_in_its_own(
 
 
 def test_latin_words_inside_amharic_use_base_rows_with_the_adapter_on(grafts: dict[str, Path], tmp_path: Path) -> None:
-    speakers = open_speakers(settings_of("x", f"--graft={grafts['am']}", "--device=cpu"))
+    speakers = open_synthesis_models(settings_of("x", f"--graft={grafts['am']}", "--device=cpu"))
     system = speakers.system("am")
     num_base = open_tokenizer(speakers.place.files.tokenizer).size
     ids = system.ids("ሰላም hello ለዓለም", "am")
     assert set(system.spelling.base.encode("hello")) <= set(ids)
     assert [one for one in ids if one >= num_base]
-    with system.speaking("am"):
+    with system.set_gate_for("am"):
         assert system.gate is not None
         assert system.gate.on
     result = spoken("ሰላም hello ለዓለም", f"--graft={grafts['am']}", *SHORT, "--codes", tmp_path / "codes.json")
@@ -154,7 +156,7 @@ def test_a_family_without_sound_says_so_and_gives_codes_instead(silent: WholeRun
     kept = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))
     assert kept["family"] == silent.family_name
     assert kept["utterances"][0]["pieces"][0]["codes"] == list(result.said[0].pieces[0].codes)
-    most = open_speakers(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.frame.num_codes
+    most = open_synthesis_models(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.frame.num_codes
     assert all(code < most for piece in result.said[0].pieces for code in piece.codes)
     assert result.exit_code == (1 if result.cut else 0)
 
@@ -165,18 +167,18 @@ def test_a_run_speaks_old_languages_as_its_base_does(silent: WholeRun, tmp_path:
     words = (f"--graft={rows}", f"--base={silent.base}", "--language=en", *SHORT)
     assert error_of(lambda: spoken("ha no", *words, "--codes", tmp_path / "x.json")).code == "speak-voice"
     own, other = (
-        open_speakers(settings_of("x", *flags, "--device=cpu")) for flags in ([f"--run={silent.path}"], words)
+        open_synthesis_models(settings_of("x", *flags, "--device=cpu")) for flags in ([f"--run={silent.path}"], words)
     )
     assert own.system("en").gate is not None
-    with own.system("en").speaking("en"):
+    with own.system("en").set_gate_for("en"):
         assert not own.system("en").gate.on  # type: ignore[union-attr]
     borrowed = replace(other, held_out=own.held_out)
     assert codes_of(run) == {"001": _codes(borrowed, "ha no")}
 
 
-def _codes(speakers: Speakers, text: str) -> list[tuple[int, ...]]:
+def _codes(speakers: SynthesisModels, text: str) -> list[tuple[int, ...]]:
     settings = settings_of(text, "--language=en", *SHORT)
-    (said,) = say(speakers, Voices(speakers, settings), [Utterance("001", text)], settings)
+    (said,) = synthesize(speakers, VoiceLoader(speakers, settings), [UtteranceRequest("001", text)], settings)
     return [piece.codes for piece in said.pieces]
 
 
@@ -187,7 +189,7 @@ def test_a_recording_at_any_usual_rate_lends_its_voice(silent: WholeRun, tmp_pat
     for name, (hz, rate) in names.items():
         time = np.arange(2 * rate) / rate
         tone = sum(np.sin(2 * np.pi * hz * k * time) / k for k in range(1, 9)) * (0.1 + 0.05 * np.sin(18 * time))
-        (tmp_path / name).write_bytes(wav_bytes(tone.astype(np.float32), rate))
+        (tmp_path / name).write_bytes(encode_wav(tone.astype(np.float32), rate))
     words = ("ሰላም", f"--run={silent.path}", *SHORT, "--temperature=0", "--guidance=0")
     results = [spoken(*words, f"--voice={tmp_path / name}", f"--codes={tmp_path / name}.json") for name in names]
     assert [result.said[0].voice.name for result in results] == list(names)
@@ -211,7 +213,7 @@ def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: W
         assert codes("--guidance=3") != usual
         assert error_of(lambda: codes("--emotion-weight=0.5")).code == "manner-unknown"
         return
-    width = open_speakers(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.body
+    width = open_synthesis_models(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.body
     vector = 3 * np.random.default_rng(0).standard_normal(width.num_heads * width.head_width).astype(np.float32)
     np.save(tmp_path / "emotion.npy", vector)
     np.save(tmp_path / "other.npy", vector[:7])
@@ -227,19 +229,19 @@ def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: W
 
 def test_eight_shares_of_the_bases_own_emotions_are_heard_and_what_they_leave_is_the_voices(tmp_path: Path) -> None:
     run = make_run("indextts2", tmp_path)
-    speakers = open_speakers(settings_of("x", f"--run={run.path}", "--device=cpu"))
+    speakers = open_synthesis_models(settings_of("x", f"--run={run.path}", "--device=cpu"))
     width = speakers.all[0].model.body.num_heads * speakers.all[0].model.body.head_width
     own = np.random.default_rng(1).standard_normal(width).astype(np.float32)
-    condition = IndexCondition(np.zeros((32, width), np.float32), own)
+    condition = UnifiedVoiceCondition(np.zeros((32, width), np.float32), own)
 
     def emotion(shares: str, *flags: str) -> np.ndarray[Any, Any]:
         settings = settings_of("x", f"--run={run.path}", f"--emotion={shares}", *flags)
-        manner = Voices(speakers, settings)._asked_manner()
-        return np.asarray(speakers.place.family.in_manner(condition, manner).emotion)
+        manner = VoiceLoader(speakers, settings)._resolve_style()
+        return np.asarray(speakers.place.family.apply_style(condition, manner).emotion)
 
     missing = error_of(lambda: emotion("0,1,0,0,0,0,0,0"))
     assert missing.code == "base-file-missing"
-    vectors = torch.randn(sum(COUNTS), width, generator=torch.Generator().manual_seed(2))
+    vectors = torch.randn(sum(VECTORS_PER_EMOTION), width, generator=torch.Generator().manual_seed(2))
     torch.save(vectors, run.base / "feat2.pt")
     angry, calm = vectors[3:20].mean(0).numpy(), vectors[-24:].mean(0).numpy()
     np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,0"), angry, atol=1e-6)

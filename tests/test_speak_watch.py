@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.speaking.watch import StopWatch, loop_in
+from voxgraft.speaking.watch import StoppingCriteria, find_loop_cut
 
 HZ, STOP = 25.0, 99
 
@@ -15,22 +15,22 @@ HZ, STOP = 25.0, 99
 def test_a_loop_is_cut_behind_its_first_round(head: list[int], period: int) -> None:
     round_trip = [1000 + at for at in range(period)]
     codes = head + round_trip * max(3, 60 // period + 1)
-    assert loop_in(codes, HZ) == len(head) + period
+    assert find_loop_cut(codes, HZ) == len(head) + period
 
 
 @given(st.lists(st.integers(0, 3), max_size=49))
 def test_what_repeats_for_less_than_two_seconds_is_no_loop(codes: list[int]) -> None:
-    assert loop_in(codes, HZ) is None
+    assert find_loop_cut(codes, HZ) is None
 
 
 def test_codes_that_differ_somewhere_are_no_loop() -> None:
-    assert loop_in(list(range(500)), HZ) is None
-    assert loop_in([5] * 60 + [6] * 10, HZ) is None
-    assert loop_in([*[1, 2, 3] * 20, 7], HZ) is None
+    assert find_loop_cut(list(range(500)), HZ) is None
+    assert find_loop_cut([5] * 60 + [6] * 10, HZ) is None
+    assert find_loop_cut([*[1, 2, 3] * 20, 7], HZ) is None
 
 
 def test_each_utterance_stops_at_its_own_limit_or_loop_and_the_others_go_on() -> None:
-    watch = StopWatch([72, 16, 72, 72], STOP, HZ)
+    watch = StoppingCriteria([72, 16, 72, 72], STOP, HZ)
     free = list(range(16))
     assert watch(torch.tensor([free, free, free, [*free[:10], *[STOP] * 6]])).tolist() == [False, True, False, False]
     looping = free + [7] * 60

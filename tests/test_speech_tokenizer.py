@@ -15,18 +15,18 @@ from safetensors.torch import save_file
 from tests.checkpoint_files import saved
 from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
 from tests.golden import difference, expected, golden_state, names
-from voxgraft.audio.waves import padded_rows
+from voxgraft.audio.waves import pad_rows
 from voxgraft.errors import CheckpointError, VoxgraftError
 from voxgraft.families.chatterbox.speech_tokenizer import (
     NUM_CODES,
-    PREFIX,
+    TENSOR_PREFIX,
     SpeechTokenizer,
-    TokenizerSize,
-    codes_of,
-    num_codes,
+    SpeechTokenizerSize,
+    count_codes,
+    quantize_codes,
 )
 
-SMALL = TokenizerSize(width=128, layers=2)
+SMALL = SpeechTokenizerSize(width=128, layers=2)
 NUMBERS_LIMIT, MEL_LIMIT, MARGIN = 2e-4, 1e-4, 1e-3
 SHORT = 25_000
 
@@ -43,7 +43,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], SpeechTokenizer]:
 
     def make(kind: str) -> SpeechTokenizer:
         if kind not in made:
-            tokenizer = SpeechTokenizer(SMALL if kind == "small" else TokenizerSize())
+            tokenizer = SpeechTokenizer(SMALL if kind == "small" else SpeechTokenizerSize())
             computed = {name: tokenizer.state_dict()[name] for name in ("_mel_filters", "window")}
             tokenizer.load_state_dict(golden_state(names("chatterbox", f"s3_{kind}")) | computed)
             made[kind] = tokenizer.to(request.param)
@@ -83,8 +83,8 @@ def test_codes_of_a_padded_batch_are_the_originals_without_the_padding(
     golden: Callable[[str], SpeechTokenizer],
 ) -> None:
     arrays, waves = expected("chatterbox", "s3_expected.npz"), [golden_wave(), golden_wave()[:SHORT]]
-    codes = codes_of(golden("full")(*padded_rows([golden("full").log_mel(wave) for wave in waves])))
-    assert [num_codes(len(wave)) for wave in waves] == list(arrays["full_batch_lens"])
+    codes = quantize_codes(golden("full")(*pad_rows([golden("full").log_mel(wave) for wave in waves])))
+    assert [count_codes(len(wave)) for wave in waves] == list(arrays["full_batch_lens"])
     for row, length in enumerate(arrays["full_batch_lens"]):
         assert np.array_equal(codes[row, :length].cpu().numpy(), arrays["full_batch_ids"][row, :length])
     assert np.array_equal(golden("full").encode(waves)[1], arrays["full_short_ids"])
@@ -98,17 +98,17 @@ def test_every_clip_has_its_own_length_and_its_own_codes_in_any_batch(
     for batch_frames in (1, 900, 100_000):
         together = tokenizer.numbers(clips, batch_frames)
         for clip, own, batched in zip(clips, alone, together, strict=True):
-            assert len(own) == len(batched) == num_codes(len(clip))
+            assert len(own) == len(batched) == count_codes(len(clip))
             assert float((own - batched).abs().max()) < 5e-5
             edge = ((own.tanh() * 0.999).abs() - 0.5).abs().amin(-1) > MARGIN
-            assert torch.equal(codes_of(own)[edge], codes_of(batched)[edge])
+            assert torch.equal(quantize_codes(own)[edge], quantize_codes(batched)[edge])
 
 
 def test_nothing_of_a_neighbour_leaks_through_the_mask() -> None:
     torch.manual_seed(1)
     tokenizer = SpeechTokenizer(SMALL).double()
     clips = [noise(9_000), noise(20_001, seed=1), noise(640, seed=2), noise(14_400, seed=3)]
-    together = tokenizer(*padded_rows([tokenizer.log_mel(clip) for clip in clips]))
+    together = tokenizer(*pad_rows([tokenizer.log_mel(clip) for clip in clips]))
     for clip, batched in zip(clips, together, strict=True):
         alone = tokenizer.numbers([clip])[0]
         assert float((alone - batched[: len(alone)]).abs().max()) < 1e-10
@@ -118,7 +118,7 @@ def test_nothing_of_a_neighbour_leaks_through_the_mask() -> None:
 @given(st.lists(st.integers(640, 12_000), max_size=6), st.integers(1, 400))
 def test_the_number_of_codes_follows_from_the_samples_alone(lengths: list[int], batch_frames: int) -> None:
     torch.manual_seed(0)
-    tokenizer = SpeechTokenizer(TokenizerSize(width=64, layers=1))
+    tokenizer = SpeechTokenizer(SpeechTokenizerSize(width=64, layers=1))
     codes = tokenizer.encode([noise(length, seed) for seed, length in enumerate(lengths)], batch_frames)
     assert [len(own) for own in codes] == [-(-(length // 160) // 4) for length in lengths]
     assert all(own.dtype == np.int64 and 0 <= own.min() <= own.max() < NUM_CODES for own in codes)
@@ -128,7 +128,7 @@ def test_codes_spell_eight_digits_of_three_levels() -> None:
     lowest, middle = torch.full((8,), -9.0), torch.zeros(8)
     one_up = middle.clone()
     one_up[0] = 9.0
-    found = codes_of(torch.stack([lowest, -lowest, middle, one_up]))
+    found = quantize_codes(torch.stack([lowest, -lowest, middle, one_up]))
     assert found.tolist() == [0, NUM_CODES - 1, NUM_CODES // 2, NUM_CODES // 2 + 1]
 
 
@@ -140,9 +140,9 @@ def test_silence_has_codes(small: SpeechTokenizer) -> None:
 def test_it_gives_the_same_codes_after_its_way_through_a_file(
     tmp_path: Path, small: SpeechTokenizer, file: str
 ) -> None:
-    state = {PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
     if file == "s3gen_v3.pt":  # this release lacks the two that can be computed
-        del state[PREFIX + "_mel_filters"], state[PREFIX + "window"]
+        del state[TENSOR_PREFIX + "_mel_filters"], state[TENSOR_PREFIX + "window"]
     state["flow.weight"] = torch.zeros(3, 3)
     if file.endswith(".pt"):
         saved(state, tmp_path / file)
@@ -156,14 +156,14 @@ def test_it_gives_the_same_codes_after_its_way_through_a_file(
 
 
 def test_the_files_own_filters_are_used(tmp_path: Path, small: SpeechTokenizer) -> None:
-    state = {PREFIX + name: tensor for name, tensor in small.state_dict().items()}
-    state[PREFIX + "_mel_filters"] = state[PREFIX + "_mel_filters"] * 2
+    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state[TENSOR_PREFIX + "_mel_filters"] = state[TENSOR_PREFIX + "_mel_filters"] * 2
     loaded = SpeechTokenizer.load(saved(state, tmp_path / "s3gen.pt"))
     assert torch.equal(loaded._mel_filters, small._mel_filters * 2)
 
 
 def test_a_file_with_a_hole_is_refused_with_its_name(tmp_path: Path, small: SpeechTokenizer) -> None:
-    state = {PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
     del state["tokenizer.encoder.blocks.1.attn.key.weight"]
     state["tokenizer.quantizer._codebook.project_down.bias"] = torch.zeros(7)
     with pytest.raises(CheckpointError) as caught:
@@ -180,7 +180,7 @@ def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_claims_an_absurd_size_is_refused(tmp_path: Path, small: SpeechTokenizer) -> None:
-    state = {PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
     state["tokenizer.encoder.conv1.weight"] = torch.zeros(1, 1, 1).expand(1 << 38, 128, 3)  # one number, repeated
     with pytest.raises(CheckpointError, match=r"conv1.weight is \[274877906944, 128, 3\], not \[1280, 128, 3\]"):
         SpeechTokenizer.load(saved(state, tmp_path / "s3gen.pt"))

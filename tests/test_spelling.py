@@ -5,32 +5,34 @@ from __future__ import annotations
 import pytest
 
 from tests.made_once import MadeOnce
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.normalising import TextRules
-from voxgraft.normalising.plain import VERSION
-from voxgraft.run_settings import LearnSettings
-from voxgraft.spelling import Spelling, learn_language
-from voxgraft.text.texts import Texts
+from voxgraft.normalising.plain import GENERIC_VERSION
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
+from voxgraft.text.texts import TextCorpus
 from voxgraft.tokenizers import open_tokenizer
 
 
 @pytest.fixture(scope="module")
-def spelling(made_once: MadeOnce) -> Spelling:
-    made = family("chatterbox")
+def spelling(made_once: MadeOnce) -> TextEncoder:
+    made = get_family("chatterbox")
     base = open_tokenizer(made_once.base("chatterbox").tokenizer)
     # The rules of Amharic take brackets out of a text; those of most languages leave them.
-    rules = TextRules(VERSION, "am")
-    learnt = learn_language(Spelling.of(made, base, None, "am", rules), Texts(("ሰላም ለዓለም።",) * 5), LearnSettings())
-    return Spelling.of(made, base, learnt.grown, "am", rules)
+    rules = TextRules(GENERIC_VERSION, "am")
+    learnt = learn_language_pieces(
+        TextEncoder.of(made, base, None, "am", rules), TextCorpus(("ሰላም ለዓለም።",) * 5), VocabularySettings()
+    )
+    return TextEncoder.of(made, base, learnt.grown, "am", rules)
 
 
-def test_text_of_a_base_language_is_spelled_by_the_base_even_where_it_holds_new_letters(spelling: Spelling) -> None:
+def test_text_of_a_base_language_is_spelled_by_the_base_even_where_it_holds_new_letters(spelling: TextEncoder) -> None:
     ids = spelling.encode("Say ሰላም.", "en")
     assert spelling.base.unknown_id in ids
     assert max(ids) < spelling.base.size
 
 
-def test_text_of_the_new_language_starts_with_its_tag_and_has_no_unknown(spelling: Spelling) -> None:
+def test_text_of_the_new_language_starts_with_its_tag_and_has_no_unknown(spelling: TextEncoder) -> None:
     assert spelling.grown is not None
     ids = spelling.encode("ሰላም ለዓለም።", "am")
     assert spelling.grown.shown(ids[0]) == "[am]"
@@ -38,7 +40,7 @@ def test_text_of_the_new_language_starts_with_its_tag_and_has_no_unknown(spellin
 
 
 @pytest.mark.parametrize("text", ["ሰላም [am] ለዓለም", "[am]", "ሰ[am]ም", "([am])", "[AM] ሰላም", "[am][am]"])
-def test_a_tag_typed_inside_the_text_is_broken_up(spelling: Spelling, text: str) -> None:
+def test_a_tag_typed_inside_the_text_is_broken_up(spelling: TextEncoder, text: str) -> None:
     assert spelling.grown is not None
     ids = spelling.encode(text, "am")
     tag = spelling.grown.ids["[am]"]
@@ -46,7 +48,7 @@ def test_a_tag_typed_inside_the_text_is_broken_up(spelling: Spelling, text: str)
     assert ids[0] == tag
 
 
-def test_breaking_a_tag_up_changes_nothing_else(spelling: Spelling) -> None:
+def test_breaking_a_tag_up_changes_nothing_else(spelling: TextEncoder) -> None:
     """The same text without its closing bracket is never a tag; its spelling must be a part of the broken one."""
     assert spelling.grown is not None
     spelled = [spelling.grown.shown(token) for token in spelling.encode("ሰላም [am] ሰላም", "am")]
@@ -55,7 +57,7 @@ def test_breaking_a_tag_up_changes_nothing_else(spelling: Spelling) -> None:
     assert sorted(spelled) == sorted(unbroken)
 
 
-def test_the_tag_of_another_language_inside_the_text_is_broken_up_too(spelling: Spelling) -> None:
+def test_the_tag_of_another_language_inside_the_text_is_broken_up_too(spelling: TextEncoder) -> None:
     assert spelling.grown is not None
     spelled = [spelling.grown.shown(token) for token in spelling.encode("ሰላም [fr] ሰላም", "am")]
     assert "[fr]" not in spelled

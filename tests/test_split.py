@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxgraft.data_settings import DataSplitSettings
-from voxgraft.data_split import DataSplit, data_split
+from voxgraft.data_split import DataSplitResult, data_split
 from voxgraft.errors import VoxgraftError
-from voxgraft.importing.fingerprints import Print
-from voxgraft.importing.manifest import ManifestClip, Split, read_manifest, write_manifest
-from voxgraft.importing.sound_files import write_clip
-from voxgraft.importing.splitting import leaks, split_clips
+from voxgraft.importing.fingerprints import AudioFingerprint
+from voxgraft.importing.manifest import ManifestClip, SplitName, read_manifest, write_manifest
+from voxgraft.importing.sound_files import write_clip_audio
+from voxgraft.importing.splitting import find_split_leaks, split_clips
 
-SHARES: dict[Split, float] = {"validation": 0.1, "test": 0.1}
-NO_PRINTS: dict[str, Print] = {}
+SHARES: dict[SplitName, float] = {"validation": 0.1, "test": 0.1}
+NO_PRINTS: dict[str, AudioFingerprint] = {}
 
 
 def _clips(num_recordings: int, each: int = 10, num_speakers: int = 3) -> list[ManifestClip]:
@@ -95,7 +95,7 @@ def test_too_few_recordings_are_refused_and_stretches_of_one_are_not() -> None:
     assert changes < 20, "stretches stay whole"
 
 
-def _sounds(clips: list[ManifestClip]) -> dict[str, Print]:
+def _sounds(clips: list[ManifestClip]) -> dict[str, AudioFingerprint]:
     chance = np.random.default_rng(0)
     return {clip.id: chance.integers(0, 1 << 24, 80).astype(np.uint32) for clip in clips}
 
@@ -109,41 +109,41 @@ def test_recordings_that_hold_the_same_sound_stay_together() -> None:
         made = split_clips(clips, SHARES, "recording", seed, prints)
         sides = _sides(made, "recording")
         assert sides["r0"] == sides["r7"] == sides["r13"]
-        assert not [leak for leak in leaks(made, prints) if leak.kind == "audio"]
+        assert not [leak for leak in find_split_leaks(made, prints) if leak.kind == "audio"]
 
 
 def test_leaks_in_sound_and_text_are_found() -> None:
     clips = _clips(4)
-    sides: dict[str, Split] = {"r0": "train", "r1": "train", "r2": "validation", "r3": "test"}
+    sides: dict[str, SplitName] = {"r0": "train", "r1": "train", "r2": "validation", "r3": "test"}
     made = [replace(clip, split=sides[clip.recording]) for clip in clips]
     prints = _sounds(made)
-    assert leaks(made, prints) == []
+    assert find_split_leaks(made, prints) == []
     prints["r2-5"] = prints["r0-1"][5:]
     made = [replace(clip, text="Sentence number 1 of recording 0!") if clip.id == "r3-2" else clip for clip in made]
-    assert {(leak.kind, leak.one, leak.two) for leak in leaks(made, prints)} == {
+    assert {(leak.kind, leak.one, leak.two) for leak in find_split_leaks(made, prints)} == {
         ("audio", "r0-1", "r2-5"),
         ("text", "r0-1", "r3-2"),
     }
     unused = [replace(clip, rejected=("noise",)) if clip.id in ("r2-5", "r3-2") else clip for clip in made]
-    assert leaks(unused, prints) == []
+    assert find_split_leaks(unused, prints) == []
 
 
 def test_the_same_sentence_is_known_whatever_marks_its_script_has() -> None:
     one, two = _clips(2, each=1)
     texts = ("ሰላም ለዓለም ሁሉ።", "“ሰላም፣ ለዓለም—ሁሉ፧”")
     made = [replace(one, split="train", text=texts[0]), replace(two, split="test", text=texts[1])]
-    assert [leak.kind for leak in leaks(made, NO_PRINTS)] == ["text"]
+    assert [leak.kind for leak in find_split_leaks(made, NO_PRINTS)] == ["text"]
 
 
 def test_the_verb_writes_the_sides_and_tells_leaks(tmp_path: Path) -> None:
     clips = _clips(8, each=3)
     chance = np.random.default_rng(1)
     for clip in clips:
-        write_clip(tmp_path / clip.audio, chance.normal(0, 0.1, 32_000).astype(np.float32), 16_000)
+        write_clip_audio(tmp_path / clip.audio, chance.normal(0, 0.1, 32_000).astype(np.float32), 16_000)
     clips = [replace(clip, text="the same sentence everywhere") if clip.id.endswith("-0") else clip for clip in clips]
     write_manifest(tmp_path / "manifest.jsonl", clips)
     done = data_split(DataSplitSettings(dataset=tmp_path, validation=0.2, test=0.2))
-    assert isinstance(done, DataSplit)
+    assert isinstance(done, DataSplitResult)
     assert done.exit_code == 0
     assert [item.code for item in done.findings()] == ["split-leak-text"]
     assert list(read_manifest(tmp_path / "manifest.jsonl")) == list(done.clips)

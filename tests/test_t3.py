@@ -14,10 +14,10 @@ from tests.golden import difference, expected, formula, golden_state, names
 from tests.shared import shared
 from voxgraft.families.chatterbox.model import T3, T3Condition
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.generate import Prompt, Streams
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import hidden_states, losses, pack
-from voxgraft.nn.sampling import Sampling
+from voxgraft.families.generate import DecodeSession, GenerationPrompt
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import compute_hidden_states, compute_losses, pack_batch
+from voxgraft.nn.sampling import SamplingParams
 
 TOLERANCE = 5e-5
 REDUCED = T3Size(layers=2, mlp=512)
@@ -56,7 +56,7 @@ def codes(utterance: str) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("utterance", ["a", "b"])
 def test_layout_is_the_original_programs(model: T3, utterance: str) -> None:
-    layout = lay_out(model.frame, text_ids(utterance), codes(utterance))
+    layout = build_sequence(model.frame, text_ids(utterance), codes(utterance))
     assert np.array_equal(layout.text.ids, golden()[f"text_{utterance}"])
     assert np.array_equal(layout.speech.ids, golden()[f"speech_{utterance}"])
 
@@ -64,11 +64,11 @@ def test_layout_is_the_original_programs(model: T3, utterance: str) -> None:
 @pytest.mark.parametrize("utterance", ["a", "b"])
 def test_conditioning_and_logits_match_the_original(model: T3, utterance: str) -> None:
     want = golden()
-    layout = lay_out(model.frame, text_ids(utterance), codes(utterance))
-    batch = pack(model, [layout], [condition(utterance)])
+    layout = build_sequence(model.frame, text_ids(utterance), codes(utterance))
+    batch = pack_batch(model, [layout], [condition(utterance)])
     with torch.no_grad():
-        assert difference(model.conditioning(batch.conditions)[0], want[f"cond_{utterance}"]) < TOLERANCE
-        hidden = hidden_states(model, batch)
+        assert difference(model.embed_conditions(batch.conditions)[0], want[f"cond_{utterance}"]) < TOLERANCE
+        hidden = compute_hidden_states(model, batch)
         text = model.text_logits(hidden[34 : 34 + len(layout.text.ids)])
         speech = model.speech_logits(hidden[34 + len(layout.text.ids) :])
     assert difference(hidden[-len(speech) :, :8], want[f"speech_latents_{utterance}_first8"]) < TOLERANCE
@@ -81,9 +81,11 @@ def test_conditioning_and_logits_match_the_original(model: T3, utterance: str) -
 
 @pytest.mark.parametrize("utterance", ["a", "b"])
 def test_losses_match_the_original(model: T3, utterance: str) -> None:
-    batch = pack(model, [lay_out(model.frame, text_ids(utterance), codes(utterance))], [condition(utterance)])
+    batch = pack_batch(
+        model, [build_sequence(model.frame, text_ids(utterance), codes(utterance))], [condition(utterance)]
+    )
     with torch.no_grad():
-        found = losses(model, batch)
+        found = compute_losses(model, batch)
     assert abs(float(found.text) - float(golden()[f"text_loss_{utterance}"])) < TOLERANCE
     assert abs(float(found.speech) - float(golden()[f"speech_loss_{utterance}"])) < TOLERANCE
 
@@ -92,8 +94,10 @@ def test_gradients_match_the_original(model: T3) -> None:
     norms = json.loads(shared("golden/chatterbox/grad_norms.json").read_text())
     for utterance, want in norms.items():
         model.zero_grad()
-        batch = pack(model, [lay_out(model.frame, text_ids(utterance), codes(utterance))], [condition(utterance)])
-        found = losses(model, batch, chunk=16)
+        batch = pack_batch(
+            model, [build_sequence(model.frame, text_ids(utterance), codes(utterance))], [condition(utterance)]
+        )
+        found = compute_losses(model, batch, chunk=16)
         torch.autograd.backward(found.text + found.speech)
         for name, parameter in model.named_parameters():
             if name == "cond_enc.perceiver.attn.to_k.bias":
@@ -113,15 +117,15 @@ def test_decoding_gives_the_originals_tokens_and_logits(
     model: T3, utterance: str, guidance: float, prefix: str
 ) -> None:
     want = {key.removeprefix(f"{prefix}_{utterance}_"): value for key, value in golden().items()}
-    sampling = Sampling(temperature=0, repetition_penalty=2.0, guidance=guidance, max_codes=20, readable=False)
+    sampling = SamplingParams(temperature=0, repetition_penalty=2.0, guidance=guidance, max_codes=20, readable=False)
     columns = torch.from_numpy(golden()["speech_cols"]).long()
     with torch.no_grad():
-        streams = Streams(model, [Prompt(text_ids(utterance).tolist(), condition(utterance))], sampling)
+        streams = DecodeSession(model, [GenerationPrompt(text_ids(utterance).tolist(), condition(utterance))], sampling)
         for step in range(20):
             rows = streams.logits
             assert difference(rows[0, columns], want["cond_logits"][step]) < TOLERANCE
             assert difference(rows[-1, columns], want["uncond_logits"][step]) < TOLERANCE
-            assert difference(streams.penalised()[0, columns], want["penalised_logits"][step]) < TOLERANCE
+            assert difference(streams.penalized_logits()[0, columns], want["penalised_logits"][step]) < TOLERANCE
             streams.speak(None)
             assert int(streams.codes[0, step]) == want["tokens"][step]
             if step < 19:

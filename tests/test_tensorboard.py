@@ -14,10 +14,10 @@ import pytest
 
 from tests.made_once import MadeOnce
 from tests.trainers import Place, loop_of, resumed
-from voxgraft.event_file import event, first_event
-from voxgraft.journal import Journal
+from voxgraft.event_file import encode_event, encode_first_event
+from voxgraft.journal import RunJournal
 from voxgraft.run import RunFolder
-from voxgraft.tensorboard import FOLDER, EventFiles, events_of
+from voxgraft.tensorboard import TENSORBOARD_FOLDER, TensorBoardWriter, encode_journal
 
 Curves = dict[str, list[tuple[int, float]]]
 
@@ -41,8 +41,8 @@ def trained(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run that was followed from the start."""
     run = tmp_path_factory.mktemp("trained") / "run"
     loop = loop_of(place, run)
-    loop.observers.append(EventFiles(RunFolder(run), loop.write).observe)
-    loop.go(0)
+    loop.journal_callbacks.append(TensorBoardWriter(RunFolder(run), loop.write).observe)
+    loop.train(0)
     return run
 
 
@@ -55,11 +55,11 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 def files(run: Path) -> list[Path]:
     """Those that hold something; one that was emptied stays for who is reading it."""
-    return sorted(path for path in (run / FOLDER).iterdir() if path.stat().st_size)
+    return sorted(path for path in (run / TENSORBOARD_FOLDER).iterdir() if path.stat().st_size)
 
 
 def read(accumulator: Any, run: Path) -> Any:
-    found = accumulator(str(run / FOLDER), size_guidance={"scalars": 0, "tensors": 0})
+    found = accumulator(str(run / TENSORBOARD_FOLDER), size_guidance={"scalars": 0, "tensors": 0})
     found.Reload()
     return found
 
@@ -87,12 +87,12 @@ def wanted(entries: list[dict[str, Any]], kind: str, *keys: str) -> list[tuple[i
 def follow(run: Path) -> list[Any]:
     """Bring the event files up to date; gives what was reported."""
     said: list[Any] = []
-    EventFiles(RunFolder(run), lambda *words, **values: said.append((words, values))).observe("step", 0, {})
+    TensorBoardWriter(RunFolder(run), lambda *words, **values: said.append((words, values))).observe("step", 0, {})
     return said
 
 
 def test_tensorboard_reads_every_number_of_the_journal(accumulator: Any, trained: Path) -> None:
-    entries = Journal(trained / "journal.jsonl").read()
+    entries = RunJournal(trained / "journal.jsonl").read()
     found = curves(read(accumulator, trained))
     assert found["loss/text"] == wanted(entries, "step", "text_loss")
     assert found["loss/speech"] == wanted(entries, "step", "speech_loss")
@@ -135,17 +135,17 @@ def test_words_are_texts_and_times_are_the_journals(accumulator: Any, tmp_path: 
 
 def test_followed_line_by_line_or_made_at_once_the_bytes_are_the_same(trained: Path) -> None:
     (file,) = files(trained)
-    assert file.read_bytes() == events_of(Journal(trained / "journal.jsonl").read())
+    assert file.read_bytes() == encode_journal(RunJournal(trained / "journal.jsonl").read())
 
 
 def test_a_run_that_goes_on_where_it_ended_adds_to_its_file(run: Path) -> None:
     (before,) = files(run)
     size = before.stat().st_size
-    Journal(run / "journal.jsonl").write("step", 9, text_loss=1.0, speech_loss=2.0)
+    RunJournal(run / "journal.jsonl").write("step", 9, text_loss=1.0, speech_loss=2.0)
     assert follow(run) == []
     assert files(run) == [before]
     assert before.stat().st_size > size
-    assert before.read_bytes() == events_of(Journal(run / "journal.jsonl").read())
+    assert before.read_bytes() == encode_journal(RunJournal(run / "journal.jsonl").read())
 
 
 def test_after_a_cut_nothing_of_what_was_cut_is_left_also_for_a_reader_that_was_there(
@@ -157,27 +157,27 @@ def test_after_a_cut_nothing_of_what_was_cut_is_left_also_for_a_reader_that_was_
         if step.name > "step-000004":
             shutil.rmtree(step)
     loop = loop_of(place, run)
-    loop.observers.append(EventFiles(RunFolder(run), loop.write).observe)
+    loop.journal_callbacks.append(TensorBoardWriter(RunFolder(run), loop.write).observe)
     start = resumed(loop)
     assert start == 4
     loop.write("finding", start, code="plateau", found="made up", level="note", cure="")
     (file,) = files(run)
-    assert file.read_bytes() == events_of(loop.journal.read())
+    assert file.read_bytes() == encode_journal(loop.journal.read())
     watching.Reload()
     assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 5))
-    loop.go(start)
+    loop.train(start)
     watching.Reload()
     assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 9))
     assert curves(watching) == curves(read(accumulator, run))
     file.write_bytes(b"torn")
     follow(run)
-    assert len(list((run / FOLDER).iterdir())) == 2
+    assert len(list((run / TENSORBOARD_FOLDER).iterdir())) == 2
 
 
 def test_a_torn_file_is_mended_a_damaged_one_made_anew_and_a_foreign_one_left_alone(run: Path) -> None:
     (ours,) = files(run)
-    other = run / FOLDER / "events.out.tfevents.1700000000.host.1.0"
-    other.write_bytes(first_event(1.0))
+    other = run / TENSORBOARD_FOLDER / "events.out.tfevents.1700000000.host.1.0"
+    other.write_bytes(encode_first_event(1.0))
     whole = ours.read_bytes()
     ours.write_bytes(whole[:-7])
     follow(run)
@@ -188,27 +188,27 @@ def test_a_torn_file_is_mended_a_damaged_one_made_anew_and_a_foreign_one_left_al
     assert ours.stat().st_size == 0
     (new,) = [file for file in files(run) if file != other]
     assert new.read_bytes() == whole
-    assert other.read_bytes() == first_event(1.0)
+    assert other.read_bytes() == encode_first_event(1.0)
 
 
 def test_training_goes_on_where_tensorboard_cannot_be_written(place: Place, tmp_path: Path) -> None:
     run = tmp_path / "run"
     loop = loop_of(place, run)
-    (run / FOLDER).write_text("a file stands here")
-    loop.observers.append(EventFiles(RunFolder(run), loop.write).observe)
-    assert loop.go(0).reason == "done"
+    (run / TENSORBOARD_FOLDER).write_text("a file stands here")
+    loop.journal_callbacks.append(TensorBoardWriter(RunFolder(run), loop.write).observe)
+    assert loop.train(0).reason == "done"
     (finding,) = [entry for entry in loop.journal.read() if entry["kind"] == "finding"]
     assert finding["code"] == "tensorboard"
     assert finding["level"] == "warning"
     assert sum(entry["kind"] == "step" for entry in loop.journal.read()) == 8
-    assert (run / FOLDER).read_text() == "a file stands here"
+    assert (run / TENSORBOARD_FOLDER).read_text() == "a file stands here"
 
 
 def test_a_broken_line_is_passed_over(run: Path) -> None:
     whole = (run / "journal.jsonl").read_bytes()
     (run / "journal.jsonl").write_bytes(b'{"kind": 3}\nnonsense\n[1]\n' + whole + b'{"kind": "step", "st')
     assert follow(run) == []
-    assert files(run)[-1].read_bytes() == events_of(json.loads(line) for line in whole.splitlines())
+    assert files(run)[-1].read_bytes() == encode_journal(json.loads(line) for line in whole.splitlines())
 
 
 def records(data: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
@@ -220,7 +220,9 @@ def records(data: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
 
 def test_checksums_are_those_of_the_format() -> None:
     # A record of TensorFlow's own: an event at time 0 with the version, as its writer leaves it.
-    for length, check, data, data_check in records(first_event(0.0) + event(1.0, 7, {"a": 1.5}, {"b": "c"})):
+    for length, check, data, data_check in records(
+        encode_first_event(0.0) + encode_event(1.0, 7, {"a": 1.5}, {"b": "c"})
+    ):
         for part, found in ((length, check), (data, data_check)):
             assert struct.unpack("<I", found)[0] == masked(crc32c(part))
     assert crc32c(b"123456789") == 0xE3069283  # the check value that the catalogue of CRCs gives for CRC-32C
@@ -241,8 +243,8 @@ def masked(crc: int) -> int:
 
 
 def test_numbers_beyond_32_bits_do_not_break_a_record(accumulator: Any, tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    data = first_event(0.0) + event(1.0, 2**40, {"large": 1e300, "small": -1e300, "fine": 0.1}, {})
-    (tmp_path / FOLDER / "events.out.tfevents.1.x").write_bytes(data)
+    (tmp_path / TENSORBOARD_FOLDER).mkdir()
+    data = encode_first_event(0.0) + encode_event(1.0, 2**40, {"large": 1e300, "small": -1e300, "fine": 0.1}, {})
+    (tmp_path / TENSORBOARD_FOLDER / "events.out.tfevents.1.x").write_bytes(data)
     found = curves(read(accumulator, tmp_path))
     assert found == {"large": [(2**40, math.inf)], "small": [(2**40, -math.inf)], "fine": [(2**40, float32(0.1))]}

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.errors import CheckpointError, FileError
-from voxgraft.families.tensors import iter_tensors, part_file, read_tensors, stored_shapes
+from voxgraft.families.tensors import find_part_file, iter_tensors, read_tensor_shapes, read_tensors
 
 STATE = {"net.a.weight": values(6, 4, seed=1), "net.b.bias": values(5, seed=2), "other.c": values(3, 2, seed=3)}
 SHAPES: dict[str, tuple[int, ...]] = {"b.bias": (5,), "a.weight": (6, 4)}
@@ -104,16 +104,16 @@ def test_a_long_list_of_misfits_is_counted_and_cut(tmp_path: Path) -> None:
 
 def test_a_part_of_a_base_is_found_by_its_names_in_their_order(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
-        part_file(tmp_path, ("a.pt", "b.safetensors"))
+        find_part_file(tmp_path, ("a.pt", "b.safetensors"))
     assert caught.value.code == "base-file-missing"
     assert "none of a.pt, b.safetensors is in the folder" in str(caught.value)
     second = _write(STATE, tmp_path / "b.safetensors")
-    assert part_file(tmp_path, ("a.pt", "b.safetensors")) == second
+    assert find_part_file(tmp_path, ("a.pt", "b.safetensors")) == second
     first = _write(STATE, tmp_path / "a.pt")
-    assert part_file(tmp_path, ("a.pt", "b.safetensors")) == first
-    assert part_file(second, ("a.pt",)) == second
+    assert find_part_file(tmp_path, ("a.pt", "b.safetensors")) == first
+    assert find_part_file(second, ("a.pt",)) == second
     with pytest.raises(FileError, match="file-missing"):
-        part_file(tmp_path / "c.pt", ("a.pt",))
+        find_part_file(tmp_path / "c.pt", ("a.pt",))
 
 
 def test_whole_numbers_are_not_taken_for_weights(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_whole_numbers_are_not_taken_for_weights(tmp_path: Path) -> None:
 
 
 def test_shapes_are_read_without_values(tmp_path: Path) -> None:
-    assert stored_shapes(_write(STATE, tmp_path / "m.pt"), "net.") == {"a.weight": (6, 4), "b.bias": (5,)}
+    assert read_tensor_shapes(_write(STATE, tmp_path / "m.pt"), "net.") == {"a.weight": (6, 4), "b.bias": (5,)}
 
 
 MEASURE = """

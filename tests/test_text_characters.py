@@ -8,15 +8,15 @@ import pytest
 
 from voxgraft.text.characters import (
     JOINERS,
-    exemplar,
+    count_scripts,
+    describe_character,
+    find_exemplar,
+    find_language_scripts,
     is_letter,
-    is_own_letter,
     is_punctuation,
-    named,
-    own_scripts,
+    is_script_letter,
     script_characters,
     script_of,
-    scripts_of,
 )
 
 
@@ -64,47 +64,47 @@ def test_general_symbols_are_no_punctuation_though_unicode_counts_some_among_it(
 
 
 def test_a_language_of_a_region_falls_back_to_the_language() -> None:
-    assert exemplar("am-ET") == exemplar("am")
-    assert exemplar("sr-Latn") != exemplar("sr")
-    assert exemplar("qqq") is None
+    assert find_exemplar("am-ET") == find_exemplar("am")
+    assert find_exemplar("sr-Latn") != find_exemplar("sr")
+    assert find_exemplar("qqq") is None
 
 
 @pytest.mark.parametrize("code", ["am", "ti", "km", "vi", "yo", "sw"])
 def test_cldr_has_letters_for_the_language(code: str) -> None:
-    entry = exemplar(code)
+    entry = find_exemplar(code)
     assert entry is not None
     assert any(map(is_letter, entry.letters))
 
 
 def test_persian_has_its_joiner_and_its_digits() -> None:
-    entry = exemplar("fa")
+    entry = find_exemplar("fa")
     assert entry is not None
     assert JOINERS & set(entry.auxiliary)
     assert set("۰۱۲۳۴۵۶۷۸۹") <= set(entry.numbers)
 
 
 def test_the_scripts_of_a_language_are_cldrs_and_those_that_much_of_its_text_is_in() -> None:
-    letters = exemplar("sr").letters  # type: ignore[union-attr]
-    assert own_scripts(letters, {}, 0.1) == ("Cyrillic",)
-    assert own_scripts(letters, {"ж": 50, "ž": 50}, 0.1) == ("Cyrillic", "Latin")
-    assert own_scripts(letters, {"ж": 99, "ž": 1}, 0.1) == ("Cyrillic",)
-    assert own_scripts("", {"ሰ": 90, "a": 10, "β": 1}, 0.05) == ("Ethiopic", "Latin")
-    assert own_scripts("", {"5": 90, "&": 9}, 0.1) == ()
+    letters = find_exemplar("sr").letters  # type: ignore[union-attr]
+    assert find_language_scripts(letters, {}, 0.1) == ("Cyrillic",)
+    assert find_language_scripts(letters, {"ж": 50, "ž": 50}, 0.1) == ("Cyrillic", "Latin")
+    assert find_language_scripts(letters, {"ж": 99, "ž": 1}, 0.1) == ("Cyrillic",)
+    assert find_language_scripts("", {"ሰ": 90, "a": 10, "β": 1}, 0.05) == ("Ethiopic", "Latin")
+    assert find_language_scripts("", {"5": 90, "&": 9}, 0.1) == ()
 
 
 def test_marks_belong_to_every_script_and_letters_to_one() -> None:
-    assert is_own_letter("\u0301", ["Latin"])
-    assert is_own_letter("ʼ", ["Latin"])
-    assert is_own_letter("é", ["Latin"])
-    assert not is_own_letter("ж", ["Latin"])
-    assert not is_own_letter("5", ["Latin"])
+    assert is_script_letter("\u0301", ["Latin"])
+    assert is_script_letter("ʼ", ["Latin"])
+    assert is_script_letter("é", ["Latin"])
+    assert not is_script_letter("ж", ["Latin"])
+    assert not is_script_letter("5", ["Latin"])
 
 
 def test_scripts_are_counted_by_their_letters() -> None:
-    assert scripts_of("abcሰላ 12&") == {"Latin": 3, "Ethiopic": 2}
+    assert count_scripts("abcሰላ 12&") == {"Latin": 3, "Ethiopic": 2}
 
 
 @pytest.mark.parametrize("character", ["ሰ", "\u0301", "\x98", "\uf025"])
 def test_every_character_can_be_named(character: str) -> None:
-    assert f"U+{ord(character):04X}" in named(character)
-    assert unicodedata.name(character, "without a name") in named(character)
+    assert f"U+{ord(character):04X}" in describe_character(character)
+    assert unicodedata.name(character, "without a name") in describe_character(character)

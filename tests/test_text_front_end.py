@@ -23,28 +23,28 @@ from tests.test_export import exported
 from tests.tokenizer_bases import Grown
 from tests.tokenizer_bases import base as small_base
 from tests.whole_runs import error_of
-from voxgraft.bases import base_tokenizer
-from voxgraft.corpus.set_header import checksum_of
-from voxgraft.exporting.text_package import text_package
-from voxgraft.families import family
-from voxgraft.families.stock import Facts
-from voxgraft.findings import opened
-from voxgraft.findings.text import digit_findings, rule_findings, text_findings
-from voxgraft.graft_folder import open_graft
-from voxgraft.normalising import TextRules, TextRulesError, rules_of
-from voxgraft.normalising.numbers import READ, cardinal
-from voxgraft.normalising.plain import MARKS
-from voxgraft.run_settings import LearnSettings
+from voxgraft.bases import load_base_tokenizer
+from voxgraft.corpus.set_header import compute_index_checksum
+from voxgraft.exporting.text_package import build_text_package
+from voxgraft.families import get_family
+from voxgraft.families.stock import ExportInfo
+from voxgraft.findings import open_check_subject
+from voxgraft.findings.text import digit_findings, text_findings, text_rule_findings
+from voxgraft.graft_folder import load_graft
+from voxgraft.normalising import TextRules, TextRulesError, build_text_rules
+from voxgraft.normalising.numbers import NUM2WORDS_LANGUAGES, num2words_cardinal
+from voxgraft.normalising.plain import TYPOGRAPHIC_MARKS
+from voxgraft.run_settings import VocabularySettings
 from voxgraft.settings import CheckSettings, TokenizerShowSettings
-from voxgraft.speaking.opening import _language
-from voxgraft.speaking.pieces import pieces_of
-from voxgraft.spelling import Spelling, learn_language
+from voxgraft.speaking.opening import _resolve_language
+from voxgraft.speaking.pieces import split_into_chunks
+from voxgraft.spelling import TextEncoder, learn_language_pieces
 from voxgraft.text.characters import _exemplar_table as cldr
-from voxgraft.text.characters import exemplar
-from voxgraft.text.texts import Texts
-from voxgraft.tokenizer_verbs import show
+from voxgraft.text.characters import find_exemplar
+from voxgraft.text.texts import TextCorpus
+from voxgraft.tokenizer_verbs import tokenizer_show
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.prove import boundary_findings, unreachable_pieces
+from voxgraft.tokenizers.prove import check_word_boundaries, find_unreachable_pieces
 
 LANGUAGES = (
     *(
@@ -100,7 +100,7 @@ PUBLISHED = {
 
 def texts_of(language: str) -> tuple[str, ...]:
     """Names, numbers, dates, punctuation and invisible characters, among letters of the language."""
-    entry = exemplar(language)
+    entry = find_exemplar(language)
     assert entry is not None
     letters = [character for character in entry.letters if character.isalpha()] or ["a"]
     words = ["".join(letters[at : at + 4]) for at in range(0, min(len(letters), 40), 4)]
@@ -122,12 +122,12 @@ def texts_of(language: str) -> tuple[str, ...]:
     )
 
 
-def spelling_of(base: Spelling, language: str) -> Grown:
+def spelling_of(base: TextEncoder, language: str) -> Grown:
     """A graft of a language with rules that went through JSON, as those of a graft folder have."""
-    rules = TextRules.from_json(json.loads(json.dumps(rules_of(language).to_json())))
+    rules = TextRules.from_json(json.loads(json.dumps(build_text_rules(language).to_json())))
     before = replace(base, language=language, rules=rules)
-    texts = Texts(texts_of(language))
-    learnt = learn_language(before, texts, LearnSettings(pieces=20, min_count=2))
+    texts = TextCorpus(texts_of(language))
+    learnt = learn_language_pieces(before, texts, VocabularySettings(pieces=20, min_count=2))
     return Grown(replace(before, grown=learnt.grown), learnt, texts)
 
 
@@ -138,13 +138,13 @@ def small(name: str, language: str) -> Grown:
 
 @cache
 def published(name: str, language: str) -> Grown:
-    kind, tokenizer = base_tokenizer(shared(PUBLISHED[name]), name)
-    return spelling_of(Spelling.of(kind, tokenizer, None, None), language)
+    kind, tokenizer = load_base_tokenizer(shared(PUBLISHED[name]), name)
+    return spelling_of(TextEncoder.of(kind, tokenizer, None, None), language)
 
 
 def write_package(folder: Path, name: str, rules: TextRules) -> None:
-    kind, files = family(name), None
-    for place, text in text_package(rules, *kind.stock().text_step(files)).items():  # type: ignore[arg-type]
+    kind, files = get_family(name), None
+    for place, text in build_text_package(rules, *kind.stock().text_step(files)).items():  # type: ignore[arg-type]
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text, encoding="utf-8")
 
@@ -180,7 +180,7 @@ def read_without_voxgraft(folder: Path, texts: dict[str, list[str]]) -> dict[str
     return found
 
 
-def stock_ids(spelling: Spelling, given: str) -> list[int]:
+def stock_ids(spelling: TextEncoder, given: str) -> list[int]:
     """The ids of the stock program for a text that is handed to it: its front, the tag, the exported tokenizer."""
     assert spelling.grown is not None
     tag = [spelling.grown.ids[spelling.tag]] if spelling.tag else []
@@ -197,7 +197,7 @@ def compare(made: dict[str, Grown], name: str, folder: Path, more: tuple[str, ..
         spelling = grown.spelling
         for text, handed in zip(asked[str(folder / language)], read[str(folder / language)], strict=True):
             ids = spelling.encode(text, language)
-            pieces = pieces_of(spelling.normalised(text, language), language, 1e6, 0.0)
+            pieces = split_into_chunks(spelling.normalize_lines(text, language), language, 1e6, 0.0)
             if len(pieces) == 1:
                 assert spelling.encode(pieces[0].text, language) == ids, (language, text)
             assert spelling.encode(text, language.lower()) == ids
@@ -206,7 +206,7 @@ def compare(made: dict[str, Grown], name: str, folder: Path, more: tuple[str, ..
             else:
                 # IndexTTS-2 would read digits in Chinese: it is never given any.
                 assert name == "indextts2", handed
-                assert any(map(str.isdecimal, spelling.normalised(text, language)))
+                assert any(map(str.isdecimal, spelling.normalize_lines(text, language)))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -236,7 +236,7 @@ any_text = st.lists(
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=any_text)
 def test_any_text_is_normalised_once_and_for_all(language: str, text: str) -> None:
-    rules = rules_of(language)
+    rules = build_text_rules(language)
     once = rules.apply(text)
     assert rules.apply(once) == once
     assert not set(INVISIBLE) & set(once)
@@ -265,7 +265,7 @@ def test_random_unicode_has_the_same_ids_in_data_and_in_an_export(name: str, tmp
 def test_every_letter_that_cldr_gives_a_language_survives_its_normaliser() -> None:
     lost = []
     for language, entry in cldr().items():
-        normaliser = rules_of(language).normaliser
+        normaliser = build_text_rules(language).normalizer
         for letter in dict.fromkeys(unicodedata.normalize("NFC", entry["letters"])):
             text = f"q{letter}q"
             if not letter.isspace() and normaliser.normalise(text).text != text:
@@ -288,7 +288,7 @@ def test_every_letter_that_cldr_gives_a_language_survives_its_normaliser() -> No
     ],
 )
 def test_apostrophes_that_are_letters_stay(language: str, text: str) -> None:
-    assert rules_of(language).normaliser.normalise(text).text == text
+    assert build_text_rules(language).normalizer.normalise(text).text == text
 
 
 @pytest.mark.parametrize(
@@ -297,22 +297,22 @@ def test_apostrophes_that_are_letters_stay(language: str, text: str) -> None:
 )
 def test_an_apostrophe_inside_a_word_is_the_letter_that_it_stands_for(language: str, typed: str, written: str) -> None:
     """Else a text with the apostrophe of the keyboard would teach another row than the words of numbers use."""
-    assert rules_of(language).apply(typed) == written
+    assert build_text_rules(language).apply(typed) == written
 
 
 def test_no_mark_that_is_folded_is_a_letter() -> None:
-    assert not [mark for mark in MARKS if mark.isalpha()]
+    assert not [mark for mark in TYPOGRAPHIC_MARKS if mark.isalpha()]
 
 
 def test_texts_with_the_letter_u02bc_teach_pieces_that_all_occur() -> None:
     """Text was learnt raw and normalised on import: pieces with the letter never came up."""
     sentences = tuple(f"tʼáá {word} dooʼ naʼídíkid" for word in ("bitsʼą́ą́", "hólǫ́", "kʼad", "ayóo", "yáʼátʼééh")) * 4
     for name in KINDS:
-        base = replace(small_base(KINDS[name]), language="nv", rules=rules_of("nv"))
-        learnt = learn_language(base, Texts(sentences), LearnSettings(pieces=40, min_count=2))
+        base = replace(small_base(KINDS[name]), language="nv", rules=build_text_rules("nv"))
+        learnt = learn_language_pieces(base, TextCorpus(sentences), VocabularySettings(pieces=40, min_count=2))
         spelling = replace(base, grown=learnt.grown)
-        assert unreachable_pieces(base.base, learnt.grown, spelling.new_text(sentences)) == ()
-        imported = [rules_of("nv").normaliser.normalise(sentence).text for sentence in sentences]
+        assert find_unreachable_pieces(base.base, learnt.grown, spelling.new_text(sentences)) == ()
+        imported = [build_text_rules("nv").normalizer.normalise(sentence).text for sentence in sentences]
         used = {token for text in imported for token in spelling.encode(text, "nv")}
         new = {at for at in range(base.base.size, learnt.grown.size) if "ʼ" in str(learnt.grown.pieces[at])}
         assert new & used
@@ -340,15 +340,15 @@ def test_invisible_characters_are_neither_unknown_nor_rows(name: str, language: 
 # ---- numbers (B3) ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("language", READ)
+@pytest.mark.parametrize("language", NUM2WORDS_LANGUAGES)
 def test_every_language_on_the_list_reads_numbers_in_words_of_its_own(language: str) -> None:
-    words = READ[language]
+    words = NUM2WORDS_LANGUAGES[language]
     numbers = [*range(101), 110, 200, 345, 999, 1000, 1001, 1100, 1999, 2026, 11_000, 21_000, 123_456, words.largest]
-    said = [cardinal(words.code, number) for number in numbers]
+    said = [num2words_cardinal(words.code, number) for number in numbers]
     assert len(set(said)) == len(numbers)
     assert not any(character.isdecimal() for text in said for character in text)
-    normalise = rules_of(language).normaliser.normalise
-    assert normalise("2026.").text == cardinal(words.code, 2026).replace("'", words.apostrophe) + "."
+    normalise = build_text_rules(language).normalizer.normalise
+    assert normalise("2026.").text == num2words_cardinal(words.code, 2026).replace("'", words.apostrophe) + "."
     for text in ("0", "007", "12:30", "12.05.2024", "2024-05-12", "3-4"):
         assert not any(map(str.isdecimal, normalise(text).text)), text
 
@@ -371,7 +371,7 @@ def test_every_language_on_the_list_reads_numbers_in_words_of_its_own(language: 
     ],
 )
 def test_numbers_are_read_with_the_separators_of_the_language(language: str, text: str, said: str) -> None:
-    assert rules_of(language).normaliser.normalise(text).text == said
+    assert build_text_rules(language).normalizer.normalise(text).text == said
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_numbers_are_read_with_the_separators_of_the_language(language: str, tex
     ],
 )
 def test_digits_that_cannot_be_read_stay_and_are_noted(language: str, text: str) -> None:
-    done = rules_of(language).normaliser.normalise(text)
+    done = build_text_rules(language).normalizer.normalise(text)
     assert done.text == text
     assert {note.rule for note in done.notes} == {"digits-left"}
 
@@ -392,7 +392,7 @@ def test_digits_that_cannot_be_read_stay_and_are_noted(language: str, text: str)
 
 
 def test_rules_of_another_version_and_other_number_words_are_refused() -> None:
-    stated = rules_of("nl").to_json()
+    stated = build_text_rules("nl").to_json()
     with pytest.raises(TextRulesError, match="generic-99"):
         TextRules.from_json({**stated, "version": "generic-99"})
     other = TextRules.from_json({**stated, "edition": {"num2words": "0.1", "sha256": "0" * 64}})
@@ -408,7 +408,7 @@ def graft_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny_base() -> Path:
-    found = family("tiny").shipped()
+    found = get_family("tiny").shipped_folder()
     assert found is not None
     return found
 
@@ -426,13 +426,13 @@ def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path
     result = spoken("2026።", *words)
     assert [piece.piece.text for piece in result.said[0].pieces] == ["ሁለት ሺህ ሃያ ስድስት."]
     assert result.said[0].findings == () or {item.code for item in result.said[0].findings} == {"speak-cut"}
-    shown = show(
+    shown = tokenizer_show(
         TokenizerShowSettings(base=tiny_base(), grown=graft_folder / "tokenizer.json", language="am", text=("2026።",))
     )
     assert shown.sentences[0].grown is not None
-    graft = open_graft(graft_folder)
-    tiny = family("tiny")
-    spelling = Spelling.of(
+    graft = load_graft(graft_folder)
+    tiny = get_family("tiny")
+    spelling = TextEncoder.of(
         tiny, open_tokenizer(tiny.files(tiny_base()).tokenizer), graft.tokenizer, "am", graft.card.rules
     )
     ids = spelling.encode("2026።", "am")
@@ -449,7 +449,7 @@ def test_a_graft_from_before_reads_text_as_it_is_and_says_so(graft_folder: Path,
 
 def test_a_graft_with_rules_that_are_not_known_here_is_refused(graft_folder: Path, tmp_path: Path) -> None:
     other = changed_card(graft_folder, tmp_path / "new", text={"version": "amharic-9", "language": "am"})
-    error = error_of(lambda: open_graft(other))
+    error = error_of(lambda: load_graft(other))
     assert error.code == "text-rules"
     assert "amharic-9" in error.finding.found
     assert error.finding.cure
@@ -462,7 +462,7 @@ def test_sets_of_other_text_rules_are_refused(made_once: MadeOnce, tmp_path: Pat
         document = json.loads(path.read_text(encoding="utf-8"))
         document["made_from"]["text"] = "amharic-0"
         document.pop("checksum")
-        document["checksum"] = checksum_of(document)  # a sound set that other rules made
+        document["checksum"] = compute_index_checksum(document)  # a sound set that other rules made
         path.write_text(json.dumps(document), encoding="utf-8")
     error = run.refused("set-stale")
     assert "amharic-0" in str(error)
@@ -477,8 +477,8 @@ def test_check_tells_of_digits_that_stay_and_of_clips_with_other_rules(made_once
     rules = {"cutting": 1, "text": "amharic-1+homophones"}
     source = {"source": {"options": {"language": "am"}, "rules": rules}}
     (imports / "one.jsonl").write_text(json.dumps(source) + "\n", encoding="utf-8")
-    with opened(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
-        codes = {item.code for item in [*rule_findings(subject), *text_findings(subject)]}
+    with open_check_subject(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
+        codes = {item.code for item in [*text_rule_findings(subject), *text_findings(subject)]}
     assert "text-rules-import" in codes
     card = json.loads((run.path / "graft" / "graft.json").read_text(encoding="utf-8"))
     del card["card_sha256"]
@@ -487,16 +487,18 @@ def test_check_tells_of_digits_that_stay_and_of_clips_with_other_rules(made_once
         "language": "am",
     }  # tokenizer.normalise: false, with clips that import normalised
     (run.path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
-    with opened(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
-        assert [item.code for item in rule_findings(subject)] == ["text-rules-import"]
-    assert [item.code for item in digit_findings(rules_of("sw"), ("mwaka wa 2026", "habari"))] == ["text-digits"]
-    assert digit_findings(rules_of("nl"), ("in 2026",)) == []
+    with open_check_subject(CheckSettings(run=run.path, base=run.base, language="am", texts=(texts,))) as subject:
+        assert [item.code for item in text_rule_findings(subject)] == ["text-rules-import"]
+    assert [item.code for item in digit_findings(build_text_rules("sw"), ("mwaka wa 2026", "habari"))] == [
+        "text-digits"
+    ]
+    assert digit_findings(build_text_rules("nl"), ("in 2026",)) == []
 
 
 def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -> None:
-    folded = rules_of("am", fold_homophones=True)
+    folded = build_text_rules("am", fold_homophones=True)
     assert TextRules.from_json(folded.to_json()).apply("ሠላም") == "ሰላም"
-    assert folded.identity != rules_of("am").identity
+    assert folded.identity != build_text_rules("am").identity
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -574,14 +576,14 @@ SPEAKS = {
 
 
 def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower_case(made_once: MadeOnce) -> None:
-    facts = Facts("ff-Adlm", "Fula (Adlam)", "[ff-adlm]", 10, 5)
-    text = family("chatterbox").stock().loader(facts, made_once.base("chatterbox"))
+    facts = ExportInfo("ff-Adlm", "Fula (Adlam)", "[ff-adlm]", 10, 5)
+    text = get_family("chatterbox").stock().loader(facts, made_once.base("chatterbox"))
     assert text is not None
     assert "SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)" in text
     made = small("chatterbox", "ff-Adlm")
     assert made.spelling.tag == "[ff-adlm]"
-    assert made.tokenizer.has_whole("[ff-adlm]")
-    assert _language("ff-adlm", ["ff-Adlm"], ["en"]) == "ff-Adlm"
+    assert made.tokenizer.has_control_token("[ff-adlm]")
+    assert _resolve_language("ff-adlm", ["ff-Adlm"], ["en"]) == "ff-Adlm"
 
 
 # ---- scripts that IndexTTS-2 takes for Chinese (B4) ------------------------------------------------------------------
@@ -589,11 +591,11 @@ def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower
 
 def test_words_that_run_together_are_told_and_dead_rows_are_counted() -> None:
     sentences = ("ꆈꌠ ꁱꂷ ꉬ ꆏꌠ", "ꉌꂵ ꆈꌠ ꁱꂷ", "ꆈꌠ ꉬ ꉌꂵ") * 5
-    base = replace(small_base("sentencepiece-unigram"), language="ii", rules=rules_of("ii"))
-    learnt = learn_language(base, Texts(sentences), LearnSettings(pieces=60, min_count=2))
+    base = replace(small_base("sentencepiece-unigram"), language="ii", rules=build_text_rules("ii"))
+    learnt = learn_language_pieces(base, TextCorpus(sentences), VocabularySettings(pieces=60, min_count=2))
     new = replace(base, grown=learnt.grown).new_text(sentences)
-    assert [item.code for item in boundary_findings(new)] == ["text-word-boundaries"]
-    assert unreachable_pieces(base.base, learnt.grown, new) == ()
+    assert [item.code for item in check_word_boundaries(new)] == ["text-word-boundaries"]
+    assert find_unreachable_pieces(base.base, learnt.grown, new) == ()
     names = {piece.text for piece in learnt.additions.pieces}
     assert {"▁ꉬ"} <= names
     assert "ꉬ" not in names
@@ -603,5 +605,5 @@ def test_cherokee_keeps_its_words_in_either_case() -> None:
     made = small("indextts2", "chr")
     spelling = made.spelling
     assert spelling.prepare("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ") == spelling.prepare("ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ") == "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ"
-    assert boundary_findings(spelling.new_text(("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ",))) == []
+    assert check_word_boundaries(spelling.new_text(("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ",))) == []
     assert made.tokenizer.unknown_id not in spelling.encode("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ", "chr")

@@ -24,48 +24,48 @@ from tests.preparing_runs import RATE, resolved, voice_like
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from tests.ui_runs import form_of, tab_of
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli import run as run_cli
-from voxgraft.corpus.clips import ClipSet
-from voxgraft.corpus.sets import open_set
-from voxgraft.evaluating.held_out import _Respelled
-from voxgraft.evaluating.sentences import manifest_sentences
-from voxgraft.evaluating.speaking import _asked
-from voxgraft.evaluating.systems import System, grafted
-from voxgraft.families import family, family_names
+from voxgraft.cli import run_cli as run_cli
+from voxgraft.corpus.clips import ClipDataset
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.evaluating.held_out import _RetokenizedClipSet
+from voxgraft.evaluating.sentences import load_manifest_sentences
+from voxgraft.evaluating.speaking import _build_request
+from voxgraft.evaluating.systems import SpeakingModel, open_grafted_model
+from voxgraft.families import family_names, get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.encoding import Clip
-from voxgraft.families.opening import open_model
-from voxgraft.families.tensors import stored_shapes
-from voxgraft.go import go
+from voxgraft.families.opening import load_model
+from voxgraft.families.tensors import read_tensor_shapes
+from voxgraft.go import run_pipeline
 from voxgraft.going.settings import GoSettings
-from voxgraft.graft_folder import open_graft
-from voxgraft.importing.manifest import ManifestClip, Split, write_manifest
-from voxgraft.new import new
-from voxgraft.normalising import rules_of
-from voxgraft.preparing.assembling import Encoded, SetMaker
-from voxgraft.preparing.batch_files import BatchFiles
-from voxgraft.preparing.choosing import chosen_clips
-from voxgraft.preparing.keys import FrontEnd
+from voxgraft.graft_folder import load_graft
+from voxgraft.importing.manifest import ManifestClip, SplitName, write_manifest
+from voxgraft.new import create_run
+from voxgraft.normalising import build_text_rules
+from voxgraft.preparing.assembling import EncodedClips, PreparedDatasetWriter
+from voxgraft.preparing.batch_files import BatchStore
+from voxgraft.preparing.choosing import select_clips
+from voxgraft.preparing.keys import FrontEndFiles
 from voxgraft.run import RunFolder
-from voxgraft.run_data import Wanted
-from voxgraft.run_settings import LearnSettings, RowSettings, RunSettings
-from voxgraft.run_yaml import edit_run_yaml
-from voxgraft.sample_texts import sentences_of
+from voxgraft.run_data import DataRequirements
+from voxgraft.run_settings import RowSettings, RunSettings, VocabularySettings
+from voxgraft.run_yaml import rewrite_run_yaml
+from voxgraft.sample_texts import build_sample_sentences
 from voxgraft.settings import NewSettings, SpeakSettings, TokenizerShowSettings
-from voxgraft.speaking.opening import SharedPlace, Speakers
-from voxgraft.speaking.pieces import can_be_said
-from voxgraft.speaking.saying import _plan
-from voxgraft.speaking.texts import utterances_of
-from voxgraft.speaking.voices import Voices
-from voxgraft.spelling import Spelling, learn_language
-from voxgraft.tables import make_tables
-from voxgraft.text.characters import exemplar
-from voxgraft.text.texts import Texts
-from voxgraft.tokenizer_verbs import show
+from voxgraft.speaking.opening import SharedModelContext, SynthesisModels
+from voxgraft.speaking.pieces import has_speakable_text
+from voxgraft.speaking.saying import _plan_utterance
+from voxgraft.speaking.texts import read_utterances
+from voxgraft.speaking.voices import VoiceLoader
+from voxgraft.spelling import TextEncoder, learn_language_pieces
+from voxgraft.tables import build_new_rows
+from voxgraft.text.characters import find_exemplar
+from voxgraft.text.texts import TextCorpus
+from voxgraft.tokenizer_verbs import tokenizer_show
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.prove import prove
-from voxgraft.training.replay import Voice
-from voxgraft.ui.commands import ask
+from voxgraft.tokenizers.prove import prove_tokenizer
+from voxgraft.training.replay import ReferenceVoice
+from voxgraft.ui.commands import run_command_in_process
 
 RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")
 NFC = partial(unicodedata.normalize, "NFC")
@@ -77,7 +77,7 @@ class Grafted:
     """A run with a graft of one language, and the spelling that the graft was made with."""
 
     run: RunFolder
-    spelling: Spelling
+    spelling: TextEncoder
 
     @property
     def language(self) -> str:
@@ -95,57 +95,59 @@ class Home:
 
     folder: Path
     files: BaseFiles
-    place: SharedPlace
+    place: SharedModelContext
     shapes: dict[str, tuple[int, ...]]
     """Of the base's tensors."""
-    lent: ClipSet
-    voice: Voice
+    lent: ClipDataset
+    voice: ReferenceVoice
     grafts: dict[str, Grafted]
 
     @cache  # noqa: B019
-    def system(self, language: str) -> System:
+    def system(self, language: str) -> SpeakingModel:
         """What `evaluate` and `speak` open for a graft."""
-        return grafted(self.place, open_graft(self.grafts[language].run.graft))
+        return open_grafted_model(self.place, load_graft(self.grafts[language].run.graft))
 
 
 def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[str]) -> dict[str, Grafted]:
     """Graft folders as the verb writes them. The proof over the base's languages, most of its time, is left out."""
-    kind, base = family(name), open_tokenizer(files.tokenizer)
+    kind, base = get_family(name), open_tokenizer(files.tokenizer)
     card: dict[str, Any] = {}
     proof = None
     made = {}
     with open_checkpoint(files.checkpoint) as checkpoint:
         for language in languages:
-            before = Spelling.of(kind, base, None, language)
-            learnt = learn_language(before, Texts(own_texts(language)), LearnSettings(pieces=20, min_count=2))
+            before = TextEncoder.of(kind, base, None, language)
+            learnt = learn_language_pieces(
+                before, TextCorpus(own_texts(language)), VocabularySettings(pieces=20, min_count=2)
+            )
             spelling = replace(before, grown=learnt.grown)
-            rows = make_tables(checkpoint, spelling, RowSettings(init="mean"))
-            card = card or graft_verb._base_card(spelling, files)
-            proof = proof or prove(base, learnt.grown, (), spelling.prepare_base, spelling.new_text(()))
+            rows = build_new_rows(checkpoint, spelling, RowSettings(init="mean"))
+            card = card or graft_verb._describe_base(spelling, files)
+            proof = proof or prove_tokenizer(base, learnt.grown, (), spelling.prepare_base, spelling.new_text(()))
             run = RunFolder(folder / language)
             run.path.mkdir(parents=True)
             run.settings.write_text(f"base: {files.folder}\nfamily: {name}\nlanguage: {language}\n", encoding="utf-8")
-            graft_verb._write(run.graft, spelling, card, rows, RowSettings(), proof)
+            graft_verb._write_graft_folder(run.graft, spelling, card, rows, RowSettings(), proof)
             made[language] = Grafted(run, spelling)
     return made
 
 
 @pytest.fixture(scope="module", params=family_names())
 def home(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    kind, made = family(request.param), made_once.whole_run(request.param)
+    kind, made = get_family(request.param), made_once.whole_run(request.param)
     folder = tmp_path_factory.mktemp(kind.name)
-    model = open_model(kind, made.files, device="cpu", dtype=torch.float32)
-    place = SharedPlace(kind, made.files, "cpu", torch.float32, model)
-    lent = open_set(made.folder.data_set("train"))
-    voice = Voice("lent", Clip(lent.codes(0), lent.voice(0)))
-    shapes = dict(stored_shapes(made.files.checkpoint))
+    model = load_model(kind, made.files, device="cpu", dtype=torch.float32)
+    place = SharedModelContext(kind, made.files, "cpu", torch.float32, model)
+    lent = open_clip_dataset(made.folder.data_set("train"))
+    voice = ReferenceVoice("lent", Clip(lent.codes(0), lent.voice(0)))
+    shapes = dict(read_tensor_shapes(made.files.checkpoint))
     grafts = make_grafts(kind.name, folder, made.files, LANGUAGES)
     return Home(folder, made.files, place, shapes, lent, voice, grafts)
 
 
 def manifest_of(one: Grafted, texts: Sequence[str]) -> Path:
     """Clips of these texts; their sound is never read here."""
-    splits: tuple[Split, ...] = ("train", "validation", "test")
+    splits: tuple[SplitName, ...] = ("train", "validation", "test")
     clips = [
         ManifestClip(f"clip{at}-{split}", f"{at}.wav", 1.0, text, one.language, "a", f"{at}", 24_000, split=split)
         for at, text in enumerate(texts)
@@ -156,22 +158,22 @@ def manifest_of(one: Grafted, texts: Sequence[str]) -> Path:
     return path
 
 
-def prepared(home: Home, one: Grafted, manifest: Path) -> ClipSet:
+def prepared(home: Home, one: Grafted, manifest: Path) -> ClipDataset:
     """The set that `prepare` makes of a manifest, where the sound of every clip is encoded already."""
-    graft, kind, files = open_graft(one.run.graft), home.place.family, home.files
+    graft, kind, files = load_graft(one.run.graft), home.place.family, home.files
     base = (kind, files, open_tokenizer(files.tokenizer))
-    wanted = Wanted.of(one.run, RunSettings(), graft, base, home.shapes)
-    front_end = FrontEnd({}, graft.card.base["checkpoint_sha256"])
-    chosen = [clip for clip in chosen_clips(manifest, one.language).clips if clip.role == "train"]
-    encoded = Encoded(BatchFiles(one.run.data / "none"), {clip.clip.id: (home.lent, 0) for clip in chosen})
-    maker = SetMaker(wanted, front_end, encoded, kind.code_hz, {})
+    wanted = DataRequirements.of(one.run, RunSettings(), graft, base, home.shapes)
+    front_end = FrontEndFiles({}, graft.card.base["checkpoint_sha256"])
+    chosen = [clip for clip in select_clips(manifest, one.language).clips if clip.role == "train"]
+    encoded = EncodedClips(BatchStore(one.run.data / "none"), {clip.clip.id: (home.lent, 0) for clip in chosen})
+    maker = PreparedDatasetWriter(wanted, front_end, encoded, kind.code_hz, {})
     maker.make("train", "train", [(clip, clip.clip.id) for clip in chosen])
-    return open_set(one.run.data_set("train"))
+    return open_clip_dataset(one.run.data_set("train"))
 
 
 def own_texts(language: str) -> tuple[str, ...]:
     """The texts of the other tests of text, with one text for all marks of punctuation, to save time."""
-    entry, texts = exemplar(language), texts_of(language)
+    entry, texts = find_exemplar(language), texts_of(language)
     assert entry is not None
     marks = [mark for mark in entry.punctuation if not mark.isspace()]
     first, last = texts[1].split()[0], texts[1].split()[-1]
@@ -183,7 +185,9 @@ def own_texts(language: str) -> tuple[str, ...]:
 def usable(one: Grafted, texts: Sequence[str]) -> list[str]:
     """Texts that a clip can have: with a letter or a digit, and with ids."""
     return [
-        text for text in dict.fromkeys(texts) if any(map(str.isalnum, text)) and can_be_said(text) and one.ids(text)
+        text
+        for text in dict.fromkeys(texts)
+        if any(map(str.isalnum, text)) and has_speakable_text(text) and one.ids(text)
     ]
 
 
@@ -194,14 +198,14 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     clips = prepared(home, one, manifest)
     stored = {info.text: tuple(clips.text_ids(at).tolist()) for at, info in enumerate(clips.infos)}
     assert stored == {text: one.ids(text) for text in texts}, language
-    measured = _Respelled(clips, system, language)
+    measured = _RetokenizedClipSet(clips, system, language)
     assert [tuple(measured.text_ids(at).tolist()) for at in range(len(clips))] == list(stored.values())
-    found = manifest_sentences(manifest, language)
+    found = load_manifest_sentences(manifest, language)
     sentences = found.sentences if found else ()
-    told = {sentence.text: _asked(system, 0, sentence, voice, 0).ids for sentence in sentences}
+    told = {sentence.text: _build_request(system, 0, sentence, voice, 0).ids for sentence in sentences}
     letters = [text for text in texts if any(map(str.isalpha, text))]
     assert told == {NFC(text.strip()): one.ids(text) for text in letters}
-    samples = sentences_of(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)
+    samples = build_sample_sentences(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)
     assert [sample.ids for sample in samples] == [one.ids(text) for text in texts]
     assert {(sample.language, sample.is_new) for sample in samples} == {(language, True)}
     compare_spoken(home, language, texts, SpeakSettings(text=tuple(texts), language=language.lower()))
@@ -209,19 +213,19 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     asked = TokenizerShowSettings(
         base=home.files.tokenizer, family=kind, grown=grown, language=language, text=tuple(texts)
     )
-    previewed = [[token for _, token, _ in sentence.grown or ()] for sentence in show(asked).sentences]
+    previewed = [[token for _, token, _ in sentence.grown or ()] for sentence in tokenizer_show(asked).sentences]
     assert [tuple(ids) for ids in previewed] == [one.ids(text) for text in texts]
 
 
 def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: SpeakSettings) -> None:
     """What `speak` gives the model. A text that is said in several pieces is read piece by piece."""
     one, system = home.grafts[language], home.system(language)
-    speakers = Speakers(home.place, home.place.family.languages, (system,), None)
-    voices = Voices(speakers, asked, {None: home.voice})
-    utterances = utterances_of(asked.text, asked.file)
+    speakers = SynthesisModels(home.place, home.place.family.languages, (system,), None)
+    voices = VoiceLoader(speakers, asked, {None: home.voice})
+    utterances = read_utterances(asked.text, asked.file)
     assert len(utterances) == len(texts)
     for at, text in enumerate(texts):
-        planned = _plan(speakers, voices, at, utterances[at], asked)
+        planned = _plan_utterance(speakers, voices, at, utterances[at], asked)
         assert planned.language == language
         if len(planned.pieces) == 1:
             assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
@@ -229,7 +233,7 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
             assert asked.split
             assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
             said = "".join(piece.piece.text for piece in planned.pieces)
-            assert "".join(said.split()) == "".join(one.spelling.normalised(text, language).split())
+            assert "".join(said.split()) == "".join(one.spelling.normalize_lines(text, language).split())
 
 
 def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) -> None:
@@ -239,8 +243,8 @@ def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) ->
     with tab_of(home.folder, "tokenizer") as context:
         for language, texts in texts_by_language.items():
             one, lines = home.grafts[language], on_one_line(texts)
-            words = tab._commands(context, language, "\n".join(lines))
-            sentences = [sentence for line in words for sentence in ask(line)["sentences"]]
+            words = tab._tokenize_argvs(context, language, "\n".join(lines))
+            sentences = [sentence for line in words for sentence in run_command_in_process(line)["sentences"]]
             assert len(sentences) == len(lines)
             for text, sentence in zip(lines, sentences, strict=True):
                 assert tuple(token for _, token, _ in sentence["grown"]) == one.ids(text), (language, text)
@@ -249,7 +253,7 @@ def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) ->
         keys = [control.leaf.key for control in form.controls]
         for language, texts in texts_by_language.items():
             lines = on_one_line(texts)
-            values = form.opening_values(language)
+            values = form.initial_values(language)
             values[keys.index("text")] = "\n".join(lines)
             values[keys.index("split")] = False
             settings = resolved([str(word) for word in form.words(language, values)])
@@ -278,11 +282,11 @@ def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_i
 ) -> None:
     files = made_once.base("chatterbox")
     (one,) = make_grafts("chatterbox", tmp_path, files, ["fr"]).values()
-    grown = open_graft(one.run.graft).tokenizer.path
+    grown = load_graft(one.run.graft).tokenizer.path
     asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", grown=grown, text=("En 2026 «oui»",))
-    (french,) = show(asked.model_copy(update={"language": "fr"})).sentences
+    (french,) = tokenizer_show(asked.model_copy(update={"language": "fr"})).sentences
     assert tuple(token for _, token, _ in french.grown or ()) == one.ids("En 2026 «oui»")
-    (english,) = show(asked.model_copy(update={"language": "en"})).sentences
+    (english,) = tokenizer_show(asked.model_copy(update={"language": "en"})).sentences
     assert english.grown == english.base
 
 
@@ -321,7 +325,7 @@ def raw_texts(language: str) -> list[str]:
     for at in range(CLIPS):
         first, second = words[at % len(words)], " ".join(words[at // len(words) :][:2])
         # The tiny base has no digits, so that a language whose numbers nobody reads is refused for unknown tokens.
-        number = f" {2000 + at}\u200b " if rules_of(language).numbers else "\u200b "
+        number = f" {2000 + at}\u200b " if build_text_rules(language).numbers else "\u200b "
         made.append(f"«{first}»{number}\u00a0{second} {first}…")
     return made
 
@@ -338,18 +342,20 @@ def write_list(folder: Path, texts: Sequence[str]) -> None:
 def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
     raw = raw_texts(language)
     write_list(tmp_path / "recordings", raw)
-    new(NewSettings(run=tmp_path / "run", base=Path("tiny"), language=language, sources=(tmp_path / "recordings",)))
+    create_run(
+        NewSettings(run=tmp_path / "run", base=Path("tiny"), language=language, sources=(tmp_path / "recordings",))
+    )
     run = RunFolder(tmp_path / "run")
     sampled = {"train": {**SHORT["train"], "sample_texts": [f"{language.lower()}:{raw[0]}"]}}
-    edit_run_yaml(run.settings, {**SHORT, **sampled})
-    done = go(GoSettings(run=run.path, most=3, until="evaluate"))
+    rewrite_run_yaml(run.settings, {**SHORT, **sampled})
+    done = run_pipeline(GoSettings(run=run.path, most=3, until="evaluate"))
     assert done.exit_code == 0, "\n".join(str(line) for line in done.lines())
-    graft, base = open_graft(run.graft), family("tiny").shipped()
+    graft, base = load_graft(run.graft), get_family("tiny").shipped_folder()
     assert base is not None
-    tokenizer = open_tokenizer(family("tiny").files(base).tokenizer)
-    spelling = Spelling.of(family("tiny"), tokenizer, graft.tokenizer, language, rules_of(language))
+    tokenizer = open_tokenizer(get_family("tiny").files(base).tokenizer)
+    spelling = TextEncoder.of(get_family("tiny"), tokenizer, graft.tokenizer, language, build_text_rules(language))
     expected = {tuple(spelling.encode(text, language)) for text in raw}
-    sets = [open_set(run.data_set(name)) for name in ("train", "valid")]
+    sets = [open_clip_dataset(run.data_set(name)) for name in ("train", "valid")]
     stored = {tuple(clips.text_ids(at).tolist()) for clips in sets for at in range(len(clips))}
     assert stored <= expected
     assert len(stored) == sum(map(len, sets)) > CLIPS / 2
@@ -362,7 +368,7 @@ def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(la
     assert judged <= expected
     with tab_of(tmp_path, "speak") as context:
         form = form_of(context, "speak")
-        values = form.opening_values("run")
+        values = form.initial_values("run")
         for key, value in {"text": "\n".join(raw[:3]), "codes": "codes.json", "max_seconds": "0.1"}.items():
             values[[control.leaf.key for control in form.controls].index(key)] = value
         assert run_cli([str(word) for word in form.words("run", values)]) == 1  # speech that is cut off

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from voxgraft.errors import FileError, TextError
-from voxgraft.text.characters import scripts_of
-from voxgraft.text.texts import proof_corpus, read_texts, user_corpus
+from voxgraft.text.characters import count_scripts
+from voxgraft.text.texts import load_proof_corpus, read_texts, read_user_corpus
 
 
 def written(folder: Path, data: bytes, name: str = "am.txt") -> Path:
@@ -29,7 +29,7 @@ def test_decomposed_text_is_composed_and_counted(tmp_path: Path) -> None:
     path = written(tmp_path, "Vie\u0323\u0302t\nVie\u0302\u0323t\nViệt\n".encode())
     texts = read_texts([path])
     assert texts.sentences == ("Việt",)
-    assert (texts.repeated, texts.renormalised) == (2, 2)
+    assert (texts.repeated, texts.renormalized) == (2, 2)
 
 
 def test_several_files_are_one_text(tmp_path: Path) -> None:
@@ -59,13 +59,13 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_users_proof_text_is_of_the_language_that_its_file_is_named_after(tmp_path: Path) -> None:
     french, mine = written(tmp_path, b"Bonjour.", "fr.txt"), written(tmp_path, b"Hello.", "mine.txt")
-    assert list(user_corpus([french, mine], frozenset({"fr", "en"}))) == [("fr", "Bonjour."), (None, "Hello.")]
+    assert list(read_user_corpus([french, mine], frozenset({"fr", "en"}))) == [("fr", "Bonjour."), (None, "Hello.")]
 
 
 def test_the_built_in_corpus_has_5000_sentences_in_twelve_languages_and_six_scripts() -> None:
-    languages = Counter(code for code, _ in proof_corpus())
-    scripts = scripts_of("".join(text for _, text in proof_corpus()))
+    languages = Counter(code for code, _ in load_proof_corpus())
+    scripts = count_scripts("".join(text for _, text in load_proof_corpus()))
     assert languages.total() >= 5000
     assert len(languages) >= 12
     assert sum(count > 1000 for count in scripts.values()) >= 6
-    assert all(text == text.strip() != "" for _, text in proof_corpus())
+    assert all(text == text.strip() != "" for _, text in load_proof_corpus())

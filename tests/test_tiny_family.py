@@ -21,28 +21,28 @@ from recipes.tiny_base.train_base import TOY, toy_examples, train_on, write_card
 from tests.contract.test_encoders import clip
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.families import family, family_of
+from voxgraft.families import detect_family, get_family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.generate import Prompt, generate
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import losses, pack
-from voxgraft.families.opening import open_model
+from voxgraft.families.generate import GenerationPrompt, generate_codes
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import compute_losses, pack_batch
+from voxgraft.families.opening import load_model
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.tiny.encoder import TinyEncoder, open_codec
+from voxgraft.families.tiny.encoder import TinyClipEncoder, load_codec
 from voxgraft.families.tiny.model import TinyCondition, TinyT3
-from voxgraft.families.tiny.text import TinyFront
-from voxgraft.families.tiny.tokenizer_file import tokenizer_document
-from voxgraft.files import sha256_of
-from voxgraft.new import new
+from voxgraft.families.tiny.text import TinyTextFrontend
+from voxgraft.families.tiny.tokenizer_file import build_tokenizer_json
+from voxgraft.files import compute_sha256
+from voxgraft.new import create_run
 from voxgraft.run import RunFolder
-from voxgraft.run_yaml import settings_of
+from voxgraft.run_yaml import load_command_settings
 from voxgraft.settings import CheckSettings, NewSettings, ShowSettings
-from voxgraft.show import show
-from voxgraft.tables import family_of_checkpoint
-from voxgraft.text.texts import proof_corpus
+from voxgraft.show import show_base
+from voxgraft.tables import detect_checkpoint_family
+from voxgraft.text.texts import load_proof_corpus
 from voxgraft.tokenizers import open_tokenizer
 
-TINY = family("tiny")
+TINY = get_family("tiny")
 SAMPLES_A_CODE = 640
 
 
@@ -61,18 +61,18 @@ def copied(files: BaseFiles, tmp_path: Path) -> Path:
 
 def test_a_tiny_folder_is_no_chatterbox_and_a_chatterbox_folder_no_tiny_one(files: BaseFiles, tmp_path: Path) -> None:
     other = make_random_base("chatterbox", tmp_path / "chatterbox")
-    assert (family_of(files.folder).name, family_of(other.folder).name) == ("tiny", "chatterbox")
+    assert (detect_family(files.folder).name, detect_family(other.folder).name) == ("tiny", "chatterbox")
     for folder, wrong in ((files.folder, "chatterbox"), (other.folder, "tiny")):
         with pytest.raises(FileError):
-            family(wrong).files(folder)
+            get_family(wrong).files(folder)
 
 
 def test_a_checkpoint_by_itself_is_told_by_its_tensors(files: BaseFiles, tmp_path: Path) -> None:
     other = make_random_base("chatterbox", tmp_path / "chatterbox")
     for path, name in ((files.checkpoint, "tiny"), (other.checkpoint, "chatterbox")):
         with open_checkpoint(path) as checkpoint:
-            assert family_of_checkpoint(checkpoint, None).name == name
-        assert show(ShowSettings(base=path, fingerprint=False)).family == name
+            assert detect_checkpoint_family(checkpoint, None).name == name
+        assert show_base(ShowSettings(base=path, fingerprint=False)).family == name
 
 
 @pytest.mark.parametrize("name", ["t3.safetensors", "tokenizer.json", "voices.json"])
@@ -86,12 +86,12 @@ def test_the_word_tiny_means_the_built_in_base(tmp_path: Path) -> None:
     settings = NewSettings(run=tmp_path / "run", base=Path("tiny"), language="am")
     folder = Path(voxgraft.__file__).parent / "data" / "tiny"
     if folder.is_dir():
-        new(settings)
+        create_run(settings)
         assert 'base: "tiny"' in (tmp_path / "run" / "run.yaml").read_text(encoding="utf-8")
-        assert settings_of(CheckSettings, RunFolder(tmp_path / "run")).base == folder == TINY.shipped()
+        assert load_command_settings(CheckSettings, RunFolder(tmp_path / "run")).base == folder == TINY.shipped_folder()
         return
     with pytest.raises(FileError) as caught:
-        new(settings)
+        create_run(settings)
     assert caught.value.code == "base-not-shipped"
 
 
@@ -100,7 +100,7 @@ def test_a_folder_of_that_name_comes_before_the_built_in_base(
 ) -> None:
     copied.rename(tmp_path / "tiny")
     monkeypatch.chdir(tmp_path)
-    made = new(NewSettings(run=Path("run"), base=Path("tiny"), language="am"))
+    made = create_run(NewSettings(run=Path("run"), base=Path("tiny"), language="am"))
     assert made.settings.base == Path("../tiny")
 
 
@@ -120,15 +120,15 @@ def test_a_folder_of_that_name_comes_before_the_built_in_base(
 def test_text_is_brought_into_lower_case_letters_and_simple_punctuation(
     text: str, language: str | None, prepared: str
 ) -> None:
-    front = TinyFront()
+    front = TinyTextFrontend()
     assert front.prepare(front.clean(text), language) == prepared
 
 
 def test_the_recipe_spells_as_the_tokenizer_library_does(files: BaseFiles) -> None:
     library = open_tokenizer(files.tokenizer)
     speller = Speller(json.loads(files.tokenizer.read_text(encoding="utf-8")))
-    front, merged = TinyFront(), 0
-    sentences = [(code, sentence) for code, sentence in proof_corpus() if code in TINY.languages]
+    front, merged = TinyTextFrontend(), 0
+    sentences = [(code, sentence) for code, sentence in load_proof_corpus() if code in TINY.languages]
     assert len(sentences) > 50
     for code, sentence in sentences:
         ids = speller.ids(sentence, code)
@@ -138,7 +138,7 @@ def test_the_recipe_spells_as_the_tokenizer_library_does(files: BaseFiles) -> No
 
 
 def test_pieces_that_occur_too_rarely_are_left_out() -> None:
-    vocabulary = tokenizer_document(["aba[SPACE]aba"] * 9 + ["x"], 40, min_count=5)["model"]["vocab"]
+    vocabulary = build_tokenizer_json(["aba[SPACE]aba"] * 9 + ["x"], 40, min_count=5)["model"]["vocab"]
     assert {"aba", "[en]"} <= set(vocabulary)
     assert "x" not in vocabulary
     assert len(vocabulary) == 40
@@ -156,15 +156,15 @@ def test_a_voice_that_is_not_in_the_table_is_refused_with_the_names_that_are(fil
 
 def test_families_without_voices_of_their_own_say_so(tmp_path: Path) -> None:
     other = make_random_base("chatterbox", tmp_path / "chatterbox")
-    kind = family("chatterbox")
+    kind = get_family("chatterbox")
     assert kind.vocoder(other) is None
     with pytest.raises(ConfigError, match="speaks like a recording"):
         kind.voice(other, "one")
 
 
 def test_clips_have_the_speaker_that_was_named(files: BaseFiles) -> None:
-    encoder = TINY.encoder(files, open_model(TINY, files))
-    assert isinstance(encoder, TinyEncoder)
+    encoder = TINY.encoder(files, load_model(TINY, files))
+    assert isinstance(encoder, TinyClipEncoder)
     waves = [clip(1.0, 0), clip(0.6, 1)]
     found = encoder.encode(waves, ["three", "one"])
     assert [one.voice["speaker"].tolist() for one in found] == [[2], [0]]
@@ -189,7 +189,7 @@ def test_a_table_of_other_speakers_than_the_codecs_is_refused(copied: Path) -> N
     table = json.loads((copied / "voices.json").read_text())
     (copied / "voices.json").write_text(json.dumps({**table, "speakers": ["two", "one", "three", "four"]}))
     with pytest.raises(FileError) as caught:
-        open_codec(copied)
+        load_codec(copied)
     assert caught.value.code == "voices-broken"
 
 
@@ -206,9 +206,9 @@ def test_a_table_that_names_nobody_or_one_twice_is_refused(copied: Path, speaker
 
 
 def toy_speller(settings: BaseSettings = TOY) -> tuple[Speller, TinyT3]:
-    front = TinyFront()
+    front = TinyTextFrontend()
     texts = [front.prepare(front.clean(example.text), None) for example in toy_examples(40, 0)]
-    document = tokenizer_document(texts, settings.size.text_rows)
+    document = build_tokenizer_json(texts, settings.size.text_rows)
     torch.manual_seed(0)
     return Speller(document), TinyT3(settings.size)
 
@@ -221,9 +221,9 @@ def test_rows_of_fixed_length_have_the_losses_of_a_pack() -> None:
     for shelf in shelves(examples, speller, TOY.size, 1_000):
         context = RowContext(len(shelf), shelf.rows.ids.shape[1], torch.device("cpu"))
         sums += torch.stack(row_losses(model, shelf.rows, context))
-    laid_out = [lay_out(model.frame, speller.ids(one.text, one.language), one.codes) for one in examples]
+    laid_out = [build_sequence(model.frame, speller.ids(one.text, one.language), one.codes) for one in examples]
     conditions = [TinyCondition(np.array([one.speaker])) for one in examples]
-    packed = losses(model, pack(model, laid_out, conditions))
+    packed = compute_losses(model, pack_batch(model, laid_out, conditions))
     assert sums.tolist() == pytest.approx([float(packed.text_sum), float(packed.speech_sum)], rel=1e-5)
 
 
@@ -256,7 +256,7 @@ def test_training_leaves_neither_dropout_nor_another_name_in_the_model() -> None
 
 
 def test_what_ships_says_from_what_and_by_which_command_it_was_made(tmp_path: Path) -> None:
-    shipped = TINY.shipped()
+    shipped = TINY.shipped_folder()
     assert shipped is not None
     made = write_card(tmp_path / "base", {})
     cards = {
@@ -268,7 +268,7 @@ def test_what_ships_says_from_what_and_by_which_command_it_was_made(tmp_path: Pa
         assert card["command"] == made["command"] == MAKE_COMMAND
         assert card["from"]
         for name, one in card["files"].items():
-            assert sha256_of(folder / name) == one["sha256"], name
+            assert compute_sha256(folder / name) == one["sha256"], name
     assert LISTENER_CARD.items() <= cards[shipped.parent / "listener"].items()
 
 
@@ -282,16 +282,16 @@ def test_a_trained_base_is_a_base_that_says_what_it_learnt(tmp_path: Path) -> No
     files = TINY.files(tmp_path / "base")
     assert card["trained"]["steps"] == 200
     assert set(card["files"]) == {"t3.safetensors", "tokenizer.json", "voices.json"}
-    model = open_model(TINY, files)
-    assert show(ShowSettings(base=files.folder)).exit_code == 0
-    library, front = open_tokenizer(files.tokenizer), TinyFront()
+    model = load_model(TINY, files)
+    assert show_base(ShowSettings(base=files.folder)).exit_code == 0
+    library, front = open_tokenizer(files.tokenizer), TinyTextFrontend()
     prompts = [
-        Prompt(
+        GenerationPrompt(
             library.encode(front.prepare(front.clean(one.text), one.language)),
             TINY.condition(TINY.voice(files, ("one", "two")[one.speaker])),
         )
         for one in examples[:8]
     ]
-    spoken = generate(model, prompts, replace(TINY.stock_sampling(), temperature=0.0))
+    spoken = generate_codes(model, prompts, replace(TINY.stock_sampling(), temperature=0.0))
     right = sum(said.codes == one.codes.tolist() for said, one in zip(spoken, examples, strict=False))
     assert right >= 6

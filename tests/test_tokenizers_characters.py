@@ -10,11 +10,11 @@ import pytest
 
 from tests.tokenizer_bases import KINDS, Grown, base, learn
 from voxgraft.normalising import NO_RULES, TextRules
-from voxgraft.run_settings import LearnSettings
-from voxgraft.text.characters import exemplar, is_letter, script_characters
-from voxgraft.tokenizers import tokenizer_from
-from voxgraft.tokenizers.prove import coverage, own_letters, unreachable_pieces
-from voxgraft.tokenizers.train import plan_characters, survives, survivors
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.text.characters import find_exemplar, is_letter, script_characters
+from voxgraft.tokenizers import parse_tokenizer
+from voxgraft.tokenizers.prove import find_unknown_letters, find_unreachable_pieces, measure_coverage
+from voxgraft.tokenizers.train import find_surviving_text, plan_characters, survives_preprocessing
 
 INDEX = KINDS[1]
 TEXTS = {
@@ -45,12 +45,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def learnt(kind: str, language: str, *sentences: str) -> Grown:
-    return learn(kind, language, sentences, LearnSettings(pieces=20, min_count=2))
+    return learn(kind, language, sentences, VocabularySettings(pieces=20, min_count=2))
 
 
 def unknown_letters(made: Grown) -> list[str]:
     new = made.spelling.new_text(made.texts.sentences)
-    return own_letters(made.tokenizer, coverage(made.tokenizer, new)[1], new)
+    return find_unknown_letters(made.tokenizer, measure_coverage(made.tokenizer, new)[1], new)
 
 
 @every_kind
@@ -58,7 +58,7 @@ def unknown_letters(made: Grown) -> list[str]:
 def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language: str) -> None:
     made = learnt(kind, language, *[TEXTS[language]] * 3)
     assert unknown_letters(made) == []
-    assert unreachable_pieces(made.base, made.tokenizer, made.spelling.new_text(())) == ()
+    assert find_unreachable_pieces(made.base, made.tokenizer, made.spelling.new_text(())) == ()
     assert not [piece for piece in made.learnt.additions.pieces if not set(piece.text) - made.base.characters]
 
 
@@ -74,7 +74,7 @@ def test_a_base_with_a_few_strays_of_a_script_does_not_have_the_script() -> None
     document = json.loads(base("bpe-json").base.data)
     for stray in "ሰላም":
         document["model"]["vocab"][stray] = len(document["model"]["vocab"])
-    with_strays = tokenizer_from(json.dumps(document).encode(), Path("strays.json"))
+    with_strays = parse_tokenizer(json.dumps(document).encode(), Path("strays.json"))
     plan = plan_characters(with_strays, str, "am", ["ሰላም ለዓለም"])
     assert plan.whole_scripts == ("Ethiopic",)
     assert len(plan.new) == 523 - 3
@@ -82,7 +82,7 @@ def test_a_base_with_a_few_strays_of_a_script_does_not_have_the_script() -> None
 
 def test_a_script_of_a_hundred_thousand_characters_is_not_taken_whole() -> None:
     made = learnt("bpe-json", "yue", "你好")
-    entry = exemplar("yue")
+    entry = find_exemplar("yue")
     assert entry is not None
     assert made.learnt.plan.whole_scripts == ()
     assert set("你好") <= made.new_characters
@@ -135,7 +135,7 @@ def test_a_heart_in_its_emoji_form_brings_no_piece(kind: str) -> None:
 def test_letters_that_come_out_of_a_sign_are_no_letters_of_the_language(kind: str, sign: str) -> None:
     made = learnt(kind, "vi", f"{sign} tiếng Việt {sign}")
     assert unknown_letters(made) == []
-    assert unreachable_pieces(made.base, made.tokenizer, made.spelling.new_text(())) == ()
+    assert find_unreachable_pieces(made.base, made.tokenizer, made.spelling.new_text(())) == ()
 
 
 @every_kind
@@ -151,7 +151,7 @@ def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> 
     """IndexTTS-2 has 1 to 5 only inside its pinyin, so a number in the text is unknown all the same."""
     made = learnt(INDEX, "gez", "ሰላም 42 & 7")
     assert set(made.learnt.plan.left_unknown) >= {"&"}
-    _, unknown = coverage(made.tokenizer, made.spelling.new_text(made.texts.sentences))
+    _, unknown = measure_coverage(made.tokenizer, made.spelling.new_text(made.texts.sentences))
     assert made.learnt.plan.left_unknown == dict(unknown)
 
 
@@ -161,7 +161,7 @@ def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: 
     """The same characters come out when the text stands inside a word of digits."""
     made = learnt(kind, "am", "ሰላም")
     raw = replace(made.spelling, rules=TextRules(NO_RULES))  # others would read the digits out
-    left = survivors(made.base, raw.prepare, text)
+    left = find_surviving_text(made.base, raw.prepare, text)
     whole = made.base.normalise(raw.prepare(f"9{text}8"))
     start, stop = whole.index("9"), whole.rindex("8")
     assert whole[start + 1 : stop] == left
@@ -170,4 +170,4 @@ def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: 
 @pytest.mark.parametrize(("text", "stays"), [("ሰ", True), ("А", True), ("а", False), ("é", False), ("(", False)])
 def test_what_a_front_changes_does_not_survive(text: str, stays: bool) -> None:
     made = learnt(INDEX, "am", "ሰላም")
-    assert survives(made.base, made.spelling.prepare, text) is stays
+    assert survives_preprocessing(made.base, made.spelling.prepare, text) is stays

@@ -12,13 +12,13 @@ import sentencepiece
 import tokenizers
 
 from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
-from voxgraft.reports import additions_lines
-from voxgraft.results import plain
-from voxgraft.run_settings import LearnSettings
+from voxgraft.reports import format_additions
+from voxgraft.results import plain_text
+from voxgraft.run_settings import VocabularySettings
 from voxgraft.settings import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
 from voxgraft.text.characters import is_letter, script_characters
-from voxgraft.text.texts import proof_corpus
-from voxgraft.tokenizer_verbs import merge, prove, train
+from voxgraft.text.texts import load_proof_corpus
+from voxgraft.tokenizer_verbs import tokenizer_merge, tokenizer_prove, tokenizer_train
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers import prove as proving
 
@@ -28,12 +28,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 every_language = pytest.mark.parametrize("language", LANGUAGES)
 
 
-def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> proving.Proof:
+def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> proving.TokenizerProof:
     """Over every fifth sentence of the built-in corpus; the benchmark goes over many more than all."""
-    corpus = islice(proof_corpus(), 0, None, 5)
+    corpus = islice(load_proof_corpus(), 0, None, 5)
     spelling = made.spelling
     new = spelling.new_text(sentences)
-    return proving.prove(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
+    return proving.prove_tokenizer(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
 
 
 @every_kind
@@ -73,8 +73,8 @@ def test_the_tag_is_one_token_and_is_added_only_where_the_base_lacks_it(language
     made = grown("bpe-json", language)
     tag = f"[{language}]"
     assert len(made.tokenizer.encode(tag)) == 1
-    assert made.tokenizer.has_whole(tag)
-    assert made.learnt.additions.tag == (None if made.base.has_whole(tag) else tag)
+    assert made.tokenizer.has_control_token(tag)
+    assert made.learnt.additions.tag == (None if made.base.has_control_token(tag) else tag)
     assert len(set(made.tokenizer.pieces)) == made.tokenizer.size
 
 
@@ -87,7 +87,7 @@ def test_a_family_without_tags_gets_none(kind: str) -> None:
 def test_a_language_whose_letters_the_base_has_gets_its_tag_and_nothing_else_and_is_told_so(kind: str) -> None:
     made = learn(kind, "zu" if kind == "bpe-json" else "sw", demo_texts("sw").sentences)
     assert made.learnt.additions.pieces == ()
-    lines = additions_lines(made.learnt.additions, made.learnt.plan, made.texts)
+    lines = format_additions(made.learnt.additions, made.learnt.plan, made.texts)
     added = "the tag [zu]" if kind == "bpe-json" else "nothing"
     assert f"already: {added} is added, and no piece" in "\n".join(map(str, lines))
     assert "that is fine: its text is spelled with the pieces of the base's own tokenizer" in "\n".join(map(str, lines))
@@ -101,7 +101,7 @@ def test_why_a_language_in_latin_script_adds_few_pieces_is_said_and_of_a_new_scr
     )
     (line,) = [
         str(line)
-        for line in additions_lines(made.learnt.additions, made.learnt.plan, made.texts)
+        for line in format_additions(made.learnt.additions, made.learnt.plan, made.texts)
         if "that is fine" in str(line)
     ]
     letters = {sign for text in made.texts.sentences for sign in text.lower() if sign.isalpha()}
@@ -110,7 +110,7 @@ def test_why_a_language_in_latin_script_adds_few_pieces_is_said_and_of_a_new_scr
     assert f"already covers {known} of the {len(letters)} letters" in line
     assert line.endswith(f"only pieces with a letter that it lacks are added ({len(made.learnt.additions.pieces)})")
     other = grown(kind, "am")
-    assert "that is fine" not in str(additions_lines(other.learnt.additions, other.learnt.plan, other.texts))
+    assert "that is fine" not in str(format_additions(other.learnt.additions, other.learnt.plan, other.texts))
 
 
 @every_kind
@@ -123,7 +123,7 @@ def test_general_symbols_never_become_characters_and_are_reported(kind: str, lan
         assert not {"→", "★"} & set(made.learnt.plan.left_unknown)
         return
     assert {"→", "★"} <= set(made.learnt.plan.left_unknown)
-    lines = "\n".join(map(str, additions_lines(made.learnt.additions, made.learnt.plan, made.texts)))
+    lines = "\n".join(map(str, format_additions(made.learnt.additions, made.learnt.plan, made.texts)))
     assert "left unknown" in lines
     proof = prove_quickly(made, sentences)
     assert [finding.code for finding in proof.findings] == ["proof-unknown-symbols"]
@@ -172,7 +172,7 @@ def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_
 @every_kind
 def test_new_pieces_make_the_new_language_shorter(kind: str) -> None:
     made = grown(kind, "am")
-    letters_only = learn(kind, "am", made.texts.sentences, LearnSettings(pieces=0))
+    letters_only = learn(kind, "am", made.texts.sentences, VocabularySettings(pieces=0))
     assert letters_only.learnt.additions.merges == ()
     assert letters_only.new_characters == made.new_characters
     long, short = (
@@ -206,15 +206,17 @@ def test_train_merge_and_prove_meet_in_files(kind: str, tmp_path: Path) -> None:
     text.write_text("\n".join(demo_texts("am").sentences), encoding="utf-8")
     additions, output = tmp_path / "additions.json", tmp_path / "grown.tokenizer"
     name = base(kind).family.name
-    trained = train(TokenizerTrainSettings(base=path, family=name, language="am", texts=(text,), output=additions))
-    merged = merge(TokenizerMergeSettings(base=path, family=name, additions=additions, output=output))
+    trained = tokenizer_train(
+        TokenizerTrainSettings(base=path, family=name, language="am", texts=(text,), output=additions)
+    )
+    merged = tokenizer_merge(TokenizerMergeSettings(base=path, family=name, additions=additions, output=output))
     assert merged.grown.size == merged.base.size + len(trained.additions)
     assert open_tokenizer(output).sha256 == merged.grown.sha256
-    proven = prove(TokenizerProveSettings(base=path, grown=output, family=name, language="am", texts=(text,)))
+    proven = tokenizer_prove(TokenizerProveSettings(base=path, grown=output, family=name, language="am", texts=(text,)))
     assert proven.exit_code == 0
     assert proven.proof.counts.total > 5000
     assert json.loads(json.dumps(proven.to_json()))["sentences"]["changed"] == 0
-    assert plain(proven.lines()[0]) == "promise 1, old text reads the same: kept"  # type: ignore[arg-type]
+    assert plain_text(proven.lines()[0]) == "promise 1, old text reads the same: kept"  # type: ignore[arg-type]
 
 
 @every_kind
@@ -233,7 +235,7 @@ def test_a_text_with_a_stray_letter_of_another_script_still_holds_and_the_letter
 def test_sentences_that_hold_the_new_tag_are_counted_apart(kind: str) -> None:
     made = grown(kind, "am")
     corpus = [("en", "Say [am] now."), ("en", "Say it now.")]
-    counts = proving.prove(
+    counts = proving.prove_tokenizer(
         made.base, made.tokenizer, corpus, made.spelling.prepare_base, made.spelling.new_text(())
     ).counts
     assert (counts.holds_tag, counts.same, counts.changed) == ((1, 1, 0) if kind == "bpe-json" else (0, 2, 0))

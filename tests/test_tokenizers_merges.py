@@ -8,7 +8,7 @@ import pytest
 
 from tests.tokenizer_bases import LANGUAGES, grown
 from voxgraft.tokenizers.merges import MergeRules, learn_merges
-from voxgraft.tokenizers.sentencepiece_model import SentencePieceUnigram
+from voxgraft.tokenizers.sentencepiece_model import SentencePieceUnigramTokenizer
 
 NEW = frozenset("ሀለሐመ")
 Units = Mapping[tuple[str, ...], int]
@@ -86,7 +86,7 @@ def test_new_scores_on_a_unigram_model_stay_between_the_lowest_and_the_highest_o
     """The costs of an unknown character and of a user-defined piece hang on these two, for base text too."""
     made = grown("sentencepiece-unigram", language)
     base, after = made.base, made.tokenizer
-    assert isinstance(base, SentencePieceUnigram)
-    assert isinstance(after, SentencePieceUnigram)
+    assert isinstance(base, SentencePieceUnigramTokenizer)
+    assert isinstance(after, SentencePieceUnigramTokenizer)
     assert after.scores[: base.size] == base.scores
     assert (after.lowest_score, after.highest_score) == (base.lowest_score, base.highest_score)

@@ -13,20 +13,20 @@ import pytest
 from tests.community import community_merge, flat_map
 from tests.tokenizer_bases import KINDS, base, demo_texts, grown
 from voxgraft.errors import TokenizerError
-from voxgraft.results import plain
+from voxgraft.results import plain_text
 from voxgraft.settings import TokenizerProveSettings
-from voxgraft.text.texts import proof_corpus
-from voxgraft.tokenizer_verbs import ProveResult, prove
-from voxgraft.tokenizers.base import Additions
+from voxgraft.text.texts import load_proof_corpus
+from voxgraft.tokenizer_verbs import TokenizerProveResult, tokenizer_prove
+from voxgraft.tokenizers.base import TokenizerAdditions
 
 SENTENCEPIECE = KINDS[1:]
 
 
-def judge(folder: Path, kind: str, made: bytes, sentences: Sequence[str], language: str = "am") -> ProveResult:
+def judge(folder: Path, kind: str, made: bytes, sentences: Sequence[str], language: str = "am") -> TokenizerProveResult:
     (folder / "base").write_bytes(base(kind).base.data)
     (folder / "made").write_bytes(made)
     (folder / "texts").write_text("\n".join(sentences), encoding="utf-8")
-    return prove(
+    return tokenizer_prove(
         TokenizerProveSettings(
             base=folder / "base",
             grown=folder / "made",
@@ -37,12 +37,12 @@ def judge(folder: Path, kind: str, made: bytes, sentences: Sequence[str], langua
     )
 
 
-def codes(result: ProveResult) -> set[str]:
+def codes(result: TokenizerProveResult) -> set[str]:
     return {finding.code for finding in result.proof.findings if finding.level == "error"}
 
 
-def shown(result: ProveResult) -> str:
-    return "\n".join(plain(line) if not hasattr(line, "rows") else "" for line in result.lines())
+def shown(result: TokenizerProveResult) -> str:
+    return "\n".join(plain_text(line) if not hasattr(line, "rows") else "" for line in result.lines())
 
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
@@ -60,7 +60,7 @@ def test_a_community_merge_of_new_text_alone_leaves_letters_unknown(kind: str, t
 def test_a_community_merge_of_mixed_text_moves_old_text_and_the_first_sentence_is_shown(
     kind: str, tmp_path: Path
 ) -> None:
-    english = [text.upper() for code, text in proof_corpus() if code == "en"][:200]
+    english = [text.upper() for code, text in load_proof_corpus() if code == "en"][:200]
     sentences = demo_texts("am").sentences
     made = community_merge(base(kind).base, [*sentences, *english], base(kind).base.size + 600, "unigram")
     result = judge(tmp_path, kind, made, sentences)
@@ -169,10 +169,10 @@ def test_additions_whose_merge_spells_another_piece_are_refused(tmp_path: Path) 
     made = grown("bpe-json", "am")
     path = tmp_path / "additions.json"
     made.learnt.additions.save(path)
-    assert Additions.load(path) == made.learnt.additions
+    assert TokenizerAdditions.load(path) == made.learnt.additions
     document = json.loads(path.read_text(encoding="utf-8"))
     document["pieces"][-1]["parts"] = ["t", "h"]
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(TokenizerError) as refused:
-        Additions.load(path)
+        TokenizerAdditions.load(path)
     assert refused.value.code == "additions-broken"

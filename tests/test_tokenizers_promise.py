@@ -16,12 +16,12 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tests.community import community_merge
 from tests.tokenizer_bases import KINDS, base, demo_texts, grown
-from voxgraft.run_settings import LearnSettings
-from voxgraft.text.texts import proof_corpus
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.text.texts import load_proof_corpus
+from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers import prove as proving
-from voxgraft.tokenizers import tokenizer_from
-from voxgraft.tokenizers.base import Additions, Tokenizer
-from voxgraft.tokenizers.train import learn
+from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers.train import learn_additions
 
 MARKS = [chr(code) for code in (0x300, 0x301, 0x302, 0x303, 0x304, 0x306, 0x309, 0x31B, 0x323, 0x328, 0x345, 0x17D2)]
 SPACES = [" ", "  ", "\t", "\n", "\u00a0", "\u2003", "\u202f", "\u3000", "\u1680", "\u2028", "▁", "[SPACE]"]
@@ -87,7 +87,7 @@ def attacks(kind: str, language: str) -> st.SearchStrategy[str]:
     """Strings over everything that a base and a new language have, and over what neither has."""
     made = grown(kind, language)
     old_words = sorted({piece for piece in made.base.pieces if piece is not None})
-    words = [word for _, text in islice(proof_corpus(), 0, None, 200) for word in text.split()]
+    words = [word for _, text in islice(load_proof_corpus(), 0, None, 200) for word in text.split()]
     new_words = [word for text in made.texts.sentences[:40] for word in text.split()]
     pools = [sorted(made.base.characters), old_words, words, [*map(str.upper, words)], new_words]
     pools += [
@@ -144,10 +144,10 @@ def test_the_new_tag_stands_once_at_the_front_whatever_a_user_types(data: st.Dat
 @pytest.mark.parametrize("candidate", ["bpe", "unigram"])
 def test_a_merge_made_the_community_way_fails_the_same_check(kind: str, candidate: Any) -> None:
     spelling = base(kind)
-    english = [spelling.prepare_base(text, "en") for code, text in proof_corpus() if code == "en"]
+    english = [spelling.prepare_base(text, "en") for code, text in load_proof_corpus() if code == "en"]
     mixed = [*map(spelling.prepare, demo_texts("am").sentences), *english[:200]]
     data = community_merge(spelling.base, mixed, spelling.base.size + 500, candidate)
-    after = tokenizer_from(data, Path("community.model"))
+    after = parse_tokenizer(data, Path("community.model"))
 
     def check_all() -> None:
         for text in english:
@@ -186,7 +186,7 @@ def sentencepiece_bases(draw: st.DrawFn, model_type: int) -> Tokenizer:
     model.trainer_spec.bos_id, model.trainer_spec.eos_id, model.trainer_spec.unk_id = 0, 1, 2
     model.trainer_spec.pad_id = -1
     model.normalizer_spec.name = "identity"
-    return tokenizer_from(model.SerializeToString(), Path("random.model"))
+    return parse_tokenizer(model.SerializeToString(), Path("random.model"))
 
 
 @st.composite
@@ -206,7 +206,7 @@ def bpe_json_bases(draw: st.DrawFn) -> Tokenizer:
         "post_processor": None,
         "model": {"type": "BPE", "unk_token": "[UNK]", "fuse_unk": False, "vocab": vocabulary, "merges": merges},
     }
-    return tokenizer_from(json.dumps(document).encode(), Path("random.json"))
+    return parse_tokenizer(json.dumps(document).encode(), Path("random.json"))
 
 
 BASES = {
@@ -226,14 +226,14 @@ def test_no_corpus_teaches_a_piece_that_is_dead_or_old(kind: str, language: str,
     words = st.text(COMMON + new + "&", min_size=1, max_size=7)
     distinct = data.draw(st.lists(words, min_size=1, max_size=12))
     sentences = data.draw(st.lists(st.lists(st.sampled_from(distinct), max_size=8).map(" ".join), max_size=12))
-    header = Additions("any", language, before.kind, before.sha256, None, ())
-    learnt = learn(before, str, sentences, header, LearnSettings(pieces=30, min_count=2))
+    header = TokenizerAdditions("any", language, before.kind, before.sha256, None, ())
+    learnt = learn_additions(before, str, sentences, header, VocabularySettings(pieces=30, min_count=2))
     after, additions = learnt.grown, learnt.additions
     assert after.gaps == ()
     assert len(set(after.pieces)) == after.size
     assert all(set(piece.text) - before.characters for piece in additions.pieces)
-    nothing = proving.NewText((), str, None)
-    assert proving.unreachable_pieces(before, after, nothing) == ()
+    nothing = proving.NewLanguageText((), str, None)
+    assert proving.find_unreachable_pieces(before, after, nothing) == ()
     spelled = {token for text in sentences for token in after.encode(text)}
     if kind == "sentencepiece-unigram":
         assert {after.ids[piece.text] for piece in additions.merges} <= spelled

@@ -16,11 +16,11 @@ from tests.shared import shared
 from tests.test_tokenizers_promise import COMPOSED, DIGITS, INVISIBLE, MARKS, SCRIPTS, SPACES, SYMBOLS, TAGS
 from tests.test_tokenizers_promise import check_old_text_reads_the_same as check
 from tests.tokenizer_bases import LANGUAGES, demo_texts
-from voxgraft.bases import base_tokenizer
-from voxgraft.run_settings import LearnSettings
-from voxgraft.spelling import Spelling, learn_language
+from voxgraft.bases import load_base_tokenizer
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
 from voxgraft.text.characters import is_letter
-from voxgraft.text.texts import proof_corpus
+from voxgraft.text.texts import load_proof_corpus
 from voxgraft.tokenizers import prove as proving
 
 
@@ -66,17 +66,17 @@ every_language = pytest.mark.parametrize("language", LANGUAGES)
 
 
 @cache
-def opened(name: str) -> Spelling:
-    family, tokenizer = base_tokenizer(shared(PUBLISHED[name].file), PUBLISHED[name].family)
-    return Spelling.of(family, tokenizer, None, None)
+def opened(name: str) -> TextEncoder:
+    family, tokenizer = load_base_tokenizer(shared(PUBLISHED[name].file), PUBLISHED[name].family)
+    return TextEncoder.of(family, tokenizer, None, None)
 
 
 @cache
-def grown(name: str, language: str) -> Spelling:
+def grown(name: str, language: str) -> TextEncoder:
     base = opened(name)
-    before = Spelling.of(base.family, base.base, None, language)
-    learnt = learn_language(before, demo_texts(language), LearnSettings(pieces=300, min_count=2))
-    return Spelling.of(base.family, base.base, learnt.grown, language)
+    before = TextEncoder.of(base.family, base.base, None, language)
+    learnt = learn_language_pieces(before, demo_texts(language), VocabularySettings(pieces=300, min_count=2))
+    return TextEncoder.of(base.family, base.base, learnt.grown, language)
 
 
 def stock_ids(name: str) -> Iterator[tuple[str, list[int]]]:
@@ -118,8 +118,8 @@ def test_promise_1_holds_and_the_new_language_is_spelled_in_full(name: str, lang
     spelling = grown(name, language)
     assert spelling.grown is not None
     new = spelling.new_text(demo_texts(language).sentences)
-    corpus = islice(proof_corpus(), 0, None, 3)
-    proof = proving.prove(spelling.base, spelling.grown, corpus, spelling.prepare_base, new)
+    corpus = islice(load_proof_corpus(), 0, None, 3)
+    proof = proving.prove_tokenizer(spelling.base, spelling.grown, corpus, spelling.prepare_base, new)
     assert proof.counts.changed == 0
     assert proof.counts.same > 600
     assert not [character for character in proof.unknown_characters if is_letter(character)]

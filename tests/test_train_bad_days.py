@@ -21,11 +21,11 @@ from tests.made_once import MadeOnce
 from tests.made_sets import write_document
 from tests.runs import as_nobody, child, flip_bit, program, read_only
 from tests.whole_runs import WholeRun, graft_anew, grow_tokenizer
-from voxgraft.cli.app import run as run_command
-from voxgraft.corpus.clips import PreparedClip, Role
+from voxgraft.cli.app import run_cli as run_command
+from voxgraft.corpus.clips import DatasetRole, PreparedClip
 from voxgraft.families import family_names
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
 
 FAMILY = "chatterbox"
 
@@ -69,7 +69,7 @@ def test_another_tokenizer_is_refused_with_the_piece_that_differs(run: WholeRun,
     run.write_sets()
     error = run.refused("resume-changed", train_steps=6)
     rows = [line.split() for line in error.finding.found.splitlines()]
-    before, now = (open_graft(one.folder.graft).card for one in (trained, run))
+    before, now = (load_graft(one.folder.graft).card for one in (trained, run))
     assert ["num_rows", str(before.num_rows), str(now.num_rows)] in rows
     assert rows[-1][:2] == ["new", "piece"]
     assert run.train("--fresh", train_steps=2).start == 0
@@ -109,7 +109,7 @@ def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(
     assert changed["num_rows"][1] - changed["num_rows"][0] == extra
     assert "tokenizer_sha256" in changed
     assert changed["best step so far"][0] == 4
-    assert open_graft(run.folder.graft).card.method["trained"]["step"] == 5
+    assert load_graft(run.folder.graft).card.method["trained"]["step"] == 5
 
 
 def test_other_bytes_in_the_base_are_refused(run: WholeRun, made_once: MadeOnce) -> None:
@@ -127,7 +127,7 @@ def test_a_base_that_is_not_there_is_refused(run: WholeRun, tmp_path: Path) -> N
 
 
 def test_a_set_that_was_made_with_another_tokenizer_or_base_is_refused(run: WholeRun) -> None:
-    sets: tuple[Role, ...] = ("train", "valid")
+    sets: tuple[DatasetRole, ...] = ("train", "valid")
     for name in sets:
         for key, code in (("tokenizer_sha256", "set-stale"), ("base_sha256", "set-foreign")):
             world = run.world
@@ -153,7 +153,7 @@ def test_a_set_without_clips_is_refused(run: WholeRun) -> None:
 
 @pytest.mark.parametrize("beyond", [0, 1_000_000])
 def test_ids_without_a_row_are_refused_by_the_name_of_the_clip(run: WholeRun, beyond: int) -> None:
-    size = open_graft(run.folder.graft).tokenizer.size
+    size = load_graft(run.folder.graft).tokenizer.size
 
     def edit(at: int, clip: PreparedClip) -> PreparedClip:
         return replace(clip, text_ids=[size + beyond, *clip.text_ids[1:]]) if at == 5 else clip
@@ -183,7 +183,7 @@ def test_a_number_that_only_training_meets_stops_it_before_the_optimizer_moves_a
     run: WholeRun, monkeypatch: pytest.MonkeyPatch, number: float, code: str
 ) -> None:
     """Of large sets only some voices are looked at beforehand; and a finite number can be too large to be used."""
-    monkeypatch.setattr("voxgraft.run_data.MOST_VOICES_CHECKED", 1)
+    monkeypatch.setattr("voxgraft.run_data.MAX_VOICES_CHECKED", 1)
 
     def edit(at: int, clip: PreparedClip) -> PreparedClip:
         voice = {**clip.voice, "speaker": np.full(256, number, np.float32)}
@@ -275,7 +275,7 @@ def wait_for(what: Callable[[], bool], is_running: Callable[[], bool]) -> None:
 
 def has_logged(run: WholeRun, step: int) -> bool:
     path = run.folder.journal
-    return path.exists() and any(line["kind"] == "step" and line["step"] >= step for line in Journal(path).read())
+    return path.exists() and any(line["kind"] == "step" and line["step"] >= step for line in RunJournal(path).read())
 
 
 def test_a_second_trainer_is_refused_and_the_first_is_not_harmed(made: WholeRun, tmp_path: Path) -> None:

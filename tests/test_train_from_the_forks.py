@@ -16,7 +16,7 @@ from tests.made_pairs import make_pairs
 from tests.old_files import settings_of
 from tests.shared import shared
 from tests.whole_runs import TEXTS, WholeRun, graft_anew
-from voxgraft.new import new
+from voxgraft.new import create_run
 from voxgraft.settings import NewSettings
 
 WIDTH = 64
@@ -43,7 +43,7 @@ SHORT: dict[str, Any] = {"train_warmup_steps": 2, "train_steps": 3}
 def run_from(notes: Path, base: Path) -> WholeRun:
     """The run that the notes describe, grafted."""
     path = notes.parent / "run"
-    new(NewSettings(run=path, old=notes, base=base, language="am", texts=(TEXTS,)))
+    create_run(NewSettings(run=path, old=notes, base=base, language="am", texts=(TEXTS,)))
     run = WholeRun("indextts2", path, base)
     graft_anew(run)
     return run

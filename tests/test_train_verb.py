@@ -16,12 +16,12 @@ import torch
 from tests.made_once import MadeOnce
 from tests.whole_runs import WholeRun, error_of, graft_anew
 from voxgraft import progress
-from voxgraft.cli.app import run as run_command
+from voxgraft.cli.app import run_cli as run_command
 from voxgraft.families import family_names
-from voxgraft.faults import VARIABLE
+from voxgraft.faults import FAILPOINT_VARIABLE
 from voxgraft.training.saving import load_step
 from voxgraft.training.state import TrainState
-from voxgraft.training.step_folders import step_folders
+from voxgraft.training.step_folders import list_step_folders
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_run_trains_from_zero_and_one_that_was_interrupted_ends_as_if_it_had_n
     before, now = made.rows(), straight.rows()
     assert all(not np.array_equal(before[name], now[name]) for name in before)
     assert (straight.folder.graft / "adapter").is_dir()
-    with progress.listening(interrupted_at(3)):
+    with progress.use_progress_listener(interrupted_at(3)):
         first = run.train()
     assert (first.outcome.reason, first.outcome.step, first.exit_code) == ("told", 3, 130)
     assert "the same command goes on from here" in first.lines()
@@ -149,9 +149,9 @@ def test_fresh_that_is_killed_before_its_first_step_still_knows_the_first_rows(
     run: WholeRun, made: WholeRun, trained: WholeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps are set aside by then, and the graft holds trained rows."""
-    monkeypatch.setenv(VARIABLE, "save.claim:1:enospc")
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "save.claim:1:enospc")
     assert error_of(lambda: run.train("--fresh")).code == "disk-full"
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
     assert run.train().start == 0
     assert [line["step"] for line in run.journal("start")] == [0]
     first = run.state(0).tensors["rows"]
@@ -202,7 +202,7 @@ def test_a_finished_run_whose_graft_was_not_written_yet_gets_it(
 
 def test_more_steps_go_on_and_say_what_that_does_to_the_schedule(run: WholeRun) -> None:
     listener = Listener()
-    with progress.listening(listener):
+    with progress.use_progress_listener(listener):
         result = run.train(train_steps=8)
     assert (result.start, result.outcome.step) == (4, 8)
     assert run.logged() == list(range(1, 9))
@@ -246,11 +246,11 @@ def test_what_a_saved_step_depends_on_is_refused_with_both_columns(
 def test_early_stop_counts_over_an_interruption_and_is_not_forgotten(made: WholeRun, tmp_path: Path) -> None:
     asked = {"train_patience": 2, "train_min_delta": 100, "train_steps": 20, "train_valid_every": 2}
     run = made.copied(tmp_path / "run")
-    with progress.listening(interrupted_at(5)):
+    with progress.use_progress_listener(interrupted_at(5)):
         assert run.train(**asked).outcome.step == 5
     result = run.train(**asked)
     # The first validation after step 0 is the best; two more are not better.
-    assert (result.outcome.reason, result.outcome.step, result.outcome.standing.best_step) == ("no-better", 6, 2)
+    assert (result.outcome.reason, result.outcome.step, result.outcome.best_state.best_step) == ("no-better", 6, 2)
     again = run.train(**asked)
     assert (again.outcome.reason, again.outcome.step) == ("no-better", 6)
     assert "--train.patience" in str(again.lines()[0])
@@ -259,5 +259,5 @@ def test_early_stop_counts_over_an_interruption_and_is_not_forgotten(made: Whole
 
 def test_step_folders_of_a_run_are_whole_after_everything(run: WholeRun) -> None:
     run.train("--from-step", "2", train_steps=6, train_keep_last=1)
-    assert [folder.step for folder in step_folders(run.folder)] == run.steps
+    assert [folder.step for folder in list_step_folders(run.folder)] == run.steps
     assert load_step(run.folder).state.step == 6

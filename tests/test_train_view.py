@@ -30,13 +30,13 @@ from rich.console import Console
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
 from voxgraft import progress
-from voxgraft.cli import Verb, bars
-from voxgraft.cli import run as run_cli
-from voxgraft.cli.curves import Thinned, chart, sparkline
-from voxgraft.cli.train_picture import picture
-from voxgraft.cli.watched import FINISHING, Watched
+from voxgraft.cli import CliCommand, bars
+from voxgraft.cli import run_cli as run_cli
+from voxgraft.cli.curves import DownsampledCurve, braille_chart, sparkline
+from voxgraft.cli.train_picture import render_training
+from voxgraft.cli.watched import STOPPING_MESSAGE, TrainProgress
 from voxgraft.config import Settings
-from voxgraft.training.loop import Loop
+from voxgraft.training.loop import Trainer
 
 OPENING = ["run:       amharic: am onto chatterbox", "base:      t3.safetensors, sha256 0123"]
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -49,18 +49,20 @@ def place(made_once: MadeOnce) -> Place:
     return made_once.place("chatterbox")
 
 
-def small_loop(place: Place, run: Path, steps: int = 6) -> Loop:
+def small_loop(place: Place, run: Path, steps: int = 6) -> Trainer:
     """A real training that tells what it does, as the verb has it."""
     loop = loop_of(place, run, replace(OPTIONS, steps=steps), replace(EVERY, validate=2, save=3))
-    loop.observers.append(progress.tell)
-    loop.judges.append(lambda step, _found: {"state": "too early" if step < 4 else "learning", "why": f"step {step}"})
+    loop.journal_callbacks.append(progress.report_event)
+    loop.validation_callbacks.append(
+        lambda step, _found: {"state": "too early" if step < 4 else "learning", "why": f"step {step}"}
+    )
     return loop
 
 
-def train(loop: Loop) -> None:
+def train(loop: Trainer) -> None:
     values = {"lines": OPENING, "steps": loop.stepper.options.steps, "entries": loop.journal.read()}
-    progress.tell("opening", 0, values)
-    loop.go(0)
+    progress.report_event("opening", 0, values)
+    loop.train(0)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def told(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[s
         def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
             heard.append((kind, step, values))
 
-    with progress.listening(Ear()):
+    with progress.use_progress_listener(Ear()):
         train(small_loop(place, tmp_path_factory.mktemp("told") / "run"))
     return heard
 
@@ -138,8 +140,12 @@ def test_a_terminal_sees_the_opening_first_and_everything_after_it(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     loop = small_loop(place, tmp_path / "run")
-    with terminal() as screen, bars.Board(bars.Bars(screen.stream), 0) as board, progress.listening(board):
-        progress.tell("finding", 0, {"code": "step-damaged", "found": "told before [am]", "level": "warning"})
+    with (
+        terminal() as screen,
+        bars.ProgressReporter(bars.BarDisplay(screen.stream), 0) as board,
+        progress.use_progress_listener(board),
+    ):
+        progress.report_event("finding", 0, {"code": "step-damaged", "found": "told before [am]", "level": "warning"})
         train(loop)
         loop.write("finding", 6, code="plateau", found="no \x1b[2J better", level="warning", cure="wait.")
         loop.write(
@@ -168,14 +174,18 @@ def test_one_interrupt_is_answered_while_the_step_goes_on(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     loop = small_loop(place, tmp_path / "run", steps=50)
-    with terminal() as screen, bars.Board(bars.Bars(screen.stream), 0) as board, progress.listening(board):
+    with (
+        terminal() as screen,
+        bars.ProgressReporter(bars.BarDisplay(screen.stream), 0) as board,
+        progress.use_progress_listener(board),
+    ):
 
         def interrupt(kind: str, step: int, _values: Mapping[str, Any]) -> None:
             if (kind, step) == ("step", 3):
                 os.kill(os.getpid(), signal.SIGINT)
-                screen.wait_for(FINISHING)  # the step is not over before this returns
+                screen.wait_for(STOPPING_MESSAGE)  # the step is not over before this returns
 
-        loop.observers.append(interrupt)
+        loop.journal_callbacks.append(interrupt)
         train(loop)
     assert loop.journal.read()[-1]["reason"] == "told"
     assert "ended: stopped as told" in plain(screen.seen)
@@ -186,7 +196,7 @@ def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
     told: list[tuple[str, int, Mapping[str, Any]]],
 ) -> None:
     stream = io.StringIO()
-    with bars.Board(bars.Lines(stream), 3600) as board:
+    with bars.ProgressReporter(bars.LineDisplay(stream), 3600) as board:
         for kind, step, values in told:
             board.tell(kind, step, values)
         board.tell("stopping", 6, {"signal": "SIGINT"})
@@ -201,7 +211,7 @@ def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
     assert len(held_out) == sum(kind == "valid" for kind, _, _ in told)
     assert all("chance" in line and "step 0" in line and "text use" in line for line in held_out)
     assert sum(line.endswith("saved") for line in lines) == sum(kind == "saved" for kind, _, _ in told)
-    assert lines[-1] == f"step 6  {FINISHING}"
+    assert lines[-1] == f"step 6  {STOPPING_MESSAGE}"
 
 
 class SmallSettings(Settings):
@@ -231,7 +241,7 @@ def small(settings: SmallSettings) -> Ended:
     return Ended(2)
 
 
-SMALL = Verb("small", SmallSettings, f"{__name__}:small", "Train a little.")
+SMALL = CliCommand("small", SmallSettings, f"{__name__}:small", "Train a little.")
 
 
 @pytest.mark.parametrize("flag", ["--json", "--quiet", "--dry-run"])
@@ -276,26 +286,26 @@ def test_a_reader_that_has_gone_does_not_stop_training(place: Place, tmp_path: P
     os.close(reader)
     loop = small_loop(place, tmp_path / "run")
     stream = os.fdopen(writer, "w", buffering=1)
-    with bars.Board(bars.Lines(stream), 0) as board, progress.listening(board):
+    with bars.ProgressReporter(bars.LineDisplay(stream), 0) as board, progress.use_progress_listener(board):
         train(loop)
     assert loop.journal.read()[-1]["reason"] == "done"
     with contextlib.suppress(BrokenPipeError):
         stream.close()
 
 
-def watched(told: list[tuple[str, int, Mapping[str, Any]]], until: int | None = None) -> Watched:
-    found = Watched()
+def watched(told: list[tuple[str, int, Mapping[str, Any]]], until: int | None = None) -> TrainProgress:
+    found = TrainProgress()
     for kind, step, values in told[:until]:
         found.add(kind, step, values)
     return found
 
 
-def drawn(found: Watched, columns: int, rows: int, **options: Any) -> str:
+def drawn(found: TrainProgress, columns: int, rows: int, **options: Any) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=columns, height=rows, force_terminal=True, color_system="standard", **options)
     long = "a reason that is told at length, so that it takes more than one row of a narrow terminal"
     found.history.add("valid", found.step, {"set": "en", "speech_loss": 3.0, "state": "stuck", "why": long})
-    console.print(picture(found, console, jobs=["saving step-000006: 40%, 2 s left"]))
+    console.print(render_training(found, console, jobs=["saving step-000006: 40%, 2 s left"]))
     return stream.getvalue()
 
 
@@ -332,25 +342,25 @@ def test_no_colour_is_no_colour(
 def test_a_terminal_without_unicode_is_given_none(told: list[tuple[str, int, Mapping[str, Any]]]) -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, height=40)
-    console.print(picture(watched(told), console, letters=False))
+    console.print(render_training(watched(told), console, unicode=False))
     assert not re.search("[▁-█\u2800-\u28ff┄]", stream.getvalue())
 
 
 def test_the_time_left_is_measured_over_twenty_steps_and_not_guessed_before() -> None:
     now = 100.0
-    found = Watched(clock=lambda: now)
+    found = TrainProgress(clock=lambda: now)
     found.add("opening", 0, {"lines": [], "steps": 100})
     for step in range(1, 41):
         if step == 20:
-            assert found.left_words() == "time known after 20 steps"
+            assert found.format_time_left() == "time known after 20 steps"
         found.add("doing", step, {"what": "step"})
         now += 3.0 if step > 1 else 500.0  # the first one compiles
-    assert found.left_words() == "3 min 0 s left"
+    assert found.format_time_left() == "3 min 0 s left"
 
 
 def test_a_long_run_keeps_little_in_memory(told: list[tuple[str, int, Mapping[str, Any]]]) -> None:
     line = next(values for kind, _, values in told if kind == "step")
-    found = Watched()
+    found = TrainProgress()
     for step in range(1, 5_001):
         found.add("step", step, {**line, "speech_loss": 9.0 - step / 1000})
     assert len(found.history.steps) <= 20
@@ -363,7 +373,7 @@ def test_a_long_run_keeps_little_in_memory(told: list[tuple[str, int, Mapping[st
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=3000))
 def test_a_thinned_curve_keeps_the_mean_and_stays_short(values: list[float]) -> None:
-    curve = Thinned()
+    curve = DownsampledCurve()
     for value in values:
         curve.add(value)
     assert len(curve.points) <= 1024
@@ -383,7 +393,7 @@ def test_a_thinned_curve_keeps_the_mean_and_stays_short(values: list[float]) -> 
 def test_a_chart_has_the_size_that_it_was_given(
     values: list[float], width: int, height: int, levels: dict[str, float]
 ) -> None:
-    rows = chart(values, width, height, levels)
+    rows = braille_chart(values, width, height, levels)
     assert len(rows) == height
     assert all(len(row) == width for row in rows)
     assert len(sparkline(values, width)) == min(width, len(values))

@@ -15,10 +15,10 @@ from tests.test_opening_lines import Heard
 from tests.whole_runs import FLAGS, WholeRun, graft_anew
 from voxgraft import progress
 from voxgraft.errors import GraftError
-from voxgraft.files import sha256_of
-from voxgraft.graft_folder import open_graft
-from voxgraft.only_now import only_now
-from voxgraft.results import plain
+from voxgraft.files import compute_sha256
+from voxgraft.graft_folder import load_graft
+from voxgraft.only_now import find_overrides
+from voxgraft.results import plain_text
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.train import TrainResult
@@ -34,7 +34,7 @@ def made(made_once: MadeOnce) -> WholeRun:
 def first(made: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> tuple[WholeRun, TrainResult, dict[str, str]]:
     """The same trained for four steps, how it ended, and what it opened with."""
     run, heard = made.copied(tmp_path_factory.mktemp("trained") / "run"), Heard()
-    with progress.listening(heard):
+    with progress.use_progress_listener(heard):
         result = run.train()
     return run, result, heard.opening()
 
@@ -45,7 +45,7 @@ def run(first: tuple[WholeRun, TrainResult, dict[str, str]], tmp_path: Path) -> 
 
 
 def text_of(result: TrainResult) -> str:
-    return "\n".join(plain(line) for line in result.lines() if not hasattr(line, "rows"))
+    return "\n".join(plain_text(line) for line in result.lines() if not hasattr(line, "rows"))
 
 
 # ---- flags ----------------------------------------------------------------------------------------------------------
@@ -75,11 +75,11 @@ def test_what_stands_in_run_yaml_is_not_told_again(run: WholeRun) -> None:
 def test_two_ways_to_one_file_are_the_same_and_a_run_without_settings_has_none(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    assert only_now(folder, RunSettings(base=Path("elsewhere"))) == {}
+    assert find_overrides(folder, RunSettings(base=Path("elsewhere"))) == {}
     folder.settings.write_text("base: ../base\ntrain:\n  seed: 3\n")
-    assert only_now(folder, RunSettings.model_validate({"base": tmp_path / "base", "train": {"seed": 3}})) == {}
+    assert find_overrides(folder, RunSettings.model_validate({"base": tmp_path / "base", "train": {"seed": 3}})) == {}
     other = RunSettings.model_validate({"base": tmp_path / "other", "data": {"train": ["a", "b"]}})
-    assert only_now(folder, other) == {
+    assert find_overrides(folder, other) == {
         "base": str(tmp_path / "other"),
         "data.train": f"[{Path('a').absolute()}, {Path('b').absolute()}]",
         "train.seed": "0",
@@ -91,15 +91,15 @@ def test_two_ways_to_one_file_are_the_same_and_a_run_without_settings_has_none(t
 
 def test_the_last_lines_say_which_step_the_graft_is(first: tuple[WholeRun, TrainResult, dict[str, str]]) -> None:
     run, result, _ = first
-    best = result.outcome.standing.best_step
+    best = result.outcome.best_state.best_step
     assert f"graft: {run.folder.graft}, with what was trained up to step {best:,}" in text_of(result)
-    assert result.to_json()["graft_step"] == open_graft(run.folder.graft).card.method["trained"]["step"] == best
+    assert result.to_json()["graft_step"] == load_graft(run.folder.graft).card.method["trained"]["step"] == best
 
 
 def test_a_trained_grafts_card_has_the_hashes_of_its_adapter_and_the_version_of_torch(run: WholeRun) -> None:
-    card = open_graft(run.folder.graft).card
+    card = load_graft(run.folder.graft).card
     folder = run.folder.graft / "adapter"
-    assert card.adapter == {path.name: sha256_of(path) for path in folder.iterdir()}
+    assert card.adapter == {path.name: compute_sha256(path) for path in folder.iterdir()}
     assert card.versions["torch"] == torch.__version__
     assert "adapter/" in (run.folder.graft / "README.md").read_text(encoding="utf-8")
 
@@ -112,7 +112,7 @@ def test_a_graft_whose_adapter_is_not_the_one_that_was_written_is_refused(run: W
     else:
         path.unlink()
     with pytest.raises(GraftError) as caught:
-        open_graft(run.folder.graft)
+        load_graft(run.folder.graft)
     assert caught.value.code == "graft-mismatch"
     assert "adapter/adapter_model.safetensors" in caught.value.finding.found
 
@@ -121,7 +121,7 @@ def test_a_card_cannot_lead_out_of_its_folder(run: WholeRun) -> None:
     path = run.folder.graft / "graft.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "adapter": {"../rows.safetensors": "0"}}))
     with pytest.raises(GraftError) as caught:
-        open_graft(run.folder.graft)
+        load_graft(run.folder.graft)
     assert caught.value.code == "graft-broken"
 
 
@@ -130,7 +130,7 @@ def test_a_card_cannot_lead_out_of_its_folder(run: WholeRun) -> None:
 
 def opening_of(run: WholeRun, *flags: str) -> dict[str, str]:
     heard = Heard()
-    with progress.listening(heard):
+    with progress.use_progress_listener(heard):
         run.train(*flags, train_steps=2)
     return heard.opening()
 

@@ -11,15 +11,15 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
-from voxgraft.corpus.sets import open_set
-from voxgraft.corpus.stream import items_of
-from voxgraft.families import family, family_names
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.corpus.stream import list_samples
+from voxgraft.families import family_names, get_family
 from voxgraft.history import History
-from voxgraft.journal import without_clock
-from voxgraft.training.examples import Examples
-from voxgraft.training.loop import Loop, Outcome
-from voxgraft.training.parts import optimizer_tensors
-from voxgraft.training.validation import Validation, Validity
+from voxgraft.journal import strip_clock_fields
+from voxgraft.training.examples import BatchBuilder
+from voxgraft.training.loop import Trainer, TrainOutcome
+from voxgraft.training.parts import copy_optimizer_state
+from voxgraft.training.validation import ValidationMetrics, Validator
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -27,13 +27,13 @@ def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
     return made_once.place(request.param)
 
 
-def everything(loop: Loop) -> dict[str, torch.Tensor]:
-    groups = {**loop.stepper.trained.tensors(), "optimizer": optimizer_tensors(loop.stepper.optimizer)}
+def everything(loop: Trainer) -> dict[str, torch.Tensor]:
+    groups = {**loop.stepper.trained.tensors(), "optimizer": copy_optimizer_state(loop.stepper.optimizer)}
     return {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
 
 
-def journal(loop: Loop) -> list[dict[str, Any]]:
-    return [without_clock(entry) for entry in loop.journal.read()]
+def journal(loop: Trainer) -> list[dict[str, Any]]:
+    return [strip_clock_fields(entry) for entry in loop.journal.read()]
 
 
 @pytest.mark.parametrize("mode", ["gated", "rows-only", "merged", "full"])
@@ -46,30 +46,30 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
     }
     options = replace(OPTIONS, **chosen[mode])
     straight = loop_of(place, tmp_path / "straight", options)
-    straight.go(0)
+    straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
-    broken.guards.append(lambda step, _found: "enough for now" if step == 4 else None)
-    assert broken.go(0).reason == "told"
+    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    assert broken.train(0).reason == "told"
     again = loop_of(place, tmp_path / "broken", options)
     assert resumed(again) == 4
-    again.go(4)
+    again.train(4)
     want, found = everything(straight), everything(again)
     assert want.keys() == found.keys()
     assert all(torch.equal(want[name], found[name]) for name in want)
     told = [entry for entry in journal(again) if entry["kind"] not in ("stop-asked", "end")]
     assert told == [entry for entry in journal(straight) if entry["kind"] != "end"]
-    assert straight.standing == again.standing
+    assert straight.best_state == again.best_state
 
 
 def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path) -> None:
     options = replace(OPTIONS, steps=16, rates={"rows": 2e-2, "adapter": 2e-2, "body": 1e-4})
     loop = loop_of(place, tmp_path / "run", options, replace(EVERY, validate=16, save=16))
-    trained, sets = loop.stepper.trained, [open_set(place.folder / "train")]
-    examples = Examples(family(place.family_name), trained.model, sets)
+    trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "train")]
+    examples = BatchBuilder(get_family(place.family_name), trained.model, sets)
     # Steps differ in their clips more than learning does: the same clips, before and after.
-    learnt = Validation(trained, examples, items_of(sets, 0, loop.stream.options), options.pack_tokens)
+    learnt = Validator(trained, examples, list_samples(sets, 0, loop.stream.options), options.pack_tokens)
     loop.validations["learnt"] = learnt
-    loop.go(0)
+    loop.train(0)
     before, after = (entry for entry in loop.journal.read() if entry["kind"] == "valid" and entry["set"] == "learnt")
     assert after["text_loss"] < before["text_loss"] - 0.05
     assert after["speech_loss"] < before["speech_loss"] - 0.005
@@ -78,8 +78,8 @@ def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path
 def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Path) -> None:
     few = loop_of(place, tmp_path / "few", replace(OPTIONS, steps=4, pack_tokens=2000))
     many = loop_of(place, tmp_path / "many", replace(OPTIONS, steps=4, pack_tokens=250))
-    few.go(0)
-    many.go(0)
+    few.train(0)
+    many.train(0)
     one, other = journal(few), journal(many)
     for left, right in zip(one, other, strict=True):
         if left["kind"] == "step":
@@ -91,18 +91,18 @@ def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Pa
 def test_early_stop_counts_over_a_resume(place: Place, tmp_path: Path) -> None:
     every = replace(EVERY, patience=2, min_delta=100.0, validate=2, save=2)
     straight = loop_of(place, tmp_path / "straight", OPTIONS, every)
-    ended = straight.go(0)
+    ended = straight.train(0)
     assert ended.reason == "no-better"
     broken = loop_of(place, tmp_path / "broken", OPTIONS, every)
-    broken.guards.append(lambda step, _found: "enough" if step == 4 else None)
-    broken.go(0)
+    broken.stop_callbacks.append(lambda step, _found: "enough" if step == 4 else None)
+    broken.train(0)
     again = loop_of(place, tmp_path / "broken", OPTIONS, every)
-    assert again.go(resumed(again)).step == ended.step
+    assert again.train(resumed(again)).step == ended.step
 
 
 def ended_with(
     place: Place, run: Path, *, better: bool, asked: list[tuple[int, int]], start: int | None = None
-) -> tuple[Loop, Outcome]:
+) -> tuple[Trainer, TrainOutcome]:
     """A training whose first validation has the lowest loss, and in which speech says whether the last is better."""
     loop = loop_of(place, run, every=replace(EVERY, min_delta=1e9))  # no later loss is lower by that much
 
@@ -111,18 +111,18 @@ def ended_with(
         return {"utterances": 24, "failed_before": 0.5, "failed": 0.1, "better": better}
 
     loop.compare_speech = compare
-    return loop, loop.go(0 if start is None else resumed(loop))
+    return loop, loop.train(0 if start is None else resumed(loop))
 
 
 @pytest.fixture
 def reads_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of a random model would decide whether speech is asked at all."""
-    was = Validation.run
+    was = Validator.run
 
-    def run(self: Validation) -> Validity:
+    def run(self: Validator) -> ValidationMetrics:
         return replace(was(self), text_use=0.5)
 
-    monkeypatch.setattr(Validation, "run", run)
+    monkeypatch.setattr(Validator, "run", run)
 
 
 @pytest.mark.usefixtures("reads_text")
@@ -132,7 +132,7 @@ def test_speech_decides_at_the_end_between_the_lowest_loss_and_the_last_step_and
     place, asked = made_once.place("tiny"), list[tuple[int, int]]()
     loop, outcome = ended_with(place, tmp_path / "run", better=True, asked=asked)
     losses = {line["step"]: line["speech_loss"] for line in loop.journal.read() if line["kind"] == "valid"}
-    assert (outcome.standing.best_step, outcome.standing.best_loss, asked) == (8, losses[8], [(4, 8)])
+    assert (outcome.best_state.best_step, outcome.best_state.best_loss, asked) == (8, losses[8], [(4, 8)])
     assert "step 4 has the lowest loss, but 50% of 24" in outcome.choice
     assert History.of(loop.journal.read()).best_step == 8
     again, second = ended_with(place, tmp_path / "run", better=False, asked=asked, start=8)
@@ -150,5 +150,5 @@ def test_the_lowest_loss_stays_the_best_where_the_last_step_does_not_speak_clear
 ) -> None:
     asked: list[tuple[int, int]] = []
     loop, outcome = ended_with(made_once.place("tiny"), tmp_path / "run", better=False, asked=asked)
-    assert (outcome.standing.best_step, outcome.choice, asked) == (4, "", [(4, 8)])
+    assert (outcome.best_state.best_step, outcome.choice, asked) == (4, "", [(4, 8)])
     assert loop.journal.read()[-1]["speech"]["failed"] == 0.1

@@ -13,7 +13,7 @@ from tests.process_sums import CASES, measured
 from tests.runs import Child, child
 from tests.train_worker import main as work
 from tests.trainers import Place
-from voxgraft.journal import Journal, without_clock
+from voxgraft.journal import RunJournal, strip_clock_fields
 from voxgraft.run import RunFolder
 from voxgraft.training.saving import load_step
 
@@ -31,7 +31,7 @@ def train(place: Place, run: Path, world_size: int, **changed: Any) -> list[dict
     workers = started(place, run, world_size, **changed)
     assert [worker.wait(PATIENCE_SECONDS) for worker in workers] == [0] * world_size
     assert [worker.answer for worker in workers] == [None] * world_size
-    return [without_clock(entry) for entry in Journal(RunFolder(run).journal).read()]
+    return [strip_clock_fields(entry) for entry in RunJournal(RunFolder(run).journal).read()]
 
 
 def started(place: Place, run: Path, world_size: int, **changed: Any) -> list[Child]:
@@ -103,7 +103,7 @@ def test_a_run_whose_processes_hold_different_bits_stops_on_all_of_them_and_save
         worker.wait(PATIENCE_SECONDS)
     assert [worker.answer for worker in workers] == ["processes-diverged"] * 2
     assert load_step(RunFolder(run)).state.step == 0
-    last = Journal(RunFolder(run).journal).read()[-1]
+    last = RunJournal(RunFolder(run).journal).read()[-1]
     assert (last["kind"], last["code"], last["step"]) == ("finding", "processes-diverged", 3)
 
 
@@ -122,7 +122,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
     run = tmp_path / "moved"
     for stop_at, world_size in ((2, 2), (4, 1), (None, 3)):
         train(place, run, world_size, stop_at=stop_at, **SHORT)
-    moved = [without_clock(entry) for entry in Journal(RunFolder(run).journal).read()]
+    moved = [strip_clock_fields(entry) for entry in RunJournal(RunFolder(run).journal).read()]
     steps_of = [entry for entry in straight if entry["kind"] == "step"]
     same(steps_of, [entry for entry in moved if entry["kind"] == "step"])
     assert load_step(RunFolder(run)).state.step == SHORT["steps"]

@@ -23,31 +23,31 @@ from tests.unified_voice import (
     random_model,
 )
 from voxgraft.errors import GraftError
-from voxgraft.families.generate import Prompt, generate
-from voxgraft.families.indextts2.frame import unified_voice_frame
+from voxgraft.families.generate import GenerationPrompt, generate_codes
+from voxgraft.families.indextts2.frame import unified_voice_sequence_spec
 from voxgraft.families.indextts2.model import UnifiedVoice
 from voxgraft.families.indextts2.shapes import UnifiedVoiceSize
-from voxgraft.families.layout import UNSCORED, Layout, Part, lay_out, spoken_position
-from voxgraft.families.model import PackedBatch, hidden_states, losses, pack
-from voxgraft.nn.attention import Cache, Prefill, Step
-from voxgraft.nn.grown import grow_module
+from voxgraft.families.layout import IGNORED_TARGET, SequencePart, TokenSequence, build_sequence, code_position
+from voxgraft.families.model import PackedBatch, compute_hidden_states, compute_losses, pack_batch
+from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
+from voxgraft.nn.grown import grow_layers
 from voxgraft.nn.linear import TransposedLinear
-from voxgraft.nn.sampling import Sampling, penalised
+from voxgraft.nn.sampling import SamplingParams, apply_repetition_penalty
 
 UTTERANCES = ["a", "b"]
 
 
-def golden_layout(utterance: str) -> Layout:
+def golden_layout(utterance: str) -> TokenSequence:
     arrays = expected("indextts2")
-    return lay_out(golden_model().frame, arrays[f"text_{utterance}"], arrays[f"mel_{utterance}"])
+    return build_sequence(golden_model().frame, arrays[f"text_{utterance}"], arrays[f"mel_{utterance}"])
 
 
 def golden_pack(*utterances: str) -> PackedBatch:
     layouts = [golden_layout(utterance) for utterance in utterances]
-    return pack(golden_model(), layouts, [golden_condition(utterance) for utterance in utterances])
+    return pack_batch(golden_model(), layouts, [golden_condition(utterance) for utterance in utterances])
 
 
-def parts_of(hidden: Tensor, layouts: Sequence[Layout]) -> list[tuple[Tensor, Tensor]]:
+def parts_of(hidden: Tensor, layouts: Sequence[TokenSequence]) -> list[tuple[Tensor, Tensor]]:
     """The hidden states at each sequence's text and at its speech."""
     rows = torch.split(hidden, [layout.length for layout in layouts])
     cuts = [[layout.num_conditioning, len(layout.text.ids), len(layout.speech.ids)] for layout in layouts]
@@ -105,18 +105,18 @@ def test_sequences_are_laid_out_and_scored_as_in_the_original(utterance: str) ->
         assert part.positions.tolist() == list(range(len(part.ids)))
         # Each part is scored over its length and one more; what the original asks of the last position is never read.
         assert part.targets[:-1].tolist() == arrays[f"{kind}_targets_{utterance}"][:-1].tolist()
-        assert part.targets[-1] == UNSCORED
+        assert part.targets[-1] == IGNORED_TARGET
 
 
 def test_the_published_size_has_the_published_limits() -> None:
-    frame = unified_voice_frame(12000, UnifiedVoiceSize())
+    frame = unified_voice_sequence_spec(12000, UnifiedVoiceSize())
     assert (frame.max_text, frame.max_codes, frame.num_codes, frame.num_conditioning) == (600, 1815, 8192, 34)
     assert (frame.text_start, frame.text_stop, frame.speech_start, frame.speech_stop) == (0, 1, 8192, 8193)
-    assert frame.heard_before == (1, 8192)
-    longest = lay_out(frame, [5] * 600, [7] * 1815)
+    assert frame.initial_penalized_codes == (1, 8192)
+    longest = build_sequence(frame, [5] * 600, [7] * 1815)
     assert longest.text.positions.max() == 601
     assert longest.speech.positions.max() == 1816
-    assert spoken_position(frame, 1814) == 1816
+    assert code_position(frame, 1814) == 1816
     shapes = named_shapes(UnifiedVoiceSize())
     assert shapes["text_pos_embedding.emb.weight"][0] > 601
     assert shapes["mel_pos_embedding.emb.weight"][0] > 1816
@@ -136,18 +136,18 @@ def test_the_published_size_has_the_published_limits() -> None:
 )
 def test_what_the_model_has_no_place_for_is_refused(text: list[int], codes: list[int], code: str) -> None:
     with pytest.raises(GraftError) as error:
-        lay_out(unified_voice_frame(RANDOM_SIZE.text_pieces, RANDOM_SIZE), text, codes)
+        build_sequence(unified_voice_sequence_spec(RANDOM_SIZE.text_pieces, RANDOM_SIZE), text, codes)
     assert error.value.code == code
 
 
 def test_a_grown_table_widens_what_a_text_may_hold_and_never_reaches_the_spare_row() -> None:
     model = random_model()
-    grow_module(model, [model.text_table, model.text_head_name], 7, model.spare_rows)
+    grow_layers(model, [model.text_embedding_name, model.text_head_name], 7, model.spare_rows)
     assert model.frame.num_text_ids == 67
-    batch = pack(model, [lay_out(model.frame, [5, 66], [3, 9])], [random_condition(0)])
-    assert model.text_logits(hidden_states(model, batch)).shape[-1] == 68
+    batch = pack_batch(model, [build_sequence(model.frame, [5, 66], [3, 9])], [random_condition(0)])
+    assert model.text_logits(compute_hidden_states(model, batch)).shape[-1] == 68
     with pytest.raises(GraftError):
-        lay_out(model.frame, [67], [3])
+        build_sequence(model.frame, [67], [3])
 
 
 # ---- the original's outputs ---------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_a_grown_table_widens_what_a_text_may_hold_and_never_reaches_the_spare_r
 @pytest.mark.parametrize("utterance", UTTERANCES)
 def test_logits_and_latents_are_the_originals(utterance: str) -> None:
     model, arrays = golden_model(), expected("indextts2")
-    hidden = hidden_states(model, golden_pack(utterance))
+    hidden = compute_hidden_states(model, golden_pack(utterance))
     text, speech = parts_of(hidden, [golden_layout(utterance)])[0]
     for kind, logits in (("text", model.text_logits(text)), ("mel", model.speech_logits(speech))):
         columns = torch.from_numpy(arrays[f"{kind}_cols"])
@@ -171,7 +171,7 @@ def test_logits_and_latents_are_the_originals(utterance: str) -> None:
 @pytest.mark.parametrize("chunk", [None, 16])
 @pytest.mark.parametrize("utterance", UTTERANCES)
 def test_losses_are_the_originals(utterance: str, chunk: int | None) -> None:
-    arrays, found = expected("indextts2"), losses(golden_model(), golden_pack(utterance), chunk=chunk)
+    arrays, found = expected("indextts2"), compute_losses(golden_model(), golden_pack(utterance), chunk=chunk)
     assert found.text_count == len(arrays[f"text_{utterance}"]) + 1
     assert found.speech_count == len(arrays[f"mel_{utterance}"]) + 1
     assert difference(found.text, arrays[f"text_loss_{utterance}"]) < LIMIT
@@ -187,16 +187,16 @@ def test_a_pack_of_both_gives_what_each_gives_alone() -> None:
     model, arrays = golden_model(), expected("indextts2")
     batch, layouts = golden_pack("a", "b"), [golden_layout("a"), golden_layout("b")]
     columns = torch.from_numpy(arrays["mel_cols"])
-    for utterance, (text, speech) in zip("ab", parts_of(hidden_states(model, batch), layouts), strict=True):
+    for utterance, (text, speech) in zip("ab", parts_of(compute_hidden_states(model, batch), layouts), strict=True):
         assert difference(model.text_logits(text).logsumexp(-1), arrays[f"text_lse_{utterance}"]) < LIMIT
         logits = model.speech_logits(speech)
         assert difference(logits[:, columns], arrays[f"mel_logits_{utterance}"]) < LIMIT
         assert difference(logits.logsumexp(-1), arrays[f"mel_lse_{utterance}"]) < LIMIT
-    found = losses(model, batch)
+    found = compute_losses(model, batch)
     alone = sum(float(arrays[f"mel_loss_{name}"]) * (len(arrays[f"mel_{name}"]) + 1) for name in "ab")
     assert float(found.speech) == pytest.approx(alone / found.speech_count, abs=LIMIT)
     assert difference(found.text, arrays["batch_text_loss"]) < LIMIT
-    longer = losses(model, golden_pack("b"))
+    longer = compute_losses(model, golden_pack("b"))
     assert float(longer.speech_sum) == pytest.approx(float(arrays["batch_mel_ce_sum_per_row"][1]), rel=LIMIT)
 
 
@@ -204,7 +204,7 @@ def test_a_pack_of_both_gives_what_each_gives_alone() -> None:
 def test_gradients_are_the_originals_and_the_encoders_get_none(utterance: str) -> None:
     model = golden_model()
     norms = json.loads(shared("golden/indextts2/grad_norms.json").read_text())[utterance]
-    found = losses(model, golden_pack(utterance))
+    found = compute_losses(model, golden_pack(utterance))
     parameters = dict(model.named_parameters())
     gradients = torch.autograd.grad(0.2 * found.text + 0.8 * found.speech, list(parameters.values()), allow_unused=True)
     reached = {
@@ -224,12 +224,12 @@ def spoken_logits(model: UnifiedVoice, batch: PackedBatch, codes: Tensor, positi
     """The logits after the prompts, and after each code that is fed, one by one. [B, codes] -> [B, 1 + positions, V]"""
     body = model.body
     shape = (body.num_layers, len(codes), body.num_heads, batch.packing.longest + codes.shape[1], body.head_width)
-    cache = Cache(shape)
-    prefill = Prefill(batch.packing, cache)
-    logits = [model.speech_logits(hidden_states(model, batch, prefill)[batch.packing.last])]
+    cache = KVCache(shape)
+    prefill = PrefillContext(batch.packing, cache)
+    logits = [model.speech_logits(compute_hidden_states(model, batch, prefill)[batch.packing.last])]
     prefill.finish()
     for column, position in enumerate(positions):
-        step = Step(cache)
+        step = DecodeContext(cache)
         vectors = model.embed_speech(codes[:, column], torch.full((len(codes),), position))
         logits.append(model.speech_logits(body(vectors, step)))
         step.finish()
@@ -247,18 +247,18 @@ def test_speaking_gives_the_originals_logits_and_codes(utterance: str, run: str,
     }
     tokens, columns = torch.from_numpy(arrays["tokens"]), torch.from_numpy(expected("indextts2")["mel_cols"])
     text_ids, condition = expected("indextts2")[f"text_{utterance}"], golden_condition(utterance)
-    prompt = lay_out(model.frame, text_ids)
-    fed = [*prompt.speech.positions, *(spoken_position(model.frame, index) for index in range(19))]
+    prompt = build_sequence(model.frame, text_ids)
+    fed = [*prompt.speech.positions, *(code_position(model.frame, index) for index in range(19))]
     assert fed == arrays["positions"].tolist()
-    logits = spoken_logits(model, pack(model, [prompt], [condition]), tokens[None], fed[1:])[0]
+    logits = spoken_logits(model, pack_batch(model, [prompt], [condition]), tokens[None], fed[1:])[0]
     assert difference(logits[:, columns], arrays["logits"]) < LIMIT
     assert difference(logits.logsumexp(-1), arrays["lse"]) < LIMIT
 
     heard = torch.zeros(20, logits.shape[-1], dtype=torch.bool)
-    heard[:, list(model.frame.heard_before)] = True
+    heard[:, list(model.frame.initial_penalized_codes)] = True
     for index in range(1, 20):
         heard[index:, tokens[index - 1]] = True
-    scores = penalised(logits, heard, penalty)
+    scores = apply_repetition_penalty(logits, heard, penalty)
     best = scores.topk(2).values
     assert difference(best[:, 0] - best[:, 1], arrays["gap"]) < 2 * LIMIT
     assert scores.argmax(-1).tolist() == tokens.tolist()
@@ -267,13 +267,13 @@ def test_speaking_gives_the_originals_logits_and_codes(utterance: str, run: str,
         of_code_1 = torch.stack([logits[:, 1], scores[:, 1]])
         assert difference(of_code_1, arrays["logit_and_score_of_code_1"]) < LIMIT
 
-    stock = Sampling(temperature=0.0, repetition_penalty=penalty, max_codes=20, readable=False)
-    spoken = generate(model, [Prompt(text_ids.tolist(), condition)], stock)
+    stock = SamplingParams(temperature=0.0, repetition_penalty=penalty, max_codes=20, readable=False)
+    spoken = generate_codes(model, [GenerationPrompt(text_ids.tolist(), condition)], stock)
     assert spoken[0].codes == tokens.tolist()
 
 
-def with_positions(layout: Layout, positions: Sequence[int]) -> Layout:
-    speech = Part(layout.speech.ids, np.asarray(positions, dtype=np.int64), layout.speech.targets)
+def with_positions(layout: TokenSequence, positions: Sequence[int]) -> TokenSequence:
+    speech = SequencePart(layout.speech.ids, np.asarray(positions, dtype=np.int64), layout.speech.targets)
     return replace(layout, speech=speech)
 
 
@@ -283,35 +283,37 @@ def test_speaking_code_by_code_gives_what_one_pass_over_the_whole_gives(stock: b
     model = random_model()
     frame, texts, conditions = model.frame, ([5, 9, 33], list(range(2, 22))), [random_condition(0), random_condition(1)]
     codes = torch.arange(2 * 12).reshape(2, 12) % frame.num_codes
-    positions = [spoken_position(frame, index, stock=stock) for index in range(12)]
-    prompts = [lay_out(frame, text, stock=stock) for text in texts]
-    stepwise = spoken_logits(model, pack(model, prompts, conditions), codes, positions)  # [2, 13, V]
+    positions = [code_position(frame, index, stock=stock) for index in range(12)]
+    prompts = [build_sequence(frame, text, stock=stock) for text in texts]
+    stepwise = spoken_logits(model, pack_batch(model, prompts, conditions), codes, positions)  # [2, 13, V]
     for row, text, condition in zip(range(2), texts, conditions, strict=True):
-        whole = lay_out(frame, text, codes[row].numpy())
+        whole = build_sequence(frame, text, codes[row].numpy())
         whole = with_positions(whole, [0, *positions, positions[-1] + 1])
-        _, speech = parts_of(hidden_states(model, pack(model, [whole], [condition])), [whole])[0]
+        _, speech = parts_of(compute_hidden_states(model, pack_batch(model, [whole], [condition])), [whole])[0]
         assert (model.speech_logits(speech)[:-1] - stepwise[row]).abs().max() < LIMIT
 
 
 @torch.no_grad()
 def test_a_pack_gives_what_its_sequences_give_one_by_one() -> None:
     model = random_model()
-    layouts = [lay_out(model.frame, range(2, 2 + text), range(codes)) for text, codes in ((3, 30), (20, 7), (1, 1))]
+    layouts = [
+        build_sequence(model.frame, range(2, 2 + text), range(codes)) for text, codes in ((3, 30), (20, 7), (1, 1))
+    ]
     conditions = [random_condition(seed) for seed in range(3)]
-    hidden = hidden_states(model, pack(model, layouts, conditions))
+    hidden = compute_hidden_states(model, pack_batch(model, layouts, conditions))
     together = torch.split(hidden, [layout.length for layout in layouts])
     for layout, condition, found in zip(layouts, conditions, together, strict=True):
-        assert (hidden_states(model, pack(model, [layout], [condition])) - found).abs().max() < LIMIT
+        assert (compute_hidden_states(model, pack_batch(model, [layout], [condition])) - found).abs().max() < LIMIT
 
 
 @torch.no_grad()
 def test_a_bfloat16_model_gives_nearly_the_same_losses() -> None:
     model = random_model()
-    layouts, conditions = [lay_out(model.frame, [5, 9], [3, 4, 5])], [random_condition(0)]
-    exact = losses(model, pack(model, layouts, conditions))
+    layouts, conditions = [build_sequence(model.frame, [5, 9], [3, 4, 5])], [random_condition(0)]
+    exact = compute_losses(model, pack_batch(model, layouts, conditions))
     model.to(torch.bfloat16)
-    rounded = losses(model, pack(model, layouts, conditions))
-    assert model.conditioning(pack(model, layouts, conditions).conditions).dtype == torch.bfloat16
+    rounded = compute_losses(model, pack_batch(model, layouts, conditions))
+    assert model.embed_conditions(pack_batch(model, layouts, conditions).conditions).dtype == torch.bfloat16
     assert float(rounded.speech) == pytest.approx(float(exact.speech), rel=0.05)
     assert float(rounded.text) == pytest.approx(float(exact.text), rel=0.05)
 

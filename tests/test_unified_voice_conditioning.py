@@ -21,9 +21,9 @@ from tests.unified_voice import (
     random_model,
 )
 from voxgraft.errors import ConfigError, GraftError
-from voxgraft.families.base import EmotionFrom
+from voxgraft.families.base import EmotionSource
 from voxgraft.families.indextts2 import conformer
-from voxgraft.families.indextts2.model import IndexCondition, merged_emotion, training_condition
+from voxgraft.families.indextts2.model import UnifiedVoiceCondition, build_training_condition, interpolate_emotion
 
 UTTERANCES = ["a", "b"]
 
@@ -61,8 +61,8 @@ def test_speaker_latents_and_emotion_are_the_originals(utterance: str) -> None:
 
 def test_a_merged_emotion_is_the_originals() -> None:
     base, emotion = (torch.from_numpy(golden_condition(utterance).emotion) for utterance in UTTERANCES)
-    assert difference(merged_emotion(base, emotion, 0.6), expected("indextts2")["emo_merged_a_b_alpha06"]) < LIMIT
-    assert torch.equal(merged_emotion(base, emotion, 0.0), base)
+    assert difference(interpolate_emotion(base, emotion, 0.6), expected("indextts2")["emo_merged_a_b_alpha06"]) < LIMIT
+    assert torch.equal(interpolate_emotion(base, emotion, 0.0), base)
 
 
 def test_a_batch_gives_the_originals_solo_arrays_and_not_its_leaking_batch() -> None:
@@ -70,7 +70,7 @@ def test_a_batch_gives_the_originals_solo_arrays_and_not_its_leaking_batch() -> 
     0.001 in the emotion. Stored conditions shall not depend on which clips were prepared together.
     """
     arrays, model, clips = expected("indextts2"), golden_model(), [golden_features(name) for name in FRAMES]
-    latents, emotions = model.speaker_latents_of(clips), model.emotion_vectors_of(clips)
+    latents, emotions = model.batch_speaker_latents(clips), model.batch_emotion_vectors(clips)
     for row, utterance in enumerate(FRAMES):
         assert difference(latents[row], arrays[f"cond_{utterance}"]) < LIMIT
         assert difference(emotions[row], arrays[f"emo_{utterance}"]) < LIMIT
@@ -84,7 +84,7 @@ def test_a_batch_gives_the_originals_solo_arrays_and_not_its_leaking_batch() -> 
 @pytest.mark.parametrize("lengths", [(3, 4, 5, 60), (61, 60, 59, 58, 58), (33,), (40, 40)])
 def test_clips_give_in_a_batch_what_they_give_alone(lengths: tuple[int, ...]) -> None:
     model, clips = random_model(), [random_features(length) for length in lengths]
-    latents, emotions = model.speaker_latents_of(clips), model.emotion_vectors_of(clips)
+    latents, emotions = model.batch_speaker_latents(clips), model.batch_emotion_vectors(clips)
     assert latents.shape == (len(clips), 32, model.size.width)
     assert emotions.shape == (len(clips), model.size.width)
     for clip, voice, emotion in zip(clips, latents, emotions, strict=True):
@@ -94,7 +94,7 @@ def test_clips_give_in_a_batch_what_they_give_alone(lengths: tuple[int, ...]) ->
 
 @torch.no_grad()
 def test_a_long_clip_taken_piece_by_piece_gives_what_it_gives_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    embed, clip = random_model().conditioning_encoder.embed, random_features(2 * conformer.FRAMES_AT_ONCE + 43)
+    embed, clip = random_model().conditioning_encoder.embed, random_features(2 * conformer.FRAMES_PER_CHUNK + 43)
     in_pieces = embed(clip)
     monkeypatch.setattr(conformer, "FRAMES_AT_ONCE", len(clip))
     assert in_pieces.shape == ((len(clip) - 1) // 2, 32)
@@ -126,7 +126,7 @@ def test_features_that_the_encoders_cannot_read_are_refused(features: Tensor, me
             encode(features)
         assert error.value.code == "features-form"
     with pytest.raises(GraftError, match="no clips"):
-        model.speaker_latents_of([])
+        model.batch_speaker_latents([])
 
 
 # ---- conditions of an utterance -----------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_features_that_the_encoders_cannot_read_are_refused(features: Tensor, me
 
 def test_the_slots_are_latents_with_the_emotion_on_each_then_both_speed_rows() -> None:
     model, conditions = random_model(), [random_condition(0), random_condition(1)]
-    slots = model.conditioning(model.collate(conditions))
+    slots = model.embed_conditions(model.collate(conditions))
     assert slots.shape == (2, 34, model.size.width)
     for found, condition in zip(slots, conditions, strict=True):
         assert torch.equal(found[:32], torch.from_numpy(condition.latents + condition.emotion))
@@ -160,20 +160,20 @@ def test_conditions_of_another_form_are_refused(
     message: str,
 ) -> None:
     with pytest.raises(GraftError, match=message) as error:
-        random_model().collate([random_condition(0), IndexCondition(latents, emotion)])
+        random_model().collate([random_condition(0), UnifiedVoiceCondition(latents, emotion)])
     assert error.value.code == "condition-form"
 
 
 @pytest.mark.parametrize("emotion_from", ["target", "prompt"])
 def test_the_voice_is_always_the_prompts_and_the_emotion_comes_from_where_it_is_asked(
-    emotion_from: EmotionFrom,
+    emotion_from: EmotionSource,
 ) -> None:
     clips = {"prompt": random_condition(0), "target": random_condition(1)}
-    condition = training_condition(clips["prompt"], clips["target"], emotion_from)
+    condition = build_training_condition(clips["prompt"], clips["target"], emotion_from)
     assert np.array_equal(condition.latents, clips["prompt"].latents)
     assert np.array_equal(condition.emotion, clips[emotion_from].emotion)
 
 
 def test_an_emotion_from_elsewhere_is_refused() -> None:
     with pytest.raises(ConfigError, match="target or prompt"):
-        training_condition(random_condition(0), random_condition(1), "speaker")  # type: ignore[arg-type]
+        build_training_condition(random_condition(0), random_condition(1), "speaker")  # type: ignore[arg-type]

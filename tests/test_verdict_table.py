@@ -21,13 +21,13 @@ from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_
 from tests.shared import shared
 from tests.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
 from voxgraft.checkup_settings import DiagnoseSettings
-from voxgraft.cli import run as run_command
-from voxgraft.diagnosing.looking import Diagnosis, look
+from voxgraft.cli import run_cli as run_command
+from voxgraft.diagnosing.looking import Diagnosis, diagnose_checkpoint
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
-from voxgraft.findings.new_rows import is_noise
+from voxgraft.families.random_values import RandomBaseSize
+from voxgraft.findings.new_rows import are_rows_noise
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Additions, NewPiece
+from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def real_grounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
 
 def _real_ground(name: str, tokenizer: Path, folder: Path) -> Ground:
     size = open_tokenizer(tokenizer).size
-    base = make_random_base(name, folder / "base", size=RandomSize(16, 1, size))
+    base = make_random_base(name, folder / "base", size=RandomBaseSize(16, 1, size))
     shutil.copyfile(tokenizer, base.tokenizer)
     if name == INDEX:
         grown = extended_sentencepiece(base.tokenizer, folder / "grown.model", size + NEW_PIECES)
@@ -63,14 +63,14 @@ def _real_ground(name: str, tokenizer: Path, folder: Path) -> Ground:
     known = set(own.ids)
     letters = [chr(code) for code in range(0x1200, 0x1400) if chr(code).isalpha() and chr(code) not in known]
     pieces = tuple(NewPiece(letter) for letter in letters[: NEW_PIECES - 1])
-    (folder / "grown.json").write_bytes(own.grown(Additions(name, "am", own.kind, own.sha256, "[am]", pieces)))
+    (folder / "grown.json").write_bytes(own.grown(TokenizerAdditions(name, "am", own.kind, own.sha256, "[am]", pieces)))
     return RealGround(name, base, folder / "grown.json", folder, size)
 
 
 def looked(ground: Ground, made: Made) -> Diagnosis:
     name: Any = ground.name
     settings = {key: value for key, value in made.items() if key != "lost"}
-    return look(DiagnoseSettings(base=ground.base.folder, family=name, report=False, **settings))
+    return diagnose_checkpoint(DiagnoseSettings(base=ground.base.folder, family=name, report=False, **settings))
 
 
 def judge(case: Case, ground: Ground, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_the_table_covers_both_families_and_all_verdicts() -> None:
 
 @pytest.mark.parametrize(("drift", "word"), [(0.0, "START FRESH"), (0.01, "START FRESH"), (0.5, "RESUME")])
 def test_a_small_common_step_of_12_000_random_rows_is_nothing_learnt(drift: float, word: str, tmp_path: Path) -> None:
-    base = make_random_base(INDEX, tmp_path / "base", size=RandomSize(16, 1, 12_000))
+    base = make_random_base(INDEX, tmp_path / "base", size=RandomBaseSize(16, 1, 12_000))
     tokenizer = extended_sentencepiece(base.tokenizer, tmp_path / "grown.model", 24_000)
     state, chance = state_of(base), torch.Generator().manual_seed(6)
     for name in ("text_embedding.weight", "text_head.weight", "text_head.bias"):
@@ -187,7 +187,7 @@ def test_a_small_common_step_of_12_000_random_rows_is_nothing_learnt(drift: floa
         state[name] = torch.cat([state[name][:-1], new, state[name][-1:]])
     path = tmp_path / "latest.pth"
     torch.save({"model": state}, path)
-    found = look(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
+    found = diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=base.folder, tokenizer=tokenizer, report=False))
     assert found.verdict.word == word, found.verdict
     assert ("new-rows-random" in {item.code for item in found.findings}) == (word != "RESUME")
 
@@ -196,9 +196,9 @@ def test_rows_that_were_learnt_around_zero_are_no_noise() -> None:
     chance = np.random.default_rng(5)
     noise = chance.standard_normal((4000, 64)).astype(np.float32)
     learnt = noise + 2 * chance.standard_normal((4000, 4)).astype(np.float32) @ noise[:4]
-    assert is_noise(noise)
-    assert is_noise(noise + np.float32(0.01))
-    assert not is_noise(learnt - learnt.mean(axis=0))
+    assert are_rows_noise(noise)
+    assert are_rows_noise(noise + np.float32(0.01))
+    assert not are_rows_noise(learnt - learnt.mean(axis=0))
 
 
 def test_a_legacy_file_is_read_and_saved_again_without_running_what_it_carries(

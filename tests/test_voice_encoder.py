@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from tests.checkpoint_files import saved
 from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
 from tests.golden import difference, expected, golden_state, names
-from voxgraft.audio.spectra import sound_bounds
-from voxgraft.audio.waves import Wave
+from voxgraft.audio.spectra import find_sound_bounds
+from voxgraft.audio.waves import Waveform
 from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families.chatterbox.voice_encoder import TRIM_DB, WINDOW_FRAMES, VoiceEncoder, window_mel
+from voxgraft.families.chatterbox.voice_encoder import TRIM_DB, WINDOW_FRAMES, VoiceEncoder, split_into_windows
 
 GOLDEN_LIMIT = 1e-5
 
@@ -40,7 +40,7 @@ def test_names_and_shapes_are_upstreams() -> None:
 
 def test_silence_is_trimmed_where_the_original_trims_it() -> None:
     arrays = expected("chatterbox", "ve_expected.npz")
-    assert sound_bounds(golden_wave(), TRIM_DB) == tuple(arrays["trim_start_end"])
+    assert find_sound_bounds(golden_wave(), TRIM_DB) == tuple(arrays["trim_start_end"])
 
 
 def test_mel_power_is_the_originals(golden_encoder: VoiceEncoder) -> None:
@@ -55,7 +55,7 @@ def test_mel_power_is_the_originals(golden_encoder: VoiceEncoder) -> None:
 def test_every_window_gives_the_originals_numbers(golden_encoder: VoiceEncoder) -> None:
     arrays = expected("chatterbox", "ve_expected.npz")
     start, end = arrays["trim_start_end"]
-    windows = window_mel(golden_encoder.mel(golden_wave()[start:end]))
+    windows = split_into_windows(golden_encoder.mel(golden_wave()[start:end]))
     assert (
         difference(golden_encoder(windows.to(golden_encoder.proj.weight)).cpu(), arrays["partial_embeddings"])
         < GOLDEN_LIMIT
@@ -87,7 +87,7 @@ def test_no_clips_give_no_voices(random_encoder: VoiceEncoder) -> None:
 def test_silence_around_a_clip_does_not_change_its_voice(random_encoder: VoiceEncoder) -> None:
     clip, silence = noise(16_000), torch.zeros(10 * 512)
     around = torch.cat([silence, clip, silence])
-    start, end = sound_bounds(around, TRIM_DB)
+    start, end = find_sound_bounds(around, TRIM_DB)
     kept = around[start:end]
     assert len(clip) <= len(kept) < len(clip) + 6 * 512
     voices = random_encoder.embed([around, torch.cat([silence, around, silence]), kept])
@@ -101,7 +101,7 @@ def test_silence_around_a_clip_does_not_change_its_voice(random_encoder: VoiceEn
 )
 def test_a_window_counts_if_it_is_full_or_the_last_and_filled_enough(num_frames: int, num_windows: int) -> None:
     mel = torch.arange(1, num_frames + 1.0)[:, None].expand(num_frames, 2)
-    windows = window_mel(mel)
+    windows = split_into_windows(mel)
     assert windows.shape == (num_windows, WINDOW_FRAMES, 2)
     for number, window in enumerate(windows):
         own = torch.arange(WINDOW_FRAMES) + 77 * number + 1.0
@@ -122,7 +122,7 @@ def test_it_gives_the_same_bits_after_its_way_through_a_file(
         saved(state, tmp_path / file)
     else:
         save_file(state, tmp_path / file)
-    clips: list[Wave] = [noise(30_000), noise(9_000, seed=1).numpy().astype(np.float64)]
+    clips: list[Waveform] = [noise(30_000), noise(9_000, seed=1).numpy().astype(np.float64)]
     for place in (tmp_path, tmp_path / file):
         assert torch.equal(VoiceEncoder.load(place).embed(clips), random_encoder.embed(clips))
 

@@ -43,8 +43,8 @@ def main() -> None:
     given = torch.load(sys.argv[1])
     made = []
     for tile, block, peel, heads_first, dtype in given["ways"]:
-        cut = replace(tiles.KEYS, tile=tile, block=block, peel=peel, heads_first=heads_first)
-        tiles.FORWARD = tiles.QUERIES = tiles.KEYS = cut
+        cut = replace(tiles.KEY_GRADIENT_TILES, tile=tile, block=block, peel=peel, heads_first=heads_first)
+        tiles.FORWARD_TILES = tiles.QUERY_GRADIENT_TILES = tiles.KEY_GRADIENT_TILES = cut
         made.append(found(given["qkv"].detach().to(dtype), given["d_out"].to(dtype), given["lengths"]))
     torch.save(made, sys.argv[1])
 

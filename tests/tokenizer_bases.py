@@ -9,15 +9,15 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from voxgraft.families import family
-from voxgraft.families.random_base import random_maker
-from voxgraft.normalising import rules_of
-from voxgraft.run_settings import LearnSettings
-from voxgraft.spelling import Spelling, learn_language
-from voxgraft.text.texts import Texts, read_texts
-from voxgraft.tokenizers import tokenizer_from
+from voxgraft.families import get_family
+from voxgraft.families.random_base import get_random_base_spec
+from voxgraft.normalising import build_text_rules
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
+from voxgraft.text.texts import TextCorpus, read_texts
+from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.tokenizers.train import Learnt
+from voxgraft.tokenizers.train import LearnedAdditions
 
 KINDS = ("bpe-json", "sentencepiece-unigram", "sentencepiece-bpe")
 LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
@@ -27,9 +27,9 @@ LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
 class Grown:
     """One language grown onto one base."""
 
-    spelling: Spelling
-    learnt: Learnt
-    texts: Texts
+    spelling: TextEncoder
+    learnt: LearnedAdditions
+    texts: TextCorpus
 
     @property
     def base(self) -> Tokenizer:
@@ -45,18 +45,18 @@ class Grown:
 
 
 @cache
-def base(kind: str) -> Spelling:
+def base(kind: str) -> TextEncoder:
     """A base of that kind with its family's front, and no new language yet."""
     name = "chatterbox" if kind == "bpe-json" else "indextts2"
-    maker = random_maker(name)
+    maker = get_random_base_spec(name)
     size = replace(maker.sizes["tiny"], sentencepiece="bpe" if kind == "sentencepiece-bpe" else "unigram")
     with tempfile.TemporaryDirectory() as folder:
-        maker.write_beside(Path(folder), size)
-        path = next(Path(folder) / name for name in family(name).tokenizer_names if (Path(folder) / name).exists())
+        maker.write_side_files(Path(folder), size)
+        path = next(Path(folder) / name for name in get_family(name).tokenizer_names if (Path(folder) / name).exists())
         data = path.read_bytes() if name == "indextts2" else _with_brackets(path.read_bytes())
-        tokenizer = tokenizer_from(data, Path(path.name))
+        tokenizer = parse_tokenizer(data, Path(path.name))
     assert tokenizer.kind == kind
-    return Spelling.of(family(name), tokenizer, None, None)
+    return TextEncoder.of(get_family(name), tokenizer, None, None)
 
 
 def _with_brackets(data: bytes) -> bytes:
@@ -69,20 +69,20 @@ def _with_brackets(data: bytes) -> bytes:
 
 
 @cache
-def demo_texts(language: str) -> Texts:
+def demo_texts(language: str) -> TextCorpus:
     """The text of a new language that comes with the package."""
     with resources.as_file(resources.files("voxgraft").joinpath(f"data/demo/{language}.txt")) as path:
         return read_texts([path])
 
 
-def learn(kind: str, language: str, sentences: tuple[str, ...], settings: LearnSettings | None = None) -> Grown:
+def learn(kind: str, language: str, sentences: tuple[str, ...], settings: VocabularySettings | None = None) -> Grown:
     """A language learnt from these sentences."""
-    before = replace(base(kind), language=language, rules=rules_of(language))
-    learnt = learn_language(before, Texts(sentences), settings or LearnSettings())
-    return Grown(replace(before, grown=learnt.grown), learnt, Texts(sentences))
+    before = replace(base(kind), language=language, rules=build_text_rules(language))
+    learnt = learn_language_pieces(before, TextCorpus(sentences), settings or VocabularySettings())
+    return Grown(replace(before, grown=learnt.grown), learnt, TextCorpus(sentences))
 
 
 @cache
 def grown(kind: str, language: str) -> Grown:
     """A language learnt from its demo text."""
-    return learn(kind, language, demo_texts(language).sentences, LearnSettings(pieces=300, min_count=2))
+    return learn(kind, language, demo_texts(language).sentences, VocabularySettings(pieces=300, min_count=2))

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
-from voxgraft.course import HALF
-from voxgraft.training.loop import Loop, Standing
-from voxgraft.training.processes import processes
-from voxgraft.training.resuming import go_on
+from voxgraft.course import HALF_PRECISION_DTYPES
+from voxgraft.training.loop import BestStepState, Trainer
+from voxgraft.training.processes import join_distributed
+from voxgraft.training.resuming import resume_training
 
 OWN = ("stop_at", "every", "differ_at", "prefer_at", "lone_guard_at")
 
@@ -27,17 +27,17 @@ def main(folder: Path, run: Path, changed: Mapping[str, Any]) -> None:
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
     options = replace(OPTIONS, **{name: value for name, value in changed.items() if name not in OWN})
     every = replace(EVERY, **changed.get("every", {}))
-    dtype = HALF.get(options.precision, torch.float32)
-    with processes("cpu") as group:
+    dtype = HALF_PRECISION_DTYPES.get(options.precision, torch.float32)
+    with join_distributed("cpu") as group:
         loop = loop_of(Place(folder.name, folder), run, options, every, group, dtype=dtype)
         stop_at = changed.get("stop_at")
-        loop.guards.append(lambda step, _found: "enough for now" if step == stop_at else None)
+        loop.stop_callbacks.append(lambda step, _found: "enough for now" if step == stop_at else None)
         if group.rank == 1:
             _go_astray(loop, changed)
-        loop.go(go_on(loop))
+        loop.train(resume_training(loop))
 
 
-def _go_astray(loop: Loop, changed: Mapping[str, Any]) -> None:
+def _go_astray(loop: Trainer, changed: Mapping[str, Any]) -> None:
     """What the second process does otherwise than the first, at a validation."""
 
     def differ(step: int, _found: Any) -> None:
@@ -49,13 +49,13 @@ def _go_astray(loop: Loop, changed: Mapping[str, Any]) -> None:
     def prefer(step: int, _found: Any) -> dict[str, Any]:
         """Take a step for the best that is not, and no further step for any use."""
         if step == changed.get("prefer_at"):
-            loop.standing = Standing(step + 1, 0.0, rounds_without_better=100)
+            loop.best_state = BestStepState(step + 1, 0.0, rounds_without_better=100)
         return {}
 
-    loop.guards.append(differ)
-    loop.judges.append(prefer)
+    loop.stop_callbacks.append(differ)
+    loop.validation_callbacks.append(prefer)
     lone = changed.get("lone_guard_at")
-    loop.guards.append(lambda step, _found: "the second process has had enough" if step == lone else None)
+    loop.stop_callbacks.append(lambda step, _found: "the second process has had enough" if step == lone else None)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 
 from tests.made_sets import make_set
-from voxgraft.corpus.stream import Stream, StreamOptions, items_of
-from voxgraft.families import family
-from voxgraft.families.opening import open_model
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, list_samples
+from voxgraft.families import get_family
+from voxgraft.families.opening import load_model
 from voxgraft.families.random_base import make_random_base
 from voxgraft.run import RunFolder
-from voxgraft.training.examples import Examples
-from voxgraft.training.loop import Every, Loop, Standing
+from voxgraft.training.examples import BatchBuilder
+from voxgraft.training.loop import BestStepState, Trainer, TrainIntervals
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import make_optimizer, prepare, restore_optimizer
-from voxgraft.training.processes import Processes
+from voxgraft.training.parts import build_optimizer, make_trainable, restore_optimizer_state
+from voxgraft.training.processes import DistributedContext
 from voxgraft.training.saving import load_step
-from voxgraft.training.step import Stepper
-from voxgraft.training.validation import Validation
+from voxgraft.training.step import TrainStep
+from voxgraft.training.validation import Validator
 
 NUM_NEW = 9
 OPTIONS = TrainOptions(
@@ -36,7 +36,7 @@ OPTIONS = TrainOptions(
     weight_decay=0.1,
     kl_weight=0.0,
 )
-EVERY = Every(log=1, validate=4, save=4, sample=100, keep_last=2)
+EVERY = TrainIntervals(log=1, validate=4, save=4, sample=100, keep_last=2)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Place:
     def make(cls, family_name: str, folder: Path) -> Place:
         place = cls(family_name, folder)
         make_random_base(family_name, folder / "base", size="tiny", seed=1)
-        model = open_model(family(family_name), place.files)
+        model = load_model(get_family(family_name), place.files)
         frame = replace(model.frame, num_text_ids=model.num_text_ids + NUM_NEW)
         for at, (name, clips, speakers) in enumerate((("train", 24, 4), ("valid", 4, 2))):
             make_set(folder / name, family_name, frame, clips=clips, speakers=speakers, seed=at, seconds=(0.5, 1.2))
@@ -69,28 +69,28 @@ class Place:
 
     @property
     def files(self) -> Any:
-        return family(self.family_name).files(self.folder / "base")
+        return get_family(self.family_name).files(self.folder / "base")
 
 
 def loop_of(
     place: Place,
     run: Path,
     options: TrainOptions = OPTIONS,
-    every: Every = EVERY,
-    group: Processes | None = None,
+    every: TrainIntervals = EVERY,
+    group: DistributedContext | None = None,
     *,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> Loop:
+) -> Trainer:
     """A training that has not begun. With a KL weight, merged mode has replay, and stays near the base on it.
 
     `dtype` is what the body is kept in: `train` keeps it in half precision where it computes in that.
     """
-    from voxgraft.corpus.sets import open_set
+    from voxgraft.corpus.sets import open_clip_dataset
 
-    kind = family(place.family_name)
+    kind = get_family(place.family_name)
     torch.manual_seed(0)
-    model = open_model(kind, place.files, device=device, dtype=dtype)
+    model = load_model(kind, place.files, device=device, dtype=dtype)
     rows = {
         point.tensor: torch.from_numpy(
             np.random.default_rng(5).standard_normal((NUM_NEW, *_width(model, point.tensor)), dtype=np.float32)
@@ -98,29 +98,33 @@ def loop_of(
         * 0.05
         for point in kind.graft_points
     }
-    trained = prepare(model, rows, options)
+    trained = make_trainable(model, rows, options)
     has_replay = options.mode == "merged" and options.kl_weight > 0
-    sets = [open_set(place.folder / name) for name in ("train", "replay")[: 1 + has_replay]]
-    valid = [open_set(place.folder / "valid")]
-    order = StreamOptions(options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning)
-    stream = Stream(sets, [3.0, 1.0][: len(sets)], options.tokens_per_step, options.seed, order)
-    examples = Examples(kind, model, sets, near=frozenset([1] if has_replay else []))
+    sets = [open_clip_dataset(place.folder / name) for name in ("train", "replay")[: 1 + has_replay]]
+    valid = [open_clip_dataset(place.folder / "valid")]
+    order = DataSamplerOptions(
+        options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
+    )
+    stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.tokens_per_step, options.seed, order)
+    examples = BatchBuilder(kind, model, sets, near=frozenset([1] if has_replay else []))
     needs_copy = has_replay and options.full_body
-    frozen = open_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
-    stepper = Stepper(trained, make_optimizer(trained, options), examples, options, group, frozen)
-    validation = Validation(trained, Examples(kind, model, valid), items_of(valid, 0, order), options.pack_tokens)
+    frozen = load_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
+    stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
+    validation = Validator(
+        trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, order), options.pack_tokens
+    )
     run.mkdir(exist_ok=True)
-    return Loop(RunFolder(run), stepper, stream, {"am": validation}, every)
+    return Trainer(RunFolder(run), stepper, stream, {"am": validation}, every)
 
 
-def resumed(loop: Loop) -> int:
+def resumed(loop: Trainer) -> int:
     """Put the newest saved step in; gives its number."""
     state = load_step(loop.run_folder).state
     loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
-    restore_optimizer(loop.stepper.optimizer, state.tensors["optimizer"])
-    loop.standing = Standing(**state.values["standing"])
-    loop.begun = True
-    loop.journal.cut_after(state.step)
+    restore_optimizer_state(loop.stepper.optimizer, state.tensors["optimizer"])
+    loop.best_state = BestStepState(**state.values["standing"])
+    loop.has_started = True
+    loop.journal.truncate_after(state.step)
     return state.step
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from voxgraft.new import new
+from voxgraft.new import create_run
 from voxgraft.settings import NewSettings
 from voxgraft.ui.roots import Roots
 
@@ -20,16 +20,16 @@ PROJECT = "am"
 def page_of(folder: Path) -> Iterator[Any]:
     """The context of a page that is built for a folder, as the server would build it."""
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-    from voxgraft.ui.app import build
-    from voxgraft.ui.context import Context
+    from voxgraft.ui.app import build_page
+    from voxgraft.ui.context import PageContext
 
-    built: list[Context] = []
+    built: list[PageContext] = []
     with chdir(folder):
-        build(Roots.of((folder,)), "/pages/secret", built.append)
+        build_page(Roots.of((folder,)), "/pages/secret", built.append)
         yield built[0]
 
 
 def make_project(folder: Path, name: str = PROJECT) -> Path:
     """A project on the built-in base."""
     with chdir(folder):
-        return new(NewSettings(run=folder / name, base=Path("tiny"), language="am")).run
+        return create_run(NewSettings(run=folder / name, base=Path("tiny"), language="am")).run

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.whole_runs import WholeRun, make_run
-from voxgraft.cli.app import run as run_line
+from voxgraft.cli.app import run_cli as run_line
 from voxgraft.files import write_json
-from voxgraft.run_yaml import keep
-from voxgraft.ui.jobs import Job, Jobs
+from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.ui.jobs import ProjectJobs, UiJob
 from voxgraft.ui.roots import Roots
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def make_home(folder: Path) -> None:
     """A folder with a base and a project on it: four steps, with samples that can be heard, and an evaluation."""
     made = make_run("tiny", folder / "made")
     made.path.rename(folder / PROJECT)
-    keep(folder / PROJECT, SMALL)
+    set_run_yaml_values(folder / PROJECT, SMALL)
     run = WholeRun(made.family_name, folder / PROJECT, made.base)
     run.train(train_sample_every=2, train_sample_texts=None)
     with contextlib.chdir(folder):
@@ -55,10 +55,10 @@ def tab_of(home: Path, name: str) -> Iterator[Any]:
     gradio = pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from importlib import import_module
 
-    from voxgraft.ui.context import Context
+    from voxgraft.ui.context import PageContext
 
     with contextlib.chdir(home), gradio.Blocks():
-        context = Context(Roots.of((home,)), gradio.Textbox(), "/pages/secret")
+        context = PageContext(Roots.of((home,)), gradio.Textbox(), "/pages/secret")
         import_module(f"voxgraft.ui.tabs.{name}").build(context)
         yield context
 
@@ -72,15 +72,15 @@ def words_of(context: Any, verb: str, **typed: Any) -> list[str]:
     """The command of a form as the project opens it, with some controls changed; `__` stands for the dot in a key."""
     form = form_of(context, verb)
     keys = [control.leaf.key for control in form.controls]
-    values = form.opening_values(PROJECT)
+    values = form.initial_values(PROJECT)
     for name, value in typed.items():
         values[keys.index(name.replace("__", "."))] = value
     return [str(word) for word in form.words(PROJECT, values)]
 
 
-def done(home: Path, verb: str, words: Sequence[str]) -> Job:
+def done(home: Path, verb: str, words: Sequence[str]) -> UiJob:
     """A job of the project that has run to its end, in this process; the server would start one of its own."""
-    jobs = Jobs(home / PROJECT)
+    jobs = ProjectJobs(home / PROJECT)
     jobs.folder.mkdir(exist_ok=True)
     with (
         jobs._made(verb, {"verb": verb, "argv": list(words), "started": time.time()}) as (job, _),

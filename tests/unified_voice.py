@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from tests.golden import expected, formula, golden_state, names
-from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice
-from voxgraft.families.indextts2.shapes import EncoderSize, UnifiedVoiceSize
+from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 
 LIMIT = 5e-5
 """What the golden page allows conditions, logits and losses to differ by, in float32 on the CPU."""
 FRAMES = {"a": 120, "b": 77}
-NARROW = EncoderSize(width=32, mlp=64, heads=2, blocks=2, perceiver_mult=1)
-NARROW_EMOTION = EncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1)
+NARROW = ConditioningEncoderSize(width=32, mlp=64, heads=2, blocks=2, perceiver_mult=1)
+NARROW_EMOTION = ConditioningEncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1)
 GOLDEN_SIZE = UnifiedVoiceSize(
     width=64, layers=2, heads=4, max_text=96, max_speech=256, speaker=NARROW, emotion=NARROW_EMOTION
 )
@@ -39,9 +39,9 @@ def golden_features(utterance: str) -> Tensor:
     return torch.from_numpy(formula().golden_floats(name, (FRAMES[utterance], 1024), 1.7))
 
 
-def golden_condition(utterance: str) -> IndexCondition:
+def golden_condition(utterance: str) -> UnifiedVoiceCondition:
     arrays = expected("indextts2")
-    return IndexCondition(arrays[f"cond_{utterance}"], arrays[f"emo_{utterance}"])
+    return UnifiedVoiceCondition(arrays[f"cond_{utterance}"], arrays[f"emo_{utterance}"])
 
 
 @torch.no_grad()
@@ -54,9 +54,9 @@ def random_model(seed: int = 0) -> UnifiedVoice:
     return model
 
 
-def random_condition(seed: int) -> IndexCondition:
+def random_condition(seed: int) -> UnifiedVoiceCondition:
     values = np.random.default_rng(seed).standard_normal((33, RANDOM_SIZE.width), dtype=np.float32)
-    return IndexCondition(values[:32], values[32])
+    return UnifiedVoiceCondition(values[:32], values[32])
 
 
 def random_features(num_frames: int) -> Tensor:

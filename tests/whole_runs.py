@@ -18,27 +18,27 @@ from typing import Any, cast
 import numpy as np
 
 from tests.made_language import World
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
-from voxgraft.corpus.clips import MadeFrom, PreparedClip
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
+from voxgraft.corpus.clips import DatasetProvenance, PreparedClip
 from voxgraft.errors import VoxgraftError
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
 from voxgraft.graft import graft
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
-from voxgraft.new import new
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
+from voxgraft.new import create_run
 from voxgraft.run import RunFolder
-from voxgraft.settings import GraftSettings, NewSettings, TrainVerbSettings
-from voxgraft.spelling import Spelling, text_mark
+from voxgraft.settings import GraftSettings, NewSettings, TrainCommandSettings
+from voxgraft.spelling import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Additions, NewPiece
+from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
 from voxgraft.train import TrainResult, train
 from voxgraft.training.saving import load_step
 from voxgraft.training.state import TrainState
-from voxgraft.training.step_folders import step_folders, whole_steps
+from voxgraft.training.step_folders import list_complete_steps, list_step_folders
 
 TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
 PIECES = 20
@@ -77,16 +77,16 @@ class WholeRun:
 
     @property
     def files(self) -> BaseFiles:
-        return family(self.family_name).files(self.base)
+        return get_family(self.family_name).files(self.base)
 
     @property
     def world(self) -> World:
         """What sets of this run are made with: its tokenizer and base, as they are now."""
-        made = open_graft(self.folder.graft)
+        made = load_graft(self.folder.graft)
         base, rules = open_tokenizer(self.files.tokenizer), made.card.rules
-        spelling = Spelling.of(family(self.family_name), base, made.tokenizer, "am", rules)
+        spelling = TextEncoder.of(get_family(self.family_name), base, made.tokenizer, "am", rules)
         hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
-        made_from = MadeFrom(*hashes, {"codec": "made up"}, {}, text_mark(rules))
+        made_from = DatasetProvenance(*hashes, {"codec": "made up"}, {}, text_rules_identity(rules))
         return World(self.family_name, self.files, self.path, spelling, made_from)
 
     def write_sets(self) -> None:
@@ -106,9 +106,9 @@ class WholeRun:
         settings = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
         return ["train", str(self.path), *settings, *flags]
 
-    def settings(self, *flags: str, **changed: Any) -> TrainVerbSettings:
-        line = read_command_line(self.words(*flags, **changed), VERBS)
-        return cast(TrainVerbSettings, resolve(cast(CommandLine, line)))
+    def settings(self, *flags: str, **changed: Any) -> TrainCommandSettings:
+        line = parse_command_line(self.words(*flags, **changed), COMMANDS)
+        return cast(TrainCommandSettings, resolve_settings(cast(CommandLine, line)))
 
     def train(self, *flags: str, **changed: Any) -> TrainResult:
         return train(self.settings(*flags, **changed))
@@ -128,11 +128,11 @@ class WholeRun:
     @property
     def steps(self) -> list[int]:
         """Saved steps that are whole."""
-        return whole_steps(self.folder)
+        return list_complete_steps(self.folder)
 
     def saved(self) -> dict[str, bytes]:
         """Every byte of every saved step."""
-        files = [path for folder in step_folders(self.folder) for path in sorted(folder.path.iterdir())]
+        files = [path for folder in list_step_folders(self.folder) for path in sorted(folder.path.iterdir())]
         return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in files}
 
     def state(self, step: int | None = None) -> TrainState:
@@ -140,10 +140,10 @@ class WholeRun:
 
     def rows(self) -> dict[str, np.ndarray[Any, Any]]:
         """The rows in the graft folder."""
-        return open_graft(self.folder.graft).rows
+        return load_graft(self.folder.graft).rows
 
     def journal(self, kind: str | None = None) -> list[dict[str, Any]]:
-        lines = Journal(self.folder.journal).read()
+        lines = RunJournal(self.folder.journal).read()
         return [line for line in lines if kind in (None, line["kind"])]
 
     def logged(self) -> list[int]:
@@ -155,7 +155,7 @@ def make_run(family_name: str, folder: Path, *, seed: int = 1) -> WholeRun:
     """A run with a graft of Amharic onto a tiny random base, and two small sets."""
     base, path = folder / "base", folder / "run"
     make_random_base(family_name, base, size="tiny", seed=seed)
-    new(NewSettings(run=path, base=base, language="am", texts=(TEXTS,)))
+    create_run(NewSettings(run=path, base=base, language="am", texts=(TEXTS,)))
     run = WholeRun(family_name, path, base)
     graft_anew(run, pieces=PIECES)
     run.write_sets()
@@ -170,7 +170,7 @@ def graft_anew(run: WholeRun, *, pieces: int = PIECES, longest: int = 12, noise_
 
 def grow_tokenizer(run: WholeRun, folder: Path) -> int:
     """Put pieces behind those that the graft has, and make the graft with them; how many."""
-    world, tokenizer = run.world, open_graft(run.folder.graft).tokenizer
+    world, tokenizer = run.world, load_graft(run.folder.graft).tokenizer
     spelled = [tokenizer.pieces[one] for one in world.spelling.encode(TEXTS.read_text(encoding="utf-8"), "am")]
     # Letters that stand beside each other once everything else is merged.
     pairs = Counter((str(one), str(two)) for one, two in pairwise(spelled) if len(f"{one}{two}") == 2)
@@ -178,7 +178,7 @@ def grow_tokenizer(run: WholeRun, folder: Path) -> int:
         pair for pair, _ in pairs.most_common() if "".join(pair).isalpha() and "".join(pair) not in tokenizer.ids
     ]
     pieces = tuple(NewPiece("".join(pair), pair, score=0.0) for pair in letters[:5])
-    data = tokenizer.grown(Additions(run.family_name, "am", tokenizer.kind, tokenizer.sha256, None, pieces))
+    data = tokenizer.grown(TokenizerAdditions(run.family_name, "am", tokenizer.kind, tokenizer.sha256, None, pieces))
     file = folder / f"grown{tokenizer.path.suffix}"
     file.write_bytes(data)
     _graft(run, f"--tokenizer.file={file}")
@@ -186,8 +186,8 @@ def grow_tokenizer(run: WholeRun, folder: Path) -> int:
 
 
 def _graft(run: WholeRun, *flags: str) -> None:
-    line = read_command_line(["graft", str(run.path), *flags], VERBS)
-    result = graft(cast(GraftSettings, resolve(cast(CommandLine, line))))
+    line = parse_command_line(["graft", str(run.path), *flags], COMMANDS)
+    result = graft(cast(GraftSettings, resolve_settings(cast(CommandLine, line))))
     assert result.exit_code == 0, shlex.join(flags)
 
 

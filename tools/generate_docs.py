@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from voxgraft.cli.flags import build_app
-from voxgraft.cli.verbs import VERBS
+from voxgraft.cli.flags import build_cli_app
+from voxgraft.cli.verbs import COMMANDS
 from voxgraft.codes import CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -34,7 +34,7 @@ def cli_page() -> str:
         "",
         *_help_section([]),
     ]
-    for verb in VERBS:
+    for verb in COMMANDS:
         lines += _help_section(verb.name.split(" "))
     return "\n".join(lines)
 
@@ -62,7 +62,7 @@ def errors_page() -> str:
 def _help_section(words: list[str]) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=HELP_COLUMNS, force_terminal=False, color_system=None, legacy_windows=False)
-    app, _ = build_app(VERBS)
+    app, _ = build_cli_app(COMMANDS)
     app.help_print(words, console=console)
     text = "\n".join(line.rstrip() for line in stream.getvalue().strip().splitlines())
     return [f"## {' '.join(['voxgraft', *words])}", "", "```text", text, "```", ""]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import Finding
-from voxgraft.families.description import Size
-from voxgraft.results import Line, Table, styled
+from voxgraft.families.description import ModelSize
+from voxgraft.results import Line, Table, style_line
 from voxgraft.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class PartShown:
+class BasePartSize:
     """One part of the model, and how large it is."""
 
     part: str
@@ -22,7 +22,7 @@ class PartShown:
 
 
 @dataclass(frozen=True, slots=True)
-class FileShown:
+class BaseFileStatus:
     """A file of the base, what it is needed for (nothing: optional), and whether it is there."""
 
     name: str
@@ -43,18 +43,18 @@ class BaseReport:
     """Checkpoints of other releases in the same folder."""
     checkpoint: str
     format: str
-    parts: tuple[PartShown, ...]
+    parts: tuple[BasePartSize, ...]
     dtypes: dict[str, int]
     """Tensors by number format."""
     num_bytes: int
     num_aliases: int
     """Second names of tensors, which are passed over."""
-    size: Size | None
+    size: ModelSize | None
     """None where the tensors make no whole model; the findings say why."""
     text_rows: dict[str, int]
     spare_rows: int
     tokenizer: Tokenizer | None
-    files: tuple[FileShown, ...]
+    files: tuple[BaseFileStatus, ...]
     fingerprint: str | None
     findings: tuple[Finding, ...]
 
@@ -63,9 +63,9 @@ class BaseReport:
         return 1 if any(item.level == "error" for item in self.findings) else 0
 
     @property
-    def all_parts(self) -> PartShown:
+    def total_size(self) -> BasePartSize:
         tensors, values = (sum(getattr(part, name) for part in self.parts) for name in ("tensors", "values"))
-        return PartShown("all", tensors, values)
+        return BasePartSize("all", tensors, values)
 
     def to_json(self) -> dict[str, Any]:
         size, tokenizer = self.size, self.tokenizer
@@ -76,8 +76,8 @@ class BaseReport:
             "checkpoint": {
                 "file": self.checkpoint,
                 "format": self.format,
-                "tensors": self.all_parts.tensors,
-                "values": self.all_parts.values,
+                "tensors": self.total_size.tensors,
+                "values": self.total_size.values,
                 "bytes": self.num_bytes,
                 "dtypes": self.dtypes,
                 "aliases": self.num_aliases,
@@ -86,7 +86,7 @@ class BaseReport:
             "parts": [asdict(part) for part in self.parts],
             "text_rows": self.text_rows,
             "spare_rows": self.spare_rows,
-            "tokenizer": _tokenizer_json(tokenizer) if tokenizer else None,
+            "tokenizer": _tokenizer_to_json(tokenizer) if tokenizer else None,
             "languages": list(self.languages),
             "others": list(self.others),
             "files": [asdict(file) for file in self.files],
@@ -95,7 +95,7 @@ class BaseReport:
         }
 
     def lines(self) -> list[Line]:
-        lines: list[Line] = [styled((f"{self.family}, {self.release}", "bold"), f": {self.place}")]
+        lines: list[Line] = [style_line((f"{self.family}, {self.release}", "bold"), f": {self.place}")]
         lines += [self._parts_table(), self._size_line(), self._rows_line()]
         if self.tokenizer is not None:
             kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
@@ -108,14 +108,14 @@ class BaseReport:
         lines.append(self._files_table())
         for item in self.findings:
             first, *rest = item.lines()
-            lines += [styled((first, "bold red" if item.level == "error" else "yellow")), *rest]
+            lines += [style_line((first, "bold red" if item.level == "error" else "yellow")), *rest]
         return [*lines, self._verdict()]
 
     def _parts_table(self) -> Table:
-        whole = max(self.all_parts.values, 1)
+        whole = max(self.total_size.values, 1)
         rows = (
             (part.part, f"{part.tensors:,}", f"{part.values:,}", f"{100 * part.values / whole:.1f} %")
-            for part in (*self.parts, self.all_parts)
+            for part in (*self.parts, self.total_size)
         )
         return Table(("part", "tensors", "values", "share"), tuple(rows))
 
@@ -136,14 +136,14 @@ class BaseReport:
         rows = []
         for file in self.files:
             style = "green" if file.there else "yellow" if file.needed_for else ""
-            state = styled(("there" if file.there else "missing", style))
+            state = style_line(("there" if file.there else "missing", style))
             rows.append((file.name, state, ", ".join(file.needed_for) or "optional", file.what))
         return Table(("file", "", "needed for", "what it is"), tuple(rows))
 
     def _verdict(self) -> Line:
         if self.findings:
             number = len(self.findings)
-            return styled((f"{number} finding{'s' * (number != 1)}", "bold red" if self.exit_code else "yellow"))
+            return style_line((f"{number} finding{'s' * (number != 1)}", "bold red" if self.exit_code else "yellow"))
         lacking = {
             purpose: [file.name for file in self.files if purpose in file.needed_for and not file.there]
             for purpose in ("grafting", "preparing", "speaking")
@@ -151,10 +151,10 @@ class BaseReport:
         whole = [purpose for purpose, names in lacking.items() if not names]
         missing = [f"{len(names)} missing for {purpose}" for purpose, names in lacking.items() if names]
         found = [f"all files for {', '.join(whole)} are there"] if whole else []
-        return styled(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))
+        return style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))
 
 
-def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+def _tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "file": tokenizer.path.name,
         "kind": tokenizer.kind,

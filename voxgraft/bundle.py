@@ -15,22 +15,22 @@ from pydantic import BaseModel
 
 from voxgraft import __version__
 from voxgraft.checkup_settings import BundleSettings, DiagnoseSettings
-from voxgraft.diagnosing.runs import look_at_run
-from voxgraft.diagnosing.scrub import scrubbed
+from voxgraft.diagnosing.runs import diagnose_run
+from voxgraft.diagnosing.scrub import redact
 from voxgraft.errors import VoxgraftError
-from voxgraft.files import existing_file, is_file, read_json, read_text, replacing, require_free
-from voxgraft.graft_folder import CARD_NAME
+from voxgraft.files import atomic_write, is_file, read_json, read_text, require_file, require_output_path
+from voxgraft.graft_folder import GRAFT_CARD_NAME
 from voxgraft.history import History
-from voxgraft.journal import Journal
+from voxgraft.journal import RunJournal
 from voxgraft.results import Line, Table
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
-from voxgraft.training.step_folders import step_folders
+from voxgraft.training.step_folders import list_step_folders
 from voxgraft.yaml_files import parse_yaml
 
 __all__ = ["BundleResult", "bundle"]
 
-PACKAGES = (
+REPORTED_PACKAGES = (
     "torch",
     "numpy",
     "safetensors",
@@ -42,13 +42,13 @@ PACKAGES = (
     "peft",
 )
 SCORES_NAME = "scores.json"
-README = """A bundle of a voxgraft run, for asking others for help.
+BUNDLE_README = """A bundle of a voxgraft run, for asking others for help.
 
 It holds settings, cards, the journal, findings, versions, scores and curves. It holds no audio, no speech codes, no
 texts and no weights. Of a message only its code and its numbers are kept, names that are not voxgraft's own are left
 out, and home folders are masked as ~. Look through it before you send it: everything in it is JSON, text or a picture.
 """
-DATE = (1980, 1, 1, 0, 0, 0)
+ZIP_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 """The same run always gives the same zip."""
 
 
@@ -76,12 +76,12 @@ class BundleResult:
 def bundle(settings: BundleSettings) -> BundleResult:
     """Gather what others need to help with a run. The run is only read, whatever state it is in."""
     run = RunFolder(settings.run)
-    existing_file(run.settings)
+    require_file(run.settings)
     output = settings.output or Path(f"{run.path.resolve().name}-bundle.zip")
-    require_free(output, overwrite=settings.overwrite)
-    entries: dict[str, bytes] = {"README.txt": README.encode()}
+    require_output_path(output, overwrite=settings.overwrite)
+    entries: dict[str, bytes] = {"README.txt": BUNDLE_README.encode()}
     missing: dict[str, str] = {}
-    for name, make in _makers(run):
+    for name, make in _entry_builders(run):
         try:
             made = make()
         except VoxgraftError as error:
@@ -91,39 +91,39 @@ def bundle(settings: BundleSettings) -> BundleResult:
             missing[name] = "there is none"
         else:
             entries |= made
-    with replacing(output, overwrite=settings.overwrite) as stream, zipfile.ZipFile(stream, "w") as packed:
+    with atomic_write(output, overwrite=settings.overwrite) as stream, zipfile.ZipFile(stream, "w") as packed:
         for name, data in entries.items():
-            packed.writestr(zipfile.ZipInfo(name, DATE), data, zipfile.ZIP_DEFLATED)
+            packed.writestr(zipfile.ZipInfo(name, ZIP_TIMESTAMP), data, zipfile.ZIP_DEFLATED)
     return BundleResult(output, {name: len(data) for name, data in entries.items()}, missing)
 
 
-Made = dict[str, bytes] | None
+BundleEntries = dict[str, bytes] | None
 
 
-def _makers(run: RunFolder) -> Iterator[tuple[str, Callable[[], Made]]]:
+def _entry_builders(run: RunFolder) -> Iterator[tuple[str, Callable[[], BundleEntries]]]:
     """What is gathered, one thing after another: one that fails does not hold up the others."""
-    yield "run.json", lambda: _document("run.json", _settings(run))
-    yield "card.json", lambda: _file(run.card, "card.json")
-    yield "graft.json", lambda: _file(run.graft / CARD_NAME, "graft.json")
-    yield "journal.jsonl", lambda: _journal(run)
-    yield "steps.json", lambda: _steps(run)
-    yield "findings.json", lambda: _findings(run)
-    yield "scores", lambda: _scores(run)
-    yield "curves", lambda: _curves(run)
-    yield "versions.json", lambda: _document("versions.json", {"versions": _versions()})
+    yield "run.json", lambda: _build_json_file("run.json", _load_known_settings(run))
+    yield "card.json", lambda: _copy_json_file(run.card, "card.json")
+    yield "graft.json", lambda: _copy_json_file(run.graft / GRAFT_CARD_NAME, "graft.json")
+    yield "journal.jsonl", lambda: _build_journal_file(run)
+    yield "steps.json", lambda: _build_steps_file(run)
+    yield "findings.json", lambda: _build_findings_file(run)
+    yield "scores", lambda: _build_scores_files(run)
+    yield "curves", lambda: _build_curves_file(run)
+    yield "versions.json", lambda: _build_json_file("versions.json", {"versions": _collect_package_versions()})
 
 
-def _document(name: str, value: Any) -> Made:
-    text = json.dumps(scrubbed(value), ensure_ascii=False, indent=2, default=str) + "\n"
+def _build_json_file(name: str, value: Any) -> BundleEntries:
+    text = json.dumps(redact(value), ensure_ascii=False, indent=2, default=str) + "\n"
     return {name: text.encode("utf-8", "replace")}
 
 
-def _settings(run: RunFolder) -> Any:
+def _load_known_settings(run: RunFolder) -> Any:
     """What run.yaml sets, as far as it is a setting of a run: whatever else stands in it is its user's own."""
-    return _known(parse_yaml(read_text(run.settings), run.settings), RunSettings)
+    return _keep_known_keys(parse_yaml(read_text(run.settings), run.settings), RunSettings)
 
 
-def _known(values: Any, kind: type[BaseModel]) -> Any:
+def _keep_known_keys(values: Any, kind: type[BaseModel]) -> Any:
     if not isinstance(values, Mapping):
         return None
     found: dict[str, Any] = {}
@@ -131,53 +131,53 @@ def _known(values: Any, kind: type[BaseModel]) -> Any:
         if name in values:
             inner = field.annotation if isinstance(field.annotation, type) else None
             nested = inner is not None and issubclass(inner, BaseModel)
-            found[name] = _known(values[name], inner) if nested and inner else values[name]
+            found[name] = _keep_known_keys(values[name], inner) if nested and inner else values[name]
     return found
 
 
-def _file(path: Path, name: str) -> Made:
-    return _document(name, read_json(path)) if is_file(path) else None
+def _copy_json_file(path: Path, name: str) -> BundleEntries:
+    return _build_json_file(name, read_json(path)) if is_file(path) else None
 
 
-def _journal(run: RunFolder) -> Made:
-    entries = Journal(run.journal).read()
-    lines = (json.dumps(scrubbed(entry), ensure_ascii=False) + "\n" for entry in entries)
+def _build_journal_file(run: RunFolder) -> BundleEntries:
+    entries = RunJournal(run.journal).read()
+    lines = (json.dumps(redact(entry), ensure_ascii=False) + "\n" for entry in entries)
     return {"journal.jsonl": "".join(lines).encode("utf-8", "replace")} if entries else None
 
 
-def _steps(run: RunFolder) -> Made:
+def _build_steps_file(run: RunFolder) -> BundleEntries:
     steps = [
         {"step": folder.step, "files": {path.name: path.stat().st_size for path in sorted(folder.path.iterdir())}}
-        for folder in step_folders(run)
+        for folder in list_step_folders(run)
     ]
-    return _document("steps.json", steps) if steps else None
+    return _build_json_file("steps.json", steps) if steps else None
 
 
-def _findings(run: RunFolder) -> Made:
-    found = look_at_run(DiagnoseSettings(checkpoint=run.path, report=False)).to_json()
-    return _document("findings.json", found)
+def _build_findings_file(run: RunFolder) -> BundleEntries:
+    found = diagnose_run(DiagnoseSettings(checkpoint=run.path, report=False)).to_json()
+    return _build_json_file("findings.json", found)
 
 
-def _scores(run: RunFolder) -> Made:
+def _build_scores_files(run: RunFolder) -> BundleEntries:
     paths = sorted(run.eval.glob(f"*/{SCORES_NAME}")) if run.eval.is_dir() else []
     found: dict[str, bytes] = {}
     for number, path in enumerate(paths):
-        found |= _document(f"scores-{number}.json", read_json(path)) or {}
+        found |= _build_json_file(f"scores-{number}.json", read_json(path)) or {}
     return found or None
 
 
-def _curves(run: RunFolder) -> Made:
-    history = History.of(Journal(run.journal).read())
+def _build_curves_file(run: RunFolder) -> BundleEntries:
+    history = History.of(RunJournal(run.journal).read())
     if not history.steps:
         return None
-    from voxgraft.pictures import curves_of
+    from voxgraft.pictures import render_run_curves
 
-    return {"curves.png": curves_of(history, "a run of voxgraft")["png"]}
+    return {"curves.png": render_run_curves(history, "a run of voxgraft")["png"]}
 
 
-def _versions() -> dict[str, str]:
+def _collect_package_versions() -> dict[str, str]:
     found = {"voxgraft": __version__, "python": platform.python_version(), "system": platform.platform()}
-    for name in PACKAGES:
+    for name in REPORTED_PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

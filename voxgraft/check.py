@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import ConfigError, Finding
-from voxgraft.findings import Outcome, look_at, opened
+from voxgraft.findings import CheckOutcome, open_check_subject, run_checks
 from voxgraft.findings.sizes import size_table
-from voxgraft.preparing.choosing import run_texts
-from voxgraft.results import Line, Table, styled
+from voxgraft.preparing.choosing import resolve_text_files
+from voxgraft.results import Line, Table, style_line
 from voxgraft.settings import CheckSettings
 
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-_PARTS = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
-_NOTHING_TO_DO = "none is needed."
+_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
+_NO_FIX_NEEDED = "none is needed."
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """All findings at once, and what was looked at; exit 1 if any of them is an error."""
 
-    outcome: Outcome
+    outcome: CheckOutcome
     sizes: Table | None
     not_given: tuple[str, ...]
     run: Path | None = None
@@ -44,9 +44,9 @@ class CheckResult:
 
     def lines(self) -> list[Line]:
         lines: list[Line] = [self.sizes] if self.sizes else []
-        for level in _STYLES:
+        for level in _LEVEL_STYLES:
             for item in self.outcome.findings:
-                lines += _finding_lines(item) if item.level == level else []
+                lines += _format_check_finding(item) if item.level == level else []
         lines.append(f"checked: {', '.join(self.outcome.checked) or 'nothing'}")
         by_reason: dict[str, list[str]] = {}
         for topic, reason in self.outcome.not_checked.items():
@@ -74,27 +74,27 @@ class CheckResult:
     @property
     def verdict(self) -> Line:
         """How many findings there are of each level."""
-        counts = {level: sum(item.level == level for item in self.outcome.findings) for level in _STYLES}
+        counts = {level: sum(item.level == level for item in self.outcome.findings) for level in _LEVEL_STYLES}
         listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-        return styled((listed, _STYLES["error"] if counts["error"] else "bold green"))
+        return style_line((listed, _LEVEL_STYLES["error"] if counts["error"] else "bold green"))
 
 
 def check(settings: CheckSettings) -> CheckResult:
     """Look at everything that was given. What cannot be read is a finding; the rest is still looked at."""
-    given = {name: bool(getattr(settings, name)) for name in _PARTS}
-    given["texts"] = bool(run_texts(settings, settings.run))
+    given = {name: bool(getattr(settings, name)) for name in _INPUT_NAMES}
+    given["texts"] = bool(resolve_text_files(settings, settings.run))
     given["tokenizer"] = settings.tokenizer.file is not None or settings.run is not None
     if not any(given.values()):
         found = "neither a run nor any file to look at is given"
         raise ConfigError("config-missing", found, expected="RUN, or one of --base, --tokenizer, --checkpoint ...")
-    with opened(settings) as subject:
-        outcome = look_at(subject)
+    with open_check_subject(settings) as subject:
+        outcome = run_checks(subject)
         sizes = size_table(subject)
     names = (name.replace("_", "-") for name, there in given.items() if not there)
     listed = tuple("--" + name if name != "run" else "RUN" for name in names)
     return CheckResult(outcome, sizes, listed, settings.run)
 
 
-def _finding_lines(item: Finding) -> list[Line]:
+def _format_check_finding(item: Finding) -> list[Line]:
     first, *rest = item.lines()
-    return [styled((first, _STYLES[item.level])), *(line for line in rest if _NOTHING_TO_DO not in line)]
+    return [style_line((first, _LEVEL_STYLES[item.level])), *(line for line in rest if _NO_FIX_NEEDED not in line)]

@@ -18,11 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from voxgraft.codes import CATALOGUE
-from voxgraft.errors import ConfigError, nearest
-from voxgraft.language_names import did_you_mean
+from voxgraft.errors import ConfigError, find_nearest_name
+from voxgraft.language_names import suggest_language_code
 from voxgraft.yaml_files import read_yaml
 
-CODES = "the code of a language, such as am or pt-BR"
+LANGUAGE_CODE_HINT = "the code of a language, such as am or pt-BR"
 
 
 class Settings(BaseModel):
@@ -49,18 +49,18 @@ class Settings(BaseModel):
         return value
 
 
-def build_settings(kind: type[Settings] = Settings) -> None:
+def rebuild_settings_models(kind: type[Settings] = Settings) -> None:
     """Build what was deferred of all settings that are known so far: older pydantic may do that in one thread only."""
     for own in kind.__subclasses__():
         own.model_rebuild()
-        build_settings(own)
+        rebuild_settings_models(own)
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SettingField:
     """One setting that holds a value: its dotted key, its definition, and the settings that it stands in."""
 
     key: str
@@ -77,47 +77,49 @@ class Leaf:
     @property
     def is_path(self) -> bool:
         """Whether the value is a path or a list of paths."""
-        return Path in _parts(self.field.annotation)
+        return Path in _annotation_parts(self.field.annotation)
 
     @property
     def is_list(self) -> bool:
-        return tuple in _parts(self.field.annotation)
+        return tuple in _annotation_parts(self.field.annotation)
 
     @property
     def is_number(self) -> bool:
-        return not {int, float}.isdisjoint(_parts(self.field.annotation))
+        return not {int, float}.isdisjoint(_annotation_parts(self.field.annotation))
 
     @property
     def choices(self) -> list[str]:
         """The words that can be chosen from, or none where the value is free."""
-        return [part for part in _parts(self.field.annotation) if isinstance(part, str)]
+        return [part for part in _annotation_parts(self.field.annotation) if isinstance(part, str)]
 
 
-def leaves(kind: type[Settings], prefix: str = "", defaults: Settings | None = None) -> Iterator[Leaf]:
+def iter_setting_fields(
+    kind: type[Settings], prefix: str = "", defaults: Settings | None = None
+) -> Iterator[SettingField]:
     """Every setting of a model, nested ones with dotted keys, in the order of their definition."""
     for name, field in kind.model_fields.items():
         required = field.is_required() and defaults is None
         default = None if required else getattr(defaults, name, field.default)
-        nested = _nested(field)
+        nested = _nested_settings(field)
         if nested is None:
-            yield Leaf(prefix + name, field, kind, default)
+            yield SettingField(prefix + name, field, kind, default)
         else:
-            yield from leaves(nested, f"{prefix}{name}.", default)
+            yield from iter_setting_fields(nested, f"{prefix}{name}.", default)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SettingOrigin:
     """Where the value of a key came from, and what the key is called there."""
 
     where: str
     name: str
 
 
-def settings_from(
+def parse_settings(
     kind: type[AnySettings],
     values: Mapping[str, Any],
     where: Path | str,
-    origins: Mapping[str, Origin] | None = None,
+    origins: Mapping[str, SettingOrigin] | None = None,
 ) -> AnySettings:
     """Settings from plain values; every fault is named with its key, and unknown keys with the nearest valid one.
 
@@ -126,107 +128,109 @@ def settings_from(
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise _config_error(kind, error, where, origins or {}) from None
+        raise _build_config_error(kind, error, where, origins or {}) from None
 
 
-def read_settings(kind: type[Settings], path: Path) -> dict[str, Any]:
-    """The values in a YAML file for `settings_from`. Empty values are left out; paths start at the file's folder."""
+def read_settings_values(kind: type[Settings], path: Path) -> dict[str, Any]:
+    """The values in a YAML file for `parse_settings`. Empty values are left out; paths start at the file's folder."""
     values = read_yaml(path)
     if values is None:
         return {}
     if not isinstance(values, Mapping):
         found = f"{path.name} holds a {'list' if isinstance(values, list) else 'single value'}"
         raise ConfigError("config-shape", found, expected="keys with values", where=path)
-    return _from_folder(kind, values, path.parent)
+    return _resolve_paths(kind, values, path.parent)
 
 
-def merged_values(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` laid over `below`, key by key, also inside nested mappings."""
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
-        result[key] = merged_values(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        result[key] = deep_merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return result
 
 
-def commented_yaml(settings: Settings, title: str) -> str:
+def format_commented_yaml(settings: Settings, title: str) -> str:
     """The settings as YAML in which every key carries its help as a comment."""
     lines = [f"# {line}" for line in title.splitlines()]
-    return "\n".join([*lines, *_yaml_lines(settings, 0)]) + "\n"
+    return "\n".join([*lines, *_format_yaml_lines(settings, 0)]) + "\n"
 
 
-def _yaml_lines(settings: Settings, indent: int) -> list[str]:
+def _format_yaml_lines(settings: Settings, indent: int) -> list[str]:
     pad = " " * indent
     lines: list[str] = []
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
         lines += ["", f"{pad}# {field.description}"] if field.description else [""]
         if isinstance(value, Settings):
-            lines += [f"{pad}{name}:", *(line for line in _yaml_lines(value, indent + 2))]
+            lines += [f"{pad}{name}:", *(line for line in _format_yaml_lines(value, indent + 2))]
         else:
-            lines.append(f"{pad}{name}:{yaml_value(value)}")
+            lines.append(f"{pad}{name}:{format_yaml_value(value)}")
     return lines
 
 
-def yaml_value(value: Any) -> str:
+def format_yaml_value(value: Any) -> str:
     """JSON is YAML, and quotes every string that needs it; None is an empty value."""
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return " [" + ", ".join(yaml_value(item).strip() for item in value) + "]"
+        return " [" + ", ".join(format_yaml_value(item).strip() for item in value) + "]"
     if isinstance(value, float):
-        return f" {_yaml_number(value)}"
+        return f" {_format_yaml_float(value)}"
     return " " + json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
 
 
-def _yaml_number(value: float) -> str:
+def _format_yaml_float(value: float) -> str:
     """The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
     mantissa, mark, exponent = repr(value).partition("e")
     return repr(value) if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
 
 
-def _config_error(
-    kind: type[Settings], error: ValidationError, where: Path | str, origins: Mapping[str, Origin]
+def _build_config_error(
+    kind: type[Settings], error: ValidationError, where: Path | str, origins: Mapping[str, SettingOrigin]
 ) -> ConfigError:
     """All faults as one error: the first in full, three more in its cure; wrong values before missing ones."""
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
-    origin = _origin(first, where, origins)
+    origin = _find_origin(first, where, origins)
     code = {"extra_forbidden": "config-unknown-key", "missing": "config-missing"}.get(first["type"], "config-value")
-    cure = _cure(kind, first, origin) or CATALOGUE[code].cure
-    if others := [_found(fault, _origin(fault, where, origins)) for fault in faults[1:4]]:
+    cure = _suggest_fix(kind, first, origin) or CATALOGUE[code].cure
+    if others := [_describe_fault(fault, _find_origin(fault, where, origins)) for fault in faults[1:4]]:
         cure += f" Also: {'; '.join(others)}."
-    return ConfigError(code, _found(first, origin), expected=_expected(first), where=origin.where, cure=cure)
+    return ConfigError(
+        code, _describe_fault(first, origin), expected=_describe_expected(first), where=origin.where, cure=cure
+    )
 
 
-def _origin(fault: ErrorDetails, where: Path | str, origins: Mapping[str, Origin]) -> Origin:
+def _find_origin(fault: ErrorDetails, where: Path | str, origins: Mapping[str, SettingOrigin]) -> SettingOrigin:
     """Where the faulty value, or the list that it is an item of, came from."""
-    key = _key(fault)
-    return origins.get(key) or origins.get(key.rpartition(".")[0]) or Origin(str(where), key)
+    key = _dotted_key(fault)
+    return origins.get(key) or origins.get(key.rpartition(".")[0]) or SettingOrigin(str(where), key)
 
 
-def _key(fault: ErrorDetails) -> str:
+def _dotted_key(fault: ErrorDetails) -> str:
     return ".".join(str(part) for part in fault["loc"])
 
 
-def _found(fault: ErrorDetails, origin: Origin) -> str:
+def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
     match fault["type"]:
         case "extra_forbidden":
             return f"unknown key `{origin.name}`"
         case "missing":
             return f"`{origin.name}` is not given"
-    return f"`{origin.name}` is {_shown(fault['input'])}"
+    return f"`{origin.name}` is {_abbreviate_repr(fault['input'])}"
 
 
-def _expected(fault: ErrorDetails) -> str:
+def _describe_expected(fault: ErrorDetails) -> str:
     """Pydantic's words in ours: what the value should have been."""
     ours = {
         "extra_forbidden": "",
         "missing": "",
         "model_type": "keys with values below it",
         "path_type": "a path",
-        "string_pattern_mismatch": CODES
-        if _is_language(fault)
+        "string_pattern_mismatch": LANGUAGE_CODE_HINT
+        if _is_language_field(fault)
         else f"a text of the form {fault.get('ctx', {}).get('pattern')}",
         "string_type": "a text",
         "tuple_type": "a list, such as [a.txt, b.txt]",
@@ -235,47 +239,51 @@ def _expected(fault: ErrorDetails) -> str:
     return ours.get(fault["type"], message[0].lower() + message[1:])
 
 
-def _cure(kind: type[Settings], fault: ErrorDetails, origin: Origin) -> str:
+def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigin) -> str:
     """What to do about a fault; nothing where the catalogue says it."""
-    key, value, sort = _key(fault), fault["input"], fault["type"]
+    key, value, sort = _dotted_key(fault), fault["input"], fault["type"]
     if sort == "extra_forbidden":
-        valid = _valid_names(kind, fault["loc"][:-1])
-        hint = nearest(str(fault["loc"][-1]), valid)
+        valid = _list_valid_keys(kind, fault["loc"][:-1])
+        hint = find_nearest_name(str(fault["loc"][-1]), valid)
         return f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
     if sort == "string_type" and isinstance(value, bool):  # Norwegian is `no`, and YAML reads that as false
         return 'YAML reads this word as true or false: put it in quotes, such as "no".'
-    if sort == "string_pattern_mismatch" and _is_language(fault) and (hint := did_you_mean(str(value), origin.name)):
+    if (
+        sort == "string_pattern_mismatch"
+        and _is_language_field(fault)
+        and (hint := suggest_language_code(str(value), origin.name))
+    ):
         return hint
-    by_key = {leaf.key: leaf for leaf in leaves(kind)}
+    by_key = {leaf.key: leaf for leaf in iter_setting_fields(kind)}
     leaf = by_key.get(key) or by_key.get(key.rpartition(".")[0])
     if leaf is None or sort == "missing":
         return ""
-    hint = nearest(str(value), leaf.choices)
+    hint = find_nearest_name(str(value), leaf.choices)
     return f"did you mean `{hint}`?" if hint else f"give another value. `{origin.name}` is: {leaf.field.description}"
 
 
-def _is_language(fault: ErrorDetails) -> bool:
+def _is_language_field(fault: ErrorDetails) -> bool:
     return str(fault["loc"][-1]) == "language"
 
 
-def _from_folder(kind: type[Settings], values: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
-    paths = {leaf.key for leaf in leaves(kind) if leaf.is_path}
+def _resolve_paths(kind: type[Settings], values: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
+    paths = {leaf.key for leaf in iter_setting_fields(kind) if leaf.is_path}
     result: dict[Any, Any] = {}
     for key, value in values.items():
-        nested = _nested(kind.model_fields[key]) if key in kind.model_fields else None
+        nested = _nested_settings(kind.model_fields[key]) if key in kind.model_fields else None
         if nested is not None and isinstance(value, Mapping):
-            result[key] = _from_folder(nested, value, folder)
+            result[key] = _resolve_paths(nested, value, folder)
         elif key in paths and isinstance(value, list):
-            result[key] = [_path_from(folder, item) for item in value]
+            result[key] = [_resolve_path(folder, item) for item in value]
         elif value is not None:
             ours = kind.words.get(key, {}).get(value) if isinstance(value, str) else None
             if ours is not None and not os.path.lexists(folder / value):
                 value = str(ours)
-            result[key] = _path_from(folder, value) if key in paths else value
+            result[key] = _resolve_path(folder, value) if key in paths else value
     return result
 
 
-def _path_from(folder: Path, value: Any) -> Any:
+def _resolve_path(folder: Path, value: Any) -> Any:
     """`folder / value` for a relative path; anything that is not a text is left for the validation to refuse."""
     if not isinstance(value, str) or not value:
         return value
@@ -285,28 +293,28 @@ def _path_from(folder: Path, value: Any) -> Any:
     return short if os.path.realpath(short) == os.path.realpath(path) else path
 
 
-def _valid_names(kind: type[Settings], path: tuple[int | str, ...]) -> list[str]:
+def _list_valid_keys(kind: type[Settings], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         field = kind.model_fields.get(str(part))
-        nested = _nested(field) if field else None
+        nested = _nested_settings(field) if field else None
         if nested is None:
             return []
         kind = nested
     return list(kind.model_fields)
 
 
-def _nested(field: FieldInfo) -> type[Settings] | None:
+def _nested_settings(field: FieldInfo) -> type[Settings] | None:
     """The settings model that a field holds, if it holds one."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
 
 
-def _parts(annotation: Any) -> list[Any]:
+def _annotation_parts(annotation: Any) -> list[Any]:
     """All types that an annotation is made of; the words of a Literal are among them."""
     origin = get_origin(annotation) or annotation
-    return [origin, *(part for argument in get_args(annotation) for part in _parts(argument))]
+    return [origin, *(part for argument in get_args(annotation) for part in _annotation_parts(argument))]
 
 
-def _shown(value: Any) -> str:
+def _abbreviate_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -11,43 +11,43 @@ from typing import Any
 
 import torch
 
-from voxgraft.corpus.clips import ClipSet
-from voxgraft.corpus.packs import require_fits
-from voxgraft.corpus.stream import Stream
-from voxgraft.errors import ConfigError, Finding, refuse
+from voxgraft.corpus.clips import ClipDataset
+from voxgraft.corpus.packs import require_clip_fits
+from voxgraft.corpus.stream import DeterministicSampler
+from voxgraft.errors import ConfigError, Finding, raise_first_error
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.tensors import stored_shapes
-from voxgraft.graft_folder import Graft, open_graft
+from voxgraft.families.tensors import read_tensor_shapes
+from voxgraft.graft_folder import Graft, load_graft
 from voxgraft.run import RunFolder
 from voxgraft.run_data import (
+    DataRequirements,
     RunData,
-    Wanted,
-    num_steps,
-    open_data,
-    order_findings,
-    order_of,
-    require_room,
+    build_sampler,
+    compute_set_weights,
+    load_run_data,
+    require_batches_fit,
+    resolve_num_steps,
     retention_findings,
-    shares,
-    steps_findings,
+    sampling_findings,
+    warmup_findings,
 )
 from voxgraft.run_settings import RunSettings, TrainSettings
-from voxgraft.self_replay import SelfReplay, num_self_made
-from voxgraft.spelling import Spelling
+from voxgraft.self_replay import SelfReplayBuilder, resolve_self_replay_count
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.loop import Every
-from voxgraft.training.options import Mode, Precision, TrainOptions
-from voxgraft.training.replay import is_self_made, parts_of
-from voxgraft.training.retention import Bound
+from voxgraft.training.loop import TrainIntervals
+from voxgraft.training.options import TrainModeOrBaseline, TrainOptions, TrainPrecision
+from voxgraft.training.replay import is_self_replay, split_self_replay
+from voxgraft.training.retention import RetentionBound
 
-__all__ = ["HALF", "Course", "chosen_device", "open_course"]
+__all__ = ["HALF_PRECISION_DTYPES", "TrainingSetup", "build_training_setup", "choose_device"]
 
-SILENT_SHARE = 0.1
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DEFAULT_TEXT_DROPOUT = 0.1
+HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingSetup:
     """A run that is ready to be trained."""
 
     run: RunFolder
@@ -55,19 +55,19 @@ class Course:
     family: Family
     files: BaseFiles
     graft: Graft
-    spelling: Spelling
-    train: tuple[ClipSet, ...]
+    spelling: TextEncoder
+    train: tuple[ClipDataset, ...]
     """Sets of the new language, then those of replay."""
     weights: tuple[float, ...]
-    valid: dict[str, tuple[ClipSet, ...]]
+    valid: dict[str, tuple[ClipDataset, ...]]
     """Held-out sets by language, the new one first."""
-    stream: Stream
+    stream: DeterministicSampler
     options: TrainOptions
-    every: Every
+    every: TrainIntervals
     device: str
     findings: tuple[Finding, ...]
     """What is wrong with the data, or worth knowing."""
-    bound: Bound | None
+    bound: RetentionBound | None
     """What merged training may cost the base languages that are measured."""
     interpolate: tuple[float, ...]
     """Shares of merged training that are tried at its end."""
@@ -86,7 +86,7 @@ class Course:
     @property
     def unscored(self) -> frozenset[int]:
         """Sets that the base made itself: held near the base there, the model has nothing else to learn from them."""
-        return frozenset(at for at in self.near if is_self_made(self.train[at]))
+        return frozenset(at for at in self.near if is_self_replay(self.train[at]))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -99,37 +99,37 @@ class Course:
             "num_rows": self.graft.card.num_rows,
             "sets": {clips.name: clips.fingerprint for clips in self.train},
             "held_out": {clips.name: clips.fingerprint for clips in self.valid[self.graft.card.language]},
-            "options": _plain(asdict(self.options)),
+            "options": _tuples_to_lists(asdict(self.options)),
         }
 
 
-def open_course(
+def build_training_setup(
     run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, *, as_in_the_seeds: bool = False
-) -> Course:
+) -> TrainingSetup:
     """Open a run's parts and decide what its settings left open. What cannot be opened is refused.
 
     Replay that the base makes itself is made here if it is not there yet, so the run must be locked.
     """
-    mode: Mode = "as-in-the-seeds" if as_in_the_seeds else settings.train.mode
-    graft = open_graft(run.graft)
+    mode: TrainModeOrBaseline = "as-in-the-seeds" if as_in_the_seeds else settings.train.mode
+    graft = load_graft(run.graft)
     base = (family, files, open_tokenizer(files.tokenizer))
-    wanted = Wanted.of(run, settings, graft, base, stored_shapes(files.checkpoint))
-    data = open_data(wanted, merged=mode == "merged", verify=False)  # `Verification` reads them beside training
-    if not data.is_whole:
-        refuse(data.findings)
-    device = chosen_device(settings.train.device)
-    learnt, held_out = _self_made(wanted, data, mode, files, device)
+    wanted = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
+    data = load_run_data(wanted, merged=mode == "merged", verify=False)  # `ShardVerifier` reads them beside training
+    if not data.all_sets_opened:
+        raise_first_error(data.findings)
+    device = choose_device(settings.train.device)
+    learnt, held_out = _prepare_self_replay(wanted, data, mode, files, device)
     train = (*data.train, *data.replay, *learnt)
-    weights = shares(data.train, train[len(data.train) :], settings.data.replay_share)
-    stream = order_of(settings, wanted.frame, train, weights, _silent_share(settings.train, family))
+    weights = compute_set_weights(data.train, train[len(data.train) :], settings.data.replay_share)
+    stream = build_sampler(settings, wanted.frame, train, weights, _resolve_text_dropout(settings.train, family))
     if settings.train.pack_tokens is not None:
-        require_fits(stream.longest[0], settings.train.pack_tokens, f"clip {stream.longest[1]!r}")
-    data.findings += order_findings(wanted, data, stream, learnt)
-    options = replace(_options(settings.train, family, stream, device), mode=mode)
-    data.findings += steps_findings(settings.train, options.steps)
-    by_language = {graft.card.language: data.valid, **_by_language((*data.measured, *held_out))}
-    bound = _bound(wanted, data, mode, frozenset(by_language), replayed=len(train) > len(data.train))
-    return Course(
+        require_clip_fits(stream.longest[0], settings.train.pack_tokens, f"clip {stream.longest[1]!r}")
+    data.findings += sampling_findings(wanted, data, stream, learnt)
+    options = replace(_build_train_options(settings.train, family, stream, device), mode=mode)
+    data.findings += warmup_findings(settings.train, options.steps)
+    by_language = {graft.card.language: data.valid, **_group_by_language((*data.measured, *held_out))}
+    bound = _build_retention_bound(wanted, data, mode, frozenset(by_language), replayed=len(train) > len(data.train))
+    return TrainingSetup(
         run,
         settings,
         family,
@@ -141,7 +141,7 @@ def open_course(
         by_language,
         stream,
         options,
-        _every(settings.train),
+        _build_intervals(settings.train),
         device,
         tuple(data.findings),
         bound,
@@ -149,64 +149,68 @@ def open_course(
     )
 
 
-def chosen_device(asked: str | None) -> str:
+def choose_device(requested: str | None) -> str:
     """The device that was asked for, if it is there; else CUDA where there is one."""
-    if asked is None:
+    if requested is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(asked)
+        device = torch.device(requested)
     except RuntimeError:
-        raise ConfigError("device", f"the device {asked!r} is asked for", expected="cpu, cuda or cuda:N") from None
+        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"the device {asked!r} is asked for, and {torch.cuda.device_count()} CUDA devices are there"
+        found = f"the device {requested!r} is asked for, and {torch.cuda.device_count()} CUDA devices are there"
         raise ConfigError("device", found, expected="a device that is there")
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"the device {asked!r} is asked for", expected="cpu, cuda or cuda:N")
-    return asked
+        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N")
+    return requested
 
 
-def _by_language(sets: Sequence[ClipSet]) -> dict[str, tuple[ClipSet, ...]]:
-    found: dict[str, tuple[ClipSet, ...]] = {}
+def _group_by_language(sets: Sequence[ClipDataset]) -> dict[str, tuple[ClipDataset, ...]]:
+    found: dict[str, tuple[ClipDataset, ...]] = {}
     for clips in sets:
         language = clips.header.language
         found[language] = (*found.get(language, ()), clips)
     return found
 
 
-def _self_made(
-    wanted: Wanted, data: RunData, mode: Mode, files: BaseFiles, device: str
-) -> tuple[tuple[ClipSet, ...], tuple[ClipSet, ...]]:
+def _prepare_self_replay(
+    wanted: DataRequirements, data: RunData, mode: TrainModeOrBaseline, files: BaseFiles, device: str
+) -> tuple[tuple[ClipDataset, ...], tuple[ClipDataset, ...]]:
     """What the base said itself: sets to learn from, and held-out ones. Not made for a run that will be refused."""
     settings = wanted.settings
-    count = num_self_made(settings.data, mode)
+    count = resolve_self_replay_count(settings.data, mode)
     if not count or not data.can_train:
         return (), ()
-    require_room(wanted, data, replay_to_come=mode == "merged")
-    dtype = HALF.get(settings.train.precision or _precision(device), torch.float32)
+    require_batches_fit(wanted, data, replay_pending=mode == "merged")
+    dtype = HALF_PRECISION_DTYPES.get(settings.train.precision or _default_precision(device), torch.float32)
     graft, spelling, frame = wanted.graft, wanted.spelling, wanted.base_frame
-    replay = SelfReplay(wanted.run, settings.data, files, graft, spelling, frame, settings.train.seed)
-    made, item = replay.have(count, data.train, device, dtype)
+    replay = SelfReplayBuilder(wanted.run, settings.data, files, graft, spelling, frame, settings.train.seed)
+    made, item = replay.load_or_generate(count, data.train, device, dtype)
     data.findings.append(item)
-    learnt, held_out = parts_of(made)
+    learnt, held_out = split_self_replay(made)
     return (learnt,) if learnt is not None and mode == "merged" else (), tuple(held_out.values())
 
 
-def _bound(wanted: Wanted, data: RunData, mode: Mode, measured: frozenset[str], *, replayed: bool) -> Bound | None:
+def _build_retention_bound(
+    wanted: DataRequirements, data: RunData, mode: TrainModeOrBaseline, measured: frozenset[str], *, replayed: bool
+) -> RetentionBound | None:
     """What base languages may lose in merged mode; says so where nothing protects or measures them."""
     share, languages = wanted.settings.train.retention_bound, measured - {wanted.language}
     if mode != "merged":
         return None
     data.findings += retention_findings(replayed=replayed, measured=bool(languages))
-    return Bound(share, languages) if share is not None and languages else None
+    return RetentionBound(share, languages) if share is not None and languages else None
 
 
-def _silent_share(train: TrainSettings, family: Family) -> float:
+def _resolve_text_dropout(train: TrainSettings, family: Family) -> float:
     if train.silent_share is not None:
         return train.silent_share
-    return SILENT_SHARE if family.stock_sampling().guidance > 0 else 0.0
+    return DEFAULT_TEXT_DROPOUT if family.stock_sampling().guidance > 0 else 0.0
 
 
-def _options(train: TrainSettings, family: Family, stream: Stream, device: str) -> TrainOptions:
+def _build_train_options(
+    train: TrainSettings, family: Family, stream: DeterministicSampler, device: str
+) -> TrainOptions:
     text_weight, speech_weight = family.loss_weights
     longest = stream.longest[0]
     return TrainOptions(
@@ -218,7 +222,7 @@ def _options(train: TrainSettings, family: Family, stream: Stream, device: str) 
         weight_decay=train.weight_decay,
         clip=train.clip,
         schedule=train.schedule,
-        steps=num_steps(train, stream),
+        steps=resolve_num_steps(train, stream),
         warmup_steps=train.warmup_steps,
         final_share=train.final_share,
         text_weight=text_weight if train.text_weight is None else train.text_weight,
@@ -226,10 +230,10 @@ def _options(train: TrainSettings, family: Family, stream: Stream, device: str) 
         kl_weight=train.kl_weight,
         tokens_per_step=train.tokens_per_step,
         pack_tokens=train.pack_tokens or max(longest, min(train.tokens_per_step, 8_192)),
-        silent_share=_silent_share(train, family),
+        silent_share=_resolve_text_dropout(train, family),
         emotion_from=train.emotion_from,
         seed=train.seed,
-        precision=train.precision or _precision(device),
+        precision=train.precision or _default_precision(device),
         chunk=2_048 if device.startswith("cuda") else None,
         checkpointing=train.checkpointing,
         compile=device.startswith("cuda") if train.compile is None else train.compile,
@@ -237,14 +241,14 @@ def _options(train: TrainSettings, family: Family, stream: Stream, device: str) 
     )
 
 
-def _precision(device: str) -> Precision:
+def _default_precision(device: str) -> TrainPrecision:
     if not device.startswith("cuda"):
         return "float32"
     return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
 
 
-def _every(train: TrainSettings) -> Every:
-    return Every(
+def _build_intervals(train: TrainSettings) -> TrainIntervals:
+    return TrainIntervals(
         log=train.log_every,
         validate=train.valid_every,
         save=train.save_every,
@@ -257,5 +261,5 @@ def _every(train: TrainSettings) -> Every:
     )
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
+def _tuples_to_lists(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -17,21 +17,29 @@ from typing import Any
 from voxgraft import progress
 from voxgraft.data_settings import DataFetchSettings
 from voxgraft.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.files import is_file, read_json, read_lines, reason_of, replacing, write_error, write_json
-from voxgraft.importing.media import MEDIA_ENDINGS
-from voxgraft.importing.subtitles import SUBTITLE_ENDINGS
-from voxgraft.results import Line, Shown
+from voxgraft.files import (
+    atomic_write,
+    build_write_error,
+    format_error_reason,
+    is_file,
+    read_json,
+    read_lines,
+    write_json,
+)
+from voxgraft.importing.media import MEDIA_SUFFIXES
+from voxgraft.importing.subtitles import SUBTITLE_SUFFIXES
+from voxgraft.results import Line, SimpleResult
 
-__all__ = ["data_fetch", "fetch_options"]
+__all__ = ["build_ytdlp_options", "data_fetch"]
 
-SECONDS = 60
-NAMES = ".fetched-files.json"
+FETCH_TIMEOUT_SECONDS = 60
+FETCHED_NAMES_FILE = ".fetched-files.json"
 """Which address each file came from: two addresses may end in the same name."""
-_UNSAFE = re.compile(r"[^\w.\-]+")
-_WEB = ("http", "https")
+_UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
+_WEB_SCHEMES = ("http", "https")
 
 
-def data_fetch(settings: DataFetchSettings) -> Shown:
+def data_fetch(settings: DataFetchSettings) -> SimpleResult:
     """Fetch every address into one folder; a second time only what is missing."""
     lines = [*settings.addresses]
     if settings.list is not None:
@@ -41,13 +49,13 @@ def data_fetch(settings: DataFetchSettings) -> Shown:
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(error, settings.folder) from None
+        raise build_write_error(error, settings.folder) from None
     failures: list[str] = []
     others: list[str] = []
-    with progress.task("fetching", len(lines)) as advance:
+    with progress.progress_task("fetching", len(lines)) as advance:
         for line in lines:
             addresses = line.split()
-            if all(_is_file(address) for address in addresses):
+            if all(_is_media_url(address) for address in addresses):
                 failures += _fetch_files(addresses, settings.folder)
             else:
                 others += addresses
@@ -56,13 +64,13 @@ def data_fetch(settings: DataFetchSettings) -> Shown:
     there = sorted(path.name for path in settings.folder.iterdir() if path.is_file() and path.name[0] != ".")
     told: list[Line] = [*failures, f"{len(there):,} files in {settings.folder}"]
     told.append(f"next: voxgraft data import DATASET {settings.folder} --language {settings.language}")
-    return Shown({"folder": str(settings.folder), "files": there, "failed": failed}, tuple(told), min(1, failed))
+    return SimpleResult({"folder": str(settings.folder), "files": there, "failed": failed}, tuple(told), min(1, failed))
 
 
-def _is_file(address: str) -> bool:
+def _is_media_url(address: str) -> bool:
     """Whether an address names one media or subtitle file, by how it ends."""
     parts = urllib.parse.urlsplit(address)
-    return parts.scheme in _WEB and Path(parts.path).suffix.lower() in (*MEDIA_ENDINGS, *SUBTITLE_ENDINGS)
+    return parts.scheme in _WEB_SCHEMES and Path(parts.path).suffix.lower() in (*MEDIA_SUFFIXES, *SUBTITLE_SUFFIXES)
 
 
 def _fetch_files(addresses: Sequence[str], folder: Path) -> list[str]:
@@ -70,8 +78,8 @@ def _fetch_files(addresses: Sequence[str], folder: Path) -> list[str]:
     endings = [Path(urllib.parse.urlsplit(address).path).suffix.lower() for address in addresses]
     if len(set(endings)) < len(endings):  # two recordings on a line are no pair
         return [failed for address in addresses for failed in _fetch_files([address], folder)]
-    came_from = _known_names(folder)
-    stem = _free_stem(addresses, endings, came_from)
+    came_from = _read_fetched_names(folder)
+    stem = _choose_free_stem(addresses, endings, came_from)
     failed = []
     for address, ending in zip(addresses, endings, strict=True):
         target = folder / (stem + ending)
@@ -79,25 +87,28 @@ def _fetch_files(addresses: Sequence[str], folder: Path) -> list[str]:
             try:
                 _fetch_file(address, target)
             except (OSError, http.client.HTTPException, VoxgraftError, ValueError) as error:
-                failed.append(f"{address}: {reason_of(error)}")
+                failed.append(f"{address}: {format_error_reason(error)}")
                 continue
         came_from[target.name] = address
-    write_json(folder / NAMES, came_from, overwrite=True)
+    write_json(folder / FETCHED_NAMES_FILE, came_from, overwrite=True)
     return failed
 
 
-def _known_names(folder: Path) -> dict[str, str]:
+def _read_fetched_names(folder: Path) -> dict[str, str]:
     """Addresses by file name; a file that is not here was brought by somebody else, and counts as fetched."""
     try:
-        known = read_json(folder / NAMES) if is_file(folder / NAMES) else {}
+        known = read_json(folder / FETCHED_NAMES_FILE) if is_file(folder / FETCHED_NAMES_FILE) else {}
     except VoxgraftError:
         known = {}
     return {str(name): str(address) for name, address in known.items()} if isinstance(known, dict) else {}
 
 
-def _free_stem(addresses: Sequence[str], endings: Sequence[str], came_from: dict[str, str]) -> str:
+def _choose_free_stem(addresses: Sequence[str], endings: Sequence[str], came_from: dict[str, str]) -> str:
     """The name of the first, with a number behind it where files of other addresses have it."""
-    name = _UNSAFE.sub("_", urllib.parse.unquote(Path(urllib.parse.urlsplit(addresses[0]).path).stem)) or "media"
+    name = (
+        _UNSAFE_CHARACTERS.sub("_", urllib.parse.unquote(Path(urllib.parse.urlsplit(addresses[0]).path).stem))
+        or "media"
+    )
     stem, number = name, 2
     pairs = list(zip(addresses, endings, strict=True))
     while any(came_from.get(stem + ending, address) != address for address, ending in pairs):
@@ -107,7 +118,7 @@ def _free_stem(addresses: Sequence[str], endings: Sequence[str], came_from: dict
 
 def _fetch_file(address: str, target: Path) -> None:
     """One file, whole or not at all: a connection that ends early looks like the end of the file."""
-    with urllib.request.urlopen(address, timeout=SECONDS) as source, replacing(target) as stream:  # noqa: S310 (only web addresses come here)
+    with urllib.request.urlopen(address, timeout=FETCH_TIMEOUT_SECONDS) as source, atomic_write(target) as stream:  # noqa: S310 (only web addresses come here)
         shutil.copyfileobj(source, stream)
         expected = source.headers.get("Content-Length")
         if expected is not None and expected.isdigit() and stream.tell() != int(expected):
@@ -123,13 +134,13 @@ def _fetch_pages(addresses: Sequence[str], settings: DataFetchSettings) -> int:
         cure = "pip install 'voxgraft[fetch]'; addresses of single files (.mp3, .mp4, .srt ...) need nothing."
         raise ConfigError("extra-missing", f"fetching {addresses[0]} needs yt-dlp", cure=cure) from None
     try:
-        with yt_dlp.YoutubeDL(fetch_options(settings)) as fetcher:
+        with yt_dlp.YoutubeDL(build_ytdlp_options(settings)) as fetcher:
             return int(fetcher.download(addresses))
     except yt_dlp.utils.YoutubeDLError as error:
-        raise FileError("fetch-failed", reason_of(error), where=settings.folder) from None
+        raise FileError("fetch-failed", format_error_reason(error), where=settings.folder) from None
 
 
-def fetch_options(settings: DataFetchSettings) -> dict[str, Any]:
+def build_ytdlp_options(settings: DataFetchSettings) -> dict[str, Any]:
     """What yt-dlp is told."""
     return {
         "format": "bestaudio/best",

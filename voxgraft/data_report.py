@@ -10,31 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.data_settings import DataReportSettings
-from voxgraft.errors import ConfigError, nearest
+from voxgraft.errors import ConfigError, find_nearest_name
 from voxgraft.files import write_json, write_text
-from voxgraft.importing.dataset import Dataset, open_dataset
-from voxgraft.importing.estimates import Estimate, estimates, experience
-from voxgraft.importing.judging import judge
-from voxgraft.importing.listening_through import Heard, listen_through
+from voxgraft.importing.dataset import DatasetFolder, open_dataset_folder
+from voxgraft.importing.estimates import TrainingEstimate, describe_measured_results, estimate_training
+from voxgraft.importing.judging import apply_quality_checks
+from voxgraft.importing.listening_through import DatasetMetrics, compute_dataset_metrics
 from voxgraft.importing.manifest import ManifestClip, write_manifest
-from voxgraft.importing.report_page import Page, page_html
-from voxgraft.importing.summary import Summary, hours
-from voxgraft.importing.told import problems_of
+from voxgraft.importing.report_page import DataReportPage, render_data_report
+from voxgraft.importing.summary import DatasetSummary, format_duration
+from voxgraft.importing.told import collect_problems
 from voxgraft.results import Line, Table
 
-__all__ = ["DataReport", "data_report"]
+__all__ = ["DataReportResult", "data_report"]
 
-HAND = "by-hand"
+MANUAL_REJECTION = "by-hand"
 """The reason of clips that somebody has rejected."""
 
 
 @dataclass(frozen=True, slots=True)
-class DataReport:
+class DataReportResult:
     """What was measured and decided."""
 
     page: Path
-    summary: Summary
-    estimates: tuple[Estimate, ...]
+    summary: DatasetSummary
+    estimates: tuple[TrainingEstimate, ...]
     read: int
     missing: tuple[str, ...]
     rejected: tuple[tuple[str, tuple[str, ...]], ...]
@@ -57,7 +57,7 @@ class DataReport:
     def lines(self) -> list[Line]:
         found = self.summary
         lines: list[Line] = [
-            f"{found.used:,} of {found.clips:,} clips used: {hours(found.seconds)} in {len(found.speakers):,} voices"
+            f"{found.used:,} of {found.clips:,} clips used: {format_duration(found.seconds)} in {len(found.speakers):,} voices"
         ]
         if found.reasons:
             rows = tuple((name, f"{count:,}") for name, count in found.reasons.most_common())
@@ -77,49 +77,55 @@ class DataReport:
             for one in self.estimates
         )
         heads = ("family", "steps a pass", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
-        return [*lines, Table(heads, ahead), *experience(found), f"page with players: {self.page}"]
+        return [*lines, Table(heads, ahead), *describe_measured_results(found), f"page with players: {self.page}"]
 
 
-def data_report(settings: DataReportSettings) -> DataReport:
+def data_report(settings: DataReportSettings) -> DataReportResult:
     """Measure, judge, and write what was found into the manifest and onto a page."""
-    dataset = open_dataset(settings.dataset)
+    dataset = open_dataset_folder(settings.dataset)
     with dataset.locked():
         clips = list(dataset.clips())
-        _check_ids((*settings.take_back, *settings.reject), clips)
-        heard = listen_through(dataset, clips, settings.workers)
-        decided = [_by_hand(clip, settings) for clip in clips]
-        judged = judge(decided, heard.measures, heard.prints, settings.quality)
+        _require_known_clips((*settings.take_back, *settings.reject), clips)
+        heard = compute_dataset_metrics(dataset, clips, settings.workers)
+        decided = [_apply_manual_decision(clip, settings) for clip in clips]
+        judged = apply_quality_checks(decided, heard.measures, heard.fingerprints, settings.quality)
         if judged != clips:
             write_manifest(dataset.manifest, judged)
-        return _written(dataset, judged, heard, settings)
+        return _write_report(dataset, judged, heard, settings)
 
 
-def _by_hand(clip: ManifestClip, settings: DataReportSettings) -> ManifestClip:
+def _apply_manual_decision(clip: ManifestClip, settings: DataReportSettings) -> ManifestClip:
     """What somebody has decided is over what was measured."""
     if clip.id in settings.reject:
-        return replace(clip, rejected=(*(r for r in clip.rejected if r != HAND), HAND), taken_back=False)
+        return replace(
+            clip, rejected=(*(r for r in clip.rejected if r != MANUAL_REJECTION), MANUAL_REJECTION), taken_back=False
+        )
     if clip.id in settings.take_back:
-        return replace(clip, rejected=tuple(r for r in clip.rejected if r != HAND), taken_back=True)
+        return replace(clip, rejected=tuple(r for r in clip.rejected if r != MANUAL_REJECTION), taken_back=True)
     return clip
 
 
-def _check_ids(ids: Sequence[str], clips: Sequence[ManifestClip]) -> None:
+def _require_known_clips(ids: Sequence[str], clips: Sequence[ManifestClip]) -> None:
     known = {clip.id for clip in clips}
     for name in ids:
         if name not in known:
-            hint = nearest(name, sorted(known))
+            hint = find_nearest_name(name, sorted(known))
             cure = f"did you mean `{hint}`?" if hint else ""
             raise ConfigError("clips-unknown", f"there is no clip {name!r}", cure=cure)
 
 
-def _written(dataset: Dataset, clips: list[ManifestClip], heard: Heard, settings: DataReportSettings) -> DataReport:
-    found = estimates(clips)
-    problems = Counter(problem.code for problem in problems_of(dataset))
-    page = Page(dataset.name, dataset.folder, clips, heard.measures, found, problems)
-    write_text(dataset.folder / "report.html", page_html(page), overwrite=True)
+def _write_report(
+    dataset: DatasetFolder, clips: list[ManifestClip], heard: DatasetMetrics, settings: DataReportSettings
+) -> DataReportResult:
+    found = estimate_training(clips)
+    problems = Counter(problem.code for problem in collect_problems(dataset))
+    page = DataReportPage(dataset.name, dataset.folder, clips, heard.measures, found, problems)
+    write_text(dataset.folder / "report.html", render_data_report(page), overwrite=True)
     rejected = tuple((clip.id, clip.rejected) for clip in clips if clip.rejected)
     missing = tuple(clip.id for clip in clips if clip.id not in heard.measures)
-    report = DataReport(dataset.folder / "report.html", Summary.of(clips), tuple(found), heard.read, missing, rejected)
+    report = DataReportResult(
+        dataset.folder / "report.html", DatasetSummary.of(clips), tuple(found), heard.read, missing, rejected
+    )
     values = {**report.to_json(), "quality": settings.quality.model_dump(), "page": "report.html"}
     write_json(dataset.folder / "report.json", json.loads(json.dumps(values)), overwrite=True)
     return report

@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import Field
 
 from voxgraft.config import Settings
-from voxgraft.run_settings import LANGUAGE_PATTERN, MAX_SEED, FamilyName, SpeakerFrom
+from voxgraft.run_settings import LANGUAGE_PATTERN, MAX_SEED, FamilyName, SpeakerSource
 
-ActivityName = Literal["energy", "silero"]
-CutName = Literal["pauses", "times"]
-EndingName = Literal["flac", "wav"]
+VadBackend = Literal["energy", "silero"]
+CutMethod = Literal["pauses", "times"]
+AudioFormat = Literal["flac", "wav"]
 SplitBy = Literal["auto", "speaker", "recording", "stretch"]
 
 
@@ -31,21 +31,21 @@ class DataImportSettings(Settings):
     """Kind of base that shall learn from it: clips are then no longer than it can hear."""
     rate: int = Field(24_000, ge=8_000, le=96_000)
     """Sampling rate of the clips. 24,000 serves every family; training itself hears 16,000."""
-    format: EndingName = "flac"
+    format: AudioFormat = "flac"
     """File format of the clips."""
     encoding: str | None = None
     """Encoding of text files that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
     speaker: str | None = None
     """Name of the one speaker of everything; empty means: what the sources say, else what speaker_from says."""
-    speaker_from: SpeakerFrom = "auto"
+    speaker_from: SpeakerSource = "auto"
     """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
     reimport: bool = False
     """Import sources again that changed, or that had other settings. Clips that stay the same keep id and side."""
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Share of lines, or of sources, that may be left out (unreadable, missing, no text); beyond it, exit code 1."""
-    cut: CutName = "pauses"
+    cut: CutMethod = "pauses"
     """pauses: the edges of a clip move from the subtitle's times to the pauses around; times: they stay."""
-    activity: ActivityName = "energy"
+    activity: VadBackend = "energy"
     """What tells speech from pauses: energy; silero also asks a model whether it is a voice (for loud music)."""
     shortest: float = Field(1.0, gt=0, le=30)
     """Seconds; subtitles that are shorter are joined with their neighbours."""

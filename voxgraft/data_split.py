@@ -8,31 +8,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.amounts import counted
+from voxgraft.amounts import pluralize
 from voxgraft.data_settings import DataSplitSettings
 from voxgraft.errors import ConfigError, Finding, finding
-from voxgraft.importing.dataset import open_dataset
-from voxgraft.importing.fingerprints import Print
-from voxgraft.importing.listening_through import listen_through
-from voxgraft.importing.manifest import SPLITS, ManifestClip, Split, write_manifest
-from voxgraft.importing.splitting import GAP, GAP_SECONDS, Leak, leaks, split_clips
-from voxgraft.importing.summary import hours
+from voxgraft.importing.dataset import open_dataset_folder
+from voxgraft.importing.fingerprints import AudioFingerprint
+from voxgraft.importing.listening_through import compute_dataset_metrics
+from voxgraft.importing.manifest import SPLITS, ManifestClip, SplitName, write_manifest
+from voxgraft.importing.splitting import SPLIT_GAP_REASON, SPLIT_GAP_SECONDS, SplitLeak, find_split_leaks, split_clips
+from voxgraft.importing.summary import format_duration
 from voxgraft.results import Line, Table
 
-__all__ = ["DataSplit", "data_split", "split_the_rest"]
+__all__ = ["DataSplitResult", "data_split", "split_remaining_clips"]
 
-MOST_SHOWN = 8
-LEAST_SPEAKERS, NEARLY_ALL = 3, 0.8
+MAX_LEAKS_SHOWN = 8
+MIN_SPEAKERS_JUDGED, MAX_SINGLE_CLIP_SHARE = 3, 0.8
 """From so many speakers on, of whom such a share has one clip only, the names are hardly those of people."""
 
 
 @dataclass(frozen=True, slots=True)
-class DataSplit:
+class DataSplitResult:
     """The sides, and what is on two of them."""
 
     manifest: Path
     clips: tuple[ManifestClip, ...]
-    leaks: tuple[Leak, ...]
+    leaks: tuple[SplitLeak, ...]
     unheard: tuple[str, ...] = ()
     """Clips whose sound is missing or broken, so that it was compared with no other."""
 
@@ -46,11 +46,11 @@ class DataSplit:
         for kind in ("audio", "text"):
             own = [leak for leak in self.leaks if leak.kind == kind]
             if own:
-                shown = ", ".join(f"{leak.one} and {leak.two}" for leak in own[:MOST_SHOWN])
+                shown = ", ".join(f"{leak.one} and {leak.two}" for leak in own[:MAX_LEAKS_SHOWN])
                 found.append(finding(f"split-leak-{kind}", f"{len(own):,} pairs: {shown}", where=self.manifest))
         speakers = Counter(clip.speaker for clip in self.clips if clip.is_used)
         lone = sum(count == 1 for count in speakers.values())
-        if len(speakers) >= LEAST_SPEAKERS and lone >= NEARLY_ALL * len(speakers):
+        if len(speakers) >= MIN_SPEAKERS_JUDGED and lone >= MAX_SINGLE_CLIP_SHARE * len(speakers):
             told = f"{lone:,} of {len(speakers):,} speakers have one clip only"
             found.append(finding("speakers-one-clip", told, where=self.manifest))
         return found
@@ -63,7 +63,7 @@ class DataSplit:
         return sorted({clip.speaker for clip in used if clip.split in SPLITS[1:]} & learnt)
 
     @property
-    def by_stretch(self) -> bool:
+    def splits_recordings(self) -> bool:
         """Whether one recording is on several sides."""
         sides = {(clip.recording, clip.split) for clip in self.clips if clip.is_used}
         return len(sides) > len({recording for recording, _ in sides})
@@ -88,31 +88,37 @@ class DataSplit:
             "sides": self.sides(),
             "leaks": pairs,
             "unheard": unheard,
-            "by_stretch": self.by_stretch,
+            "by_stretch": self.splits_recordings,
             "shared_speakers": self.shared_speakers,
         }
 
     def lines(self) -> list[Line]:
         rows = tuple(
-            (side, f"{own['clips']:,}", hours(own["seconds"]), f"{own['recordings']:,}", f"{own['speakers']:,}")
+            (
+                side,
+                f"{own['clips']:,}",
+                format_duration(own["seconds"]),
+                f"{own['recordings']:,}",
+                f"{own['speakers']:,}",
+            )
             for side, own in self.sides().items()
         )
         told: list[Line] = [line for item in self.findings() for line in item.lines()]
         if not self.leaks:
             told.append("no sound and no sentence is both learnt from and held out")
-        told += self._about_speakers()
-        if self.by_stretch:
-            aside = sum(GAP in clip.rejected for clip in self.clips)
+        told += self._speaker_lines()
+        if self.splits_recordings:
+            aside = sum(SPLIT_GAP_REASON in clip.rejected for clip in self.clips)
             told.append(
                 "stretches of recordings are held out, since there are too few to hold out whole ones; "
-                f"{counted(aside, 'clip')} in the {GAP_SECONDS:.0f} s beside these are not used ({GAP})"
+                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s beside these are not used ({SPLIT_GAP_REASON})"
             )
         if self.unheard:
-            shown = ", ".join(self.unheard[:MOST_SHOWN])
+            shown = ", ".join(self.unheard[:MAX_LEAKS_SHOWN])
             told.append(f"the sound of {len(self.unheard):,} clips is missing or broken, and was not compared: {shown}")
         return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *told]
 
-    def _about_speakers(self) -> list[Line]:
+    def _speaker_lines(self) -> list[Line]:
         """Whether held-out clips are of voices that are learnt: then nothing is said about other voices."""
         shared = self.shared_speakers
         if not shared:
@@ -122,40 +128,42 @@ class DataSplit:
             return [
                 f"all sides are the same speaker, {shared[0]}: held-out clips measure new sentences in a known voice"
             ]
-        many = f"{len(shared):,} of {counted(len(held_out), 'held-out speaker')}"
+        many = f"{len(shared):,} of {pluralize(len(held_out), 'held-out speaker')}"
         return [f"{many} are learnt from as well; --by speaker holds out whole speakers"]
 
 
-def data_split(settings: DataSplitSettings) -> DataSplit:
+def data_split(settings: DataSplitSettings) -> DataSplitResult:
     """Split a dataset anew and look whether anything is on two sides."""
     if settings.validation + settings.test >= 1:
         found = f"validation {settings.validation} and test {settings.test} leave nothing to learn from"
         raise ConfigError("config-value", found, expected="shares that are together below 1")
-    dataset = open_dataset(settings.dataset)
-    shares: dict[Split, float] = {"validation": settings.validation, "test": settings.test}
+    dataset = open_dataset_folder(settings.dataset)
+    shares: dict[SplitName, float] = {"validation": settings.validation, "test": settings.test}
     with dataset.locked():
         clips = list(dataset.clips())
-        heard = listen_through(dataset, clips)
-        made = split_clips(clips, shares, settings.by, settings.seed, heard.prints)
+        heard = compute_dataset_metrics(dataset, clips)
+        made = split_clips(clips, shares, settings.by, settings.seed, heard.fingerprints)
         write_manifest(dataset.manifest, made)
-    return _looked_through(dataset.manifest, made, heard.prints)
+    return _check_split(dataset.manifest, made, heard.fingerprints)
 
 
-def split_the_rest(folder: Path) -> DataSplit:
+def split_remaining_clips(folder: Path) -> DataSplitResult:
     """Give a side to the clips that have none: that of their recording, else the one that is learnt from."""
-    dataset = open_dataset(folder)
+    dataset = open_dataset_folder(folder)
     with dataset.locked():
         clips = list(dataset.clips())
-        heard = listen_through(dataset, clips)
+        heard = compute_dataset_metrics(dataset, clips)
         sides = {clip.recording: clip.split for clip in clips if clip.split is not None}
         made = [
             clip if clip.split or not clip.is_used else replace(clip, split=sides.get(clip.recording, "train"))
             for clip in clips
         ]
         write_manifest(dataset.manifest, made)
-    return _looked_through(dataset.manifest, made, heard.prints)
+    return _check_split(dataset.manifest, made, heard.fingerprints)
 
 
-def _looked_through(manifest: Path, clips: Sequence[ManifestClip], prints: Mapping[str, Print]) -> DataSplit:
+def _check_split(
+    manifest: Path, clips: Sequence[ManifestClip], prints: Mapping[str, AudioFingerprint]
+) -> DataSplitResult:
     unheard = tuple(clip.id for clip in clips if clip.id not in prints and clip.is_used)
-    return DataSplit(manifest, tuple(clips), tuple(leaks(clips, prints)), unheard)
+    return DataSplitResult(manifest, tuple(clips), tuple(find_split_leaks(clips, prints)), unheard)

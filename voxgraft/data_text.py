@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxgraft.errors import ConfigError, TextError
-from voxgraft.files import is_text, read_lines
-from voxgraft.normalising import Normalised, normaliser_of
-from voxgraft.results import Line, styled
+from voxgraft.files import is_encodable_text, read_lines
+from voxgraft.normalising import NormalizedText, build_normalizer
+from voxgraft.results import Line, style_line
 from voxgraft.settings import DataTextSettings
-from voxgraft.text.characters import named
+from voxgraft.text.characters import describe_character
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class DataTextResult:
 
     language: str
     version: str
-    texts: tuple[tuple[str, Normalised], ...]
+    texts: tuple[tuple[str, NormalizedText], ...]
     explain: bool = False
     exit_code: int = 0
 
@@ -49,15 +49,17 @@ class DataTextResult:
             return [done.text for _, done in self.texts]
         lines: list[Line] = []
         for text, done in self.texts:
-            lines += [text, *_explained(done), styled("  = ", (done.text, "bold"))]
+            lines += [text, *_format_changes(done), style_line("  = ", (done.text, "bold"))]
         return [*lines, *self._summary()]
 
     def _summary(self) -> Iterator[str]:
-        yield f"rules {self.version}, {len(self.texts):,} texts; changes: {_counted(self._rules())}"
+        yield f"rules {self.version}, {len(self.texts):,} texts; changes: {_format_counts(self._rules())}"
         if left := self._left():
-            yield f"left as they are: {_counted(left)}"
+            yield f"left as they are: {_format_counts(left)}"
         if removed := self._removed():
-            names = ", ".join(f"{named(character)} ({count:,})" for character, count in removed.most_common())
+            names = ", ".join(
+                f"{describe_character(character)} ({count:,})" for character, count in removed.most_common()
+            )
             yield f"removed: {names}"
 
     def _rules(self) -> Counter[str]:
@@ -75,14 +77,14 @@ def data_text(settings: DataTextSettings) -> DataTextResult:
     if not settings.text and not settings.texts:
         cure = "give sentences, or --texts with files that have a sentence on each line."
         raise ConfigError("config-missing", "there is no text to normalise", cure=cure)
-    normaliser = normaliser_of(settings.language, fold_homophones=settings.fold_homophones)
-    texts = tuple((text, normaliser.normalise(text)) for text in _sentences(settings))
+    normaliser = build_normalizer(settings.language, fold_homophones=settings.fold_homophones)
+    texts = tuple((text, normaliser.normalise(text)) for text in _read_input_sentences(settings))
     return DataTextResult(settings.language, normaliser.version, texts, settings.explain)
 
 
-def _sentences(settings: DataTextSettings) -> Iterator[str]:
+def _read_input_sentences(settings: DataTextSettings) -> Iterator[str]:
     for text in settings.text:
-        if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
+        if not is_encodable_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
         yield text
     for path in settings.texts:
@@ -90,14 +92,14 @@ def _sentences(settings: DataTextSettings) -> Iterator[str]:
             yield line
 
 
-def _explained(done: Normalised) -> Iterator[Line]:
+def _format_changes(done: NormalizedText) -> Iterator[Line]:
     for change in done.changes:
-        yield styled(
+        yield style_line(
             f"  {change.place + 1:>5} ", (f"{change.rule}: ", "cyan"), f"{change.before!r} -> {change.after!r}"
         )
     for note in done.notes:
-        yield styled(f"  {note.place + 1:>5} ", (f"{note.rule}: ", "yellow"), f"{note.text!r} stays")
+        yield style_line(f"  {note.place + 1:>5} ", (f"{note.rule}: ", "yellow"), f"{note.text!r} stays")
 
 
-def _counted(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.most_common()) or "none"

@@ -6,18 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.downloading.catalogue import BASES, PublishedBase
-from voxgraft.downloading.fetching import Wanted, fetch, planned, published
+from voxgraft.downloading.catalogue import PUBLISHED_BASES, PublishedBase
+from voxgraft.downloading.fetching import (
+    DownloadItem,
+    download_missing_files,
+    list_published_files,
+    plan_download_offline,
+)
 from voxgraft.errors import FileError, Finding
 from voxgraft.exchange_settings import DownloadSettings
-from voxgraft.families import family
-from voxgraft.files import free_bytes, write_json
-from voxgraft.results import Line, Table, styled
+from voxgraft.families import get_family
+from voxgraft.files import free_disk_bytes, write_json
+from voxgraft.results import Line, Table, style_line
 
 __all__ = ["DownloadResult", "download"]
 
-CARD_NAME = "download.json"
-FORMAT = "voxgraft-download-1"
+DOWNLOAD_CARD_NAME = "download.json"
+DOWNLOAD_FORMAT = "voxgraft-download-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class DownloadResult:
 
     base: PublishedBase
     folder: Path
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[DownloadItem, ...]
     hashes: dict[str, str]
     free_bytes: int | None
     problem: Finding | None = None
@@ -67,17 +72,17 @@ class DownloadResult:
         rows = tuple(
             (
                 one.place,
-                _size(one.num_bytes),
+                _format_file_size(one.num_bytes),
                 "there" if one.there or one.place in self.hashes else "missing",
                 one.file.repository,
                 one.file.what,
             )
             for one in self.wanted
         )
-        lines: list[Line] = [styled((self.base.title, "bold")), f"licence: {self.base.licence}"]
+        lines: list[Line] = [style_line((self.base.title, "bold")), f"licence: {self.base.licence}"]
         lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
-        free = f"; {_size(self.free_bytes)} are free" if self.free_bytes is not None else ""
-        lines.append(f"{_size(sum(one.num_bytes for one in self.wanted))} in all{free}")
+        free = f"; {_format_file_size(self.free_bytes)} are free" if self.free_bytes is not None else ""
+        lines.append(f"{_format_file_size(sum(one.num_bytes for one in self.wanted))} in all{free}")
         if self.problem is not None and self.complete:
             lines += self.problem.lines()
             return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
@@ -94,27 +99,27 @@ class DownloadResult:
 
 def download(settings: DownloadSettings) -> DownloadResult:
     """Fetch a base, or say what it is made of."""
-    base = BASES[settings.name]
+    base = PUBLISHED_BASES[settings.name]
     folder = settings.folder or Path("models") / settings.name
-    free = free_bytes(folder)
+    free = free_disk_bytes(folder)
     if settings.list_only:
-        wanted = planned(base, folder, optional=settings.optional)
+        wanted = plan_download_offline(base, folder, optional=settings.optional)
         return DownloadResult(base, folder, tuple(wanted), {}, free, listed=True)
     try:
-        wanted = published(base, folder, optional=settings.optional)
+        wanted = list_published_files(base, folder, optional=settings.optional)
     except FileError as error:
         if error.code not in ("hub-missing", "hub-unreachable"):
             raise
-        plan = planned(base, folder, optional=settings.optional)
+        plan = plan_download_offline(base, folder, optional=settings.optional)
         return DownloadResult(base, folder, tuple(plan), {}, free, error.finding)
-    hashes = fetch(wanted, folder)
-    family(base.family).files(folder)
-    card = {"format": FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
-    write_json(folder / CARD_NAME, card, overwrite=True)
+    hashes = download_missing_files(wanted, folder)
+    get_family(base.family).files(folder)
+    card = {"format": DOWNLOAD_FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
+    write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
     return DownloadResult(base, folder, tuple(wanted), hashes, free)
 
 
-def _size(num_bytes: int) -> str:
+def _format_file_size(num_bytes: int) -> str:
     if num_bytes >= 1e8:
         return f"{num_bytes / 1e9:,.2f} GB"
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from voxgraft.codes import CATALOGUE
 
 Level = Literal["error", "warning", "note"]
-MAX_SHOWN = 800
+MAX_FINDING_CHARACTERS = 800
 """Longest text of a finding: a damaged file can hold a name of a megabyte."""
 
 
@@ -57,14 +57,14 @@ def finding(
 ) -> Finding:
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
-    found, expected, cure = _shortened(found), _shortened(expected), _shortened(cure or entry.cure)
-    return Finding(code, found, expected, _shortened(str(where)), cure, level or entry.level)
+    found, expected, cure = _truncate_middle(found), _truncate_middle(expected), _truncate_middle(cure or entry.cure)
+    return Finding(code, found, expected, _truncate_middle(str(where)), cure, level or entry.level)
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= MAX_SHOWN:
+def _truncate_middle(text: str) -> str:
+    if len(text) <= MAX_FINDING_CHARACTERS:
         return text
-    half = MAX_SHOWN // 2 - 20
+    half = MAX_FINDING_CHARACTERS // 2 - 20
     return f"{text[:half]} ... {len(text):,} characters ... {text[-half:]}"
 
 
@@ -86,10 +86,10 @@ class VoxgraftError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send errors to their parent. The default would call the class with the message alone.
-        return _rebuild, (type(self), self.finding)
+        return _rebuild_error, (type(self), self.finding)
 
 
-def _rebuild(kind: type[VoxgraftError], item: Finding) -> VoxgraftError:
+def _rebuild_error(kind: type[VoxgraftError], item: Finding) -> VoxgraftError:
     return kind.of(item)
 
 
@@ -129,7 +129,7 @@ class CompanionError(VoxgraftError):
     """A program in an environment of its own that is missing, died, hung, or could not do its part."""
 
 
-def refuse(findings: Iterable[Finding]) -> None:
+def raise_first_error(findings: Iterable[Finding]) -> None:
     """Raise the first error among findings, if there is one, and say which others there are."""
     errors = [item for item in findings if item.level == "error"]
     if not errors:
@@ -139,7 +139,7 @@ def refuse(findings: Iterable[Finding]) -> None:
     raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)
 
 
-def nearest(name: str, valid: list[str]) -> str | None:
+def find_nearest_name(name: str, valid: list[str]) -> str | None:
     """The valid name closest to a mistyped one, if any is close."""
     close = difflib.get_close_matches(name.replace("-", "_"), valid, n=1, cutoff=0.5)
     return close[0] if close else None

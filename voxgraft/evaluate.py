@@ -13,36 +13,42 @@ import torch
 
 from voxgraft import __version__
 from voxgraft.errors import ConfigError, GraftError
-from voxgraft.evaluating.hearing import Ear, how_to_add, open_ear
-from voxgraft.evaluating.judging import AFTER, Evaluation, Judge
+from voxgraft.evaluating.hearing import Transcriber, format_recognizer_hint, open_transcriber
+from voxgraft.evaluating.judging import WHO_AFTER, Evaluation, Evaluator
 from voxgraft.evaluating.marks import (
-    OF_SENTENCES,
-    codec_mark,
-    read_recordings,
-    recordings_mark,
-    sentence_recordings,
+    ORIGINAL_RECORDINGS_TITLE,
+    read_reference_recordings,
+    read_sentence_recordings,
+    score_codec_clips,
+    score_recordings,
 )
-from voxgraft.evaluating.overlap import overlap_of
-from voxgraft.evaluating.report import report_html
-from voxgraft.evaluating.scores_file import SCORES_NAME, scores_json
-from voxgraft.evaluating.scoring import shown_measures
-from voxgraft.evaluating.sentences import SentenceSet, sets_of
-from voxgraft.evaluating.sound import Sound, open_sound, open_voice_ear
-from voxgraft.evaluating.subjects import Subject, require_output, subject_of
-from voxgraft.evaluating.systems import System, base_system
-from voxgraft.evaluating.verdicts import Point, checklist, is_goal, kept_word, written
-from voxgraft.evaluating.voices import voices_of
-from voxgraft.files import is_file, replacing_folder, sha256_of, write_json, write_text
-from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
-from voxgraft.results import Line, Styled, Table, styled
+from voxgraft.evaluating.overlap import find_training_overlap
+from voxgraft.evaluating.report import render_report
+from voxgraft.evaluating.scores_file import SCORES_NAME, build_scores_json
+from voxgraft.evaluating.scoring import select_shown_measures
+from voxgraft.evaluating.sentences import SentenceSet, load_sentence_sets
+from voxgraft.evaluating.sound import SpeechRenderer, open_speech_renderer, open_voice_comparer
+from voxgraft.evaluating.subjects import EvaluationSubject, resolve_output_folder, resolve_subject
+from voxgraft.evaluating.systems import SpeakingModel, open_base_model
+from voxgraft.evaluating.verdicts import (
+    ChecklistItem,
+    build_checklist,
+    format_score,
+    is_unreached_goal,
+    summarize_retention,
+)
+from voxgraft.evaluating.voices import choose_eval_voices
+from voxgraft.files import atomic_write_folder, compute_sha256, is_file, write_json, write_text
+from voxgraft.graft_folder import GRAFT_CARD_NAME as GRAFT_CARD
+from voxgraft.results import Line, StyledLine, Table, style_line
 from voxgraft.settings import EvaluateSettings
 from voxgraft.tokenizers import open_tokenizer
 
-__all__ = ["REPORT_NAME", "EvaluateResult", "evaluate"]
+__all__ = ["EVALUATION_REPORT_NAME", "EvaluateResult", "evaluate"]
 
-REPORT_NAME = "report.html"
-SIGNS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
-NOT_YET = ("○", "yellow")
+EVALUATION_REPORT_NAME = "report.html"
+ANSWER_MARKS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
+GOAL_MARK = ("○", "yellow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class EvaluateResult:
     folder: Path
     document: Mapping[str, Any]
     evaluation: Evaluation
-    points: tuple[Point, ...]
+    points: tuple[ChecklistItem, ...]
     broken: bool
     """Whether old languages are not what the base's own promise says."""
 
@@ -66,73 +72,81 @@ class EvaluateResult:
 
     def lines(self) -> list[Line]:
         found = self.evaluation
-        shown = shown_measures(found.rows)
+        shown = select_shown_measures(found.rows)
         rows = tuple(
-            (row.language, row.title, *(written(measure.name, row.score(measure.name)) for measure in shown))
+            (row.language, row.title, *(format_score(measure.name, row.score(measure.name)) for measure in shown))
             for row in found.rows
         )
         columns = ("language", "who", *(measure.title for measure in shown))
-        lines: list[Line] = [Table(columns, rows), *_listened(self.document)]
-        lines.append(_kept_line(found))
-        signs = {point.name: NOT_YET if is_goal(point) else SIGNS[point.answer] for point in self.points}
-        lines += [styled(signs[point.name], f" {point.question} {point.found}") for point in self.points]
-        return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / REPORT_NAME}"]
+        lines: list[Line] = [Table(columns, rows), *_format_recognizer_lines(self.document)]
+        lines.append(_format_retention_line(found))
+        signs = {
+            point.name: GOAL_MARK if is_unreached_goal(point) else ANSWER_MARKS[point.answer] for point in self.points
+        }
+        lines += [style_line(signs[point.name], f" {point.question} {point.found}") for point in self.points]
+        return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / EVALUATION_REPORT_NAME}"]
 
 
 def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     """Judge a run, a graft or a checkpoint against its base."""
-    subject = subject_of(settings)
-    folder = require_output(subject, settings)
-    named = _named_recogniser(settings, subject)
-    base, after = base_system(subject.place), subject.open()
+    subject = resolve_subject(settings)
+    folder = resolve_output_folder(subject, settings)
+    named = _resolve_recognizer(settings, subject)
+    base, after = open_base_model(subject.place), subject.open()
     new_language = after.spelling.language
-    ear = open_ear(named, new_language)
-    sets = _sentence_sets(settings, subject, after)
-    originals = {language: sentence_recordings(one.sentences) for language, one in sets.items()}
+    ear = open_transcriber(named, new_language)
+    sets = _load_sentence_sets(settings, subject, after)
+    originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
     if settings.recordings:
-        mark = recordings_mark(read_recordings(settings.recordings, _new_language(after)), ear, settings.seed)
+        mark = score_recordings(
+            read_reference_recordings(settings.recordings, _require_new_language(after)), ear, settings.seed
+        )
     else:
-        mark = recordings_mark(originals.get(new_language or "", ()), ear, settings.seed, OF_SENTENCES)
-    sound = open_sound(subject.place)
+        mark = score_recordings(originals.get(new_language or "", ()), ear, settings.seed, ORIGINAL_RECORDINGS_TITLE)
+    sound = open_speech_renderer(subject.place)
     held_out = subject.held_out
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
-    voices = voices_of(base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = sound.in_voices([voice.clip for voice in voices])
-    voice_ear = open_voice_ear(base, subject.place, voices)
-    judge = Judge(
+    voices = choose_eval_voices(
+        base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed
+    )
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
+    voice_ear = open_voice_comparer(base, subject.place, voices)
+    judge = Evaluator(
         base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players, originals
     )
     found = judge.run()
     for language in found.languages:
         own = held_out.sets.get(language, ())
-        found.add(codec_mark(own, language, sound, ear, sets, settings.seed))
+        found.add(score_codec_clips(own, language, sound, ear, sets, settings.seed))
     found.add(mark)
-    points = checklist(found, after)
-    about = _about(settings, subject, after, sets, (sound, ear), [voice.name for voice in voices])
-    document = scores_json(about, found, points)
-    with replacing_folder(folder) as new:
+    points = build_checklist(found, after)
+    about = _describe_evaluation(settings, subject, after, sets, (sound, ear), [voice.name for voice in voices])
+    document = build_scores_json(about, found, points)
+    with atomic_write_folder(folder) as new:
         write_json(new / SCORES_NAME, document)
-        write_text(new / REPORT_NAME, report_html(document, found, points, subject.history))
-    broken = after.keeps_base and kept_word(found) == "not equal"
+        write_text(new / EVALUATION_REPORT_NAME, render_report(document, found, points, subject.history))
+    broken = after.keeps_base and summarize_retention(found) == "not equal"
     return EvaluateResult(folder, document, found, tuple(points), broken)
 
 
-def _named_recogniser(settings: EvaluateSettings, subject: Subject) -> str | None:
+def _resolve_recognizer(settings: EvaluateSettings, subject: EvaluationSubject) -> str | None:
     """The flag's, else that of run.yaml."""
     own = None if subject.settings is None else subject.settings.evaluate.recogniser
     return settings.listener or own
 
 
-def _new_language(after: System) -> str:
+def _require_new_language(after: SpeakingModel) -> str:
     if after.spelling.language is None:
         found = f"recordings are given, and {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
     return after.spelling.language
 
 
-def _sentence_sets(settings: EvaluateSettings, subject: Subject, after: System) -> dict[str, SentenceSet]:
+def _load_sentence_sets(
+    settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel
+) -> dict[str, SentenceSet]:
     """Of the new language, and of the base languages that are asked for or that have sentences."""
-    spoken = _languages(subject)
+    spoken = _list_base_languages(subject)
     new = after.spelling.language
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
@@ -143,7 +157,7 @@ def _sentence_sets(settings: EvaluateSettings, subject: Subject, after: System) 
         for name in spoken
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
-    sets = sets_of([*([new] if new else []), *old], settings.sentences, settings.most)
+    sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.most)
     if new is not None and new not in sets and (own := subject.own_sentences(new)) is not None:
         sets = {new: own.spread(settings.most), **sets}
     if new is not None and new not in sets:
@@ -154,18 +168,18 @@ def _sentence_sets(settings: EvaluateSettings, subject: Subject, after: System) 
     return sets
 
 
-def _languages(subject: Subject) -> tuple[str, ...]:
+def _list_base_languages(subject: EvaluationSubject) -> tuple[str, ...]:
     """Languages that the base speaks, by its release."""
     family, files = subject.place.family, subject.place.files
     return tuple(family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages)
 
 
-def _about(
+def _describe_evaluation(
     settings: EvaluateSettings,
-    subject: Subject,
-    after: System,
+    subject: EvaluationSubject,
+    after: SpeakingModel,
     sets: Mapping[str, SentenceSet],
-    heard_by: tuple[Sound, Ear],
+    heard_by: tuple[SpeechRenderer, Transcriber],
     voices: Sequence[str],
 ) -> dict[str, Any]:
     sound, ear = heard_by
@@ -182,19 +196,19 @@ def _about(
             "step": after.step,
             "label": after.label,
             "keeps_base": after.keeps_base,
-            "checkpoint_sha256": None if after.checkpoint is None else sha256_of(after.checkpoint),
-            "graft_sha256": _graft_sha256(settings, subject, after),
+            "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
+            "graft_sha256": _compute_graft_sha256(settings, subject, after),
         },
         "base": str(place.files.folder.resolve()),
-        "base_sha256": sha256_of(place.files.checkpoint),
+        "base_sha256": compute_sha256(place.files.checkpoint),
         "listener": {
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
-            "why": sound.why or (ear.deaf_to(new) if (new := after.spelling.language) else ear.why),
-            "how": how_to_add(shlex.quote(str(settings.subject))),
-            "named": _named_recogniser(settings, subject),
+            "why": sound.why or (ear.why_unsupported(new) if (new := after.spelling.language) else ear.why),
+            "how": format_recognizer_hint(shlex.quote(str(settings.subject))),
+            "named": _resolve_recognizer(settings, subject),
         },
-        "sentences": {language: _about_sentences(found, subject) for language, found in sets.items()},
+        "sentences": {language: _describe_sentences(found, subject) for language, found in sets.items()},
         "voices": list(voices),
         "sampling": asdict(place.family.stock_sampling()),
         "seed": settings.seed,
@@ -204,14 +218,14 @@ def _about(
     }
 
 
-def _graft_sha256(settings: EvaluateSettings, subject: Subject, after: System) -> str | None:
+def _compute_graft_sha256(settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel) -> str | None:
     """Of the graft's card, which has the hashes of all its parts; None where something else was judged."""
     card = (subject.path if subject.run is None else subject.run.graft) / GRAFT_CARD
     is_graft = after.checkpoint is None and settings.step is None and is_file(card)
-    return sha256_of(card) if is_graft else None
+    return compute_sha256(card) if is_graft else None
 
 
-def _about_sentences(found: SentenceSet, subject: Subject) -> dict[str, Any]:
+def _describe_sentences(found: SentenceSet, subject: EvaluationSubject) -> dict[str, Any]:
     """Where sentences come from, and whether training has had them, as far as that is known."""
     about: dict[str, Any] = {
         "source": found.source,
@@ -224,24 +238,24 @@ def _about_sentences(found: SentenceSet, subject: Subject) -> dict[str, Any]:
         return {**about, "training": "what the base was trained on is not known here"}
     if texts.texts is None:
         return {**about, "training": texts.why}
-    return {**about, **overlap_of(found, texts.texts).to_json()}
+    return {**about, **find_training_overlap(found, texts.texts).to_json()}
 
 
-def _listened(document: Mapping[str, Any]) -> list[Line]:
+def _format_recognizer_lines(document: Mapping[str, Any]) -> list[Line]:
     listener = document["listener"]
     told: list[Line] = []
     if listener["name"] is not None:
         told = [f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences"]
     if listener["why"]:
         why = (f"no recogniser for {document['language'] or 'these languages'}: ", "bold")
-        told += [styled(why, str(listener["why"])), str(listener["how"])]
+        told += [style_line(why, str(listener["why"])), str(listener["how"])]
     return told
 
 
-def _kept_line(found: Evaluation) -> Styled:
-    word = kept_word(found)
+def _format_retention_line(found: Evaluation) -> StyledLine:
+    word = summarize_retention(found)
     style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
     names = ", ".join(kept.language for kept in found.kept) or "no language"
-    row = found.row(found.kept[0].language, AFTER) if found.kept else None
+    row = found.row(found.kept[0].language, WHO_AFTER) if found.kept else None
     with_what = f" with and without {row.title}" if row else ""
-    return styled(f"base speech logits{with_what} ({names}): ", (word, style))
+    return style_line(f"base speech logits{with_what} ({names}): ", (word, style))

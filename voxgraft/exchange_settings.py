@@ -13,17 +13,17 @@ from pydantic import Field
 from voxgraft.config import Settings
 from voxgraft.run_settings import FamilyName
 
-PublishedName = Literal["chatterbox-multilingual", "chatterbox-english", "indextts2"]
+PublishedBaseName = Literal["chatterbox-multilingual", "chatterbox-english", "indextts2"]
 CompanionName = Literal["chatterbox", "indextts2"]
 ExportKind = Literal["chatterbox", "indextts2", "tiny", "peft", "graft"]
 ExportParts = Literal["both", "grown", "merged"]
-ExportType = Literal["base", "bf16"]
+ExportDtype = Literal["base", "bf16"]
 
 
 class DownloadSettings(Settings):
     """Which base, and where to."""
 
-    name: PublishedName
+    name: PublishedBaseName
     """chatterbox-multilingual, chatterbox-english or indextts2."""
     folder: Path | None = None
     """Folder of the base; empty means models/NAME. What is in it already is not fetched again."""
@@ -65,7 +65,7 @@ class ExportSettings(Settings):
     """Folder of the base. A run knows its own."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
-    dtype: ExportType = "base"
+    dtype: ExportDtype = "base"
     """Number format: base keeps every bit of the base; bf16 takes half the room, rounded."""
     copy_files: bool = False
     """Copy files of the base that did not change, instead of linking them (hard links, which need no room)."""

@@ -11,19 +11,25 @@ from voxgraft.checkpoints import (
     GrowthProof,
     GrowthReport,
     TableGrowth,
-    grow,
+    grow_checkpoint,
     open_checkpoint,
     verify_growth,
 )
 from voxgraft.checkpoints.model import Checkpoint
 from voxgraft.errors import CheckpointError
-from voxgraft.files import require_free
-from voxgraft.reports import growth_lines, row_lines
+from voxgraft.files import require_output_path
+from voxgraft.reports import format_growth, format_new_rows
 from voxgraft.results import Line
 from voxgraft.rows import RowReport
 from voxgraft.settings import ExtendSettings
-from voxgraft.spelling import Spelling
-from voxgraft.tables import RowCount, family_of_checkpoint, make_tables, require_grown, tokenizer_beside
+from voxgraft.spelling import TextEncoder
+from voxgraft.tables import (
+    RowCount,
+    build_new_rows,
+    detect_checkpoint_family,
+    find_tokenizer_beside,
+    require_extended_tokenizer,
+)
 from voxgraft.tokenizers import open_tokenizer
 
 
@@ -55,8 +61,8 @@ class ExtendResult:
     def lines(self) -> list[Line]:
         lines: list[Line] = [f"base tokenizer: {self.base_tokenizer}"]
         lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
-        lines += row_lines(self.methods, self.samples)
-        lines += growth_lines(self.report)
+        lines += format_new_rows(self.methods, self.samples)
+        lines += format_growth(self.report)
         if self.proof:
             rows, tensors, compared = (
                 f"{count:,}"
@@ -70,24 +76,24 @@ class ExtendResult:
 
 def extend(settings: ExtendSettings) -> ExtendResult:
     """Grow the text tables of a checkpoint. The input is only read; the output appears whole or not at all."""
-    require_free(settings.output, overwrite=settings.overwrite)
+    require_output_path(settings.output, overwrite=settings.overwrite)
     grown = open_tokenizer(settings.tokenizer)
     with open_checkpoint(settings.checkpoint) as checkpoint:
-        _require_fitting_name(checkpoint, settings.output)
-        family = family_of_checkpoint(checkpoint, settings.family)
-        base_path = settings.base_tokenizer or tokenizer_beside(settings.checkpoint, family)
+        _require_matching_suffix(checkpoint, settings.output)
+        family = detect_checkpoint_family(checkpoint, settings.family)
+        base_path = settings.base_tokenizer or find_tokenizer_beside(settings.checkpoint, family)
         base = open_tokenizer(base_path)
-        require_grown(base, grown)
-        made = make_tables(checkpoint, Spelling.of(family, base, grown, None), settings.rows)
+        require_extended_tokenizer(base, grown)
+        made = build_new_rows(checkpoint, TextEncoder.of(family, base, grown, None), settings.rows)
         counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
         plan = GrowthPlan({name: TableGrowth(base.size, family.spare_rows, rows) for name, rows in made.rows.items()})
-        report = grow(checkpoint, plan, settings.output, overwrite=settings.overwrite, hashed=settings.hash)
-        proof = _read_back(checkpoint, plan, settings.output) if settings.verify else None
+        report = grow_checkpoint(checkpoint, plan, settings.output, overwrite=settings.overwrite, hashed=settings.hash)
+        proof = _verify_extended(checkpoint, plan, settings.output) if settings.verify else None
     chosen = f"{base_path} (sha256 {base.sha256})"
     return ExtendResult(chosen, counts, made.methods, made.samples, report, proof, settings.output)
 
 
-def _require_fitting_name(checkpoint: Checkpoint, output: Path) -> None:
+def _require_matching_suffix(checkpoint: Checkpoint, output: Path) -> None:
     """The format is kept, so a name that promises the other one would mislead every loader."""
     others = (".pt", ".pth", ".bin", ".ckpt") if checkpoint.format == "safetensors" else (".safetensors",)
     if output.suffix in others:
@@ -95,7 +101,7 @@ def _require_fitting_name(checkpoint: Checkpoint, output: Path) -> None:
         raise CheckpointError("output-suffix", found, where=output)
 
 
-def _read_back(checkpoint: Checkpoint, plan: GrowthPlan, output: Path) -> GrowthProof:
+def _verify_extended(checkpoint: Checkpoint, plan: GrowthPlan, output: Path) -> GrowthProof:
     """Prove the written file; one that fails is not left lying about."""
     try:
         with open_checkpoint(output) as written:

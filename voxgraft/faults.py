@@ -11,33 +11,33 @@ import errno
 import os
 import signal
 
-__all__ = ["VARIABLE", "crossing"]
+__all__ = ["FAILPOINT_VARIABLE", "failpoint"]
 
-VARIABLE = "VOXGRAFT_FAULT"
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-_counts: dict[str, int] = {}
+FAILPOINT_VARIABLE = "VOXGRAFT_FAULT"
+FAILPOINT_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_hit_counts: dict[str, int] = {}
 """How often the point of each fault was crossed since the variable has had this value."""
-_last = ""
+_active_spec = ""
 
 
-def crossing(name: str) -> None:
+def failpoint(name: str) -> None:
     """A point at which a fault can be asked for."""
-    global _last
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted != _last:
-        _counts.clear()
-        _last = wanted
+    global _active_spec
+    wanted = os.environ.get(FAILPOINT_VARIABLE, "")
+    if wanted != _active_spec:
+        _hit_counts.clear()
+        _active_spec = wanted
     for fault in filter(None, wanted.split(",")):
         point, count, action = fault.split(":")
         if point in (name, "*"):
-            _counts[fault] = _counts.get(fault, 0) + 1
-            if _counts[fault] == int(count):
-                _act(action, name)
+            _hit_counts[fault] = _hit_counts.get(fault, 0) + 1
+            if _hit_counts[fault] == int(count):
+                _trigger_fault(action, name)
 
 
-def _act(action: str, name: str) -> None:
-    if action in SIGNALS:
-        os.kill(os.getpid(), SIGNALS[action])
+def _trigger_fault(action: str, name: str) -> None:
+    if action in FAILPOINT_SIGNALS:
+        os.kill(os.getpid(), FAILPOINT_SIGNALS[action])
     else:
         number = int(getattr(errno, action.upper()))
         raise OSError(number, f"{os.strerror(number)} (asked for at {name})")

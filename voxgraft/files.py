@@ -20,36 +20,36 @@ from typing import IO, Any
 
 from voxgraft import progress
 from voxgraft.errors import FileError, TextError, VoxgraftError, WriteError
-from voxgraft.faults import crossing
+from voxgraft.faults import failpoint
 
 MAX_JSON_BYTES = 16 << 20
 """Values take up to thirty times the room of their text."""
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
-MAX_DEPTH = 64
-MAX_DIGITS = 100
+MAX_NESTING_DEPTH = 64
+MAX_NUMBER_DIGITS = 100
 """Longest number: longer ones cannot be printed, and no file of ours holds any."""
 CHUNK_BYTES = 1 << 20
-FINISHED = ".new"
+FINISHED_SUFFIX = ".new"
 """Ends the hidden name of a folder that is whole and about to take the place of another."""
-_AT_THE_PATH, _RENAME_EXCHANGE = -100, 2
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """AT_FDCWD and the flag of Linux's renameat2."""
-_CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
+_EXCHANGE_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
 """Sandboxes refuse system calls that they do not know (EPERM); layered file systems may not exchange (EXDEV). Where a
 folder may not be renamed at all, the plain renames report it."""
-_HALF = re.compile("[\ud800-\udfff]")
-_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
-_HALF_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_RUST_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def existing_file(path: Path) -> Path:
+def require_file(path: Path) -> Path:
     """The path itself, if it is a readable, non-empty regular file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise FileError("file-missing", f"{path.name} is not there", where=path) from None
     except (OSError, ValueError) as error:
-        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     if not path.is_file():
         raise FileError("not-a-file", f"{path.name} is not a regular file", where=path)
     if status.st_size == 0:
@@ -57,7 +57,7 @@ def existing_file(path: Path) -> Path:
     return path
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether something stands at a path. No name is too odd to ask: `Path.exists` raises for one that is too long."""
     return os.path.exists(path)
 
@@ -72,7 +72,7 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)
 
 
-def existing_folder(path: Path) -> Path:
+def require_folder(path: Path) -> Path:
     """The path itself, if it is a folder that can be read."""
     try:
         if not path.exists():
@@ -80,13 +80,13 @@ def existing_folder(path: Path) -> Path:
         if not path.is_dir():
             raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
     except (OSError, ValueError) as error:
-        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     if not os.access(path, os.R_OK | os.X_OK):
         raise FileError("file-unreadable", f"folder {path.name} may not be read", where=path)
     return path
 
 
-def seen_from(folder: Path, path: Path) -> Path:
+def make_path_relative(folder: Path, path: Path) -> Path:
     """A path as a file in `folder` states it: absolute as it is; relative from there, unless they share no folder."""
     if path.is_absolute():
         return path
@@ -100,12 +100,12 @@ def seen_from(folder: Path, path: Path) -> Path:
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """The whole file, refused if it is larger than `max_bytes`."""
-    existing_file(path)
+    require_file(path)
     try:
         with path.open("rb") as stream:
             data = stream.read(max_bytes + 1)
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     if len(data) > max_bytes:
         raise FileError(
             "file-too-large", f"{path.name} has over {max_bytes:,} bytes", expected=f"at most {max_bytes:,}", where=path
@@ -142,13 +142,13 @@ def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines of a text file of any size with their numbers, stripped, empty ones left out. Strict UTF-8."""
-    size = existing_file(path).stat().st_size
+    size = require_file(path).stat().st_size
     if size > MAX_TEXT_BYTES:
         raise FileError(
             "file-too-large", f"{path.name} has {size:,} bytes", expected=f"at most {MAX_TEXT_BYTES:,}", where=path
         )
     try:
-        with path.open("rb") as stream, progress.task(f"reading {path.name}", size) as advance:
+        with path.open("rb") as stream, progress.progress_task(f"reading {path.name}", size) as advance:
             number = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
@@ -159,7 +159,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if text := decode_utf8(line, path, number).strip():
                     yield number, text
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -182,7 +182,7 @@ def parse_json(text: str, where: Path | str) -> Any:
         raise FileError("json-broken", f"{name} is not a JSON value", where=where)
 
     def short_int(digits: str) -> int:
-        if len(digits) > MAX_DIGITS:
+        if len(digits) > MAX_NUMBER_DIGITS:
             raise FileError("json-broken", f"a number of {len(digits):,} digits", where=where)
         return int(digits)
 
@@ -194,19 +194,19 @@ def parse_json(text: str, where: Path | str) -> Any:
     except RecursionError:
         raise FileError("json-too-deep", "nested too deep to read", where=where) from None
     # As many levels as opening brackets at most: short lines of journals and manifests need no second look.
-    if text.count("{") + text.count("[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
-        raise FileError("json-too-deep", f"nested more than {MAX_DEPTH} levels deep", where=where)
-    if _HALF_ESCAPED.search(text) and not is_text(json.dumps(value, ensure_ascii=False)):
+    if text.count("{") + text.count("[") > MAX_NESTING_DEPTH and _is_deeper_than(value, MAX_NESTING_DEPTH):
+        raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+    if _ESCAPED_SURROGATE.search(text) and not is_encodable_text(json.dumps(value, ensure_ascii=False)):
         raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)
     return value
 
 
-def is_text(value: object) -> bool:
+def is_encodable_text(value: object) -> bool:
     """Whether the value is a text that can be written as UTF-8 (files can hold halves of characters)."""
-    return isinstance(value, str) and not _HALF.search(value)
+    return isinstance(value, str) and not _SURROGATE.search(value)
 
 
-def _deeper_than(value: Any, levels: int) -> bool:
+def _is_deeper_than(value: Any, levels: int) -> bool:
     layer = [value]
     for _ in range(levels + 1):
         layer = [
@@ -218,42 +218,42 @@ def _deeper_than(value: Any, levels: int) -> bool:
     return bool(layer)
 
 
-def free_bytes(path: Path) -> int | None:
+def free_disk_bytes(path: Path) -> int | None:
     """Room on the disk of a path that need not be there yet; it may itself be a mount point. None if nobody knows."""
     whole = path.absolute()
     there = next((one for one in (whole, *whole.parents) if is_folder(one)), None)
     return shutil.disk_usage(there).free if there else None
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """SHA-256 of a file of any size, in hex."""
     digest = hashlib.sha256()
     try:
-        size = existing_file(path).stat().st_size
-        with path.open("rb") as stream, progress.task(f"hashing {path.name}", size) as advance:
+        size = require_file(path).stat().st_size
+        with path.open("rb") as stream, progress.progress_task(f"hashing {path.name}", size) as advance:
             while chunk := stream.read(CHUNK_BYTES):
                 digest.update(chunk)
                 advance(len(chunk))
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     return digest.hexdigest()
 
 
-def require_free(path: Path, *, overwrite: bool = False) -> None:
-    """Refuse a place that `replacing` would refuse; a verb that works for minutes asks before it starts."""
-    _check_name(path)
-    if is_there(path) and not overwrite:
+def require_output_path(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse a place that `atomic_write` would refuse; a verb that works for minutes asks before it starts."""
+    _require_valid_name(path)
+    if path_exists(path) and not overwrite:
         raise FileError("file-exists", f"{path.name} is there already", where=path)
     if is_folder(path):
         raise FileError("not-a-file", f"{path.name} is a folder", where=path)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
     """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
-    require_free(path, overwrite=overwrite)
+    require_output_path(path, overwrite=overwrite)
     temporary: Path | None = None
-    made = _missing_folders(path)
+    made = _missing_parents(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -266,97 +266,97 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
         temporary, made = None, []
-        sync_folder(path.parent)
+        fsync_folder(path.parent)
     except OSError as error:
-        raise write_error(error, path) from None
+        raise build_write_error(error, path) from None
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        _remove_empty(made)
+        _remove_empty_folders(made)
 
 
 @contextlib.contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
+def atomic_write_folder(path: Path) -> Iterator[Path]:
     """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
-    _check_name(path)
+    _require_valid_name(path)
     temporary: Path | None = None
-    made = _missing_folders(path)
+    made = _missing_parents(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
-        finish_exchange(path)
+        recover_folder(path)
         finished, temporary = temporary, None
-        _take_place(finished, path)
+        _swap_into_place(finished, path)
         made = []
-        sync_folder(path.parent)
+        fsync_folder(path.parent)
     except OSError as error:
-        raise write_error(error, path) from None
+        raise build_write_error(error, path) from None
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-        _remove_empty(made)
+        _remove_empty_folders(made)
 
 
-def finish_exchange(path: Path) -> bool:
+def recover_folder(path: Path) -> bool:
     """Take the finished folder whose process ended before it could give it this name; whether there was one.
 
     Where the path has something, nothing was lost, and nothing is done.
     """
-    finished = _finished(path)
-    if is_there(path) or not is_folder(finished):
+    finished = _finished_path(path)
+    if path_exists(path) or not is_folder(finished):
         return False
     try:
         os.rename(finished, path)
     except OSError:  # somebody else did it, or may: who cannot write here reads what there is
-        return is_there(path)
+        return path_exists(path)
     return True
 
 
-def finish_exchanges(folder: Path) -> None:
+def recover_folders(folder: Path) -> None:
     """The same for every folder in this one."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(FINISHED)]
+        names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(FINISHED_SUFFIX)]
         for name in names:
-            finish_exchange(folder / name[1 : -len(FINISHED)])
+            recover_folder(folder / name[1 : -len(FINISHED_SUFFIX)])
 
 
-def _finished(path: Path) -> Path:
-    return path.with_name(f".{path.name}{FINISHED}")
+def _finished_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}{FINISHED_SUFFIX}")
 
 
-def _take_place(new: Path, path: Path) -> None:
+def _swap_into_place(new: Path, path: Path) -> None:
     """Give a finished folder its name; what had it before becomes NAME.previous.
 
     In one instant where the system can exchange two names. Elsewhere the name is free between two renames: the finished
-    folder first gets a name by which `finish_exchange` knows it, should the process end there.
+    folder first gets a name by which `recover_folder` knows it, should the process end there.
     """
-    previous, finished = path.with_name(path.name + ".previous"), _finished(path)
+    previous, finished = path.with_name(path.name + ".previous"), _finished_path(path)
     shutil.rmtree(finished, ignore_errors=True)  # of a process that ended before it had moved anything
-    if not is_there(path):
+    if not path_exists(path):
         _rename_or_remove(new, path)
         return
-    if _have_exchanged(new, path):
-        crossing("folder.exchanged")
+    if _exchange_names(new, path):
+        failpoint("folder.exchanged")
         with contextlib.suppress(OSError):  # the new folder is in its place, whatever becomes of the old one
             shutil.rmtree(previous, ignore_errors=True)
             os.replace(new, previous)
         return
     _rename_or_remove(new, finished)
-    crossing("folder.finished")
+    failpoint("folder.finished")
     try:
         shutil.rmtree(previous, ignore_errors=True)
         os.replace(path, previous)
-        crossing("folder.moved")
+        failpoint("folder.moved")
         os.rename(finished, path)
     except OSError:
-        if is_there(path) and not is_there(finished):
+        if path_exists(path) and not path_exists(finished):
             return  # somebody else has found it finished, and taken it
-        if not is_there(path):
+        if not path_exists(path):
             with contextlib.suppress(OSError):
                 os.rename(previous, path)
-        if is_there(path):
+        if path_exists(path):
             shutil.rmtree(finished, ignore_errors=True)
         raise
 
@@ -369,30 +369,30 @@ def _rename_or_remove(new: Path, path: Path) -> None:
         raise
 
 
-def _have_exchanged(one: Path, other: Path) -> bool:
+def _exchange_names(one: Path, other: Path) -> bool:
     """Exchange two names in one instant; whether system and disk can do that."""
     try:
-        crossing("folder.exchange")
+        failpoint("folder.exchange")
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if rename is None:
             return False
         names = os.fsencode(one), os.fsencode(other)
-        if rename(_AT_THE_PATH, names[0], _AT_THE_PATH, names[1], _RENAME_EXCHANGE) != 0:
+        if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
-        if error.errno not in _CANNOT_EXCHANGE:
+        if error.errno not in _EXCHANGE_UNSUPPORTED:
             shutil.rmtree(one, ignore_errors=True)
             raise
         return False
     return True
 
 
-def _missing_folders(path: Path) -> list[Path]:
+def _missing_parents(path: Path) -> list[Path]:
     """The folders above a path that are not there yet, the lowest first."""
-    return [folder for folder in path.parents if not is_there(folder)]
+    return [folder for folder in path.parents if not path_exists(folder)]
 
 
-def _remove_empty(folders: list[Path]) -> None:
+def _remove_empty_folders(folders: list[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -400,7 +400,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def write_text(path: Path, text: str, *, overwrite: bool = False) -> None:
     """Write UTF-8 text, whole or not at all."""
-    with replacing(path, overwrite=overwrite) as stream:
+    with atomic_write(path, overwrite=overwrite) as stream:
         stream.write(text.encode("utf-8"))
 
 
@@ -409,7 +409,7 @@ def write_json(path: Path, value: Any, *, overwrite: bool = False) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", overwrite=overwrite)
 
 
-def sync_folder(path: Path) -> None:
+def fsync_folder(path: Path) -> None:
     """Make a rename in this folder last through a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -418,7 +418,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _check_name(path: Path) -> None:
+def _require_valid_name(path: Path) -> None:
     """Refuse a name that no file can have, before anything is made."""
     try:
         usable = b"\0" not in os.fsencode(path)
@@ -434,7 +434,7 @@ def _umask() -> int:
     return mask
 
 
-_SYSTEM_CODES = {
+_CODES_BY_ERRNO = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk-full"),
     errno.EFBIG: "file-size-limit",
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ), "file-name"),
@@ -455,46 +455,46 @@ for _name in (
     "EUCLEAN",
 ):
     if hasattr(errno, _name):  # not every system has all of them
-        _SYSTEM_CODES[getattr(errno, _name)] = "disk-fault"
-_NOT_BUGS = {
+        _CODES_BY_ERRNO[getattr(errno, _name)] = "disk-fault"
+_FALLBACK_CODES_BY_ERRNO = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "no-permission"),
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR), "not-a-file"),
     **dict.fromkeys((errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS), "system-error"),
 }
 
 
-def write_error(error: OSError, path: Path) -> WriteError:
+def build_write_error(error: OSError, path: Path) -> WriteError:
     """What the system said to a write, as our error."""
     if isinstance(error, shutil.Error) and (number := re.search(r"\[Errno (\d+)\]", str(error))):
         # A copied tree reports all its files at once, as texts: the first tells the cause.
         error = OSError(int(number[1]), os.strerror(int(number[1])))
-    code = _SYSTEM_CODES.get(error.errno or 0, "file-unwritable")
+    code = _CODES_BY_ERRNO.get(error.errno or 0, "file-unwritable")
     if code == "disk-full":
         return WriteError(code, f"no room to write {path.name}", where=path)
-    return WriteError(code, f"cannot write {path.name}: {reason_of(error)}", where=path)
+    return WriteError(code, f"cannot write {path.name}: {format_error_reason(error)}", where=path)
 
 
-def system_error(error: BaseException) -> VoxgraftError | None:
+def convert_system_error(error: BaseException) -> VoxgraftError | None:
     """An error of the disk, of permissions or of a limit that no one nearer to it has reported; None for others.
 
     The faces call it last, so that a full disk is never reported as a fault of the program. A missing file is not
     among them: whoever opens a file that may be missing says so, and any other is a fault of the program.
     """
     if isinstance(error, MemoryError):
-        return FileError("memory-full", f"no memory left: {reason_of(error)}")
+        return FileError("memory-full", f"no memory left: {format_error_reason(error)}")
     # Libraries keep the system's error as the cause of their own, or in the words of Rust's standard library.
     for one in (error, error.__cause__):
-        written = _OS_ERROR.search(str(one)) if one is not None and not isinstance(one, OSError) else None
+        written = _RUST_OS_ERROR.search(str(one)) if one is not None and not isinstance(one, OSError) else None
         number = int(written[1]) if written else getattr(one, "errno", None)
-        code = _SYSTEM_CODES.get(number) or _NOT_BUGS.get(number) if isinstance(number, int) else None
+        code = _CODES_BY_ERRNO.get(number) or _FALLBACK_CODES_BY_ERRNO.get(number) if isinstance(number, int) else None
         if one is not None and code is not None:
             names = (getattr(one, "filename", None), getattr(one, "filename2", None))
             places = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
-            return FileError(code, reason_of(one), where=" -> ".join(places))
+            return FileError(code, format_error_reason(one), where=" -> ".join(places))
     return None
 
 
-def reason_of(error: BaseException) -> str:
+def format_error_reason(error: BaseException) -> str:
     """What went wrong in one line, as the system or a library says it."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0]

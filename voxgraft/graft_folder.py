@@ -16,27 +16,27 @@ from typing import Any
 from voxgraft import __version__
 from voxgraft.checkpoints import read_rows_file
 from voxgraft.errors import CheckpointError, GraftError
-from voxgraft.families import family
-from voxgraft.files import existing_file, existing_folder, is_file, is_folder, read_json, sha256_of
+from voxgraft.families import get_family
+from voxgraft.files import compute_sha256, is_file, is_folder, read_json, require_file, require_folder
 from voxgraft.normalising import TextRules, TextRulesError
-from voxgraft.rows import Array
-from voxgraft.run_settings import LANGUAGE_PATTERN, LearnSettings, RunSettings
+from voxgraft.rows import Float32Array
+from voxgraft.run_settings import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
-FORMAT = "voxgraft-graft-1"
-CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
+GRAFT_FORMAT = "voxgraft-graft-1"
+GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
-TEXT_FOLDER, RULES_NAME = "voxgraft_text", "rules.json"
+TEXT_FOLDER, TEXT_RULES_NAME = "voxgraft_text", "rules.json"
 """In an export: the normaliser by itself, and the text rules that it follows."""
 RUN_CARD_NAME = "card.json"
 """In the run folder, beside the graft: what the run was made from."""
-_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex", "num2words")
-_TAG = re.compile(r"\[[a-z0-9-]+\]")
+_VERSIONED_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex", "num2words")
+_TAG_PATTERN = re.compile(r"\[[a-z0-9-]+\]")
 SUM_KEY = "card_sha256"
 """In graft.json: SHA-256 of all its other values, so that an edited or damaged card is noticed."""
-_TEXT_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
+_STRING_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class GraftCard:
     """Text rules: how text of the language is normalised. None in grafts from before these were stored."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+        return {"format": GRAFT_FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
 
     @property
     def base_pieces(self) -> int:
@@ -81,22 +81,22 @@ class Graft:
     folder: Path
     card: GraftCard
     tokenizer: Tokenizer
-    rows: dict[str, Array]
+    rows: dict[str, Float32Array]
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     """What made a graft."""
-    return {"voxgraft": __version__, **{name: version(name) for name in _PACKAGES}}
+    return {"voxgraft": __version__, **{name: version(name) for name in _VERSIONED_PACKAGES}}
 
 
-def read_card(folder: Path) -> GraftCard:
+def read_graft_card(folder: Path) -> GraftCard:
     """graft.json alone, with every value of the right kind."""
-    path = existing_folder(folder) / CARD_NAME
-    value = read_json(existing_file(path))
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise GraftError("graft-broken", f"{CARD_NAME} has no format {FORMAT!r}", where=path)
+    path = require_folder(folder) / GRAFT_CARD_NAME
+    value = read_json(require_file(path))
+    if not isinstance(value, dict) or value.get("format") != GRAFT_FORMAT:
+        raise GraftError("graft-broken", f"{GRAFT_CARD_NAME} has no format {GRAFT_FORMAT!r}", where=path)
     fields: dict[str, Any] = {name: value.get(name) for name in GraftCard.__slots__}
-    wrong = [name for name in _TEXT_KEYS if not isinstance(fields[name], str)]
+    wrong = [name for name in _STRING_KEYS if not isinstance(fields[name], str)]
     wrong += [name for name in ("base", "method", "proof", "versions") if not isinstance(fields[name], dict)]
     if type(fields["num_rows"]) is not int or fields["num_rows"] < 0:
         wrong.append("num_rows")
@@ -105,27 +105,27 @@ def read_card(folder: Path) -> GraftCard:
     # Both are written into programs and pages that others run and read.
     if isinstance(fields["language"], str) and not re.fullmatch(LANGUAGE_PATTERN, fields["language"]):
         wrong.append("language")
-    if fields["tag"] is not None and not (isinstance(fields["tag"], str) and _TAG.fullmatch(fields["tag"])):
+    if fields["tag"] is not None and not (isinstance(fields["tag"], str) and _TAG_PATTERN.fullmatch(fields["tag"])):
         wrong.append("tag")
-    if fields["adapter"] is not None and not _are_hashes(fields["adapter"]):
+    if fields["adapter"] is not None and not _is_hash_mapping(fields["adapter"]):
         wrong.append("adapter")
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
-        found = f"{CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
+        found = f"{GRAFT_CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
-    require_rules(fields["text"], path)
+    parse_text_rules(fields["text"], path)
     # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
-        found = f"{CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
+        found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
         cure = (
-            f"restore {CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on purpose, "
+            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on purpose, "
             f"remove its line `{SUM_KEY}`."
         )
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
     return GraftCard(**fields)
 
 
-def require_rules(stated: Any, where: Path) -> TextRules:
+def parse_text_rules(stated: Any, where: Path) -> TextRules:
     """Text rules as a card states them; an error where they cannot be followed with what is installed."""
     try:
         rules = TextRules.from_json(stated)
@@ -135,23 +135,23 @@ def require_rules(stated: Any, where: Path) -> TextRules:
     return rules
 
 
-def rules_beside(tokenizer: Path) -> TextRules | None:
+def find_text_rules(tokenizer: Path) -> TextRules | None:
     """The text rules of the graft, the merged checkpoint or the export that a tokenizer file is a part of."""
     folder = tokenizer.parent
-    for name in (CARD_NAME, MERGED_CARD_NAME):
+    for name in (GRAFT_CARD_NAME, MERGED_CARD_NAME):
         if is_file(folder / name):
             card = read_json(folder / name)
             if isinstance(card, dict) and card.get("tokenizer") == tokenizer.name:
-                return require_rules(card.get("text"), folder / name)
+                return parse_text_rules(card.get("text"), folder / name)
     for place in (folder, folder.parent):
-        if is_file(path := place / TEXT_FOLDER / RULES_NAME):
-            return require_rules(read_json(path), path)
+        if is_file(path := place / TEXT_FOLDER / TEXT_RULES_NAME):
+            return parse_text_rules(read_json(path), path)
     return None
 
 
-def open_graft(folder: Path) -> Graft:
+def load_graft(folder: Path) -> Graft:
     """The whole graft; refused with the difference if a part does not belong."""
-    card = read_card(folder)
+    card = read_graft_card(folder)
     tokenizer = open_tokenizer(folder / card.tokenizer)
     try:
         rows = read_rows_file(folder / ROWS_NAME)
@@ -159,11 +159,11 @@ def open_graft(folder: Path) -> Graft:
         raise GraftError("graft-broken", f"{ROWS_NAME}: {error.finding.found}", where=folder) from None
     if tokenizer.size != card.base_pieces + card.num_rows:
         found = (
-            f"{card.tokenizer} has {tokenizer.size:,} pieces, but {CARD_NAME} adds {card.num_rows:,} rows "
+            f"{card.tokenizer} has {tokenizer.size:,} pieces, but {GRAFT_CARD_NAME} adds {card.num_rows:,} rows "
             f"to {card.base_pieces:,}"
         )
         raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
-    expected = {point.tensor for point in family(card.family).graft_points}
+    expected = {point.tensor for point in get_family(card.family).graft_points}
     if set(rows) != expected:
         found = f"{ROWS_NAME} holds {', '.join(sorted(rows)) or 'nothing'}"
         raise GraftError("graft-mismatch", found, expected=", ".join(sorted(expected)), where=folder)
@@ -174,20 +174,20 @@ def open_graft(folder: Path) -> Graft:
     stated = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
     stated |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
     for name, digest in stated.items():
-        actual = sha256_of(folder / name) if is_file(folder / name) else "nothing"
+        actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
         if actual != digest:
-            found = f"{name} has sha256 {actual[:12]}, {CARD_NAME} says {digest[:12]}"
+            found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} says {digest[:12]}"
             raise GraftError("graft-mismatch", found, where=folder)
     return Graft(folder, card, tokenizer, rows)
 
 
-def adapter_hashes(folder: Path) -> dict[str, str] | None:
+def hash_adapter_files(folder: Path) -> dict[str, str] | None:
     """What a card says of the adapter in a graft folder."""
     place = folder / ADAPTER_NAME
-    return {path.name: sha256_of(path) for path in sorted(place.iterdir())} if is_folder(place) else None
+    return {path.name: compute_sha256(path) for path in sorted(place.iterdir())} if is_folder(place) else None
 
 
-def _are_hashes(value: Any) -> bool:
+def _is_hash_mapping(value: Any) -> bool:
     """Names of files in one folder, with texts."""
     return isinstance(value, dict) and all(
         isinstance(digest, str) and name and "/" not in name and not name.startswith(".")
@@ -195,7 +195,7 @@ def _are_hashes(value: Any) -> bool:
     )
 
 
-def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
+def format_graft_readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
     """The card for people who are handed the folder."""
     proof = card.proof
     lines = [
@@ -212,7 +212,7 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
         f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
         f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis alike.",
-        f"- New rows, {_training_of(card)}: first {card.method['init']}, noise {card.method['noise']}, "
+        f"- New rows, {_describe_graft_training(card)}: first {card.method['init']}, noise {card.method['noise']}, "
         f"seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
@@ -221,7 +221,7 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
         f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
         *(["| adapter/ | weights on the body for this language alone, in PEFT's format |"] if card.adapter else []),
-        f"| {CARD_NAME} | what this belongs to, for machines |",
+        f"| {GRAFT_CARD_NAME} | what this belongs to, for machines |",
         "",
         "## Licence of the base",
         "",
@@ -231,17 +231,17 @@ def readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _training_of(card: GraftCard) -> str:
+def _describe_graft_training(card: GraftCard) -> str:
     trained = card.method.get("trained")
     return (
         f"trained, step {trained['step']:,}, mode {trained['mode']}" if isinstance(trained, dict) else "not trained yet"
     )
 
 
-def made_with(settings: RunSettings) -> dict[str, Any]:
+def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:
     """The settings that a graft depends on, beside the files whose hashes are kept."""
     made: dict[str, Any] = settings.model_dump(
-        mode="json", include={"language": True, "tokenizer": set(LearnSettings.model_fields), "rows": True}
+        mode="json", include={"language": True, "tokenizer": set(VocabularySettings.model_fields), "rows": True}
     )
     for name, usual in (("normalise", True), ("fold_homophones", False)):
         # Cards from before do not have these keys.
@@ -250,7 +250,7 @@ def made_with(settings: RunSettings) -> dict[str, Any]:
     return made
 
 
-def card_text(card: GraftCard) -> str:
+def format_graft_card(card: GraftCard) -> str:
     """graft.json's text."""
     value = json.loads(json.dumps(card.to_json()))  # as it is read back
     return json.dumps({**value, SUM_KEY: _sum_of(value)}, ensure_ascii=False, indent=2) + "\n"

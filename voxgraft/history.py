@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-__all__ = ["Event", "History", "Points", "number"]
+__all__ = ["CurvePoints", "History", "HistoryEvent", "as_finite_float"]
 
-Points = list[tuple[int, float]]
+CurvePoints = list[tuple[int, float]]
 """Steps and values, by step."""
-TEXT, SPEECH = "text_loss", "speech_loss"
-LAST_STEPS = 20
+TEXT_LOSS, SPEECH_LOSS = "text_loss", "speech_loss"
+SPEED_WINDOW_STEPS = 20
 """Steps over which a speed is taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """Something that happened at a step, with what the journal says of it."""
 
     step: int
@@ -41,12 +41,12 @@ class History:
     steps: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     valid: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
     """By set."""
-    findings: list[Event] = field(default_factory=list)
-    states: list[Event] = field(default_factory=list)
+    findings: list[HistoryEvent] = field(default_factory=list)
+    states: list[HistoryEvent] = field(default_factory=list)
     """Every state word with its reason: `state` and `why`."""
     samples: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     best_step: int = 0
-    ended: Event | None = None
+    ended: HistoryEvent | None = None
     """How training ended, if it was not gone on with."""
 
     @classmethod
@@ -68,13 +68,13 @@ class History:
         elif kind == "samples":
             self.samples[step] = values
         elif kind == "finding":
-            self.findings.append(Event(step, values))
+            self.findings.append(HistoryEvent(step, values))
         elif kind == "changed" and values.get("key") == "train.steps" and isinstance(values.get("now"), int):
             self.num_steps = values["now"]
         if isinstance(values.get("state"), str):
-            self.states.append(Event(step, {"state": values["state"], "why": values.get("why")}))
+            self.states.append(HistoryEvent(step, {"state": values["state"], "why": values.get("why")}))
         if kind == "end":
-            self.ended = Event(step, values)
+            self.ended = HistoryEvent(step, values)
             if isinstance(values.get("best_step"), int):
                 self.best_step = values["best_step"]  # speech may have decided otherwise than the loss
         elif kind in ("start", "step"):
@@ -91,7 +91,7 @@ class History:
         return max(self.steps, default=0)
 
     @property
-    def state(self) -> Event | None:
+    def state(self) -> HistoryEvent | None:
         """The state word now."""
         return self.states[-1] if self.states else None
 
@@ -105,26 +105,26 @@ class History:
         """Sets on which retention is measured."""
         return [name for name in self.valid if name != self.language]
 
-    def train(self, *keys: str) -> Points:
+    def train(self, *keys: str) -> CurvePoints:
         """A value of the step lines, such as `text_loss` or `rates`, `rows`."""
-        return _points(self.steps, keys)
+        return _collect_points(self.steps, keys)
 
-    def held_out(self, *keys: str, of: str | None = None) -> Points:
+    def held_out(self, *keys: str, of: str | None = None) -> CurvePoints:
         """A value of the validations, of the new language unless another set is named."""
-        return _points(self.valid.get(self.language if of is None else of, {}), keys)
+        return _collect_points(self.valid.get(self.language if of is None else of, {}), keys)
 
     def parts(self, key: str) -> list[str]:
         """What a value of the step lines is given for: the parts that have `rates`."""
         named = {name: None for values in self.steps.values() for name in values.get(key) or {}}
         return list(named)
 
-    def first_level(self, key: str) -> float | None:
+    def initial_loss(self, key: str) -> float | None:
         """A held-out loss of the new language before the first step."""
-        return number(self.valid.get(self.language, {}).get(0, {}).get(key))
+        return as_finite_float(self.valid.get(self.language, {}).get(0, {}).get(key))
 
-    def retention(self, language: str) -> Points:
+    def retention(self, language: str) -> CurvePoints:
         """By how much the speech loss of a base language has risen since step 0, as a share; nothing without step 0."""
-        points = self.held_out(SPEECH, of=language)
+        points = self.held_out(SPEECH_LOSS, of=language)
         if not points or points[0][0] != 0 or points[0][1] <= 0:
             return []
         return [(step, loss / points[0][1] - 1) for step, loss in points]
@@ -132,18 +132,18 @@ class History:
     def seconds_per_step(self, positions: int | None = None) -> float | None:
         """How long a step has taken of late, from what the journal says of speed; or one of so many positions would."""
         known = []
-        for step in sorted(self.steps)[-LAST_STEPS:]:
-            length = positions or number(self.steps[step].get("positions"))
-            speed = number(self.steps[step].get("positions_per_second"))
+        for step in sorted(self.steps)[-SPEED_WINDOW_STEPS:]:
+            length = positions or as_finite_float(self.steps[step].get("positions"))
+            speed = as_finite_float(self.steps[step].get("positions_per_second"))
             if length and speed:
                 known.append(length / speed)
         return median(known) if known else None
 
     def _start(self, values: Mapping[str, Any]) -> None:
         self.language = str(values.get("language") or self.language)
-        self.num_steps = int(number(values.get("steps")) or 0)
-        for loss, classes in ((TEXT, "text_classes"), (SPEECH, "speech_classes")):
-            count = number(values.get(classes))
+        self.num_steps = int(as_finite_float(values.get("steps")) or 0)
+        for loss, classes in ((TEXT_LOSS, "text_classes"), (SPEECH_LOSS, "speech_classes")):
+            count = as_finite_float(values.get(classes))
             if count is not None and count >= 1:
                 self.chance[loss] = math.log(count)
 
@@ -155,20 +155,20 @@ class History:
             self.best_step = values["best_step"]
 
 
-def number(value: Any) -> float | None:
+def as_finite_float(value: Any) -> float | None:
     """The value if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
-def _points(lines: Mapping[int, Mapping[str, Any]], keys: tuple[str, ...]) -> Points:
-    found: Points = []
+def _collect_points(lines: Mapping[int, Mapping[str, Any]], keys: tuple[str, ...]) -> CurvePoints:
+    found: CurvePoints = []
     for step in sorted(lines):
         value: Any = lines[step]
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
-        known = number(value)
+        known = as_finite_float(value)
         if known is not None:
             found.append((step, known))
     return found

@@ -19,15 +19,15 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from voxgraft.errors import FileError
-from voxgraft.files import MAX_TEXT_BYTES, is_file, is_there, replacing, sync_folder, write_error
+from voxgraft.files import MAX_TEXT_BYTES, atomic_write, build_write_error, fsync_folder, is_file, path_exists
 
-__all__ = ["Entry", "Journal", "without_clock"]
+__all__ = ["JournalEntry", "RunJournal", "strip_clock_fields"]
 
-Entry = dict[str, Any]
+JournalEntry = dict[str, Any]
 TAIL_BYTES = 1 << 16
 
 
-class Journal:
+class RunJournal:
     """A run's journal. Nothing is opened or made before the first write."""
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class Journal:
 
         Whole or not at all: what a full disk took of it is cut again.
         """
-        entry = {"kind": kind, "step": step, **_finite(values), "wall_time": round(time.time(), 3)}
+        entry = {"kind": kind, "step": step, **_replace_non_finite(values), "wall_time": round(time.time(), 3)}
         rest = memoryview(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
         try:
             descriptor = self._opened()
@@ -53,7 +53,7 @@ class Journal:
                 self.close()  # opening it again cuts what could not be cut here
                 raise
         except OSError as error:
-            raise write_error(error, self.path) from None
+            raise build_write_error(error, self.path) from None
 
     def sync(self) -> None:
         """Make everything written so far last through a power cut."""
@@ -61,14 +61,14 @@ class Journal:
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
         except OSError as error:
-            raise write_error(error, self.path) from None
+            raise build_write_error(error, self.path) from None
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[JournalEntry]:
         """Every whole line; none where there is no journal yet. A broken line is an error with its number."""
-        with _collector_paused():
+        with _pause_gc():
             return [self._entry(number, line) for number, line in enumerate(self._lines(), 1)]
 
-    def cut_after(self, step: int) -> int:
+    def truncate_after(self, step: int) -> int:
         """Remove the lines of later steps, in one rename; how many they were.
 
         A broken line is an error only if a line that stays comes after it: a power cut may spoil the end.
@@ -82,7 +82,7 @@ class Journal:
         if len(kept) < len(lines):
             self.close()
             self._remove_leftovers()
-            with replacing(self.path, overwrite=True) as stream:
+            with atomic_write(self.path, overwrite=True) as stream:
                 stream.writelines(lines[index] + b"\n" for index in kept)
         return len(lines) - len(kept)
 
@@ -99,7 +99,7 @@ class Journal:
 
     def _lines(self) -> list[bytes]:
         """The whole lines, without their breaks."""
-        if is_there(self.path) and not is_file(self.path):
+        if path_exists(self.path) and not is_file(self.path):
             raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
         try:
             with self.path.open("rb") as stream:
@@ -113,9 +113,9 @@ class Journal:
             raise FileError("file-too-large", found, where=self.path)
         return data.split(b"\n")[:-1]
 
-    def _entry(self, number: int, line: bytes) -> Entry:
+    def _entry(self, number: int, line: bytes) -> JournalEntry:
         try:
-            entry = _DECODER.decode(line.decode("utf-8"))
+            entry = _JSON_DECODER.decode(line.decode("utf-8"))
             if isinstance(entry, dict) and isinstance(entry.get("kind"), str) and type(entry.get("step")) is int:
                 return entry
             reason = "no object with `kind` and `step`"
@@ -132,18 +132,18 @@ class Journal:
 
     def _opened(self) -> int:
         """The file to add to: the one that stands at the path now, which a cut may have replaced."""
-        if self._descriptor is not None and not _is_at(self._descriptor, self.path):
+        if self._descriptor is not None and not _is_same_file(self._descriptor, self.path):
             self.close()
         if self._descriptor is None:
-            is_new = not is_there(self.path)
+            is_new = not path_exists(self.path)
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
             self._descriptor = descriptor
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 self.close()
                 raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
-            _cut_torn_line(descriptor)
+            _truncate_partial_line(descriptor)
             if is_new:
-                sync_folder(self.path.parent)
+                fsync_folder(self.path.parent)
         return self._descriptor
 
     def _remove_leftovers(self) -> None:
@@ -153,7 +153,7 @@ class Journal:
                 leftover.unlink()
 
 
-def without_clock(entry: Mapping[str, Any]) -> Entry:
+def strip_clock_fields(entry: Mapping[str, Any]) -> JournalEntry:
     """A line without what depends on the clock and the machine's memory, so that two runs can be compared."""
     return {
         name: value
@@ -162,18 +162,18 @@ def without_clock(entry: Mapping[str, Any]) -> Entry:
     }
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_non_finite(item) for item in value]
     return value
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
+def _pause_gc() -> Iterator[None]:
     """While very many small objects are made and none is dropped, looking for garbage takes most of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -184,23 +184,23 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
 
 
-def _cut_torn_line(descriptor: int) -> None:
+def _truncate_partial_line(descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
-    for start, block in _blocks_from_the_end(descriptor, size):
+    for start, block in _read_blocks_backwards(descriptor, size):
         if b"\n" in block:
             whole = start + block.rindex(b"\n") + 1
             break
@@ -210,6 +210,6 @@ def _cut_torn_line(descriptor: int) -> None:
         os.ftruncate(descriptor, whole)
 
 
-def _blocks_from_the_end(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
+def _read_blocks_backwards(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
     for start in reversed(range(0, size, TAIL_BYTES)):
         yield start, os.pread(descriptor, TAIL_BYTES, start)

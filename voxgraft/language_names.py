@@ -8,14 +8,14 @@ from importlib import resources
 
 from voxgraft.files import parse_json
 
-__all__ = ["code_of", "did_you_mean"]
+__all__ = ["find_language_code", "suggest_language_code"]
 
-_ALIKE = 0.8
+_MIN_SIMILARITY = 0.8
 """Of their letters: Amharik is Amharic, but no unknown language is the one that sounds most like it."""
 
 
 @cache
-def _codes() -> dict[str, tuple[str, str]]:
+def _load_codes_by_name() -> dict[str, tuple[str, str]]:
     """Code and proper name, by the name in small letters. Of several codes with one name the shortest."""
     text = resources.files("voxgraft").joinpath("data/exemplars.json").read_text(encoding="utf-8")
     table = parse_json(text, "exemplars.json")
@@ -24,14 +24,14 @@ def _codes() -> dict[str, tuple[str, str]]:
     return {name.lower(): (code, name) for code, name in named}
 
 
-def code_of(word: str) -> tuple[str, str] | None:
+def find_language_code(word: str) -> tuple[str, str] | None:
     """Code and name of the language that a word names, or nearly names."""
-    known, wanted = _codes(), word.strip().lower()
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=_ALIKE)
+    known, wanted = _load_codes_by_name(), word.strip().lower()
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=_MIN_SIMILARITY)
     return known.get(wanted) or (known[near[0]] if near else None)
 
 
-def did_you_mean(word: str, flag: str) -> str:
+def suggest_language_code(word: str, flag: str) -> str:
     """A question for whoever typed a name in place of a code; nothing where the word names no language."""
-    found = code_of(word)
+    found = find_language_code(word)
     return f"{found[0]} is the code for {found[1]}: did you mean {flag} {found[0]}?" if found else ""

@@ -15,34 +15,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from voxgraft.bases import base_family, base_folder
-from voxgraft.config import commented_yaml, merged_values, settings_from
+from voxgraft.bases import resolve_base_family, resolve_base_folder
+from voxgraft.config import deep_merge, format_commented_yaml, parse_settings
 from voxgraft.errors import ConfigError, FileError, Finding, finding
-from voxgraft.exchange_settings import PublishedName
-from voxgraft.families import family
+from voxgraft.exchange_settings import PublishedBaseName
+from voxgraft.families import get_family
 from voxgraft.families.base import Family
 from voxgraft.files import (
-    existing_file,
-    existing_folder,
+    atomic_write_folder,
     is_folder,
-    is_there,
-    replacing_folder,
-    seen_from,
+    make_path_relative,
+    path_exists,
+    require_file,
+    require_folder,
     write_text,
 )
-from voxgraft.importing.manifest import NAME as MANIFEST_NAME
-from voxgraft.old_configs import OldConfig, read_old, shown
-from voxgraft.old_keys import Fate
-from voxgraft.old_values import Given, Row, Translation, translate
+from voxgraft.importing.manifest import MANIFEST_NAME as MANIFEST_NAME
+from voxgraft.old_configs import LegacyConfig, format_legacy_value, read_legacy_config
+from voxgraft.old_keys import KeyFate
+from voxgraft.old_values import ConfigTranslation, KeyTranslation, UserOverrides, translate_legacy_config
 from voxgraft.results import Line, Table
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import BUILT_IN_BASES, RunSettings
 from voxgraft.run_yaml import TITLE
 from voxgraft.settings import NewSettings
-from voxgraft.text.characters import exemplar
+from voxgraft.text.characters import find_exemplar
 from voxgraft.yaml_files import parse_yaml
 
-TABLE_TITLES: dict[Fate, str] = {
+FATE_TITLES: dict[KeyFate, str] = {
     "mapped": "Taken over into run.yaml",
     "suggested": "Written into run.yaml as comments, for you to decide",
     "gone": "Gone, and why",
@@ -60,8 +60,8 @@ class NewResult:
     settings: RunSettings
     family: str | None
     findings: tuple[Finding, ...]
-    old: OldConfig | None = None
-    rows: tuple[Row, ...] = ()
+    old: LegacyConfig | None = None
+    rows: tuple[KeyTranslation, ...] = ()
     exit_code: int = 0
 
     @property
@@ -87,112 +87,112 @@ class NewResult:
         lines: list[Line] = []
         if self.old is not None:
             lines.append(f"{self.old.path.name} was read as {self.old.kind}: {len(self.rows)} keys")
-            lines += [table for fate in TABLE_TITLES for table in _tables(self.rows, fate)]
-            lines += _to_judge(self.old)
+            lines += [table for fate in FATE_TITLES for table in _build_fate_tables(self.rows, fate)]
+            lines += _format_check_hint(self.old)
         for item in self.findings:
             lines += item.lines()
-        entry = exemplar(self.settings.language) if self.settings.language else None
+        entry = find_exemplar(self.settings.language) if self.settings.language else None
         about = ", ".join(part for part in (entry.name if entry else self.settings.language, self.family) if part)
         lines.append(f"made {self.run / RUN_FILE}" + (f" ({about})" if about else ""))
-        missing = _missing(self.settings)
+        missing = _missing_settings(self.settings)
         fill_in = f"fill in {', '.join(missing)} there" if missing else "look through it"
         return [*lines, f"next: {fill_in}, then: {self.next_command}"]
 
 
-def new(settings: NewSettings) -> NewResult:
+def create_run(settings: NewSettings) -> NewResult:
     """Make the run folder; nothing is written unless everything that was given is sound."""
-    _refuse_existing(settings.run)
+    _require_new_run_folder(settings.run)
     kind: Family | None = None
     if settings.base is not None:
-        settings = settings.model_copy(update={"base": base_folder(settings.base)})
+        settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
         assert settings.base is not None
-        _require_base(settings.base)
-        kind = base_family(settings.base, settings.family)
+        _require_base_folder(settings.base)
+        kind = resolve_base_family(settings.base, settings.family)
         kind.files(settings.base)
     for path in settings.texts:
-        existing_file(path)
+        require_file(path)
     for path in settings.sources:
-        if not is_there(path):
+        if not path_exists(path):
             raise FileError("file-missing", f"{path} is not there", where=path)
-    old, translation = None, Translation()
+    old, translation = None, ConfigTranslation()
     if settings.old is not None:
-        old = read_old(settings.old)
-        given = Given(settings.base, settings.family, settings.language, settings.texts)
-        translation = translate(old, given)
-    usual = {f"train.{name}": value for name, value in kind.new_run.items()} if kind else {}
-    run_settings = _run_settings(settings, {**usual, **translation.values}, old)
-    kind = _family_of(settings.base or translation.values.get("base"), run_settings.family)
-    text = _run_yaml(run_settings, settings.run, translation.rows)
-    findings = (*translation.findings, *_language_findings(run_settings, kind), *_incomplete(run_settings))
-    with replacing_folder(settings.run) as folder:
+        old = read_legacy_config(settings.old)
+        given = UserOverrides(settings.base, settings.family, settings.language, settings.texts)
+        translation = translate_legacy_config(old, given)
+    usual = {f"train.{name}": value for name, value in kind.run_defaults.items()} if kind else {}
+    run_settings = _build_run_settings(settings, {**usual, **translation.values}, old)
+    kind = _resolve_run_family(settings.base or translation.values.get("base"), run_settings.family)
+    text = _format_run_yaml(run_settings, settings.run, translation.rows)
+    findings = (*translation.findings, *_language_findings(run_settings, kind), *_incomplete_findings(run_settings))
+    with atomic_write_folder(settings.run) as folder:
         write_text(folder / RUN_FILE, text)
     return NewResult(settings.run, run_settings, kind.name if kind else None, findings, old, tuple(translation.rows))
 
 
-def _refuse_existing(run: Path) -> None:
-    if "\0" in str(run) or (run.name == ".." and not is_there(run)):
+def _require_new_run_folder(run: Path) -> None:
+    if "\0" in str(run) or (run.name == ".." and not path_exists(run)):
         raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
     if os.path.lexists(run):
         cure = "choose another name, or move what is there away."
         raise FileError("file-exists", f"{run} is there already", where=run, cure=cure)
 
 
-def _require_base(base: Path) -> None:
+def _require_base_folder(base: Path) -> None:
     """The folder must be there; the name of a published base is not its folder yet."""
-    if str(base) in get_args(PublishedName) and not is_there(base):
+    if str(base) in get_args(PublishedBaseName) and not path_exists(base):
         place = Path("models") / base
         cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
         if is_folder(place):
             cure = f"it is in {place}: --base {place}"
         raise FileError("file-missing", f"{base} is the name of a published base, and no folder", where=base, cure=cure)
-    existing_folder(base)
+    require_folder(base)
 
 
-def _run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: OldConfig | None) -> RunSettings:
+def _build_run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: LegacyConfig | None) -> RunSettings:
     """The settings of the run as they will be written, paths as seen from its folder."""
     values: dict[str, Any] = {}
     if old is not None and old.family and settings.base is None and "base" not in old_values:
         values["family"] = old.family
     for key, value in old_values.items():
         section, _, name = key.rpartition(".")
-        values = merged_values(values, {section: {name: value}} if section else {key: value})
+        values = deep_merge(values, {section: {name: value}} if section else {key: value})
     by_hand = {name: getattr(settings, name) for name in ("base", "language", "family", "texts")}
     values |= {name: value for name, value in by_hand.items() if value}
     if settings.sources:
-        values = merged_values(values, {"data": {"sources": settings.sources}})
+        values = deep_merge(values, {"data": {"sources": settings.sources}})
     if settings.speaker:
-        values = merged_values(values, {"data": {"speaker": settings.speaker}})
+        values = deep_merge(values, {"data": {"speaker": settings.speaker}})
     words = {folder: Path(word) for word, folder in BUILT_IN_BASES.items()}
     built_in = words.get(Path(values["base"]).resolve()) if "base" in values else None
-    values = _from_run(values, settings.run)
+    values = _make_paths_relative(values, settings.run)
     if built_in is not None:
         values["base"] = built_in
     if settings.sources and "texts" not in values:
         values["texts"] = (RunFolder(Path()).data / MANIFEST_NAME,)
-    return settings_from(RunSettings, values, settings.run / RUN_FILE)
+    return parse_settings(RunSettings, values, settings.run / RUN_FILE)
 
 
-def _from_run(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
+def _make_paths_relative(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     result = dict(values)
     if "base" in result:
-        result["base"] = seen_from(run, result["base"])
+        result["base"] = make_path_relative(run, result["base"])
     if "texts" in result:
-        result["texts"] = tuple(seen_from(run, path) for path in result["texts"])
+        result["texts"] = tuple(make_path_relative(run, path) for path in result["texts"])
     if "data" in result:
         result["data"] = {
-            name: tuple(seen_from(run, path) for path in value) if isinstance(value, tuple | list) else value
+            name: tuple(make_path_relative(run, path) for path in value) if isinstance(value, tuple | list) else value
             for name, value in result["data"].items()
         }
     return result
 
 
-def _run_yaml(settings: RunSettings, run: Path, rows: list[Row]) -> str:
+def _format_run_yaml(settings: RunSettings, run: Path, rows: list[KeyTranslation]) -> str:
     """The text of run.yaml, checked by reading it back: a path that YAML cannot hold is refused."""
-    lines = commented_yaml(settings, TITLE).splitlines()
-    text = "\n".join(_with_notes(lines, _notes(rows, run))) + "\n"
+    lines = format_commented_yaml(settings, TITLE).splitlines()
+    text = "\n".join(_insert_notes(lines, _build_notes(rows, run))) + "\n"
     where = run / RUN_FILE
     try:
-        same = settings_from(RunSettings, _without_empty(parse_yaml(text, where)), where) == settings
+        same = parse_settings(RunSettings, _drop_empty_values(parse_yaml(text, where)), where) == settings
     except ConfigError as error:
         raise ConfigError("run-path", f"a path cannot be written down: {error.finding.found}", where=where) from None
     if not same:
@@ -200,16 +200,16 @@ def _run_yaml(settings: RunSettings, run: Path, rows: list[Row]) -> str:
     return text
 
 
-def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as `read_settings` takes them: a key without a value is not given."""
+def _drop_empty_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as `read_settings_values` takes them: a key without a value is not given."""
     return {
-        key: _without_empty(value) if isinstance(value, Mapping) else value
+        key: _drop_empty_values(value) if isinstance(value, Mapping) else value
         for key, value in values.items()
         if value is not None
     }
 
 
-def _notes(rows: list[Row], run: Path) -> dict[str, list[str]]:
+def _build_notes(rows: list[KeyTranslation], run: Path) -> dict[str, list[str]]:
     """Comments by dotted key: where a value came from, and values that wait for a decision, ready to be uncommented."""
     notes: dict[str, list[str]] = {}
     for row in rows:
@@ -217,18 +217,18 @@ def _notes(rows: list[Row], run: Path) -> dict[str, list[str]]:
             notes.setdefault(row.key, []).append(f"from {row.old}: {row.value}")
         elif row.fate == "suggested":
             name = row.key.rpartition(".")[2]
-            proposal = [f"{row.old}: {row.why}", f"{name}: {_as_yaml(row.new, run)}"]
+            proposal = [f"{row.old}: {row.why}", f"{name}: {_format_proposed_value(row.new, run)}"]
             notes.setdefault(row.key, []).extend(proposal)
     return notes
 
 
-def _as_yaml(value: Any, run: Path) -> str:
+def _format_proposed_value(value: Any, run: Path) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(_as_yaml(item, run) for item in value) + "]"
-    return json.dumps(str(seen_from(run, value)) if isinstance(value, Path) else value, ensure_ascii=False)
+        return "[" + ", ".join(_format_proposed_value(item, run) for item in value) + "]"
+    return json.dumps(str(make_path_relative(run, value)) if isinstance(value, Path) else value, ensure_ascii=False)
 
 
-def _with_notes(lines: list[str], notes: Mapping[str, list[str]]) -> list[str]:
+def _insert_notes(lines: list[str], notes: Mapping[str, list[str]]) -> list[str]:
     """The lines of a run.yaml with comments put in above their keys."""
     result: list[str] = []
     section = ""
@@ -236,21 +236,21 @@ def _with_notes(lines: list[str], notes: Mapping[str, list[str]]) -> list[str]:
         if key := _KEY_LINE.match(line):
             name = f"{section}.{key[2]}" if key[1] else key[2]
             section = section if key[1] else key[2]
-            result += [f"{key[1]}# {_one_line(note)}" for note in dict.fromkeys(notes.get(name, ()))]
+            result += [f"{key[1]}# {_escape_comment(note)}" for note in dict.fromkeys(notes.get(name, ()))]
         result.append(line)
     return result
 
 
-def _one_line(text: str) -> str:
+def _escape_comment(text: str) -> str:
     """Text that can stand in a YAML comment: nothing in an old file may end the comment."""
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
-def _yaml_shown(value: Any) -> str:
-    return shown([str(item) for item in value] if isinstance(value, tuple) else value)
+def _format_table_value(value: Any) -> str:
+    return format_legacy_value([str(item) for item in value] if isinstance(value, tuple) else value)
 
 
-def _tables(rows: tuple[Row, ...], fate: Fate) -> list[Table]:
+def _build_fate_tables(rows: tuple[KeyTranslation, ...], fate: KeyFate) -> list[Table]:
     """The rows of one fate, if there are any; a reason that is the row above's is not said again."""
     chosen = [row for row in rows if row.fate == fate]
     if not chosen:
@@ -261,19 +261,19 @@ def _tables(rows: tuple[Row, ...], fate: Fate) -> list[Table]:
     for row in chosen:
         why = "(as above)" if row.why and row.why == above else row.why
         above = row.why
-        new_cells = (f"{row.key}: {_yaml_shown(row.new)}",) if has_successor else ()
+        new_cells = (f"{row.key}: {_format_table_value(row.new)}",) if has_successor else ()
         cells.append((f"{row.old}: {row.value}" if row.value else row.old, *new_cells, why))
     columns = ("old", "new", "remark") if has_successor else ("old", "why")
-    return [Table(columns, tuple(cells), TABLE_TITLES[fate])]
+    return [Table(columns, tuple(cells), FATE_TITLES[fate])]
 
 
-def _family_of(base: Path | None, name: str | None) -> Family | None:
+def _resolve_run_family(base: Path | None, name: str | None) -> Family | None:
     if base is not None:
-        return base_family(base, name)
-    return family(name) if name else None
+        return resolve_base_family(base, name)
+    return get_family(name) if name else None
 
 
-def _to_judge(old: OldConfig) -> list[Line]:
+def _format_check_hint(old: LegacyConfig) -> list[Line]:
     """The command that compares an old config's numbers with each other and with the files."""
     if old.path.suffix.lower() not in (".yaml", ".yml"):
         return []
@@ -285,7 +285,7 @@ def _language_findings(settings: RunSettings, kind: Family | None) -> list[Findi
     if language is None:
         return []
     findings = []
-    if exemplar(language) is None:
+    if find_exemplar(language) is None:
         findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
     if kind is not None and language.partition("-")[0] in kind.languages:
         spoken = " ".join(kind.languages)
@@ -293,10 +293,10 @@ def _language_findings(settings: RunSettings, kind: Family | None) -> list[Findi
     return findings
 
 
-def _missing(settings: RunSettings) -> list[str]:
+def _missing_settings(settings: RunSettings) -> list[str]:
     return [name for name in ("base", "language", "texts") if not getattr(settings, name)]
 
 
-def _incomplete(settings: RunSettings) -> list[Finding]:
-    missing = _missing(settings)
+def _incomplete_findings(settings: RunSettings) -> list[Finding]:
+    missing = _missing_settings(settings)
     return [finding("run-incomplete", f"not given yet: {', '.join(missing)}")] if missing else []

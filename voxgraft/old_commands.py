@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxgraft.errors import ConfigError
-from voxgraft.old_flags import Script, script_of
+from voxgraft.old_flags import LegacyScript, find_legacy_script
 
 MAX_EXPANDED = 4096
 """Longest word after variables are put in; a text that doubles a variable line by line would fill memory."""
@@ -39,25 +39,25 @@ _YAML_FENCE = re.compile(r"\s*(```|~~~)\s*ya?ml\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class LegacyCommand:
     """One command of a known script: its flags in order, each with the words that follow it."""
 
-    script: Script
+    script: LegacyScript
     line: int
     flags: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(slots=True)
-class Commands:
+class LegacyCommands:
     """All that a text holds: commands of known scripts, and those of others, which were not read."""
 
-    known: list[Command] = field(default_factory=list)
+    known: list[LegacyCommand] = field(default_factory=list)
     not_read: list[str] = field(default_factory=list)
 
 
-def find_commands(text: str, where: Path) -> Commands:
+def find_legacy_commands(text: str, where: Path) -> LegacyCommands:
     """The commands of known scripts in a text, in order; an error if one of them has an open quote."""
-    found = Commands()
+    found = LegacyCommands()
     variables: dict[str, str] = {}
     for number, line in _logical_lines(text):
         _assign(line, variables)
@@ -68,7 +68,7 @@ def find_commands(text: str, where: Path) -> Commands:
     return found
 
 
-def yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
+def iter_yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
     """The blocks of YAML in a Markdown text, with the number of their first line."""
     fence, start, lines = "", 0, list[str]()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -145,7 +145,7 @@ def _expanded(word: str, variables: dict[str, str]) -> str:
     return _VARIABLE.sub(value, word[:MAX_EXPANDED])[:MAX_EXPANDED]
 
 
-def _read_part(part: str, number: int, variables: dict[str, str], found: Commands, where: Path) -> None:
+def _read_part(part: str, number: int, variables: dict[str, str], found: LegacyCommands, where: Path) -> None:
     """Read one line, or one piece of inline code, which may hold several commands."""
     if not _is_command(part):
         return
@@ -173,11 +173,11 @@ def _is_command(part: str) -> bool:
     words = [word for word in part.split() if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
     if not words:
         return False
-    by_itself = script_of(words[0]) is not None and len(words) > 1 and words[1].startswith("-")
+    by_itself = find_legacy_script(words[0]) is not None and len(words) > 1 and words[1].startswith("-")
     return by_itself or bool(_LAUNCHES.fullmatch(words[0]) or _LAUNCHES_AFTER.search(part))
 
 
-def _read_simple(words: list[str], number: int, variables: dict[str, str], found: Commands) -> None:
+def _read_simple(words: list[str], number: int, variables: dict[str, str], found: LegacyCommands) -> None:
     if not words:
         return
     launched = _LAUNCHES.fullmatch(words[0]) is not None
@@ -187,8 +187,8 @@ def _read_simple(words: list[str], number: int, variables: dict[str, str], found
             path = word.replace(".", "/") + ".py"
         if not path or not (launched or at == 0):
             continue
-        if script := script_of(path):
-            found.known.append(Command(script, number, _flags(words[at + 1 :], variables)))
+        if script := find_legacy_script(path):
+            found.known.append(LegacyCommand(script, number, _flags(words[at + 1 :], variables)))
         else:
             found.not_read.append(f"line {number}: {path}")
         return

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.errors import ConfigError, Finding, finding, nearest
+from voxgraft.errors import ConfigError, Finding, find_nearest_name, finding
 from voxgraft.files import read_text
-from voxgraft.old_commands import Command, find_commands, yaml_blocks
-from voxgraft.old_flags import SCRIPTS, Script
-from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, Rule
+from voxgraft.old_commands import LegacyCommand, find_legacy_commands, iter_yaml_blocks
+from voxgraft.old_flags import SCRIPTS, LegacyScript
+from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, LegacyKeyRule
 from voxgraft.run_settings import RunSettings
 from voxgraft.yaml_files import MAX_YAML_BYTES, parse_yaml
 
@@ -27,33 +27,33 @@ KNOWN = (
     "IndexTTS-2's config.yaml with a section gpt; or a text with a command such as "
     "`python trainers/train_gpt_v2.py --tokenizer FILE ...`"
 )
-EMPTY = Rule("gone", "empty there, so there is nothing to take over")
+EMPTY = LegacyKeyRule("gone", "empty there, so there is nothing to take over")
 
 
 @dataclass(frozen=True, slots=True)
-class OldKey:
+class LegacyKey:
     """One key as it was found: `name` for people, its value, the rule for it (None: unknown), a line where known."""
 
     name: str
     value: Any
-    rule: Rule | None
+    rule: LegacyKeyRule | None
     line: int | None = None
     hint: str = ""
     """For an unknown key: the nearest known one."""
 
 
 @dataclass(frozen=True, slots=True)
-class OldConfig:
+class LegacyConfig:
     """Everything that was read from one old file."""
 
     path: Path
     kind: str
     family: str | None
-    keys: tuple[OldKey, ...]
+    keys: tuple[LegacyKey, ...]
     findings: tuple[Finding, ...] = ()
 
 
-def read_old(path: Path) -> OldConfig:
+def read_legacy_config(path: Path) -> LegacyConfig:
     """The keys of an old config or command line; an error if it is neither, and never a guess."""
     text = read_text(path, MAX_YAML_BYTES)
     if path.suffix.lower() in (".yaml", ".yml"):
@@ -69,14 +69,14 @@ def read_old(path: Path) -> OldConfig:
     raise ConfigError("old-unknown", f"{path.name} holds no settings of a trainer", expected=KNOWN, where=path)
 
 
-def shown(value: Any) -> str:
+def format_legacy_value(value: Any) -> str:
     """A value on one line, cut to what a table can hold."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
         return "a number of over 256 bits"
     if isinstance(value, list | tuple):
-        text = ", ".join(shown(item) for item in value[:MAX_NAMED])
+        text = ", ".join(format_legacy_value(item) for item in value[:MAX_NAMED])
     elif isinstance(value, bool):
         text = str(value).lower()
     else:
@@ -88,7 +88,7 @@ def shown(value: Any) -> str:
 # ---- YAML ------------------------------------------------------------------------------------------------------
 
 
-def _read_config(values: Any, path: Path) -> OldConfig:
+def _read_config(values: Any, path: Path) -> LegacyConfig:
     if not isinstance(values, Mapping):
         sort = "list" if isinstance(values, list) else "single value" if values is not None else "comment or nothing"
         raise ConfigError("config-shape", f"{path.name} holds a {sort}", expected="keys with values", where=path)
@@ -98,7 +98,7 @@ def _read_config(values: Any, path: Path) -> OldConfig:
         raise ConfigError("old-unknown", f"{path.name} holds voxgraft's own keys", where=path, cure=cure)
     family = _family_of_sections(values)
     if family is None:
-        found = f"{path.name} has the keys {shown(sorted(sections))}"
+        found = f"{path.name} has the keys {format_legacy_value(sorted(sections))}"
         raise ConfigError("old-unknown", found, expected=KNOWN, where=path)
     _refuse_flat_sections(values, family, path)
     found_keys = list(_flattened(values))
@@ -110,7 +110,7 @@ def _read_config(values: Any, path: Path) -> OldConfig:
         "chatterbox": "a training config of the Amharic Chatterbox project",
         "indextts2": "IndexTTS-2's own config",
     }
-    return OldConfig(path, title[family], family, keys)
+    return LegacyConfig(path, title[family], family, keys)
 
 
 def _family_of_sections(values: Mapping[Any, Any]) -> str | None:
@@ -136,20 +136,20 @@ def _refuse_flat_sections(values: Mapping[Any, Any], family: str, path: Path) ->
 
 def _flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        name = prefix + shown(key)
+        name = prefix + format_legacy_value(key)
         if isinstance(value, Mapping) and value:
             yield from _flattened(value, f"{name}.")
         else:
             yield name, value
 
 
-def _config_key(name: str, value: Any, family: str) -> OldKey:
+def _config_key(name: str, value: Any, family: str) -> LegacyKey:
     table = CHATTERBOX_KEYS if family == "chatterbox" else INDEXTTS2_KEYS
     sections = {} if family == "chatterbox" else INDEXTTS2_SECTIONS
     rule = table.get(name) or sections.get(name.partition(".")[0])
     if rule is None and value in (None, {}) and name in CHATTERBOX_SECTIONS:
         rule = EMPTY
-    return OldKey(name, value, rule, hint="" if rule else _nearest(name, list(table)))
+    return LegacyKey(name, value, rule, hint="" if rule else _nearest(name, list(table)))
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -157,22 +157,22 @@ def _nearest(name: str, known: list[str]) -> str:
     if len(name) > MAX_NAMED:
         return ""
     last = {key.rpartition(".")[2]: key for key in known}
-    return last.get(name.rpartition(".")[2]) or nearest(name, known) or ""
+    return last.get(name.rpartition(".")[2]) or find_nearest_name(name, known) or ""
 
 
 # ---- command lines -----------------------------------------------------------------------------------------------
 
 
-def _read_document(text: str, path: Path) -> OldConfig | None:
+def _read_document(text: str, path: Path) -> LegacyConfig | None:
     """The flags of all commands and the keys of all YAML blocks in a text; None where it has neither."""
-    commands = find_commands(text, path)
+    commands = find_legacy_commands(text, path)
     _refuse_too_many(sum(len(command.flags) for command in commands.known), path)
     keys = [_flag_key(command, *flag) for command in commands.known for flag in command.flags]
     families = {command.script.family for command in commands.known if command.flags}
     scripts = dict.fromkeys(command.script.name for command in commands.known if command.flags)
     parts = [f"commands of {', '.join(scripts)}"] if scripts else []
     not_read = commands.not_read
-    for line, block in yaml_blocks(text):
+    for line, block in iter_yaml_blocks(text):
         try:
             config = _read_config(parse_yaml(block, path), path)
         except ConfigError:
@@ -185,10 +185,10 @@ def _read_document(text: str, path: Path) -> OldConfig | None:
     if not keys:
         return None
     family = families.pop() if len(families) == 1 else None
-    return OldConfig(path, f"a text with {' and '.join(parts)}", family, _each_once(keys), _left(not_read, path))
+    return LegacyConfig(path, f"a text with {' and '.join(parts)}", family, _each_once(keys), _left(not_read, path))
 
 
-def _each_once(keys: list[OldKey]) -> tuple[OldKey, ...]:
+def _each_once(keys: list[LegacyKey]) -> tuple[LegacyKey, ...]:
     """What a document says twice counts once, where it is said last."""
     ordered = sorted(keys, key=lambda key: key.line or 0)
     said = [(key.name, key.value) for key in ordered]
@@ -201,25 +201,25 @@ def _refuse_too_many(number: int, path: Path) -> None:
         raise ConfigError("old-unknown", found, expected=f"at most {MAX_KEYS:,}", where=path)
 
 
-def _flag_key(command: Command, flag: str, words: tuple[str, ...]) -> OldKey:
+def _flag_key(command: LegacyCommand, flag: str, words: tuple[str, ...]) -> LegacyKey:
     script = command.script
     flag = _full_name(script, flag)
     value: Any = words[0] if len(words) == 1 else (list(words) or None)
     rule = script.rule(flag)
     hint = "" if rule or len(flag) > MAX_NAMED else _nearest_flag(script, flag)
-    return OldKey(f"{script.name} {shown(flag)}".rstrip(), value, rule, command.line, hint)
+    return LegacyKey(f"{script.name} {format_legacy_value(flag)}".rstrip(), value, rule, command.line, hint)
 
 
-def _full_name(script: Script, flag: str) -> str:
+def _full_name(script: LegacyScript, flag: str) -> str:
     """Python's own parser takes the beginning of a flag for the flag, where only one begins so."""
     fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
     return fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
 
 
-def _nearest_flag(script: Script, flag: str) -> str:
+def _nearest_flag(script: LegacyScript, flag: str) -> str:
     """The flag that was meant: of this script, or of another that has just this one."""
     by_name = {known[2:].replace("-", "_"): known for known in script.flags}
-    if hint := nearest(flag.strip("-"), list(by_name)):
+    if hint := find_nearest_name(flag.strip("-"), list(by_name)):
         return f"{script.name} {by_name[hint]}"
     return next((f"{other.name} {flag}" for other in SCRIPTS if flag in other.flags), "")
 

@@ -18,18 +18,18 @@ from voxgraft.old_keys import (
     SIZE,
     SPEECH,
     TOKENIZER,
-    gone,
-    later,
-    mapped,
+    defer_key,
+    drop_key,
+    map_key,
 )
-from voxgraft.old_scripts import Script, flags_of
+from voxgraft.old_scripts import LegacyScript, parse_flag_names
 
-__all__ = ["CHATTERBOX_SCRIPTS", "INDEXTTS2_SCRIPTS", "SCRIPTS", "Script", "script_of"]
+__all__ = ["CHATTERBOX_SCRIPTS", "INDEXTTS2_SCRIPTS", "SCRIPTS", "LegacyScript", "find_legacy_script"]
 
 
-_PAIR_TOKENIZER = mapped("tokenizer.file", "tokenizer", TOKENIZER)
-_BASE = mapped("base", "base-file", "the base is the folder of this file")
-_RENUMBERED = gone(
+_PAIR_TOKENIZER = map_key("tokenizer.file", "tokenizer", TOKENIZER)
+_BASE = map_key("base", "base-file", "the base is the folder of this file")
+_RENUMBERED = drop_key(
     "it numbered every piece anew, so that every base row lost its meaning; voxgraft only adds pieces to the base's"
 )
 _LEARN = "voxgraft tokenizer train, then voxgraft tokenizer merge"
@@ -40,332 +40,346 @@ _NO_PAIRS = "not needed: voxgraft prepare keeps a voice for every clip, and trai
 _SPEAK = "voxgraft speak"
 _NO_MUSIC = "not here: separate the voice with a program for it and give voxgraft data import the result"
 _TRAIN = "voxgraft train; voxgraft new --from reads its settings"
-_COVERAGE = gone("every letter of a script that the base lacks gets a piece, so there is no share to choose")
-_CANDIDATE = gone("there is no candidate model: pieces are learnt by continuing from the base's own spelling")
+_COVERAGE = drop_key("every letter of a script that the base lacks gets a piece, so there is no share to choose")
+_CANDIDATE = drop_key("there is no candidate model: pieces are learnt by continuing from the base's own spelling")
 _EXTENDED = {
-    "--model": gone("`voxgraft graft` reads the checkpoint in the base folder; for one loose file: `voxgraft extend`"),
-    "--output": gone(RUN_FOLDER),
-    "--original-size": gone(SIZE, "base-pieces"),
+    "--model": drop_key(
+        "`voxgraft graft` reads the checkpoint in the base folder; for one loose file: `voxgraft extend`"
+    ),
+    "--output": drop_key(RUN_FOLDER),
+    "--original-size": drop_key(SIZE, "base-pieces"),
 }
 
 INDEXTTS2_SCRIPTS = (
-    Script(
+    LegacyScript(
         "train_gpt_v2.py",
         "indextts2",
         _TRAIN,
-        flags_of(
+        parse_flag_names(
             "train-manifest val-manifest tokenizer config base-checkpoint output-dir batch-size grad-accumulation "
             "epochs learning-rate weight-decay warmup-steps max-steps log-interval val-interval val-batch-size "
             "max-val-batches num-workers grad-clip text-loss-weight mel-loss-weight amp grad-checkpointing resume "
             "save-interval keep-checkpoints seed use-duration-control duration-dropout"
         ),
-        later("belongs to training how long speech takes, which voxgraft does not do"),
+        defer_key("belongs to training how long speech takes, which voxgraft does not do"),
         {
-            "--train-manifest": mapped("data.train", "manifest", PAIRS),
-            "--val-manifest": mapped("data.valid", "manifest", PAIRS),
+            "--train-manifest": map_key("data.train", "manifest", PAIRS),
+            "--val-manifest": map_key("data.valid", "manifest", PAIRS),
             "--tokenizer": _PAIR_TOKENIZER,
             "--config": _BASE,
             "--base-checkpoint": _BASE,
-            "--output-dir": gone(RUN_FOLDER),
-            **dict.fromkeys(flags_of("batch-size grad-accumulation"), gone(CLIPS_PER_STEP)),
-            "--epochs": mapped("train.epochs", "number"),
-            "--learning-rate": mapped("train.body_rate", "number", BODY_RATE),
-            "--weight-decay": mapped("train.weight_decay", "number", DECAY),
-            "--warmup-steps": mapped("train.warmup_steps", "count"),
-            "--max-steps": mapped("train.steps", "steps"),
-            "--log-interval": mapped("train.log_every", "count"),
-            "--val-interval": mapped("train.valid_every", "steps"),
-            "--save-interval": mapped("train.save_every", "count"),
-            "--keep-checkpoints": mapped("train.keep_last", "count", "the best one is kept beside them"),
-            **dict.fromkeys(flags_of("val-batch-size max-val-batches"), gone(EVERY_HELD_OUT)),
-            "--num-workers": gone(READING),
-            "--grad-clip": mapped("train.clip", "number", "each part of what is trained is clipped by itself"),
-            "--amp": gone(PRECISION),
-            "--seed": mapped("train.seed", "count"),
-            "--text-loss-weight": mapped("train.text_weight", "number"),
-            "--mel-loss-weight": mapped("train.speech_weight", "number", "the codes are the speech"),
-            "--grad-checkpointing": gone(
+            "--output-dir": drop_key(RUN_FOLDER),
+            **dict.fromkeys(parse_flag_names("batch-size grad-accumulation"), drop_key(CLIPS_PER_STEP)),
+            "--epochs": map_key("train.epochs", "number"),
+            "--learning-rate": map_key("train.body_rate", "number", BODY_RATE),
+            "--weight-decay": map_key("train.weight_decay", "number", DECAY),
+            "--warmup-steps": map_key("train.warmup_steps", "count"),
+            "--max-steps": map_key("train.steps", "steps"),
+            "--log-interval": map_key("train.log_every", "count"),
+            "--val-interval": map_key("train.valid_every", "steps"),
+            "--save-interval": map_key("train.save_every", "count"),
+            "--keep-checkpoints": map_key("train.keep_last", "count", "the best one is kept beside them"),
+            **dict.fromkeys(parse_flag_names("val-batch-size max-val-batches"), drop_key(EVERY_HELD_OUT)),
+            "--num-workers": drop_key(READING),
+            "--grad-clip": map_key("train.clip", "number", "each part of what is trained is clipped by itself"),
+            "--amp": drop_key(PRECISION),
+            "--seed": map_key("train.seed", "count"),
+            "--text-loss-weight": map_key("train.text_weight", "number"),
+            "--mel-loss-weight": map_key("train.speech_weight", "number", "the codes are the speech"),
+            "--grad-checkpointing": drop_key(
                 "was on there whether it was asked for or not; here it is train.checkpointing"
             ),
-            "--resume": gone(RESUME),
+            "--resume": drop_key(RESUME),
         },
     ),
-    Script(
+    LegacyScript(
         "extend_bpe.py",
         "indextts2",
         _LEARN,
-        flags_of(
+        parse_flag_names(
             "base-model manifests output-model output-vocab target-size candidate-size extra-factor character-coverage "
             "model-type"
         ),
         _CANDIDATE,
         {
             "--base-model": _BASE,
-            "--manifests": later(f"{DATA}. For their texts: jq -r .text MANIFEST > texts.txt, then --texts texts.txt"),
+            "--manifests": defer_key(
+                f"{DATA}. For their texts: jq -r .text MANIFEST > texts.txt, then --texts texts.txt"
+            ),
             "--output-model": _PAIR_TOKENIZER,
-            "--output-vocab": gone("the grown tokenizer is one file"),
-            "--target-size": mapped("tokenizer.pieces", "total-pieces"),
+            "--output-vocab": drop_key("the grown tokenizer is one file"),
+            "--target-size": map_key("tokenizer.pieces", "total-pieces"),
             "--character-coverage": _COVERAGE,
-            "--model-type": gone("new pieces are of the kind that the base's tokenizer has"),
+            "--model-type": drop_key("new pieces are of the kind that the base's tokenizer has"),
         },
     ),
-    Script(
+    LegacyScript(
         "train_bpe.py",
         "indextts2",
         _LEARN,
-        flags_of("manifest output-prefix vocab-size character-coverage model-type input-sentence-size byte-fallback"),
+        parse_flag_names(
+            "manifest output-prefix vocab-size character-coverage model-type input-sentence-size byte-fallback"
+        ),
         _RENUMBERED,
-        {"--manifest": later(f"{DATA}. For its texts: jq -r .text MANIFEST > texts.txt, then --texts texts.txt")},
+        {"--manifest": defer_key(f"{DATA}. For its texts: jq -r .text MANIFEST > texts.txt, then --texts texts.txt")},
     ),
-    Script(
+    LegacyScript(
         "train_standalone_bpe.py",
         "indextts2",
         _LEARN,
-        flags_of("corpus output vocab-size character-coverage user-defined-symbols"),
+        parse_flag_names("corpus output vocab-size character-coverage user-defined-symbols"),
         _RENUMBERED,
-        {"--corpus": mapped("texts", "texts")},
+        {"--corpus": map_key("texts", "texts")},
     ),
-    Script(
+    LegacyScript(
         "train_multilingual_bpe.py",
         "indextts2",
         _LEARN,
-        flags_of("corpus model-prefix vocab-size model-type character-coverage test-files"),
+        parse_flag_names("corpus model-prefix vocab-size model-type character-coverage test-files"),
         _RENUMBERED,
-        {"--corpus": mapped("texts", "texts")},
+        {"--corpus": map_key("texts", "texts")},
     ),
-    Script(
+    LegacyScript(
         "collect_amharic_corpus.py",
         "indextts2",
         "voxgraft new --texts takes plain text files; repeated lines are left out by themselves",
-        flags_of("input output text-field min-length no-shuffle stats"),
-        gone("texts are read as they are: each sentence once, in their order"),
-        {"--output": mapped("texts", "texts")},
+        parse_flag_names("input output text-field min-length no-shuffle stats"),
+        drop_key("texts are read as they are: each sentence once, in their order"),
+        {"--output": map_key("texts", "texts")},
     ),
-    Script(
-        "check_tokenizer.py", "indextts2", "voxgraft tokenizer prove and voxgraft tokenizer show", (), gone(OF_THE_BASE)
+    LegacyScript(
+        "check_tokenizer.py",
+        "indextts2",
+        "voxgraft tokenizer prove and voxgraft tokenizer show",
+        (),
+        drop_key(OF_THE_BASE),
     ),
-    Script(
+    LegacyScript(
         "verify_amharic_training.py",
         "indextts2",
         "voxgraft check",
-        flags_of("tokenizer config"),
-        gone(OF_THE_BASE),
+        parse_flag_names("tokenizer config"),
+        drop_key(OF_THE_BASE),
         {"--tokenizer": _PAIR_TOKENIZER, "--config": _BASE},
     ),
-    Script(
+    LegacyScript(
         "check_amharic_data.py",
         "indextts2",
         "voxgraft check --prepared, for the text ids",
-        flags_of("train-manifest train-pairs val-pairs"),
-        later(DATA),
+        parse_flag_names("train-manifest train-pairs val-pairs"),
+        defer_key(DATA),
     ),
     *(
-        Script(
+        LegacyScript(
             f"{name}.py",
             "indextts2",
             _PREPARE,
-            flags_of(
+            parse_flag_names(
                 "manifest dataset output-dir output-root tokenizer config gpt-checkpoint language device val-ratio "
                 "seed max-samples audio-sr skip-existing batch-size workers num-processes launch-delay extra-args "
                 "hf-cache-dir"
             ),
-            later(DATA),
+            defer_key(DATA),
             {
-                "--dataset": later(DATA, "dataset"),
+                "--dataset": defer_key(DATA, "dataset"),
                 "--tokenizer": _PAIR_TOKENIZER,
                 "--config": _BASE,
                 "--gpt-checkpoint": _BASE,
-                "--language": mapped("language", "language"),
+                "--language": map_key("language", "language"),
             },
         )
         for name in ("preprocess_data", "preprocess_multiproc", "preprocess_japanese")
     ),
-    Script(
+    LegacyScript(
         "process_text_ids.py",
         "indextts2",
         "voxgraft graft, then voxgraft prepare: texts are spelled anew, and no sound is read",
-        flags_of(
+        parse_flag_names(
             "manifest tokenizer output-dir output-manifest romanize update-text skip-existing max-samples language"
         ),
-        later(DATA),
-        {"--tokenizer": _PAIR_TOKENIZER, "--language": mapped("language", "language")},
+        defer_key(DATA),
+        {"--tokenizer": _PAIR_TOKENIZER, "--language": map_key("language", "language")},
     ),
-    Script(
+    LegacyScript(
         "build_gpt_prompt_pairs.py",
         "indextts2",
         _NO_PAIRS,
-        flags_of("manifest output pairs-per-target max-pairs min-text-len min-code-len seed"),
-        later(DATA),
+        parse_flag_names("manifest output pairs-per-target max-pairs min-text-len min-code-len seed"),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "generate_gpt_pairs.py",
         "indextts2",
         _NO_PAIRS,
-        flags_of(
+        parse_flag_names(
             "dataset train-manifest-name val-manifest-name train-output-name val-output-name pairs-per-target "
             "max-pairs min-text-len min-code-len seed force"
         ),
-        later(DATA),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "create_amharic_dataset.py",
         "indextts2",
         _IMPORT,
-        flags_of(
+        parse_flag_names(
             "input-dir output-dir manifest min-duration max-duration no-refine no-quality-check min-snr "
             "max-silence-ratio min-words quality-report single-speaker speaker-prefix start-margin end-margin use-vad "
             "no-vad no-text-dedup min-overlap-words append"
         ),
-        later(DATA),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "youtube_amharic_downloader.py",
         "indextts2",
         _FETCH,
-        flags_of(
+        parse_flag_names(
             "url url-file output-dir no-subtitles subtitle-langs audio-format video no-check-subs no-cleanup "
             "no-cleanup-temp remove-noise noise-model mdx-batch-size no-autocast keep-source"
         ),
-        later(DATA),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "universal_media_downloader.py",
         "indextts2",
         _FETCH,
-        flags_of("media-url srt-url media-local srt-local base-name manifest output-dir create-dataset dataset-output"),
-        later(DATA),
+        parse_flag_names(
+            "media-url srt-url media-local srt-local base-name manifest output-dir create-dataset dataset-output"
+        ),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "fix_vocal_subtitles.py",
         "indextts2",
         _NO_MUSIC,
-        flags_of("vocal-dir original-dir output-dir dry-run"),
-        later(DATA),
+        parse_flag_names("vocal-dir original-dir output-dir dry-run"),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "process_dataset_segments.py",
         "indextts2",
         _NO_MUSIC,
-        flags_of(
+        parse_flag_names(
             "audio-dir manifest model keep-backup no-resume batch-size chunk-size mdx-batch-size no-autocast "
             "normalization"
         ),
-        later(DATA),
+        defer_key(DATA),
     ),
-    Script(
+    LegacyScript(
         "prune_gpt_checkpoint.py",
         "indextts2",
         "not needed: voxgraft reads a wrapped checkpoint for its tensors alone",
-        flags_of("input output dtype dry-run"),
-        gone("a graft holds its own rows and nothing of an optimizer, so there is nothing to prune"),
+        parse_flag_names("input output dtype dry-run"),
+        drop_key("a graft holds its own rows and nothing of an optimizer, so there is nothing to prune"),
     ),
-    Script(
+    LegacyScript(
         "download_checkpoints.py",
         "indextts2",
         "voxgraft download indextts2",
-        flags_of("output-dir force repo-id"),
-        later("belongs to `voxgraft download`"),
+        parse_flag_names("output-dir force repo-id"),
+        defer_key("belongs to `voxgraft download`"),
     ),
-    Script(
+    LegacyScript(
         "inference_script.py",
         "indextts2",
         _SPEAK,
-        flags_of(
+        parse_flag_names(
             "speaker text text-file output config model-dir device fp16 gpt-checkpoint tokenizer emo-audio emo-alpha "
             "emo-text use-emo-text max-text-tokens top-k top-p temperature num-beams interval-silence verbose"
         ),
-        later(SPEECH),
+        defer_key(SPEECH),
     ),
-    Script(
+    LegacyScript(
         "view_tensorboard_metrics.py",
         "indextts2",
         "voxgraft plot, or TensorBoard on the run's tensorboard/",
-        flags_of("log-dir n"),
-        gone(LOGS),
+        parse_flag_names("log-dir n"),
+        drop_key(LOGS),
     ),
 )
 
 CHATTERBOX_SCRIPTS = (
-    Script(
+    LegacyScript(
         "training/train.py",
         "chatterbox",
         _TRAIN,
-        flags_of("config resume"),
-        gone(RUN_FOLDER),
+        parse_flag_names("config resume"),
+        drop_key(RUN_FOLDER),
         {
-            "--config": gone("its keys are not in this file: give the config itself with --from"),
-            "--resume": gone(RESUME),
+            "--config": drop_key("its keys are not in this file: give the config itself with --from"),
+            "--resume": drop_key(RESUME),
         },
     ),
-    Script(
+    LegacyScript(
         "train_enhanced.py",
         "chatterbox",
         _TRAIN,
-        flags_of("config device"),
-        gone("CUDA where there is a device; train.device names another"),
-        {"--config": gone("its keys are not in this file: give the config itself with --from")},
+        parse_flag_names("config device"),
+        drop_key("CUDA where there is a device; train.device names another"),
+        {"--config": drop_key("its keys are not in this file: give the config itself with --from")},
     ),
-    Script(
+    LegacyScript(
         "merge_tokenizers.py",
         "chatterbox",
         "voxgraft tokenizer merge",
-        flags_of("base amharic output base-size validate"),
-        gone(SIZE),
+        parse_flag_names("base amharic output base-size validate"),
+        drop_key(SIZE),
         {
-            "--base": gone("the tokenizer in the base folder is the one that grows"),
-            "--amharic": gone("a flat map of letters is no tokenizer: new pieces are learnt from texts"),
+            "--base": drop_key("the tokenizer in the base folder is the one that grows"),
+            "--amharic": drop_key("a flat map of letters is no tokenizer: new pieces are learnt from texts"),
             "--output": _PAIR_TOKENIZER,
-            "--base-size": gone(f"{SIZE}; the script there ignored it", "base-pieces"),
-            "--validate": gone("every grown tokenizer is proven"),
+            "--base-size": drop_key(f"{SIZE}; the script there ignored it", "base-pieces"),
+            "--validate": drop_key("every grown tokenizer is proven"),
         },
     ),
-    Script(
+    LegacyScript(
         "extend_model_embeddings.py",
         "chatterbox",
         "voxgraft extend",
-        flags_of("model output original-size new-size"),
-        gone(SIZE),
+        parse_flag_names("model output original-size new-size"),
+        drop_key(SIZE),
         _EXTENDED,
     ),
-    Script(
+    LegacyScript(
         "fix_vocab_mismatch.py",
         "chatterbox",
         "voxgraft check to see what does not fit, voxgraft extend to grow",
-        flags_of("model output original-size target-size"),
-        gone(SIZE),
+        parse_flag_names("model output original-size target-size"),
+        drop_key(SIZE),
         _EXTENDED,
     ),
-    Script(
+    LegacyScript(
         "extract_chatterbox_vocab.py",
         "chatterbox",
         "not needed: voxgraft reads the base's own tokenizer",
-        flags_of("output"),
-        gone(OF_THE_BASE),
+        parse_flag_names("output"),
+        drop_key(OF_THE_BASE),
     ),
     *(
-        Script(
+        LegacyScript(
             f"{name}.py",
             "chatterbox",
             "voxgraft tokenizer train",
-            flags_of(flags),
-            gone("pieces are learnt from plain texts, and every letter of the script is added"),
-            {"--vocab-size": mapped("tokenizer.pieces", "pieces", "its pieces never reached the merged file there")},
+            parse_flag_names(flags),
+            drop_key("pieces are learnt from plain texts, and every letter of the script is added"),
+            {"--vocab-size": map_key("tokenizer.pieces", "pieces", "its pieces never reached the merged file there")},
         )
         for name, flags in (
             ("setup_tokenizer_lightning", "dataset vocab-size"),
             ("train_tokenizer", "data vocab-size output"),
         )
     ),
-    Script("auto_detect_vocab_size.py", "chatterbox", "voxgraft check, which rewrites nothing", (), gone(SIZE)),
-    Script(
+    LegacyScript(
+        "auto_detect_vocab_size.py", "chatterbox", "voxgraft check, which rewrites nothing", (), drop_key(SIZE)
+    ),
+    LegacyScript(
         "fix_unk_issues.py",
         "chatterbox",
         "voxgraft tokenizer prove and voxgraft tokenizer show",
-        flags_of("data-path config"),
-        gone("unknown letters are counted by `voxgraft tokenizer prove`; nothing is rewritten"),
+        parse_flag_names("data-path config"),
+        drop_key("unknown letters are counted by `voxgraft tokenizer prove`; nothing is rewritten"),
     ),
     *(
-        Script(f"{name}.py", "chatterbox", now, flags_of(flags), later(DATA), words=True)
+        LegacyScript(f"{name}.py", "chatterbox", now, parse_flag_names(flags), defer_key(DATA), words=True)
         for name, now, flags in (
             ("split_dataset", "voxgraft data split", "dataset train val test seed backup"),
             ("validate_dataset", "voxgraft data info and voxgraft data report", "dataset fix"),
@@ -375,7 +389,7 @@ CHATTERBOX_SCRIPTS = (
         )
     ),
     *(
-        Script(f"{name}.py", "chatterbox", _SPEAK, flags_of(flags), later(SPEECH))
+        LegacyScript(f"{name}.py", "chatterbox", _SPEAK, parse_flag_names(flags), defer_key(SPEECH))
         for name, flags in (
             ("inference/inference", "checkpoint text output config use-phonemes speed pitch device"),
             ("test_synthesis_cli", "checkpoint tokenizer output-dir text-amharic text-english"),
@@ -387,7 +401,7 @@ CHATTERBOX_SCRIPTS = (
 SCRIPTS = (*INDEXTTS2_SCRIPTS, *CHATTERBOX_SCRIPTS)
 
 
-def script_of(path: str) -> Script | None:
+def find_legacy_script(path: str) -> LegacyScript | None:
     """The script that a path such as `trainers/train_gpt_v2.py` names."""
     path = path.replace("\\", "/")
     return next((script for script in SCRIPTS if f"/{path}".endswith(f"/{script.path}")), None)

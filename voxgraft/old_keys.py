@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Fate = Literal["mapped", "suggested", "gone", "later", "unknown"]
+KeyFate = Literal["mapped", "suggested", "gone", "later", "unknown"]
 """suggested: written into run.yaml as a comment, since a person must decide; later: voxgraft cannot do it yet."""
 
-Reads = Literal[
+ValueKind = Literal[
     "nothing",  # only the fate counts
     "number",  # a number for the new key
     "count",  # a whole number for the new key
@@ -31,28 +31,28 @@ Reads = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LegacyKeyRule:
     """What becomes of one old key: its fate, the reason or a remark, and for those with a successor the new key."""
 
-    fate: Fate
+    fate: KeyFate
     why: str
     key: str = ""
-    reads: Reads = "nothing"
+    reads: ValueKind = "nothing"
 
 
-def mapped(key: str, reads: Reads, why: str = "") -> Rule:
+def map_key(key: str, reads: ValueKind, why: str = "") -> LegacyKeyRule:
     """The old key has a successor."""
-    return Rule("mapped", why, key, reads)
+    return LegacyKeyRule("mapped", why, key, reads)
 
 
-def gone(why: str, reads: Reads = "nothing") -> Rule:
+def drop_key(why: str, reads: ValueKind = "nothing") -> LegacyKeyRule:
     """The old key has no successor, because there is nothing left to set."""
-    return Rule("gone", why, "", reads)
+    return LegacyKeyRule("gone", why, "", reads)
 
 
-def later(why: str, reads: Reads = "nothing") -> Rule:
+def defer_key(why: str, reads: ValueKind = "nothing") -> LegacyKeyRule:
     """The old key belongs to what another command does, or none yet."""
-    return Rule("later", why, "", reads)
+    return LegacyKeyRule("later", why, "", reads)
 
 
 # ---- reasons that several keys share ---------------------------------------------------------------------------
@@ -92,102 +92,104 @@ OPTIMIZER = "rates and decay in run.yaml are meant for AdamW; its inner numbers 
 
 # ---- the Amharic Chatterbox project: config/training_config*.yaml ------------------------------------------------
 
-CHATTERBOX_KEYS: dict[str, Rule] = {
-    "model.name": gone("the run folder's name is the name"),
-    "model.architecture": gone("the family is told by the files in the base folder"),
+CHATTERBOX_KEYS: dict[str, LegacyKeyRule] = {
+    "model.name": drop_key("the run folder's name is the name"),
+    "model.architecture": drop_key("the family is told by the files in the base folder"),
     **dict.fromkeys(
         [
             *("model.hidden_channels", "model.filter_channels", "model.n_heads", "model.n_layers"),
             *("model.kernel_size", "model.d_model", "model.nhead", "model.num_encoder_layers"),
             "model.dim_feedforward",
         ],
-        gone(STAND_IN),
+        drop_key(STAND_IN),
     ),
-    **dict.fromkeys(["model.p_dropout", "model.dropout"], gone("the body of a grafted model gets no dropout")),
-    "model.original_vocab_size": gone(SIZE, "base-pieces"),
-    **dict.fromkeys(["model.n_vocab", "model.vocab_size"], gone(SIZE)),
-    "model.use_phonemes": gone("training there read letters whatever this said, and the base reads letters"),
-    "model.freeze_original_embeddings": gone(FROZEN, "freeze"),
-    "model.freeze_until_index": gone(FROZEN, "base-pieces"),
-    "data.dataset_path": later(
+    **dict.fromkeys(["model.p_dropout", "model.dropout"], drop_key("the body of a grafted model gets no dropout")),
+    "model.original_vocab_size": drop_key(SIZE, "base-pieces"),
+    **dict.fromkeys(["model.n_vocab", "model.vocab_size"], drop_key(SIZE)),
+    "model.use_phonemes": drop_key("training there read letters whatever this said, and the base reads letters"),
+    "model.freeze_original_embeddings": drop_key(FROZEN, "freeze"),
+    "model.freeze_until_index": drop_key(FROZEN, "base-pieces"),
+    "data.dataset_path": defer_key(
         f"{DATA}. For its texts: cut -d'|' -f2 metadata.csv > texts.txt, then --texts texts.txt"
     ),
-    "data.metadata_file": later(f"{DATA}. Its second column holds the texts"),
+    "data.metadata_file": defer_key(f"{DATA}. Its second column holds the texts"),
     **dict.fromkeys(
         [
             *("data.sampling_rate", "data.filter_length", "data.hop_length", "data.win_length"),
             *("data.n_mel_channels", "data.n_mels", "data.mel_fmin", "data.mel_fmax"),
         ],
-        gone(STAND_IN_AUDIO),
+        drop_key(STAND_IN_AUDIO),
     ),
-    **dict.fromkeys(["data.train_ratio", "data.val_ratio", "data.test_ratio"], later(DATA)),
-    **dict.fromkeys(["data.batch_size", "training.batch_size"], gone(CLIPS_PER_STEP)),
-    **dict.fromkeys(["data.num_workers", "data.pin_memory"], gone(READING)),
-    "training.device": gone("CUDA where there is a device; train.device names another"),
-    **dict.fromkeys(["training.optimizer", "training.betas", "training.eps"], gone(OPTIMIZER)),
-    "training.learning_rate": mapped("train.body_rate", "number", BODY_RATE),
-    "training.weight_decay": mapped("train.weight_decay", "number", DECAY),
-    "training.lr_scheduler": gone(SCHEDULE),
-    "training.lr_decay": gone(f"{SCHEDULE}. It was applied once per epoch there, so it hardly moved the rate"),
-    "training.warmup_steps": mapped("train.warmup_steps", "count", "the main trainer there never read it"),
-    "training.max_epochs": mapped("train.epochs", "number"),
-    "training.max_steps": mapped("train.steps", "steps"),
-    "training.save_interval": mapped("train.save_every", "count"),
-    "training.eval_interval": mapped("train.valid_every", "count"),
-    "training.log_interval": mapped("train.log_every", "count"),
-    **dict.fromkeys(["training.grad_clip_thresh", "training.grad_clip_val"], mapped("train.clip", "number")),
-    "training.grad_accumulation_steps": gone(CLIPS_PER_STEP),
-    "training.use_amp": gone(PRECISION),
-    **dict.fromkeys(["training.use_ddp", "training.gpu_ids"], gone(INERT)),
-    "training.early_stopping": gone(EARLY_STOP),
-    "training.patience": mapped("train.patience", "patience"),
-    "training.min_epochs": gone("no early stop before train.min_steps, which counts steps"),
-    "training.min_delta": gone(f"{INERT}. Here it is train.min_delta"),
-    "finetuning.enabled": gone("a graft always starts from a base"),
-    "finetuning.pretrained_model": mapped("base", "base-file"),
-    "finetuning.freeze_encoder": gone(STAND_IN_PARTS),
-    "finetuning.freeze_decoder": gone(STAND_IN_PARTS),
-    "finetuning.freeze_vocoder": gone("neither there nor here is a vocoder trained"),
+    **dict.fromkeys(["data.train_ratio", "data.val_ratio", "data.test_ratio"], defer_key(DATA)),
+    **dict.fromkeys(["data.batch_size", "training.batch_size"], drop_key(CLIPS_PER_STEP)),
+    **dict.fromkeys(["data.num_workers", "data.pin_memory"], drop_key(READING)),
+    "training.device": drop_key("CUDA where there is a device; train.device names another"),
+    **dict.fromkeys(["training.optimizer", "training.betas", "training.eps"], drop_key(OPTIMIZER)),
+    "training.learning_rate": map_key("train.body_rate", "number", BODY_RATE),
+    "training.weight_decay": map_key("train.weight_decay", "number", DECAY),
+    "training.lr_scheduler": drop_key(SCHEDULE),
+    "training.lr_decay": drop_key(f"{SCHEDULE}. It was applied once per epoch there, so it hardly moved the rate"),
+    "training.warmup_steps": map_key("train.warmup_steps", "count", "the main trainer there never read it"),
+    "training.max_epochs": map_key("train.epochs", "number"),
+    "training.max_steps": map_key("train.steps", "steps"),
+    "training.save_interval": map_key("train.save_every", "count"),
+    "training.eval_interval": map_key("train.valid_every", "count"),
+    "training.log_interval": map_key("train.log_every", "count"),
+    **dict.fromkeys(["training.grad_clip_thresh", "training.grad_clip_val"], map_key("train.clip", "number")),
+    "training.grad_accumulation_steps": drop_key(CLIPS_PER_STEP),
+    "training.use_amp": drop_key(PRECISION),
+    **dict.fromkeys(["training.use_ddp", "training.gpu_ids"], drop_key(INERT)),
+    "training.early_stopping": drop_key(EARLY_STOP),
+    "training.patience": map_key("train.patience", "patience"),
+    "training.min_epochs": drop_key("no early stop before train.min_steps, which counts steps"),
+    "training.min_delta": drop_key(f"{INERT}. Here it is train.min_delta"),
+    "finetuning.enabled": drop_key("a graft always starts from a base"),
+    "finetuning.pretrained_model": map_key("base", "base-file"),
+    "finetuning.freeze_encoder": drop_key(STAND_IN_PARTS),
+    "finetuning.freeze_decoder": drop_key(STAND_IN_PARTS),
+    "finetuning.freeze_vocoder": drop_key("neither there nor here is a vocoder trained"),
     **dict.fromkeys(
         [
             *("logging.use_wandb", "logging.wandb_project", "logging.wandb_entity"),
             *("logging.log_audio", "logging.log_spectrograms", "logging.log_alignments"),
         ],
-        gone(INERT),
+        drop_key(INERT),
     ),
-    **dict.fromkeys(["logging.use_tensorboard", "logging.log_dir"], gone(LOGS)),
+    **dict.fromkeys(["logging.use_tensorboard", "logging.log_dir"], drop_key(LOGS)),
     **dict.fromkeys(
         ["validation.n_samples", "validation.sample_texts"],
-        gone("sentences that are spoken on the way are train.sample_texts, each with its language: am:TEXT"),
+        drop_key("sentences that are spoken on the way are train.sample_texts, each with its language: am:TEXT"),
     ),
-    "paths.data_dir": later(f"{DATA}. For its texts: cut -d'|' -f2 metadata.csv > texts.txt, then --texts texts.txt"),
-    "paths.tokenizer": mapped("tokenizer.file", "tokenizer", TOKENIZER),
-    "paths.extended_model": gone(
+    "paths.data_dir": defer_key(
+        f"{DATA}. For its texts: cut -d'|' -f2 metadata.csv > texts.txt, then --texts texts.txt"
+    ),
+    "paths.tokenizer": map_key("tokenizer.file", "tokenizer", TOKENIZER),
+    "paths.extended_model": drop_key(
         "an extended file is no base: its text head was not grown, so Chatterbox cannot load it. "
         "`voxgraft extend` grows both"
     ),
-    "paths.checkpoints": gone(RUN_FOLDER),
+    "paths.checkpoints": drop_key(RUN_FOLDER),
 }
 
 
 # ---- IndexTTS-2's own config.yaml --------------------------------------------------------------------------------
 
-INDEXTTS2_KEYS: dict[str, Rule] = {
-    "dataset.bpe_model": gone(OF_THE_BASE),
-    "gpt.number_text_tokens": gone(
+INDEXTTS2_KEYS: dict[str, LegacyKeyRule] = {
+    "dataset.bpe_model": drop_key(OF_THE_BASE),
+    "gpt.number_text_tokens": drop_key(
         f"{SIZE}. The table has one row more, a spare: 24,001 rows for 24,000 pieces is right", "base-pieces"
     ),
-    "gpt_checkpoint": mapped("base", "base-file", "the base is the folder of this config"),
+    "gpt_checkpoint": map_key("base", "base-file", "the base is the folder of this config"),
 }
-INDEXTTS2_SECTIONS: dict[str, Rule] = {
-    "dataset": gone(OF_THE_BASE),
-    "gpt": gone(OF_THE_BASE),
+INDEXTTS2_SECTIONS: dict[str, LegacyKeyRule] = {
+    "dataset": drop_key(OF_THE_BASE),
+    "gpt": drop_key(OF_THE_BASE),
     **dict.fromkeys(
         [
             *("semantic_codec", "s2mel", "w2v_stat", "s2mel_checkpoint", "emo_matrix", "spk_matrix", "emo_num"),
             *("qwen_emo_path", "vocoder", "version"),
         ],
-        gone("a part of the stock program that a graft does not touch; it stays with the base"),
+        drop_key("a part of the stock program that a graft does not touch; it stays with the base"),
     ),
 }
 """Sections all of whose keys have one fate, unless the table above names them."""

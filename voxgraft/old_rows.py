@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.old_keys import Fate
+from voxgraft.old_keys import KeyFate
 
-__all__ = ["Given", "Row", "one_value_each"]
+__all__ = ["KeyTranslation", "UserOverrides", "resolve_key_conflicts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyTranslation:
     """What became of one old key."""
 
     old: str
     value: str
-    fate: Fate
+    fate: KeyFate
     why: str
     key: str = ""
     new: Any = None
@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class UserOverrides:
     """What the user said by hand."""
 
     base: Path | None = None
@@ -50,12 +50,12 @@ class Given:
     texts: tuple[Path, ...] = ()
 
 
-def one_value_each(rows: Sequence[Row], given: Given) -> list[Row]:
+def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
     """The same rows, of which for each new key at most one value is taken over."""
     return _without_epochs(_without_overruled(_joined(_without_given(rows, given))))
 
 
-def _without_given(rows: Sequence[Row], given: Given) -> list[Row]:
+def _without_given(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
     """What the user gave by hand wins."""
     hand = [name for name in ("base", "language", "texts") if getattr(given, name)]
     return [
@@ -66,7 +66,7 @@ def _without_given(rows: Sequence[Row], given: Given) -> list[Row]:
     ]
 
 
-def _joined(rows: Sequence[Row]) -> list[Row]:
+def _joined(rows: Sequence[KeyTranslation]) -> list[KeyTranslation]:
     """A flag that one command repeats, each time with another file, names them all."""
     together: dict[tuple[str, int | None], tuple[Any, ...]] = {}
     for row in rows:
@@ -80,7 +80,7 @@ def _joined(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _without_overruled(rows: Sequence[Row]) -> list[Row]:
+def _without_overruled(rows: Sequence[KeyTranslation]) -> list[KeyTranslation]:
     """Of two values that differ the last counts; the other stays as a comment."""
     last = {row.key: row for row in rows if row.fate == "mapped"}
     result = []
@@ -93,7 +93,7 @@ def _without_overruled(rows: Sequence[Row]) -> list[Row]:
     return result
 
 
-def _without_epochs(rows: Sequence[Row]) -> list[Row]:
+def _without_epochs(rows: Sequence[KeyTranslation]) -> list[KeyTranslation]:
     """A run has steps or epochs; the forks stopped at whichever came first."""
     if not any(row.fate == "mapped" and row.key == "train.steps" for row in rows):
         return list(rows)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from voxgraft.old_keys import Rule
+from voxgraft.old_keys import LegacyKeyRule
 
-__all__ = ["Script", "flags_of"]
+__all__ = ["LegacyScript", "parse_flag_names"]
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class LegacyScript:
     """One script of a fork: its flags, and the rule for each; flags without a rule of their own share `rest`."""
 
     path: str
@@ -19,8 +19,8 @@ class Script:
     now: str
     """What to type today, or why nothing."""
     flags: tuple[str, ...]
-    rest: Rule
-    rules: dict[str, Rule] = field(default_factory=dict)
+    rest: LegacyKeyRule
+    rules: dict[str, LegacyKeyRule] = field(default_factory=dict)
     words: bool = False
     """Whether words without a flag mean something to it, such as `import` and `list`."""
 
@@ -28,13 +28,13 @@ class Script:
     def name(self) -> str:
         return self.path.rpartition("/")[2].removesuffix(".py")
 
-    def rule(self, flag: str) -> Rule | None:
+    def rule(self, flag: str) -> LegacyKeyRule | None:
         """The rule of a flag, or None where the script has no such flag."""
         if not flag:  # a word without a flag, which only chooses what the script does
             return self.rest if self.words else None
         return self.rules.get(flag) or (self.rest if flag in self.flags else None)
 
 
-def flags_of(words: str) -> tuple[str, ...]:
+def parse_flag_names(words: str) -> tuple[str, ...]:
     """Words as flags, two dashes before each."""
     return tuple(f"--{word}" for word in words.split())

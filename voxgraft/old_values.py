@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from voxgraft.bases import base_family
+from voxgraft.bases import resolve_base_family
 from voxgraft.codes import CATALOGUE
-from voxgraft.config import settings_from
+from voxgraft.config import parse_settings
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, Level, finding
-from voxgraft.families import family, family_names
+from voxgraft.families import family_names, get_family
 from voxgraft.families.base import Family
-from voxgraft.old_configs import OldConfig, OldKey, shown
-from voxgraft.old_keys import Fate, Reads, Rule
-from voxgraft.old_rows import Given, Row, one_value_each
+from voxgraft.old_configs import LegacyConfig, LegacyKey, format_legacy_value
+from voxgraft.old_keys import KeyFate, LegacyKeyRule, ValueKind
+from voxgraft.old_rows import KeyTranslation, UserOverrides, resolve_key_conflicts
 from voxgraft.run_settings import RunSettings
 from voxgraft.tokenizers import open_tokenizer
 
-__all__ = ["Given", "Row", "Translation", "translate"]
+__all__ = ["ConfigTranslation", "KeyTranslation", "UserOverrides", "translate_legacy_config"]
 
 PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}
 """Pieces of the published tokenizers, for old configs that come without a base."""
@@ -35,29 +35,29 @@ _DATASET_LANGUAGE = re.compile(r"^([a-z]{2,3})=")
 
 
 @dataclass(slots=True)
-class Translation:
+class ConfigTranslation:
     """The rows in the order of the old file, the values for run.yaml by dotted key, and what there is to say."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[KeyTranslation] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
-def translate(old: OldConfig, given: Given) -> Translation:
+def translate_legacy_config(old: LegacyConfig, given: UserOverrides) -> ConfigTranslation:
     """What becomes of every key of an old config."""
-    return _Translator(old, given).result()
+    return _LegacyTranslator(old, given).result()
 
 
-class _Translator:
+class _LegacyTranslator:
     """One pass over the old keys for the base, which other keys are judged against, and one for everything."""
 
-    def __init__(self, old: OldConfig, given: Given) -> None:
+    def __init__(self, old: LegacyConfig, given: UserOverrides) -> None:
         self._old = old
         self._given = given
         self._findings = list(old.findings)
         self._base = given.base or self._old_base()
         self._family = self._settled_family()
-        self._readers: dict[Reads, Callable[[OldKey, Rule], Row]] = {
+        self._readers: dict[ValueKind, Callable[[LegacyKey, LegacyKeyRule], KeyTranslation]] = {
             "nothing": self._plain,
             "number": self._number,
             "count": self._number,
@@ -75,15 +75,15 @@ class _Translator:
             "dataset": self._plain,
         }
 
-    def result(self) -> Translation:
+    def result(self) -> ConfigTranslation:
         rows = [row for key in self._old.keys for row in self._rows_of(key)]
-        rows = one_value_each(rows, self._given)
+        rows = resolve_key_conflicts(rows, self._given)
         values = {row.key: row.new for row in rows if row.fate == "mapped"}
         unknown = [row for row in rows if row.fate == "unknown"]
         if unknown:
             names = ", ".join(row.old for row in unknown[:6]) + (" ..." if len(unknown) > 6 else "")
             self._find("old-keys-unknown", f"{len(unknown)} not known: {names}")
-        return Translation(rows, values, self._findings)
+        return ConfigTranslation(rows, values, self._findings)
 
     def _find(self, code: str, found: str, expected: str = "", cure: str = "") -> None:
         # What would be an error in a run is a warning here: it is the old one's fault, and this one goes without it.
@@ -107,13 +107,13 @@ class _Translator:
     def _settled_family(self) -> Family | None:
         name = self._given.family
         if self._base is not None:
-            found = base_family(self._base, name)
+            found = resolve_base_family(self._base, name)
             if self._old.family not in (None, found.name):
                 message = f"the old settings are for {self._old.family}, the base is of the family {found.name}"
                 self._find("old-other-family", message, expected=str(self._old.family))
             return found
         name = name or self._old.family
-        return family(name) if name else None
+        return get_family(name) if name else None
 
     def _num_base_pieces(self) -> int | None:
         if self._base is not None and self._family is not None:
@@ -122,11 +122,11 @@ class _Translator:
 
     # ---- rows -----------------------------------------------------------------------------------------------------
 
-    def _rows_of(self, key: OldKey) -> Iterator[Row]:
+    def _rows_of(self, key: LegacyKey) -> Iterator[KeyTranslation]:
         rule = key.rule
         if rule is None:
             why = f"did you mean {key.hint}?" if key.hint else "no key of that name is known"
-            yield Row(key.name, shown(key.value), "unknown", why, line=key.line)
+            yield KeyTranslation(key.name, format_legacy_value(key.value), "unknown", why, line=key.line)
             return
         if rule.fate == "mapped" and key.value in (None, "", []):
             yield self._row(key, rule, "gone", "empty there, so the default is kept")
@@ -136,20 +136,20 @@ class _Translator:
             yield self._readers[rule.reads](key, rule)
         yield from self._language_inside(key, rule)
 
-    def _row(self, key: OldKey, rule: Rule, fate: Fate, why: str, new: Any = None) -> Row:
+    def _row(self, key: LegacyKey, rule: LegacyKeyRule, fate: KeyFate, why: str, new: Any = None) -> KeyTranslation:
         taken = rule.key if fate in ("mapped", "suggested") else ""
-        return Row(key.name, shown(key.value), fate, why, taken, new, key.line)
+        return KeyTranslation(key.name, format_legacy_value(key.value), fate, why, taken, new, key.line)
 
-    def _plain(self, key: OldKey, rule: Rule) -> Row:
+    def _plain(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         return self._row(key, rule, rule.fate, rule.why)
 
-    def _number(self, key: OldKey, rule: Rule) -> Row:
+    def _number(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         """A number for the new key, if it is one that the setting takes."""
         number = _as_number(key.value)
         if number is None:
-            return self._row(key, rule, "suggested", "not a number", shown(key.value))
+            return self._row(key, rule, "suggested", "not a number", format_legacy_value(key.value))
         try:
-            settings = settings_from(RunSettings, _nested(rule.key, number), self._old.path)
+            settings = parse_settings(RunSettings, _nested(rule.key, number), self._old.path)
         except ConfigError as error:
             return self._row(key, rule, "suggested", f"out of bounds: {error.finding.expected}", number)
         section, _, name = rule.key.partition(".")
@@ -158,53 +158,55 @@ class _Translator:
             self._judge_rate(key, value)
         return self._row(key, rule, "mapped", rule.why, value)
 
-    def _judge_rate(self, key: OldKey, rate: float) -> None:
+    def _judge_rate(self, key: LegacyKey, rate: float) -> None:
         sane = self._family.rates.get("body") if self._family else None
         if sane and not sane.low <= rate <= sane.high:
             side = "below" if rate < sane.low else "above"
             expected = f"{sane.low:g} to {sane.high:g}"
             self._find("rate-out-of-range", f"{key.name} is {rate:g}, {side} the range", expected)
 
-    def _steps(self, key: OldKey, rule: Rule) -> Row:
+    def _steps(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         if _as_number(key.value) == 0:
             return self._row(
                 key, rule, "gone", f"0 had a meaning of its own there; the default is kept. See {rule.key}"
             )
         return self._number(key, rule)
 
-    def _patience(self, key: OldKey, rule: Rule) -> Row:
+    def _patience(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         if any(other.name.endswith(".early_stopping") and other.value is False for other in self._old.keys):
             return self._row(key, rule, "gone", "early stopping was off, so it never counted")
         return self._number(key, rule)
 
-    def _total_pieces(self, key: OldKey, rule: Rule) -> Row:
+    def _total_pieces(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         total, base = _as_number(key.value), self._num_base_pieces()
         if total is None or total != int(total) or base is None or total < base:
-            return self._row(key, rule, "suggested", "not a size that a grown tokenizer can have", shown(key.value))
+            return self._row(
+                key, rule, "suggested", "not a size that a grown tokenizer can have", format_legacy_value(key.value)
+            )
         why = (
             f"{int(total):,} counted the base's {base:,} pieces too. A small number is better: a piece that occurs "
             "seldom learns nothing, and single characters do not count here"
         )
         return self._row(key, rule, "suggested", why, int(total) - base)
 
-    def _base_pieces(self, key: OldKey, rule: Rule) -> Row:
+    def _base_pieces(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         base = self._num_base_pieces()
         if base is None or _as_number(key.value) == base:
             return self._plain(key, rule)
         code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
-        self._find(code, f"{key.name} is {shown(key.value)}, the base has {base:,} pieces", f"{base:,}")
+        self._find(code, f"{key.name} is {format_legacy_value(key.value)}, the base has {base:,} pieces", f"{base:,}")
         return self._row(key, rule, rule.fate, f"{rule.why}. It is not the base's number, {base:,}")
 
-    def _freeze(self, key: OldKey, rule: Rule) -> Row:
+    def _freeze(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         if key.value is not False:
             return self._plain(key, rule)
         self._find("freeze-off", f"{key.name} is false")
         return self._row(key, rule, "gone", f"{rule.why}. It was off: a checkpoint trained so has moved its base rows")
 
-    def _base_file(self, key: OldKey, rule: Rule) -> Row:
+    def _base_file(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         folder = self._folder_of(key)
         if folder is None:
-            return self._row(key, rule, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
         name = PurePosixPath(str(key.value)).name
         if name not in _published_names():
             why = f"{name} is not a file that a base is published with; give the base's own folder with --base"
@@ -213,10 +215,10 @@ class _Translator:
             return self._row(key, rule, "suggested", why, folder)
         return self._row(key, rule, "mapped", rule.why, folder)
 
-    def _tokenizer(self, key: OldKey, rule: Rule) -> Row:
+    def _tokenizer(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         path = self._path(key.value)
         if path is None:
-            return self._row(key, rule, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
         base = shlex.quote(str(self._base)) if self._base else "BASE"
         language = f" --language {self._given.language}" if self._given.language else ""
         command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
@@ -224,21 +226,21 @@ class _Translator:
         self._find("old-tokenizer", f"{path.name} is named there", cure=f"leave it out and learn anew, or: {command}")
         return self._row(key, rule, "suggested", f"{rule.why}: {command}{missing}", path)
 
-    def _texts(self, key: OldKey, rule: Rule) -> Row:
+    def _texts(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         values = key.value if isinstance(key.value, list) else [key.value]
         paths = tuple(path for value in values if (path := self._path(value)))
         if len(paths) != len(values):
-            return self._row(key, rule, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
         if missing := [path.name for path in paths if not os.path.isfile(path)]:
             return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
         return self._row(key, rule, "mapped", rule.why, paths)
 
-    def _manifests(self, key: OldKey, rule: Rule) -> Row:
+    def _manifests(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         """Manifests of pairs, without the language that stands behind their names: it is the run's."""
         values = key.value if isinstance(key.value, list) else [key.value]
         paths = tuple(path for value in values if (path := self._path(_without_language(value))))
         if len(paths) != len(values):
-            return self._row(key, rule, "suggested", "not a path", shown(key.value))
+            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
         if missing := [path.name for path in paths if not os.path.isfile(path)]:
             return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
         languages = {match[1] for value in values if (match := _MANIFEST_LANGUAGE.search(str(value)))}
@@ -250,23 +252,27 @@ class _Translator:
     def _language_of_run(self) -> str | None:
         """The language given by hand, or the first that a manifest names."""
         manifests = [key for key in self._old.keys if key.rule and key.rule.reads == "manifest"]
-        named = [match[1] for key in manifests if (match := _MANIFEST_LANGUAGE.search(shown(key.value)))]
+        named = [match[1] for key in manifests if (match := _MANIFEST_LANGUAGE.search(format_legacy_value(key.value)))]
         return self._given.language or next(iter(named), None)
 
-    def _language(self, key: OldKey, rule: Rule) -> Row:
+    def _language(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
         try:
-            settings = settings_from(RunSettings, {"language": key.value}, self._old.path)
+            settings = parse_settings(RunSettings, {"language": key.value}, self._old.path)
         except ConfigError as error:
-            return self._row(key, rule, "suggested", f"not a language code: {error.finding.expected}", shown(key.value))
+            return self._row(
+                key, rule, "suggested", f"not a language code: {error.finding.expected}", format_legacy_value(key.value)
+            )
         return self._row(key, rule, "mapped", rule.why, settings.language)
 
-    def _language_inside(self, key: OldKey, rule: Rule) -> Iterator[Row]:
+    def _language_inside(self, key: LegacyKey, rule: LegacyKeyRule) -> Iterator[KeyTranslation]:
         """A language code that is a part of another value: FILE::am, am=FILE."""
-        patterns: dict[Reads, re.Pattern[str]] = {"manifest": _MANIFEST_LANGUAGE, "dataset": _DATASET_LANGUAGE}
+        patterns: dict[ValueKind, re.Pattern[str]] = {"manifest": _MANIFEST_LANGUAGE, "dataset": _DATASET_LANGUAGE}
         pattern = patterns.get(rule.reads)
         for value in key.value if isinstance(key.value, list) else [key.value]:
             if pattern and isinstance(value, str) and (match := pattern.search(value)):
-                yield Row(key.name, shown(value), "mapped", "the language in it", "language", match[1], key.line)
+                yield KeyTranslation(
+                    key.name, format_legacy_value(value), "mapped", "the language in it", "language", match[1], key.line
+                )
 
     # ---- values ---------------------------------------------------------------------------------------------------
 
@@ -283,7 +289,7 @@ class _Translator:
         places = [own, *(self._old.path.parent / above / value for above in ("..", "../.."))]
         return next((_tidy(place) for place in places if os.path.exists(place)), own)
 
-    def _folder_of(self, key: OldKey) -> Path | None:
+    def _folder_of(self, key: LegacyKey) -> Path | None:
         path = None if _needs_a_shell(key.value) else self._path(key.value)
         return path.parent if path else None
 
@@ -292,7 +298,7 @@ class _Translator:
         if not os.path.isdir(folder):
             return "its folder is not there"
         try:
-            base_family(folder, self._given.family).files(folder)
+            resolve_base_family(folder, self._given.family).files(folder)
         except (FileError, ConfigError, CheckpointError) as error:
             return f"its folder is no base: {error.finding.found}"
         return ""
@@ -300,7 +306,7 @@ class _Translator:
 
 def _published_names() -> set[str]:
     """Names of the files by which a base folder is known."""
-    families = [family(name) for name in family_names()]
+    families = [get_family(name) for name in family_names()]
     return {name for kind in families for name in (*kind.checkpoint_names, *kind.tokenizer_names)} | {"config.yaml"}
 
 
@@ -320,7 +326,7 @@ def _needs_a_shell(value: Any) -> bool:
 
 def _as_number(value: Any) -> int | float | None:
     """A finite number, also where YAML reads a text (1e-5 without a point); None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(shown(value)) > 40:
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(format_legacy_value(value)) > 40:
         return None
     try:
         number = float(value)

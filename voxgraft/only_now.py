@@ -10,42 +10,45 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config import leaves, read_settings, settings_from
+from voxgraft.config import iter_setting_fields, parse_settings, read_settings_values
 from voxgraft.files import is_file
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 
-__all__ = ["differences", "only_now"]
+__all__ = ["diff_settings", "find_overrides"]
 
 
-def only_now(run: RunFolder, settings: RunSettings) -> dict[str, str]:
+def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     """By key, the values that run.yaml has otherwise; as it would have to say them. Nothing where there is no file."""
     if not is_file(run.settings):
         return {}
-    stated = settings_from(RunSettings, read_settings(RunSettings, run.settings), run.settings)
-    return {key: _shown(now) for key, (now, _) in differences(settings, stated).items()}
+    stated = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    return {key: _format_override(now) for key, (now, _) in diff_settings(settings, stated).items()}
 
 
-def differences(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
+def diff_settings(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
     """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
-    pairs = {leaf.key: (_value(settings, leaf.key), _value(stated, leaf.key)) for leaf in leaves(RunSettings)}
-    return {key: (now, then) for key, (now, then) in pairs.items() if _plain(now) != _plain(then)}
+    pairs = {
+        leaf.key: (_get_setting(settings, leaf.key), _get_setting(stated, leaf.key))
+        for leaf in iter_setting_fields(RunSettings)
+    }
+    return {key: (now, then) for key, (now, then) in pairs.items() if _comparable_value(now) != _comparable_value(then)}
 
 
-def _value(settings: RunSettings, key: str) -> Any:
+def _get_setting(settings: RunSettings, key: str) -> Any:
     return reduce(getattr, key.split("."), settings)
 
 
-def _plain(value: Any) -> Any:
+def _comparable_value(value: Any) -> Any:
     """Two ways to one file are the same."""
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_comparable_value(item) for item in value]
     return os.path.realpath(value) if isinstance(value, Path) else value
 
 
-def _shown(value: Any) -> str:
+def _format_override(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_format_override, value))}]"
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     return os.path.abspath(value) if isinstance(value, Path) else str(value)

@@ -12,10 +12,10 @@ from torch import nn
 
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors
 from voxgraft.errors import GraftError
-from voxgraft.files import existing_folder, read_json, replacing, replacing_folder, require_free, write_json
+from voxgraft.files import atomic_write, atomic_write_folder, read_json, require_folder, require_output_path, write_json
 from voxgraft.nn.peft_format import PeftAdapter, from_peft, to_peft
 
-CONFIG_NAME, TENSORS_NAME = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 1 << 20
 MAX_TENSORS_BYTES = 2 << 30
 """Rank 64 on every layer of a body of half a billion weights has under 200 MB."""
@@ -25,18 +25,18 @@ def write_peft_folder(folder: Path, model: nn.Module, *, base_name: str = "", ov
     """The model's adapter as a new folder; with `overwrite`, what was there is kept as `NAME.previous`."""
     config, tensors = to_peft(model, base_name)
     if not overwrite:
-        require_free(folder)
-    with replacing_folder(folder) as new:
-        with replacing(new / TENSORS_NAME) as stream:
+        require_output_path(folder)
+    with atomic_write_folder(folder) as new:
+        with atomic_write(new / ADAPTER_TENSORS_NAME) as stream:
             values = {name: TensorBytes.of(tensor.numpy()) for name, tensor in tensors.items()}
             write_safetensors(stream, values, {"format": "pt"})
-        write_json(new / CONFIG_NAME, config)
+        write_json(new / ADAPTER_CONFIG_NAME, config)
 
 
 def read_peft_folder(folder: Path) -> PeftAdapter:
     """The adapter in a folder that voxgraft or PEFT wrote; refused unless it is one that we compute alike."""
-    config = read_json(existing_folder(folder) / CONFIG_NAME, MAX_CONFIG_BYTES)
-    path = folder / TENSORS_NAME
+    config = read_json(require_folder(folder) / ADAPTER_CONFIG_NAME, MAX_CONFIG_BYTES)
+    path = folder / ADAPTER_TENSORS_NAME
     with open_checkpoint(path) as checkpoint:
         if checkpoint.format != "safetensors" or checkpoint.source.size > MAX_TENSORS_BYTES:
             found = f"a {checkpoint.format} file of {checkpoint.source.size:,} bytes"

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import FileError
-from voxgraft.files import existing_folder, replacing, require_free
-from voxgraft.history import SPEECH, History
-from voxgraft.journal import Journal
-from voxgraft.pictures import Format, compared, curves_of
+from voxgraft.files import atomic_write, require_folder, require_output_path
+from voxgraft.history import SPEECH_LOSS, History
+from voxgraft.journal import RunJournal
+from voxgraft.pictures import ImageFormat, render_run_comparison, render_run_curves
 from voxgraft.results import Line, Table
 from voxgraft.run import RunFolder
 from voxgraft.settings import PlotSettings
 
 __all__ = ["PlotResult", "plot"]
 
-NAME = "curves"
-FORMATS: tuple[Format, ...] = ("png", "svg")
+CURVES_NAME = "curves"
+IMAGE_FORMATS: tuple[ImageFormat, ...] = ("png", "svg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class PlotResult:
     def to_json(self) -> dict[str, Any]:
         return {
             "files": [str(path) for path in self.files],
-            "runs": {name: _standing(history) for name, history in self.histories.items()},
+            "runs": {name: _summarize_history(history) for name, history in self.histories.items()},
         }
 
     def lines(self) -> list[Line]:
         rows = []
         for name, history in self.histories.items():
-            stand = _standing(history)
+            stand = _summarize_history(history)
             losses = [stand[key] for key in ("speech_loss", "best_speech_loss")]
             figures = ["-" if loss is None else f"{loss:.4f}" for loss in losses]
             rows.append((name, f"{stand['step']:,}", *figures, f"{stand['best_step']:,}", stand["state"] or "-"))
@@ -52,30 +52,30 @@ class PlotResult:
 def plot(settings: PlotSettings) -> PlotResult:
     """Draw one run, or compare several."""
     alone = len(settings.runs) == 1
-    stem = settings.output or (settings.runs[0] / NAME if alone else Path(NAME))
+    stem = settings.output or (settings.runs[0] / CURVES_NAME if alone else Path(CURVES_NAME))
     # What stands in a run under our own name is drawn anew; anything else is replaced only if asked.
     overwrite = settings.overwrite or (settings.output is None and alone)
-    files = tuple(_with_ending(stem, form) for form in FORMATS)
+    files = tuple(_with_format_suffix(stem, form) for form in IMAGE_FORMATS)
     for path in files:
-        require_free(path, overwrite=overwrite)
-    histories = _histories(settings.runs)
+        require_output_path(path, overwrite=overwrite)
+    histories = _load_histories(settings.runs)
     if alone:
         name, history = next(iter(histories.items()))
-        pictures = curves_of(history, _title(name, history))
+        pictures = render_run_curves(history, _format_plot_title(name, history))
     else:
-        pictures = compared(histories, f"{len(histories)} runs on held-out recordings")
-    for path, form in zip(files, FORMATS, strict=True):
-        with replacing(path, overwrite=overwrite) as stream:
+        pictures = render_run_comparison(histories, f"{len(histories)} runs on held-out recordings")
+    for path, form in zip(files, IMAGE_FORMATS, strict=True):
+        with atomic_write(path, overwrite=overwrite) as stream:
             stream.write(pictures[form])
     return PlotResult(files, histories)
 
 
-def _histories(runs: tuple[Path, ...]) -> dict[str, History]:
+def _load_histories(runs: tuple[Path, ...]) -> dict[str, History]:
     """By the names of their folders; where two have one name, by their paths."""
     names = [path.resolve().name or str(path) for path in runs]
     found: dict[str, History] = {}
     for path, name in zip(runs, names, strict=True):
-        journal = Journal(RunFolder(existing_folder(path)).journal)
+        journal = RunJournal(RunFolder(require_folder(path)).journal)
         history = History.of(journal.read())
         if not history.steps and not history.valid:
             raise FileError("plot-nothing", f"{path} has no losses in its journal", where=journal.path)
@@ -83,7 +83,7 @@ def _histories(runs: tuple[Path, ...]) -> dict[str, History]:
     return found
 
 
-def _title(name: str, history: History) -> str:
+def _format_plot_title(name: str, history: History) -> str:
     total = f" of {history.num_steps:,}" if history.num_steps else ""
     parts = [f"{name}: {history.language}" if history.language else name, f"step {history.last_step:,}{total}"]
     if history.state is not None:
@@ -91,8 +91,8 @@ def _title(name: str, history: History) -> str:
     return ", ".join(parts)
 
 
-def _standing(history: History) -> dict[str, Any]:
-    held_out = history.held_out(SPEECH)
+def _summarize_history(history: History) -> dict[str, Any]:
+    held_out = history.held_out(SPEECH_LOSS)
     return {
         "step": history.last_step,
         "speech_loss": held_out[-1][1] if held_out else None,
@@ -103,7 +103,7 @@ def _standing(history: History) -> dict[str, Any]:
     }
 
 
-def _with_ending(stem: Path, form: Format) -> Path:
+def _with_format_suffix(stem: Path, form: ImageFormat) -> Path:
     """The file of one format; an ending of either format that the user has typed is not doubled."""
     bare = stem.with_suffix("") if stem.suffix.lower() in (".png", ".svg") else stem
     return bare.with_name(f"{bare.name}.{form}")

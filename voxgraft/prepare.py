@@ -17,39 +17,53 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft import progress
-from voxgraft.audio.waves import length_batches
-from voxgraft.corpus.clips import Array, ClipSet, named_clips
-from voxgraft.course import chosen_device
-from voxgraft.errors import ConfigError, Finding, GraftError, VoxgraftError, finding, refuse
+from voxgraft.audio.waves import batch_by_length
+from voxgraft.corpus.clips import AnyArray, ClipDataset, format_clip_names
+from voxgraft.course import choose_device
+from voxgraft.errors import ConfigError, Finding, GraftError, VoxgraftError, finding, raise_first_error
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.tensors import stored_shapes
-from voxgraft.findings import opened
-from voxgraft.findings.belonging import belonging_findings
-from voxgraft.graft_folder import open_graft
-from voxgraft.preparing.assembling import Encoded, MadeSet, SetMaker, encoded_so_far
-from voxgraft.preparing.batch_files import BatchFiles
-from voxgraft.preparing.choosing import ROLES, Chosen, WantedClip, chosen_clips, manifest_path, voices_by_speaker
-from voxgraft.preparing.keys import FrontEnd, file_mark, front_end
-from voxgraft.preparing.ledger import LEDGER_NAME, ClipRecord, FileMark, Ledger, read_ledger, write_ledger
-from voxgraft.preparing.local import run_local
-from voxgraft.preparing.on_ray import run_on_ray
+from voxgraft.families.tensors import read_tensor_shapes
+from voxgraft.findings import open_check_subject
+from voxgraft.findings.belonging import provenance_findings
+from voxgraft.graft_folder import load_graft
+from voxgraft.preparing.assembling import EncodedClips, PreparedDataset, PreparedDatasetWriter, find_encoded_clips
+from voxgraft.preparing.batch_files import BatchStore
+from voxgraft.preparing.choosing import (
+    ROLE_BY_SPLIT,
+    SelectedClip,
+    SelectedClips,
+    assign_voices,
+    resolve_manifest_path,
+    select_clips,
+)
+from voxgraft.preparing.keys import FrontEndFiles, compute_file_stamp, fingerprint_front_end
+from voxgraft.preparing.ledger import (
+    CACHE_INDEX_NAME,
+    CacheIndex,
+    ClipRecord,
+    FileStamp,
+    read_cache_index,
+    write_cache_index,
+)
+from voxgraft.preparing.local import encode_locally
+from voxgraft.preparing.on_ray import encode_on_ray
 from voxgraft.preparing.settings import EngineName, PrepareSettings
-from voxgraft.preparing.stage import Job, Outcome, StageSettings
-from voxgraft.preparing.workers import usual_workers
+from voxgraft.preparing.stage import EncodeJob, EncodeResult, EncodeWorkerConfig
+from voxgraft.preparing.workers import default_worker_count
 from voxgraft.results import Line, Table
 from voxgraft.run import RUN_FILE, RunFolder
-from voxgraft.run_data import Wanted
+from voxgraft.run_data import DataRequirements
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import CheckSettings
 from voxgraft.tokenizers import open_tokenizer
 
 __all__ = ["PrepareResult", "prepare"]
 
-BATCHES_NAME = "preparing"
+BATCHES_FOLDER_NAME = "preparing"
 """In data/ of the run: batches that are in no set yet."""
-ENGINES: dict[EngineName, Callable[[StageSettings, Sequence[Job], int], Iterator[Outcome]]] = {
-    "local": run_local,
-    "ray": run_on_ray,
+ENGINES: dict[EngineName, Callable[[EncodeWorkerConfig, Sequence[EncodeJob], int], Iterator[EncodeResult]]] = {
+    "local": encode_locally,
+    "ray": encode_on_ray,
 }
 
 
@@ -59,7 +73,7 @@ class PrepareResult:
 
     run: Path
     manifest: Path
-    sets: tuple[MadeSet, ...]
+    sets: tuple[PreparedDataset, ...]
     aside: Mapping[str, int]
     """Clips of the manifest that were not asked for, by reason."""
     num_encoded: int
@@ -82,7 +96,7 @@ class PrepareResult:
     def to_json(self) -> dict[str, Any]:
         return {
             "manifest": str(self.manifest),
-            "sets": {one.name: {**_counts(one.clips), "written": one.is_new} for one in self.sets},
+            "sets": {one.name: {**_count_clips(one.clips), "written": one.is_new} for one in self.sets},
             "encoded": self.num_encoded,
             "aside": dict(self.aside),
             "left_out": {name: item.to_json() for name, item in self.left_out.items()},
@@ -94,7 +108,7 @@ class PrepareResult:
         rows = tuple(
             (
                 one.name,
-                *(f"{value:,}" for value in _counts(one.clips).values()),
+                *(f"{value:,}" for value in _count_clips(one.clips).values()),
                 "written" if one.is_new else "as it was",
             )
             for one in self.sets
@@ -115,11 +129,11 @@ class PrepareResult:
     def findings(self) -> list[Finding]:
         """One for each kind of fault, with the first clips that have it."""
         found = []
-        where = self.run / "data" / LEDGER_NAME
+        where = self.run / "data" / CACHE_INDEX_NAME
         for code, count in Counter(item.code for item in self.left_out.values()).most_common():
             names = [name for name, item in self.left_out.items() if item.code == code]
             first = self.left_out[names[0]]
-            text = f"{count:,} clips are left out, {code}: {named_clips(names)} (the first: {first.found})"
+            text = f"{count:,} clips are left out, {code}: {format_clip_names(names)} (the first: {first.found})"
             found.append(finding("prepare-left-out", text, where=where, cure=first.cure))
         return found
 
@@ -127,9 +141,9 @@ class PrepareResult:
 def prepare(settings: PrepareSettings) -> PrepareResult:
     """Make data/train and data/valid of a run, or bring them up to date."""
     run = RunFolder(settings.run)
-    manifest = manifest_path(settings.manifest or settings.data.dataset, run.data)
+    manifest = resolve_manifest_path(settings.manifest or settings.data.dataset, run.data)
     with run.lock("prepare"):
-        work = _Work.open(settings, run, chosen_clips(manifest, _language(settings, run)))
+        work = _PrepareJob.open(settings, run, select_clips(manifest, _require_language(settings, run)))
         num_encoded = work.encode(settings)
         made = work.make_sets()
         work.finish(made)
@@ -137,69 +151,69 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
         return PrepareResult(settings.run, manifest, made, work.chosen.aside, num_encoded, voices)
 
 
-def _base(settings: PrepareSettings) -> tuple[Family, BaseFiles]:
+def _load_graft_base(settings: PrepareSettings) -> tuple[Family, BaseFiles]:
     """The base that the run's graft was made for; refused where it is another by now, or has no graft."""
     values = {name: getattr(settings, name) for name in RunSettings.model_fields}
-    with opened(CheckSettings(run=settings.run, **values)) as subject:
-        refuse([*subject.findings, *belonging_findings(subject)])
+    with open_check_subject(CheckSettings(run=settings.run, **values)) as subject:
+        raise_first_error([*subject.findings, *provenance_findings(subject)])
         if subject.family is None or subject.base is None:
             raise ConfigError("config-missing", "`base` is not given", where=settings.run / RUN_FILE)
         return subject.family, subject.base
 
 
-def _language(settings: PrepareSettings, run: RunFolder) -> str:
+def _require_language(settings: PrepareSettings, run: RunFolder) -> str:
     if settings.language is None:
-        raise ConfigError("config-missing", "`language` is not given", where=run.settings)
+        raise ConfigError("config-missing", "`run_language` is not given", where=run.settings)
     return settings.language
 
 
 @dataclass(slots=True)
-class _Work:
+class _PrepareJob:
     """One `prepare` on its way."""
 
-    wanted: Wanted
+    wanted: DataRequirements
     family: Family
     files: BaseFiles
-    chosen: Chosen
-    ledger: Ledger
-    front_end: FrontEnd
-    marks: Mapping[str, FileMark]
+    chosen: SelectedClips
+    ledger: CacheIndex
+    front_end: FrontEndFiles
+    marks: Mapping[str, FileStamp]
     """Of sound files, by the id of the clip."""
-    batches: BatchFiles
-    voices: Mapping[str, tuple[str, Mapping[str, Array]]]
-    unread: Mapping[str, Finding]
+    batches: BatchStore
+    voices: Mapping[str, tuple[str, Mapping[str, AnyArray]]]
+    unreadable_clips: Mapping[str, Finding]
     """Clips whose sound file cannot even be hashed, by id."""
     gone: dict[str, Finding] = field(default_factory=dict)
     """Clips that no worker could bring to an end this time, by key."""
 
     @classmethod
-    def open(cls, settings: PrepareSettings, run: RunFolder, chosen: Chosen) -> _Work:
+    def open(cls, settings: PrepareSettings, run: RunFolder, chosen: SelectedClips) -> _PrepareJob:
         """Everything that is needed before the first batch, and nothing that takes long but hashes."""
-        family, files = _base(settings)
-        graft = open_graft(run.graft)
+        family, files = _load_graft_base(settings)
+        graft = load_graft(run.graft)
         base = (family, files, open_tokenizer(files.tokenizer))
-        wanted = Wanted.of(run, settings, graft, base, stored_shapes(files.checkpoint))
-        ledger = read_ledger(run.data / LEDGER_NAME)
-        own = front_end(family, files, graft.card.base["checkpoint_sha256"], ledger.files)
+        wanted = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
+        ledger = read_cache_index(run.data / CACHE_INDEX_NAME)
+        own = fingerprint_front_end(family, files, graft.card.base["checkpoint_sha256"], ledger.files)
         named = {name: clip.voice for name, clip in family.voices(files).items()}
         speakers = [one.clip.speaker for one in chosen.clips]
-        chosen_voices = voices_by_speaker(speakers, named, settings.voices) if named else {}
+        chosen_voices = assign_voices(speakers, named, settings.voices) if named else {}
         voices = {speaker: (name, named[name]) for speaker, name in chosen_voices.items()}
         unread: dict[str, Finding] = {}
-        marks, batches = _marks(chosen.clips, ledger, unread), BatchFiles(run.data / BATCHES_NAME)
+        marks, batches = _hash_sound_files(chosen.clips, ledger, unread), BatchStore(run.data / BATCHES_FOLDER_NAME)
         return cls(wanted, family, files, chosen, ledger, own, marks, batches, voices, unread)
 
     @property
     def data(self) -> Path:
         return self.wanted.run.data
 
-    def key(self, one: WantedClip) -> str | None:
+    def key(self, one: SelectedClip) -> str | None:
         mark = self.marks.get(one.clip.id)
         return self.front_end.key(mark[2]) if mark else None
 
-    def encoded(self) -> Encoded:
+    def encoded(self) -> EncodedClips:
         """What is there. Asked for anew when a set was written, since it took the place of another."""
-        return encoded_so_far(self.wanted.run, self.batches, self.ledger, self.front_end)
+        return find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
 
     def encode(self, settings: PrepareSettings) -> int:
         """Bring everything that is missing through the front end; how many clips have codes now that had none."""
@@ -207,13 +221,13 @@ class _Work:
         if not jobs:
             return 0
         self.batches.folder.mkdir(parents=True, exist_ok=True)
-        device = chosen_device(settings.device)
+        device = choose_device(settings.device)
         # Absolute, since workers of a cluster stand in another folder.
         base, batches = (str(place.resolve()) for place in (self.files.folder, self.batches.folder))
-        stage = StageSettings(self.family.name, base, device, batches)
-        workers = settings.workers or usual_workers(device, self._front_end_bytes())
+        stage = EncodeWorkerConfig(self.family.name, base, device, batches)
+        workers = settings.workers or default_worker_count(device, self._front_end_bytes())
         seconds = 0.0
-        with progress.task(
+        with progress.progress_task(
             "encoding, in seconds of sound", round(sum(job.seconds for job in jobs.values()))
         ) as advance:
             for outcome in ENGINES[settings.engine](stage, list(jobs.values()), workers):
@@ -229,41 +243,42 @@ class _Work:
         """The base itself is part of some front ends."""
         return self.files.checkpoint.stat().st_size + sum(size for size, _, _ in self.front_end.files.values())
 
-    def _jobs(self, batch_seconds: float) -> list[Job]:
+    def _jobs(self, batch_seconds: float) -> list[EncodeJob]:
         """Batches of what is missing. Who goes with whom is decided over the whole manifest, done or not."""
         encoded = self.encoded()
         by_key = {key: one for one in self.chosen.clips if (key := self.key(one)) is not None}
         keys, clips = list(by_key), list(by_key.values())
         lengths = [max(1, round(one.clip.seconds * 1000)) for one in clips]
         jobs = []
-        for places in length_batches(lengths, round(batch_seconds * 1000)):
+        for places in batch_by_length(lengths, round(batch_seconds * 1000)):
             missing = [place for place in places if not encoded.has(keys[place])]
             if missing:
                 pairs = tuple((keys[place], str(clips[place].path.resolve())) for place in missing)
                 name = hashlib.sha256(json.dumps([key for key, _ in pairs]).encode()).hexdigest()[:32]
-                jobs.append(Job(name, pairs, sum(lengths[place] for place in missing) / 1000))
+                jobs.append(EncodeJob(name, pairs, sum(lengths[place] for place in missing) / 1000))
         return jobs
 
-    def make_sets(self) -> tuple[MadeSet, ...]:
+    def make_sets(self) -> tuple[PreparedDataset, ...]:
         """One after the other, each whole or as it was."""
-        made: list[MadeSet] = []
+        made: list[PreparedDataset] = []
         encoded = self.encoded()
-        for role in ROLES.values():
+        for role in ROLE_BY_SPLIT.values():
             encoded = self.encoded() if made and made[-1].is_new else encoded
-            maker = SetMaker(self.wanted, self.front_end, encoded, self.family.code_hz, self.voices)
+            maker = PreparedDatasetWriter(self.wanted, self.front_end, encoded, self.family.code_hz, self.voices)
             clips = [(one, self.key(one)) for one in self.chosen.clips if one.role == role]
-            made.append(self._without_gone(maker.make(role, role, clips)))
+            made.append(self._explain_left_out(maker.make(role, role, clips)))
         return tuple(made)
 
-    def _without_gone(self, made: MadeSet) -> MadeSet:
+    def _explain_left_out(self, made: PreparedDataset) -> PreparedDataset:
         """The same with the true reason for clips that have no hash or that no worker has brought to an end."""
         keys = {one.clip.id: self.key(one) for one in self.chosen.clips}
         told = {
-            name: self.unread.get(name) or self.gone.get(keys[name] or "", item) for name, item in made.left_out.items()
+            name: self.unreadable_clips.get(name) or self.gone.get(keys[name] or "", item)
+            for name, item in made.left_out.items()
         }
         return replace(made, left_out=told)
 
-    def finish(self, made: Sequence[MadeSet]) -> None:
+    def finish(self, made: Sequence[PreparedDataset]) -> None:
         """Write down what became of each clip; batches are not needed any more."""
         sets = {info.id: one.name for one in made for info in one.clips.infos}
         left_out = {name: item for one in made for name, item in one.left_out.items()}
@@ -279,19 +294,21 @@ class _Work:
             for one in self.chosen.clips
         ]
         fingerprints = {one.name: one.clips.fingerprint for one in made}
-        write_ledger(self.data / LEDGER_NAME, fingerprints, self.front_end.files, records)
+        write_cache_index(self.data / CACHE_INDEX_NAME, fingerprints, self.front_end.files, records)
         shutil.rmtree(self.batches.folder, ignore_errors=True)
 
 
-def _marks(clips: Sequence[WantedClip], ledger: Ledger, unread: dict[str, Finding]) -> dict[str, FileMark]:
+def _hash_sound_files(
+    clips: Sequence[SelectedClip], ledger: CacheIndex, unread: dict[str, Finding]
+) -> dict[str, FileStamp]:
     """Hashes of all sound files. One that is gone is known by what the ledger says of it; faults go into `unread`."""
-    marks: dict[str, FileMark] = {}
-    with progress.task("looking at sound files", len(clips)) as advance:
+    marks: dict[str, FileStamp] = {}
+    with progress.progress_task("looking at sound files", len(clips)) as advance:
         for one in clips:
             record = ledger.clips.get(one.clip.id)
             known = record.file if record is not None and record.audio == one.clip.audio else None
             try:
-                mark = file_mark(one.path, known) or known
+                mark = compute_file_stamp(one.path, known) or known
             except VoxgraftError as error:
                 unread[one.clip.id], mark = error.finding, None
             if mark is not None:
@@ -300,7 +317,7 @@ def _marks(clips: Sequence[WantedClip], ledger: Ledger, unread: dict[str, Findin
     return marks
 
 
-def _counts(clips: ClipSet) -> dict[str, float]:
+def _count_clips(clips: ClipDataset) -> dict[str, float]:
     infos = clips.infos[: len(clips)]
     return {
         "clips": len(clips),

@@ -1,6 +1,6 @@
 """How a long job tells how far it is and what has happened, without knowing who listens.
 
-The library calls `task` and `tell`; a face installs a listener with `listening`. With no listener nothing is printed.
+The library calls `progress_task` and `tell`; a face installs a listener with `listening`. With no listener nothing is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from voxgraft.results import Line
 
 SUSPENDED_SECONDS = 5.0
 """A clock that is read several times a second was suspended if nobody could read it for this long."""
-CHAPTER = "chapter"
+CHAPTER_EVENT = "chapter"
 """What is told between the verbs of a longer story; it belongs to no run."""
 
 
@@ -42,7 +42,7 @@ class ActiveClock:
 active_seconds = ActiveClock()
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """What a face gives: open one task, and get back the function that advances it."""
 
     def task(self, name: str, total: int | None) -> contextlib.AbstractContextManager[Callable[[int], None]]: ...
@@ -51,23 +51,23 @@ class Listener(Protocol):
         """Something happened in a run: a line of its journal, or the lines that it opens with (`kind` is `opening`)."""
 
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_active_listener: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
 
 
 @contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def use_progress_listener(listener: ProgressListener) -> Iterator[None]:
     """Send the progress of everything inside the block to `listener`."""
-    token = _listener.set(listener)
+    token = _active_listener.set(listener)
     try:
         yield
     finally:
-        _listener.reset(token)
+        _active_listener.reset(token)
 
 
 @contextlib.contextmanager
-def task(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def progress_task(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """One job of `total` units (bytes, lines, steps; None if unknown). Yields the function that advances it."""
-    listener = _listener.get()
+    listener = _active_listener.get()
     if listener is None:
         yield lambda _amount: None
     else:
@@ -75,14 +75,14 @@ def task(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]
             yield advance
 
 
-def tell(kind: str, step: int, values: Mapping[str, Any]) -> None:
+def report_event(kind: str, step: int, values: Mapping[str, Any]) -> None:
     """Say that something happened in a run."""
-    listener = _listener.get()
+    listener = _active_listener.get()
     if listener is not None:
         listener.tell(kind, step, values)
 
 
-def chapter(lines: Sequence[Line]) -> None:
+def report_lines(lines: Sequence[Line]) -> None:
     """Say lines that stay. What was shown live before them is over."""
     if lines:
-        tell(CHAPTER, 0, {"lines": lines})
+        report_event(CHAPTER_EVENT, 0, {"lines": lines})

@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.amounts import first_of
+from voxgraft.amounts import format_names
 from voxgraft.errors import ConfigError, Finding, GraftError, finding
 from voxgraft.exchange_settings import PullSettings, PushSettings
-from voxgraft.exporting.terms import Terms
-from voxgraft.files import replacing_folder, require_free
+from voxgraft.exporting.terms import ShareTerms
+from voxgraft.files import atomic_write_folder, require_output_path
 from voxgraft.results import Line
 from voxgraft.run import RUN_FILE
 from voxgraft.sharing import hub, zips
-from voxgraft.sharing.contents import Contents, contents_of
+from voxgraft.sharing.contents import SharedFolder, inspect_shared_folder
 
 __all__ = ["ShareResult", "pull", "push"]
 
-ZIP = ".zip"
-MOST_NAMED = 8
+ZIP_SUFFIX = ".zip"
+MAX_FILES_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ShareResult:
     """What went where."""
 
-    contents: Contents
+    contents: SharedFolder
     place: str
     sent: bool
     findings: tuple[Finding, ...] = ()
@@ -68,50 +68,50 @@ class ShareResult:
 def push(settings: PushSettings) -> ShareResult:
     """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about."""
     to = settings.to
-    if not to.endswith(ZIP) and not hub.is_repository(to):
+    if not to.endswith(ZIP_SUFFIX) and not hub.is_hub_repository(to):
         raise ConfigError(
             "hub-name", f"{to!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
         )
-    if to.endswith(ZIP):
-        require_free(Path(to), overwrite=settings.overwrite)
-    found = contents_of(settings.folder)
-    findings = tuple((found.terms or Terms("", False, None, None)).findings())
-    others = tuple(_other_files(found, settings.folder, "are no part of it and were not sent"))
-    if to.endswith(ZIP):
-        zips.pack(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
+    if to.endswith(ZIP_SUFFIX):
+        require_output_path(Path(to), overwrite=settings.overwrite)
+    found = inspect_shared_folder(settings.folder)
+    findings = tuple((found.terms or ShareTerms("", False, None, None)).findings())
+    others = tuple(_unlisted_file_findings(found, settings.folder, "are no part of it and were not sent"))
+    if to.endswith(ZIP_SUFFIX):
+        zips.pack_zip(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
         return ShareResult(found, to, True, (*findings, *others))
     if findings:
         told = findings[0]
         raise GraftError("push-terms", told.found, where=settings.folder)
-    place = hub.send(settings.folder, to, private=settings.private, leave_out=found.others)
+    place = hub.upload_to_hub(settings.folder, to, private=settings.private, leave_out=found.others)
     return ShareResult(found, place, True, others)
 
 
 def pull(settings: PullSettings) -> ShareResult:
     """Fetch a folder and look at it; what is not whole is not kept."""
     source = settings.source
-    is_zip = source.endswith(ZIP)
-    if not is_zip and not hub.is_repository(source):
+    is_zip = source.endswith(ZIP_SUFFIX)
+    if not is_zip and not hub.is_hub_repository(source):
         raise ConfigError(
             "hub-name", f"{source!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
         )
-    folder = settings.folder or Path(Path(source).name.removesuffix(ZIP))
-    require_free(folder)
-    with replacing_folder(folder) as new:
+    folder = settings.folder or Path(Path(source).name.removesuffix(ZIP_SUFFIX))
+    require_output_path(folder)
+    with atomic_write_folder(folder) as new:
         inside = new / "inside"
         if is_zip:
-            zips.unpack(Path(source), inside)
+            zips.unpack_zip(Path(source), inside)
         else:
-            hub.receive(source, inside, settings.revision)
+            hub.download_from_hub(source, inside, settings.revision)
         _require_plain_files(inside)
-        found = contents_of(inside)
-        _require_no_run(inside)
-        _drop(inside, found.others)
+        found = inspect_shared_folder(inside)
+        _require_no_run_file(inside)
+        _remove_unlisted_files(inside, found.others)
         for path in list(inside.iterdir()):
             path.rename(new / path.name)
         inside.rmdir()
-    findings = [*(found.terms.findings() if found.terms else ()), *_programs(found, folder)]
-    findings += _other_files(found, folder, "are no part of it and were not kept")
+    findings = [*(found.terms.findings() if found.terms else ()), *_program_findings(found, folder)]
+    findings += _unlisted_file_findings(found, folder, "are no part of it and were not kept")
     return ShareResult(found, str(folder), False, tuple(findings))
 
 
@@ -123,7 +123,7 @@ def _require_plain_files(inside: Path) -> None:
             raise GraftError("share-broken", found, expected="files and folders alone")
 
 
-def _drop(inside: Path, names: Sequence[str]) -> None:
+def _remove_unlisted_files(inside: Path, names: Sequence[str]) -> None:
     """Remove files that the card does not name, and folders that are empty then."""
     for name in names:
         (inside / name).unlink()
@@ -132,14 +132,14 @@ def _drop(inside: Path, names: Sequence[str]) -> None:
             path.rmdir()
 
 
-def _other_files(found: Contents, folder: Path, what: str) -> list[Finding]:
+def _unlisted_file_findings(found: SharedFolder, folder: Path, what: str) -> list[Finding]:
     if not found.others:
         return []
-    named = first_of([f"{name!r:.80}" for name in found.others], MOST_NAMED)
+    named = format_names([f"{name!r:.80}" for name in found.others], MAX_FILES_NAMED)
     return [finding("share-other-files", f"{len(found.others):,} files {what}: {named}", where=folder)]
 
 
-def _require_no_run(inside: Path) -> None:
+def _require_no_run_file(inside: Path) -> None:
     """The settings of a run can name programs and files of this machine, and nobody else's are to be followed here."""
     for path in inside.rglob("*"):
         if path.name.lower() == RUN_FILE:
@@ -147,9 +147,9 @@ def _require_no_run(inside: Path) -> None:
             raise GraftError("share-broken", found, expected="no settings of a run")
 
 
-def _programs(found: Contents, folder: Path) -> list[Finding]:
+def _program_findings(found: SharedFolder, folder: Path) -> list[Finding]:
     """Hashes tell of damage on the way, and nothing of whoever wrote both the file and the card."""
     if not found.programs:
         return []
-    named = first_of(found.programs, MOST_NAMED)
+    named = format_names(found.programs, MAX_FILES_NAMED)
     return [finding("share-program", f"programs are among the files: {named}", where=folder)]

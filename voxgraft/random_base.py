@@ -8,7 +8,7 @@ from typing import Any
 from voxgraft.errors import FileError
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.random_base import make_random_base
-from voxgraft.files import is_there
+from voxgraft.files import path_exists
 from voxgraft.results import Line
 from voxgraft.settings import RandomBaseSettings
 
@@ -31,9 +31,9 @@ class RandomBaseResult:
         return [path for path in (self.files.checkpoint, self.files.tokenizer, self.files.config) if path]
 
 
-def random_base(settings: RandomBaseSettings) -> RandomBaseResult:
+def create_random_base(settings: RandomBaseSettings) -> RandomBaseResult:
     """Make the folder; refused if it is there already."""
-    if is_there(settings.folder):
+    if path_exists(settings.folder):
         cure = "choose another folder, or move what is there away."
         raise FileError("file-exists", f"{settings.folder} is there already", where=settings.folder, cure=cure)
     files = make_random_base(settings.family, settings.folder, size=settings.size, seed=settings.seed)

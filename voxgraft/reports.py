@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from voxgraft.checkpoints import GrowthReport
-from voxgraft.results import Line, Table, styled
+from voxgraft.results import Line, Table, style_line
 from voxgraft.rows import RowReport
-from voxgraft.text.characters import exemplar, named, shown
-from voxgraft.text.suits import suit_findings
-from voxgraft.text.texts import Texts
-from voxgraft.tokenizers.base import Additions
-from voxgraft.tokenizers.prove import Coverage, Proof
+from voxgraft.text.characters import describe_character, find_exemplar, printable_text
+from voxgraft.text.suits import check_text_language
+from voxgraft.text.texts import TextCorpus
+from voxgraft.tokenizers.base import TokenizerAdditions
+from voxgraft.tokenizers.prove import TokenizerCoverage, TokenizerProof
 from voxgraft.tokenizers.train import CharacterPlan
 
 
-def additions_json(additions: Additions, plan: CharacterPlan) -> dict[str, Any]:
+def additions_to_json(additions: TokenizerAdditions, plan: CharacterPlan) -> dict[str, Any]:
     """Counts for machines."""
     return {
         "language": additions.language,
@@ -28,14 +28,14 @@ def additions_json(additions: Additions, plan: CharacterPlan) -> dict[str, Any]:
     }
 
 
-def additions_lines(additions: Additions, plan: CharacterPlan, texts: Texts) -> list[Line]:
+def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: TextCorpus) -> list[Line]:
     """What a language adds, for people."""
-    entry = exemplar(additions.language)
+    entry = find_exemplar(additions.language)
     name = entry.name if entry else additions.language
     lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentence{'s' if len(texts.sentences) != 1 else ''}"]
-    lines += [line for item in suit_findings(additions.language, texts.sentences) for line in item.lines()]
-    if texts.repeated or texts.renormalised:
-        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalised:,} brought into NFC")
+    lines += [line for item in check_text_language(additions.language, texts.sentences) for line in item.lines()]
+    if texts.repeated or texts.renormalized:
+        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalized:,} brought into NFC")
     if not additions.pieces:
         tag = f"the tag {additions.tag}" if additions.tag else "nothing"
         lines.append(f"  the base has every letter of {name} already: {tag} is added, and no piece")
@@ -46,13 +46,15 @@ def additions_lines(additions: Additions, plan: CharacterPlan, texts: Texts) -> 
         lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
         lines += _mostly_known(additions, plan, texts)
     if plan.left_unknown:
-        signs = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6])
+        signs = "; ".join(
+            f"{describe_character(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6]
+        )
         more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
         lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
     return lines
 
 
-def _mostly_known(additions: Additions, plan: CharacterPlan, texts: Texts) -> list[Line]:
+def _mostly_known(additions: TokenizerAdditions, plan: CharacterPlan, texts: TextCorpus) -> list[Line]:
     """Why a language adds so little, as one in Latin script does, where the base has most of its letters."""
     letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
     new = {sign.lower() for sign in (*plan.new, *plan.left_unknown)}
@@ -65,12 +67,12 @@ def _mostly_known(additions: Additions, plan: CharacterPlan, texts: Texts) -> li
     ]
 
 
-def proof_lines(proof: Proof) -> list[Line]:
+def format_proof(proof: TokenizerProof) -> list[Line]:
     """A proof, for people."""
     counts = proof.counts
     kept = ("kept", "bold green") if proof.old_text_same else ("BROKEN", "bold red")
     lines: list[Line] = [
-        styled("promise 1, old text reads the same: ", kept),
+        style_line("promise 1, old text reads the same: ", kept),
         Table(
             ("base sentences", "same", "base had unknowns", "hold the tag", "changed"),
             (
@@ -90,7 +92,7 @@ def proof_lines(proof: Proof) -> list[Line]:
         lines.append(
             Table(
                 ("new language", "tokens", "unknown", "share", "unknown characters", "tokens per character"),
-                (_coverage_row("before", proof.before), _coverage_row("after", proof.after)),
+                (_format_coverage_row("before", proof.before), _format_coverage_row("after", proof.after)),
             )
         )
     lines.append(f"pieces that can never occur: {len(proof.unreachable):,}")
@@ -99,21 +101,21 @@ def proof_lines(proof: Proof) -> list[Line]:
     return lines
 
 
-def _coverage_row(name: str, coverage: Coverage) -> tuple[str, ...]:
+def _format_coverage_row(name: str, coverage: TokenizerCoverage) -> tuple[str, ...]:
     tokens, unknown, characters = (
         f"{count:,}" for count in (coverage.tokens, coverage.unknown, coverage.unknown_characters)
     )
     return name, tokens, unknown, f"{coverage.unknown_share:.1%}", characters, f"{coverage.tokens_per_character:.2f}"
 
 
-def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
+def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
     """How the rows were made, and what a few of them sit near."""
     if not methods:
         return ["no new rows: the base has every piece already"]
     made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
     rows = tuple(
         (
-            shown(sample.piece),
+            printable_text(sample.piece),
             sample.romanised or sample.how,
             f"{sample.norm:.3f}",
             f"{sample.base_norm:.3f}",
@@ -125,7 +127,7 @@ def row_lines(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[L
     return [f"new rows: {made}", table]
 
 
-def growth_lines(report: GrowthReport) -> list[Line]:
+def format_growth(report: GrowthReport) -> list[Line]:
     """What was copied, what grew, what was left out."""
     copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
     lines: list[Line] = [copied]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Styled:
+class StyledLine:
     """One line of which parts carry a style (of rich: "green", "bold red"); without a terminal it is plain text."""
 
     parts: tuple[tuple[str, str], ...]
@@ -21,12 +21,12 @@ class Styled:
         return "".join(text for text, _ in self.parts)
 
 
-def styled(*parts: str | tuple[str, str]) -> Styled:
+def style_line(*parts: str | tuple[str, str]) -> StyledLine:
     """A line of plain texts and (text, style) pairs."""
-    return Styled(tuple((part, "") if isinstance(part, str) else part for part in parts))
+    return StyledLine(tuple((part, "") if isinstance(part, str) else part for part in parts))
 
 
-Cell = str | Styled
+TableCell = str | StyledLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Table:
     """Rows under column names. Columns of which every cell is a number stand on the right."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -42,18 +42,18 @@ class Table:
             assert len(row) == len(self.columns), f"{len(row)} cells under {len(self.columns)} columns: {row}"
 
     def to_json(self) -> list[dict[str, str]]:
-        return [dict(zip(self.columns, map(plain, row), strict=True)) for row in self.rows]
+        return [dict(zip(self.columns, map(plain_text, row), strict=True)) for row in self.rows]
 
     def numeric(self, column: int) -> bool:
         """Whether every cell of the column is a number, a percentage or empty."""
-        cells = [plain(row[column]).strip() for row in self.rows]
-        return any(cells) and all(_is_number(cell) for cell in cells if cell)
+        cells = [plain_text(row[column]).strip() for row in self.rows]
+        return any(cells) and all(_is_numeric_text(cell) for cell in cells if cell)
 
     def lines(self) -> list[str]:
         """The table as aligned plain text; wide and combining characters count as the cells that they fill."""
         from rich.cells import cell_len
 
-        texts = [self.columns, *(tuple(map(plain, row)) for row in self.rows)]
+        texts = [self.columns, *(tuple(map(plain_text, row)) for row in self.rows)]
         widths = [max(cell_len(row[column]) for row in texts) for column in range(len(self.columns))]
         right = [self.numeric(column) for column in range(len(self.columns))]
 
@@ -68,10 +68,10 @@ class Table:
         return [*([self.title] if self.title else []), aligned(texts[0]), rule, *map(aligned, texts[1:])]
 
 
-Line = str | Styled | Table
+Line = str | StyledLine | Table
 
 
-class Result(Protocol):
+class CommandResult(Protocol):
     """What every verb returns."""
 
     @property
@@ -86,7 +86,7 @@ class Result(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SimpleResult:
     """A result that is ready to be shown, for verbs that need no form of their own."""
 
     values: dict[str, Any]
@@ -100,12 +100,12 @@ class Shown:
         return self.shown
 
 
-def plain(line: Cell) -> str:
+def plain_text(line: TableCell) -> str:
     """The text of a line without its style."""
-    return line.plain if isinstance(line, Styled) else line
+    return line.plain if isinstance(line, StyledLine) else line
 
 
-def _is_number(text: str) -> bool:
+def _is_numeric_text(text: str) -> bool:
     try:
         float(text.removesuffix("%").strip().replace(",", ""))
     except ValueError:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import FileError
-from voxgraft.files import existing_folder, finish_exchanges, write_error
+from voxgraft.files import build_write_error, recover_folders, require_folder
 
-__all__ = ["RUN_FILE", "RunFolder", "step_name"]
+__all__ = ["RUN_FILE", "RunFolder", "step_folder_name"]
 
 RUN_FILE = "run.yaml"
 """What a run is asked for, in its folder."""
@@ -29,12 +29,12 @@ RUN_FILE = "run.yaml"
 MAX_HOLDER_BYTES = 4096
 HOLDER_TRIES, HOLDER_WAIT_SECONDS = 5, 0.02
 """A process signs a moment after it has got the lock."""
-UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_locks: set[int] = set()
+LOCK_UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_held_locks: set[int] = set()
 """Descriptors of the locks that this process holds."""
 
 
-def step_name(step: int) -> str:
+def step_folder_name(step: int) -> str:
     """The name of a step's folder."""
     return f"step-{step:06d}"
 
@@ -47,8 +47,8 @@ class RunFolder:
 
     def __post_init__(self) -> None:
         """A folder that was finished when its process ended is taken by whoever opens the run next."""
-        finish_exchanges(self.path)
-        finish_exchanges(self.data)
+        recover_folders(self.path)
+        recover_folders(self.data)
 
     @property
     def settings(self) -> Path:
@@ -96,7 +96,7 @@ class RunFolder:
 
     def step(self, step: int) -> Path:
         """The folder of one saved step."""
-        return self.steps / step_name(step)
+        return self.steps / step_folder_name(step)
 
     @contextlib.contextmanager
     def lock(self, verb: str = "train") -> Iterator[None]:
@@ -104,20 +104,22 @@ class RunFolder:
 
         The file stays when the lock is gone: removing it would let two processes hold two files of one name.
         """
-        descriptor = _opened(existing_folder(self.path), self.lock_file)
-        _locks.add(descriptor)
+        descriptor = _open_lock_file(require_folder(self.path), self.lock_file)
+        _held_locks.add(descriptor)
         try:
-            _take(descriptor, self)
-            _sign(descriptor, {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()})
+            _acquire_lock(descriptor, self)
+            _write_lock_holder(
+                descriptor, {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": _timestamp()}
+            )
             yield
-            _sign(descriptor, None)
+            _write_lock_holder(descriptor, None)
         finally:
-            if descriptor in _locks:  # else this is a fork, which has closed it already
-                _locks.remove(descriptor)
+            if descriptor in _held_locks:  # else this is a fork, which has closed it already
+                _held_locks.remove(descriptor)
                 os.close(descriptor)
 
 
-def _opened(run: Path, path: Path) -> int:
+def _open_lock_file(run: Path, path: Path) -> int:
     try:
         # A link is refused: what it leads to would be written over.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -127,24 +129,24 @@ def _opened(run: Path, path: Path) -> int:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             found = f"the run cannot be written to: {error.strerror}"
             raise FileError("file-unwritable", found, where=run) from None
-        raise write_error(error, path) from None
+        raise build_write_error(error, path) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileError("not-a-file", f"{path.name} is not a regular file", where=path, cure="remove it.")
     return descriptor
 
 
-def _take(descriptor: int, run: RunFolder) -> None:
+def _acquire_lock(descriptor: int, run: RunFolder) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _held_by(_holder(descriptor), run) from None
+        raise _build_lock_error(_read_lock_holder(descriptor), run) from None
     except OSError as error:
-        code = "run-lock-unsupported" if error.errno in UNSUPPORTED else "file-unwritable"
+        code = "run-lock-unsupported" if error.errno in LOCK_UNSUPPORTED_ERRORS else "file-unwritable"
         raise FileError(code, f"{run.lock_file.name} cannot be locked: {error.strerror}", where=run.path) from None
 
 
-def _sign(descriptor: int, holder: dict[str, Any] | None) -> None:
+def _write_lock_holder(descriptor: int, holder: dict[str, Any] | None) -> None:
     """Say in the file who holds the lock. That is a courtesy: a full disk does not stop who has the lock."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
@@ -152,7 +154,7 @@ def _sign(descriptor: int, holder: dict[str, Any] | None) -> None:
             os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
 
 
-def _holder(descriptor: int) -> dict[str, Any]:
+def _read_lock_holder(descriptor: int) -> dict[str, Any]:
     for _ in range(HOLDER_TRIES):
         with contextlib.suppress(OSError, ValueError, RecursionError):
             found = json.loads(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
@@ -162,7 +164,7 @@ def _holder(descriptor: int) -> dict[str, Any]:
     return {}
 
 
-def _held_by(holder: dict[str, Any], run: RunFolder) -> FileError:
+def _build_lock_error(holder: dict[str, Any], run: RunFolder) -> FileError:
     verb, host, pid = holder.get("verb", "?"), holder.get("host", "?"), holder.get("pid", "?")
     found = f"`voxgraft {verb}` is at work on this run: process {pid} on {host}, since {holder.get('since', '?')}"
     if not holder:
@@ -171,16 +173,16 @@ def _held_by(holder: dict[str, Any], run: RunFolder) -> FileError:
     return FileError("run-locked", found, where=run.path, cure=cure)
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z")
 
 
-def _let_go_in_a_fork() -> None:
+def _release_locks_after_fork() -> None:
     """A forked worker would hold the lock on after its parent was killed."""
-    for descriptor in _locks:
+    for descriptor in _held_locks:
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    _locks.clear()
+    _held_locks.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_a_fork)
+os.register_at_fork(after_in_child=_release_locks_after_fork)

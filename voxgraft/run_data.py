@@ -10,55 +10,64 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.corpus.clips import ClipSet, Role
-from voxgraft.corpus.community import open_pairs, split_language
-from voxgraft.corpus.obstacles import overlap_findings, prompt_findings, row_findings, spelling_findings
-from voxgraft.corpus.packs import require_fits
-from voxgraft.corpus.set_checks import check_set
-from voxgraft.corpus.set_header import read_set_file
-from voxgraft.corpus.sets import open_set
-from voxgraft.corpus.stream import Stream, StreamOptions
+from voxgraft.corpus.clips import ClipDataset, DatasetRole
+from voxgraft.corpus.community import open_pair_dataset, split_manifest_language
+from voxgraft.corpus.obstacles import (
+    check_held_out_overlap,
+    check_prompt_copies,
+    check_text_tokenization,
+    check_unused_rows,
+)
+from voxgraft.corpus.packs import require_clip_fits
+from voxgraft.corpus.set_checks import check_clip_dataset
+from voxgraft.corpus.set_header import read_dataset_index
+from voxgraft.corpus.sets import open_clip_dataset
+from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
 from voxgraft.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.families.description import Shape
-from voxgraft.families.layout import Frame
-from voxgraft.files import is_folder, is_there
+from voxgraft.families.layout import SequenceSpec
+from voxgraft.files import is_folder, path_exists
 from voxgraft.graft_folder import Graft
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings, TrainSettings
-from voxgraft.spelling import Spelling, text_mark
+from voxgraft.spelling import TextEncoder, text_rules_identity
 from voxgraft.tokenizers.base import Tokenizer
 
 __all__ = [
+    "DataRequirements",
     "RunData",
-    "Wanted",
+    "build_sampler",
+    "compute_set_weights",
     "has_no_data",
-    "num_steps",
-    "open_data",
-    "order_findings",
-    "order_of",
-    "require_room",
+    "load_run_data",
+    "require_batches_fit",
+    "resolve_num_steps",
     "retention_findings",
-    "shares",
-    "steps_findings",
+    "sampling_findings",
+    "warmup_findings",
 ]
 
 DEFAULT_STEPS = 10_000
-MOST_VOICES_CHECKED = 2_000
-FITTING: dict[Role, tuple[Role, ...]] = {"train": ("train",), "valid": ("valid",), "replay": ("replay", "train")}
+MAX_VOICES_CHECKED = 2_000
+ACCEPTED_ROLES: dict[DatasetRole, tuple[DatasetRole, ...]] = {
+    "train": ("train",),
+    "valid": ("valid",),
+    "replay": ("replay", "train"),
+}
 """What a set may have been made for, by what it is given as. Who trains on English elsewhere may replay it here."""
-KEYS: dict[Role, str] = {"train": "data.train", "valid": "data.valid", "replay": "data.replay"}
+ROLE_SETTING_KEYS: dict[DatasetRole, str] = {"train": "data.train", "valid": "data.valid", "replay": "data.replay"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DataRequirements:
     """What the sets of a run must fit: its graft, how it spells, what its sequences may hold."""
 
     run: RunFolder
     settings: RunSettings
     graft: Graft
-    spelling: Spelling
-    frame: Frame
+    spelling: TextEncoder
+    frame: SequenceSpec
 
     @classmethod
     def of(
@@ -68,15 +77,15 @@ class Wanted:
         graft: Graft,
         base: tuple[Family, BaseFiles, Tokenizer],
         shapes: Mapping[str, Shape],
-    ) -> Wanted:
-        """By the graft and the base that a run has; `shapes` are those of the base's tensors."""
+    ) -> DataRequirements:
+        """By the graft and the base that a run has; `build_shape_patterns` are those of the base's tensors."""
         family, files, tokenizer = base
-        spelling = Spelling.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
-        frame = family.frame(graft.tokenizer.size, family.size_of(files, shapes))
+        spelling = TextEncoder.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
+        frame = family.frame(graft.tokenizer.size, family.infer_size(files, shapes))
         return cls(run, settings, graft, spelling, frame)
 
     @property
-    def base_frame(self) -> Frame:
+    def base_frame(self) -> SequenceSpec:
         """What sequences of base languages may hold."""
         return replace(self.frame, num_text_ids=self.spelling.base.size)
 
@@ -88,7 +97,7 @@ class Wanted:
         """What a set must say of itself. One of a base language is spelled by the base's own tokenizer."""
         card, own = self.graft.card, {} if of_base else {"language": self.language}
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
-        text = "" if of_base else text_mark(card.rules)
+        text = "" if of_base else text_rules_identity(card.rules)
         made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"], "text": text}
         return {"family": card.family, **own, "code_hz": self.spelling.family.code_hz, "made_from": made_from}
 
@@ -97,14 +106,14 @@ class Wanted:
 class RunData:
     """A run's sets, as far as they could be opened."""
 
-    train: tuple[ClipSet, ...] = ()
-    replay: tuple[ClipSet, ...] = ()
+    train: tuple[ClipDataset, ...] = ()
+    replay: tuple[ClipDataset, ...] = ()
     """Of base languages, in merged mode."""
-    valid: tuple[ClipSet, ...] = ()
-    measured: tuple[ClipSet, ...] = ()
+    valid: tuple[ClipDataset, ...] = ()
+    measured: tuple[ClipDataset, ...] = ()
     """Held out, of base languages."""
     findings: list[Finding] = field(default_factory=list)
-    is_whole: bool = True
+    all_sets_opened: bool = True
     """Whether every set could be opened."""
 
     @property
@@ -112,20 +121,20 @@ class RunData:
         return not any(item.level == "error" for item in self.findings)
 
 
-def has_no_data(wanted: Wanted) -> bool:
+def has_no_data(wanted: DataRequirements) -> bool:
     """Whether nobody has named or made any data for the run yet."""
     data, run = wanted.settings.data, wanted.run
     named = data.train or data.valid or data.replay or data.replay_valid
-    return not named and not any(is_there(run.data_set(name)) for name in ("train", "valid"))
+    return not named and not any(path_exists(run.data_set(name)) for name in ("train", "valid"))
 
 
-def open_data(wanted: Wanted, *, merged: bool, verify: bool = True) -> RunData:
+def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True) -> RunData:
     """Open and look at every set that the settings name. What is wrong with one does not hide what is with others.
 
     Without `verify` the hashes of the shards are left to who asked, to be compared beside other work.
     """
     data, run = wanted.settings.data, wanted.run
-    opener = _Opener(wanted, verify)
+    opener = _ClipSetOpener(wanted, verify)
     found = RunData(
         train=opener.open(data.train or (run.data_set("train"),), "train"),
         replay=opener.open(data.replay, "replay", of_base=True) if merged else (),
@@ -133,64 +142,70 @@ def open_data(wanted: Wanted, *, merged: bool, verify: bool = True) -> RunData:
         measured=opener.open(data.replay_valid, "valid", of_base=True),
         findings=opener.findings,
     )
-    found.is_whole = not opener.failed
-    overlaps = _not_held_out(found)
+    found.all_sets_opened = not opener.failed
+    overlaps = _held_out_findings(found)
     if data.allow_overlap:
         overlaps = [replace(item, level="warning") if item.level == "error" else item for item in overlaps]
     found.findings += overlaps
     return found
 
 
-def shares(train: Sequence[ClipSet], replay: Sequence[ClipSet], replay_share: float) -> tuple[float, ...]:
+def compute_set_weights(
+    train: Sequence[ClipDataset], replay: Sequence[ClipDataset], replay_share: float
+) -> tuple[float, ...]:
     """Sets of the same kind share by their length; replay as a whole has its share of every step."""
     share = replay_share if replay else 0.0
-    own, old = _by_length(train), _by_length(replay)
+    own, old = _weights_by_length(train), _weights_by_length(replay)
     return tuple([(1 - share) * part for part in own] + [share * part for part in old])
 
 
-def order_of(
+def build_sampler(
     settings: RunSettings,
-    frame: Frame,
-    sets: Sequence[ClipSet],
+    frame: SequenceSpec,
+    sets: Sequence[ClipDataset],
     weights: Sequence[float],
     silent_share: float = 0.0,
     *,
     left_for_others: float = 0.0,
-) -> Stream:
+) -> DeterministicSampler:
     """The order in which the sets are learnt from."""
     train, data = settings.train, settings.data
-    rules = StreamOptions(
+    rules = DataSamplerOptions(
         silent_share=silent_share,
         min_prompt_seconds=data.min_prompt_seconds,
         lone_clips=data.lone_clips,
         num_conditioning=frame.num_conditioning,
     )
-    return Stream(sets, weights, train.tokens_per_step, train.seed, rules, left_for_others=left_for_others)
+    return DeterministicSampler(
+        sets, weights, train.tokens_per_step, train.seed, rules, left_for_others=left_for_others
+    )
 
 
-def require_room(wanted: Wanted, data: RunData, *, replay_to_come: bool = False) -> None:
+def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pending: bool = False) -> None:
     """Raise if steps or packs are too small for the clips, before replay is made, which takes minutes.
 
     The new language must fill every step by itself with the share that replay leaves it: how long the utterances of
     the base will be is not known yet.
     """
     settings = wanted.settings
-    sets = data.train if replay_to_come else (*data.train, *data.replay)
+    sets = data.train if replay_pending else (*data.train, *data.replay)
     share = settings.data.replay_share
-    weights = shares(data.train, sets[len(data.train) :], share)
-    stream = order_of(settings, wanted.frame, sets, weights, left_for_others=share if replay_to_come else 0.0)
+    weights = compute_set_weights(data.train, sets[len(data.train) :], share)
+    stream = build_sampler(settings, wanted.frame, sets, weights, left_for_others=share if replay_pending else 0.0)
     if settings.train.pack_tokens is not None:
         longest, clip = stream.longest
-        require_fits(longest, settings.train.pack_tokens, f"clip {clip!r}")
+        require_clip_fits(longest, settings.train.pack_tokens, f"clip {clip!r}")
 
 
-def order_findings(wanted: Wanted, data: RunData, stream: Stream, others: Sequence[ClipSet] = ()) -> list[Finding]:
+def sampling_findings(
+    wanted: DataRequirements, data: RunData, stream: DeterministicSampler, others: Sequence[ClipDataset] = ()
+) -> list[Finding]:
     """What is wrong with the sets as they will be met; `others` stand behind the run's own in the stream."""
     card = wanted.graft.card
     return [
         *(item for report in stream.report() for item in report.findings()),
-        *row_findings(data.train, card.base_pieces, card.num_rows),
-        *prompt_findings((*data.train, *data.replay, *others), stream),
+        *check_unused_rows(data.train, card.base_pieces, card.num_rows),
+        *check_prompt_copies((*data.train, *data.replay, *others), stream),
     ]
 
 
@@ -204,15 +219,15 @@ def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
     return found
 
 
-def num_steps(train: TrainSettings, stream: Stream) -> int:
+def resolve_num_steps(train: TrainSettings, stream: DeterministicSampler) -> int:
     """Steps that the run is to have."""
     if train.steps is not None and train.epochs is not None:
         found = f"train.steps is {train.steps:,} and train.epochs is {train.epochs:g}"
         raise ConfigError("config-value", found, expected="one of the two")
-    return stream.steps_for(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
+    return stream.steps_for_epochs(train.epochs) if train.epochs is not None else train.steps or DEFAULT_STEPS
 
 
-def steps_findings(train: TrainSettings, steps: int) -> list[Finding]:
+def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     """Rates that never reach their height."""
     warmup = train.warmup_steps
     if warmup <= steps:
@@ -222,17 +237,17 @@ def steps_findings(train: TrainSettings, steps: int) -> list[Finding]:
 
 
 @dataclass(slots=True)
-class _Opener:
+class _ClipSetOpener:
     """Opens sets, and collects what is wrong with them."""
 
-    wanted: Wanted
+    wanted: DataRequirements
     verify: bool
     findings: list[Finding] = field(default_factory=list)
     failed: bool = False
 
-    def open(self, places: Sequence[Path], role: Role, *, of_base: bool = False) -> tuple[ClipSet, ...]:
+    def open(self, places: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
         """Sets of the new language, or those that must be of base languages."""
-        found: list[ClipSet] = []
+        found: list[ClipDataset] = []
         for place in places:
             try:
                 found.append(self._open_one(place, role, of_base))
@@ -241,31 +256,33 @@ class _Opener:
                 self.failed = True
         return tuple(found)
 
-    def _open_one(self, place: Path, role: Role, of_base: bool) -> ClipSet:
+    def _open_one(self, place: Path, role: DatasetRole, of_base: bool) -> ClipDataset:
         wanted = self.wanted
         if is_folder(place):
-            header = read_set_file(place).header
+            header = read_dataset_index(place).header
             self._refuse_new_language(place, header.language, of_base)
-            self._note_role(place, header.role, role)
+            self._check_role(place, header.role, role)
             expected = wanted.header(of_base=of_base)
-            clips = open_set(place, expected=expected, verify="hashes" if self.verify else "sizes")
+            clips = open_clip_dataset(place, expected=expected, verify="hashes" if self.verify else "sizes")
         else:
-            clips = self._adopt(place, role, of_base)
+            clips = self._open_pair_manifest(place, role, of_base)
             self._refuse_new_language(place, clips.header.language, of_base)
         unknown = wanted.graft.tokenizer.unknown_id if role != "replay" else None
         frame = wanted.frame if clips.header.language == wanted.language else wanted.base_frame
-        self.findings += check_set(
-            clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MOST_VOICES_CHECKED
+        self.findings += check_clip_dataset(
+            clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED
         )
-        self.findings += spelling_findings(clips, lambda text: wanted.spelling.encode(text, clips.header.language))
+        self.findings += check_text_tokenization(
+            clips, lambda text: wanted.spelling.encode(text, clips.header.language)
+        )
         return clips
 
-    def _note_role(self, place: Path, made_for: Role, role: Role) -> None:
-        if made_for not in FITTING[role]:
+    def _check_role(self, place: Path, made_for: DatasetRole, role: DatasetRole) -> None:
+        if made_for not in ACCEPTED_ROLES[role]:
             found = f"{place.name} was made for {made_for}, and is given for {role}"
-            cure = f"name it with {KEYS[made_for]}, or give a set that was made for {role}."
+            cure = f"name it with {ROLE_SETTING_KEYS[made_for]}, or give a set that was made for {role}."
             self.findings.append(
-                finding("set-role", found, expected=" or ".join(FITTING[role]), where=place, cure=cure)
+                finding("set-role", found, expected=" or ".join(ACCEPTED_ROLES[role]), where=place, cure=cure)
             )
 
     def _refuse_new_language(self, place: Path, language: str, of_base: bool) -> None:
@@ -273,12 +290,12 @@ class _Opener:
             found = f"{place.name} is in {language}, the new language"
             raise GraftError("replay-language", found, expected="a base language", where=place)
 
-    def _adopt(self, place: Path, role: Role, of_base: bool) -> ClipSet:
+    def _open_pair_manifest(self, place: Path, role: DatasetRole, of_base: bool) -> ClipDataset:
         wanted = self.wanted
-        manifest, language = split_language(str(place))
-        self._refuse_what_is_no_manifest(place, manifest, role)
+        manifest, language = split_manifest_language(str(place))
+        self._require_pair_manifest(place, manifest, role)
         own = None if of_base else wanted.language
-        clips = open_pairs(
+        clips = open_pair_dataset(
             manifest,
             lambda text: wanted.spelling.encode(text, own),
             wanted.frame,
@@ -289,17 +306,17 @@ class _Opener:
         self.findings += clips.findings
         return clips
 
-    def _refuse_what_is_no_manifest(self, place: Path, manifest: Path, role: Role) -> None:
+    def _require_pair_manifest(self, place: Path, manifest: Path, role: DatasetRole) -> None:
         family = self.wanted.graft.card.family
         expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
-        if not is_there(manifest):
+        if not path_exists(manifest):
             raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
         if manifest.suffix != ".jsonl" or family != "indextts2":
             found = f"{place.name}, for a run of {family}"
             raise FileError("set-missing", found, expected=expected, where=place)
 
 
-def _not_held_out(data: RunData) -> list[Finding]:
+def _held_out_findings(data: RunData) -> list[Finding]:
     """Manifests do not say what they are for; but what is learnt from is not held out."""
     learnt = {clips.fingerprint: clips.name for clips in (*data.train, *data.replay)}
     found = []
@@ -308,10 +325,10 @@ def _not_held_out(data: RunData) -> list[Finding]:
             text = f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}"
             found.append(finding("set-not-held-out", text))
         else:
-            found += overlap_findings((*data.train, *data.replay), clips)
+            found += check_held_out_overlap((*data.train, *data.replay), clips)
     return found
 
 
-def _by_length(sets: Sequence[ClipSet]) -> list[float]:
+def _weights_by_length(sets: Sequence[ClipDataset]) -> list[float]:
     lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
     return [length / sum(lengths) for length in lengths]

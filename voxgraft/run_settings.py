@@ -15,9 +15,9 @@ RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
 ScheduleName = Literal["cosine", "linear", "constant"]
 PrecisionName = Literal["float32", "bf16", "fp16"]
-EmotionFrom = Literal["target", "prompt"]
-LoneClips = Literal["leave-out", "own"]
-SpeakerFrom = Literal["auto", "folder", "recording", "file"]
+EmotionSourceName = Literal["target", "prompt"]
+SingleClipPolicy = Literal["leave-out", "own"]
+SpeakerSource = Literal["auto", "folder", "recording", "file"]
 BUILT_IN_BASES = {"tiny": Path(__file__).resolve().parent / "data" / "tiny"}
 """Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft lies."""
 MAX_SEED = 2**63 - 1
@@ -25,7 +25,7 @@ MAX_SEED = 2**63 - 1
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 
-class LearnSettings(Settings):
+class VocabularySettings(Settings):
     """How the new pieces are learnt."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
@@ -40,7 +40,7 @@ class LearnSettings(Settings):
     """Amharic: write one letter for those that sound alike, in training and synthesis."""
 
 
-class TokenizerSettings(LearnSettings):
+class TokenizerSettings(VocabularySettings):
     """How the new pieces are learnt, or the file that has them."""
 
     file: Path | None = None
@@ -62,17 +62,17 @@ class DataSettings(Settings):
     """What is learnt from: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `go` imports as clips; empty means that you import them."""
+    """Recordings with subtitles or transcripts, which `run_pipeline` imports as clips; empty means that you import them."""
     speaker: str | None = None
     """Name of the one speaker of all sources; empty means: what the sources say, else what speaker_from says."""
-    speaker_from: SpeakerFrom = "auto"
+    speaker_from: SpeakerSource = "auto"
     """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
     encoding: str | None = None
     """Encoding of text files of the sources that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `go` continues."""
+    """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `run_pipeline` continues."""
     dataset: Path | None = None
-    """Dataset of clips that `prepare` makes the sets of, and `go` imports into; empty means data in the run folder."""
+    """Dataset of clips that `prepare` makes the sets of, and `run_pipeline` imports into; empty means data in the run folder."""
     train: tuple[Path, ...] = ()
     """Sets of the new language; empty means data/train in the run folder."""
     valid: tuple[Path, ...] = ()
@@ -91,7 +91,7 @@ class DataSettings(Settings):
     """A voice prompt comes from another clip of the speaker that is at least this long, if there is one."""
     allow_overlap: bool = False
     """Train although held-out clips are also in a training set; the held-out loss then says little."""
-    lone_clips: LoneClips = "leave-out"
+    lone_clips: SingleClipPolicy = "leave-out"
     """A speaker's only clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
 
 
@@ -136,7 +136,7 @@ class TrainSettings(Settings):
     """Weight of the speech loss; empty means the family's own (1 for chatterbox and tiny, 0.8 for indextts2)."""
     silent_share: float | None = Field(None, ge=0, lt=1)
     """Share of items without text, so that guidance keeps its meaning; empty means 0.1 where the family guides."""
-    emotion_from: EmotionFrom = "target"
+    emotion_from: EmotionSourceName = "target"
     """Whose emotion an item is learnt with, in families that know emotions (indextts2): target or prompt."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of everything random: order, prompts, silent items, first values of the adapter."""
@@ -185,7 +185,7 @@ class TrainSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """How `go` and `evaluate` judge what was trained."""
+    """How `run_pipeline` and `evaluate` judge what was trained."""
 
     recogniser: str | None = None
     """built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows the language."""

@@ -14,43 +14,43 @@ from typing import Any
 
 import torch
 
-from voxgraft.corpus.clips import ClipSet, MadeFrom, SetHeader
-from voxgraft.corpus.sets import open_set, write_set
+from voxgraft.corpus.clips import ClipDataset, DatasetHeader, DatasetProvenance
+from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.errors import Finding, GraftError, TextError, VoxgraftError, finding
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.layout import Frame
-from voxgraft.families.opening import open_model
-from voxgraft.files import is_there
+from voxgraft.families.layout import SequenceSpec
+from voxgraft.families.opening import load_model
+from voxgraft.files import path_exists
 from voxgraft.graft_folder import Graft
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import DataSettings
-from voxgraft.spelling import Spelling
-from voxgraft.text.texts import proof_corpus, user_corpus
-from voxgraft.training.options import Mode
-from voxgraft.training.processes import is_first_of_all
+from voxgraft.spelling import TextEncoder
+from voxgraft.text.texts import load_proof_corpus, read_user_corpus
+from voxgraft.training.options import TrainModeOrBaseline
+from voxgraft.training.processes import is_main_process
 from voxgraft.training.replay import (
-    SELF_MADE,
-    Speaking,
-    Utterance,
-    chosen_voices,
-    is_plain,
-    planned,
-    sentences_sha256,
+    SELF_REPLAY_ORIGIN,
+    ReplayGenerator,
+    ReplayUtterance,
+    choose_voices,
+    has_only_plain_ids,
+    hash_utterances,
+    plan_replay,
 )
 
-__all__ = ["SelfReplay", "num_self_made"]
+__all__ = ["SelfReplayBuilder", "resolve_self_replay_count"]
 
-NAME = "self-replay"
+SELF_REPLAY_NAME = "self-replay"
 DEFAULT_UTTERANCES = 400
 SEVERAL_LANGUAGES = "mul"
 """ISO 639's own code for a collection in more than one language."""
-SHORTEST, LONGEST = 8, 200
+MIN_SENTENCE_CHARACTERS, MAX_SENTENCE_CHARACTERS = 8, 200
 """Characters of a built-in sentence that is said: no single words, nothing longer than a breath or two."""
-MANY_DROPPED = 0.5
-LOOK_SECONDS = 1.0
+MAX_DROPPED_SHARE = 0.5
+POLL_SECONDS = 1.0
 
 
-def num_self_made(data: DataSettings, mode: Mode) -> int:
+def resolve_self_replay_count(data: DataSettings, mode: TrainModeOrBaseline) -> int:
     """How many utterances the base shall speak. Merged mode has replay unless the user says that there shall be none.
 
     The way of the seeds has no replay, and makes some only to be measured with, when it is asked to.
@@ -64,39 +64,41 @@ def num_self_made(data: DataSettings, mode: Mode) -> int:
 
 
 @dataclass(frozen=True)
-class SelfReplay:
+class SelfReplayBuilder:
     """What is needed to have the set: the run, its base, and whose voices are borrowed."""
 
     run: RunFolder
     data: DataSettings
     files: BaseFiles
     graft: Graft
-    spelling: Spelling
-    frame: Frame
+    spelling: TextEncoder
+    frame: SequenceSpec
     """Of the base alone."""
     seed: int
 
     @property
     def folder(self) -> Path:
-        return self.run.data_set(NAME)
+        return self.run.data_set(SELF_REPLAY_NAME)
 
-    def have(self, count: int, train: Sequence[ClipSet], device: str, dtype: torch.dtype) -> tuple[ClipSet, Finding]:
+    def load_or_generate(
+        self, count: int, train: Sequence[ClipDataset], device: str, dtype: torch.dtype
+    ) -> tuple[ClipDataset, Finding]:
         """The set, and where it came from. One process makes it; the others wait until it is there."""
         utterances = self.plan(count)
         header = self._header(utterances)
-        while not is_first_of_all() and self._fitting(header) is None:
-            time.sleep(LOOK_SECONDS)
+        while not is_main_process() and self._fitting(header) is None:
+            time.sleep(POLL_SECONDS)
         there = self._fitting(header)
         if there is not None:
             return there, finding("self-replay", f"{len(there):,} utterances that the base spoke before are used again")
-        speaking = self._speak(utterances, header, train, (device, dtype))
-        made = open_set(self.folder, expected=asdict(header))
-        return made, _told(speaking, utterances)
+        speaking = self._generate_set(utterances, header, train, (device, dtype))
+        made = open_clip_dataset(self.folder, expected=asdict(header))
+        return made, _self_replay_finding(speaking, utterances)
 
-    def plan(self, count: int) -> list[Utterance]:
+    def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be said, from the base's own spelling."""
-        fits = partial(is_plain, frame=self.frame, unknown_id=self.spelling.base.unknown_id)
-        utterances = planned(self._sentences(), self.spelling.encode, fits, count, self.seed)
+        fits = partial(has_only_plain_ids, frame=self.frame, unknown_id=self.spelling.base.unknown_id)
+        utterances = plan_replay(self._sentences(), self.spelling.encode, fits, count, self.seed)
         if not any(not one.held_out for one in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
             raise TextError("replay-texts-empty", "no sentence that the base can spell", where=where)
@@ -107,55 +109,61 @@ class SelfReplay:
         spoken = family.describe(self.files, self.spelling.base.size + family.spare_rows).languages
         known = frozenset(spoken) - {self.graft.card.language}
         if not self.data.replay_texts:
-            yield from (pair for pair in proof_corpus() if pair[0] in known and SHORTEST <= len(pair[1]) <= LONGEST)
+            yield from (
+                pair
+                for pair in load_proof_corpus()
+                if pair[0] in known and MIN_SENTENCE_CHARACTERS <= len(pair[1]) <= MAX_SENTENCE_CHARACTERS
+            )
             return
         for path in self.data.replay_texts:
             if path.stem not in known:
                 expected = f"a base language as the name, such as en.txt: {', '.join(sorted(known))}"
                 raise TextError("replay-text-language", f"{path.name} names no language", expected=expected, where=path)
-        yield from ((language, text) for language, text in user_corpus(self.data.replay_texts, known) if language)
+        yield from ((language, text) for language, text in read_user_corpus(self.data.replay_texts, known) if language)
 
-    def _header(self, utterances: Sequence[Utterance]) -> SetHeader:
+    def _header(self, utterances: Sequence[ReplayUtterance]) -> DatasetHeader:
         languages = sorted({one.language for one in utterances})
         family, card = self.spelling.family, self.graft.card
         settings: dict[str, Any] = {
-            "sentences_sha256": sentences_sha256(utterances),
+            "sentences_sha256": hash_utterances(utterances),
             "sampling": asdict(family.stock_sampling()),
             "seed": self.seed,
         }
-        made_from = MadeFrom(self.spelling.base.sha256, card.base["checkpoint_sha256"], {"codes": SELF_MADE}, settings)
+        made_from = DatasetProvenance(
+            self.spelling.base.sha256, card.base["checkpoint_sha256"], {"codes": SELF_REPLAY_ORIGIN}, settings
+        )
         language = languages[0] if len(languages) == 1 else SEVERAL_LANGUAGES
-        return SetHeader(family.name, language, "replay", family.code_hz, made_from)
+        return DatasetHeader(family.name, language, "replay", family.code_hz, made_from)
 
-    def _fitting(self, header: SetHeader) -> ClipSet | None:
+    def _fitting(self, header: DatasetHeader) -> ClipDataset | None:
         """The set that is there, if it is whole and what would be made now."""
-        if not is_there(self.folder):
+        if not path_exists(self.folder):
             return None
         try:
-            return open_set(self.folder, expected=asdict(header))
+            return open_clip_dataset(self.folder, expected=asdict(header))
         except VoxgraftError:
             return None
 
-    def _speak(
+    def _generate_set(
         self,
-        utterances: Sequence[Utterance],
-        header: SetHeader,
-        train: Sequence[ClipSet],
+        utterances: Sequence[ReplayUtterance],
+        header: DatasetHeader,
+        train: Sequence[ClipDataset],
         place: tuple[str, torch.dtype],
-    ) -> Speaking:
+    ) -> ReplayGenerator:
         device, dtype = place
-        model = open_model(self.spelling.family, self.files, device=device, dtype=dtype)
-        voices = chosen_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
-        speaking = Speaking(self.spelling.family, model, voices, self.seed)
+        model = load_model(self.spelling.family, self.files, device=device, dtype=dtype)
+        voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
+        speaking = ReplayGenerator(self.spelling.family, model, voices, self.seed)
         try:
-            write_set(self.folder, header, speaking.clips(utterances))
+            write_clip_dataset(self.folder, header, speaking.clips(utterances))
         except GraftError as error:
             raise GraftError.of(replace(error.finding, where=str(self.folder))) from None
         return speaking
 
 
-def _told(speaking: Speaking, utterances: Sequence[Utterance]) -> Finding:
+def _self_replay_finding(speaking: ReplayGenerator, utterances: Sequence[ReplayUtterance]) -> Finding:
     languages = ", ".join(sorted({one.language for one in utterances}))
     found = f"{speaking.num_kept:,} utterances spoken by the base ({languages}), {speaking.num_dropped:,} left out"
-    many = speaking.num_dropped >= MANY_DROPPED * len(utterances)
+    many = speaking.num_dropped >= MAX_DROPPED_SHARE * len(utterances)
     return finding("self-replay", f"{found} that did not come to an end", level="warning" if many else None)

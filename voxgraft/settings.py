@@ -15,16 +15,16 @@ from voxgraft.run_settings import (
     LANGUAGE_PATTERN,
     MAX_SEED,
     FamilyName,
-    LearnSettings,
     PrecisionName,
     RowSettings,
     RunSettings,
+    VocabularySettings,
 )
 
 BaseSize = Literal["tiny", "small", "full"]
-JudgedPart = Literal["graft", "merged", "as-in-the-seeds"]
+EvaluatedVariant = Literal["graft", "merged", "as-in-the-seeds"]
 DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
-ComparedMeasure = Literal["phone_error", "cer", "wer", "speech_loss"]
+ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
 
 
 class NewSettings(Settings):
@@ -41,7 +41,7 @@ class NewSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `go` imports. Where no texts are given, these have them."""
+    """Recordings with subtitles or transcripts, which `run_pipeline` imports. Where no texts are given, these have them."""
     speaker: str | None = None
     """Name of the one speaker of all sources; empty means: what they say, else one for each list, folder or film."""
     old: Path | None = None
@@ -68,7 +68,7 @@ class CheckSettings(RunSettings):
     """A folder of prepared data of another trainer (text_ids/*.npy) whose ids are checked."""
 
 
-class TrainVerbSettings(RunSettings):
+class TrainCommandSettings(RunSettings):
     """A run, everything that its run.yaml can say, and where to begin."""
 
     run: Path
@@ -119,7 +119,7 @@ class TokenizerTrainSettings(Settings):
     """File for the pieces and characters to add; `tokenizer merge` takes it."""
     overwrite: bool = False
     """Replace the output if it is there."""
-    tokenizer: LearnSettings = LearnSettings()
+    tokenizer: VocabularySettings = VocabularySettings()
     """Tokenizer of the new language."""
 
 
@@ -227,7 +227,7 @@ class EvaluateSettings(Settings):
     """Folder of the base that it is compared with. A run knows its own."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
-    which: JudgedPart | None = None
+    which: EvaluatedVariant | None = None
     """Of a run: graft, merged or as-in-the-seeds; empty means what its last training has left."""
     step: int | None = Field(None, ge=0)
     """Of a run: a saved step instead of what training has left."""
@@ -266,7 +266,7 @@ class CompareSettings(Settings):
     """Folders of runs that were evaluated, or of single evaluations, or their scores.json."""
     name: str = "default"
     """Which evaluation of each run."""
-    measure: ComparedMeasure | None = None
+    measure: ComparisonMetric | None = None
     """What is compared; empty means phone error, else letter error, else speech loss: the first that all runs have."""
     output: Path = Path("compared")
     """Name of the two pictures, without ending."""
@@ -289,7 +289,7 @@ class SpeakSettings(Settings):
     """Folder of the base. A run knows its own; empty else means the built-in one, where that fits."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
-    which: JudgedPart | None = None
+    which: EvaluatedVariant | None = None
     """Of a run: graft, merged or as-in-the-seeds; empty means what its last training has left."""
     step: int | None = Field(None, ge=0)
     """Of a run: a saved step instead of what training has left."""

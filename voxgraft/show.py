@@ -9,55 +9,55 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from voxgraft.amounts import first_of
-from voxgraft.base_report import BaseReport, FileShown, PartShown
-from voxgraft.bases import base_family, base_folder
+from voxgraft.amounts import format_names
+from voxgraft.base_report import BaseFileStatus, BasePartSize, BaseReport
+from voxgraft.bases import resolve_base_family, resolve_base_folder
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
-from voxgraft.checkpoints.fingerprint import fingerprint_of, tensor_digests
-from voxgraft.config import read_settings, settings_from
+from voxgraft.checkpoints.fingerprint import combine_digests, tensor_digests
+from voxgraft.config import parse_settings, read_settings_values
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
-from voxgraft.families import family, family_names
+from voxgraft.families import family_names, get_family
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.description import Description
-from voxgraft.families.looking import Seen, prefix_finding
-from voxgraft.files import is_file, is_folder, is_there
+from voxgraft.families.description import BaseDescription
+from voxgraft.families.looking import CheckpointScan, check_tensor_prefix
+from voxgraft.files import is_file, is_folder, path_exists
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import ShowSettings
-from voxgraft.tables import family_of_checkpoint, row_findings
+from voxgraft.tables import detect_checkpoint_family, text_table_findings
 from voxgraft.tokenizers import open_tokenizer
 
-RUN_FILE, CONFIG_NAME = "run.yaml", "config.yaml"
-TOKENIZER_ENDINGS = (".json", ".model")
-OTHER_FOLDERS = {
+RUN_FILE, BASE_CONFIG_NAME = "run.yaml", "config.yaml"
+TOKENIZER_SUFFIXES = (".json", ".model")
+NON_BASE_FOLDERS = {
     "graft.json": ("a graft", "its README.md says what it is; `voxgraft check RUN` looks at the graft of a run."),
     "set.json": ("a set of clips", "`voxgraft check RUN` looks at the sets of a run."),
 }
 """By a file that is in them: what they are, and what to do instead."""
-COMPUTED_WITH = ("F32", "F16", "BF16", "F64")
-MOST_NAMED = 3
+FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
+MAX_TENSORS_NAMED = 3
 Made = TypeVar("Made")
 
 
-def show(settings: ShowSettings) -> BaseReport:
+def show_base(settings: ShowSettings) -> BaseReport:
     """Look at a base folder, at the base of a run, or at one checkpoint file.
 
     What is wrong with a base is in the report's findings; what is no base of ours at all is an error.
     """
     findings: list[Finding] = []
-    settings = settings.model_copy(update={"base": base_folder(settings.base)})
-    with _opened(settings, findings) as (found, files, checkpoint):
-        own = {name: info for name, info in checkpoint.tensors.items() if found.part_of(name) is not None}
-        rows = _text_rows(found, own)
+    settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
+    with _open_base(settings, findings) as (found, files, checkpoint):
+        own = {name: info for name, info in checkpoint.tensors.items() if found.get_part_name(name) is not None}
+        rows = _count_text_rows(found, own)
         description = found.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
-        size = _attempt(lambda: found.size_of(files, shapes), findings)
-        findings += _format_findings(own, files.checkpoint)
+        size = _attempt(lambda: found.infer_size(files, shapes), findings)
+        findings += _dtype_findings(own, files.checkpoint)
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
         if tokenizer is not None:
-            findings += row_findings(checkpoint, found, tokenizer.size)
+            findings += text_table_findings(checkpoint, found, tokenizer.size)
         not_finite: dict[str, int] = {}
         digests = tensor_digests(checkpoint, own, not_finite) if settings.fingerprint else None
-        findings += _value_findings(own, not_finite, files.checkpoint)
+        findings += _non_finite_findings(own, not_finite, files.checkpoint)
         return BaseReport(
             family=found.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
@@ -66,7 +66,7 @@ def show(settings: ShowSettings) -> BaseReport:
             others=description.others,
             checkpoint=files.checkpoint.name,
             format=checkpoint.format,
-            parts=tuple(_parts(found, own)),
+            parts=tuple(_measure_parts(found, own)),
             dtypes=dict(Counter(info.dtype for info in own.values())),
             num_bytes=sum(info.num_bytes for info in own.values()),
             num_aliases=len(checkpoint.tensors) - len(own),
@@ -74,33 +74,33 @@ def show(settings: ShowSettings) -> BaseReport:
             text_rows=rows,
             spare_rows=found.spare_rows,
             tokenizer=tokenizer,
-            files=tuple(_files(files, description)),
-            fingerprint=fingerprint_of(digests) if digests is not None else None,
+            files=tuple(_list_base_files(files, description)),
+            fingerprint=combine_digests(digests) if digests is not None else None,
             findings=tuple(findings),
         )
 
 
 @contextlib.contextmanager
-def _opened(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[Family, BaseFiles, Checkpoint]]:
+def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[Family, BaseFiles, Checkpoint]]:
     """The family, the base's files, and the checkpoint, open until the block ends."""
-    place = _base_of_run(settings.base) if is_file(settings.base / RUN_FILE) else settings.base
-    if is_folder(place) or not is_there(place):
+    place = _find_run_base(settings.base) if is_file(settings.base / RUN_FILE) else settings.base
+    if is_folder(place) or not path_exists(place):
         _refuse_other_folder(place)
-        found = base_family(place, settings.family)
+        found = resolve_base_family(place, settings.family)
         files = found.files(place)
         with open_checkpoint(files.checkpoint) as checkpoint:
             yield found, files, checkpoint
         return
     _refuse_tokenizer(place)
     with open_checkpoint(place) as checkpoint:
-        _refuse_near_miss(checkpoint)
-        found = family_of_checkpoint(checkpoint, settings.family)
-        yield found, _files_beside(found, place, findings), checkpoint
+        _refuse_unsupported_checkpoint(checkpoint)
+        found = detect_checkpoint_family(checkpoint, settings.family)
+        yield found, _find_base_files(found, place, findings), checkpoint
 
 
-def _base_of_run(run: Path) -> Path:
+def _find_run_base(run: Path) -> Path:
     path = run / RUN_FILE
-    base = settings_from(RunSettings, read_settings(RunSettings, path), path).base
+    base = parse_settings(RunSettings, read_settings_values(RunSettings, path), path).base
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", where=path)
     return base
@@ -111,7 +111,7 @@ def _refuse_other_folder(place: Path) -> None:
     if is_folder(place) and not any(place.iterdir()):
         cure = "check the path; a base is a folder with the files that its makers publish."
         raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
-    for name, (what, cure) in OTHER_FOLDERS.items():
+    for name, (what, cure) in NON_BASE_FOLDERS.items():
         if is_file(place / name):
             found = f"{place} is {what} ({name} is in it)"
             raise FileError("base-unknown", found, expected="the folder of a base, or a run", where=place, cure=cure)
@@ -119,28 +119,28 @@ def _refuse_other_folder(place: Path) -> None:
 
 def _refuse_tokenizer(place: Path) -> None:
     """A tokenizer lies beside every checkpoint, and is easily taken for it. What is neither is told as a checkpoint."""
-    tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_ENDINGS else None
+    tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
         found = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)"
         cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show the folder that it lies in.'
         raise CheckpointError("checkpoint-unknown", found, expected="a checkpoint, or a folder", where=place, cure=cure)
 
 
-def _refuse_near_miss(checkpoint: Checkpoint) -> None:
+def _refuse_unsupported_checkpoint(checkpoint: Checkpoint) -> None:
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    families = [family(name) for name in family_names()]
-    items = [candidate.near_miss(checkpoint.path, shapes) for candidate in families]
-    if not any(candidate.recognises(shapes) for candidate in families):
+    families = [get_family(name) for name in family_names()]
+    items = [candidate.check_lookalike(checkpoint.path, shapes) for candidate in families]
+    if not any(candidate.matches_tensors(shapes) for candidate in families):
         tables = tuple(candidate.graft_points[0].tensor for candidate in families)
-        items.append(prefix_finding(Seen(checkpoint.path, shapes), tables))
+        items.append(check_tensor_prefix(CheckpointScan(checkpoint.path, shapes), tables))
     for item in filter(None, items):
         raise CheckpointError.of(item)
 
 
-def _files_beside(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:
+def _find_base_files(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:
     """The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing."""
-    config = checkpoint.with_name(CONFIG_NAME)
-    tokenizer = _attempt(lambda: _tokenizer_beside(found, checkpoint), findings)
+    config = checkpoint.with_name(BASE_CONFIG_NAME)
+    tokenizer = _attempt(lambda: _find_shown_tokenizer(found, checkpoint), findings)
     return BaseFiles(
         checkpoint.parent,
         checkpoint,
@@ -149,10 +149,10 @@ def _files_beside(found: Family, checkpoint: Path, findings: list[Finding]) -> B
     )
 
 
-def _tokenizer_beside(found: Family, checkpoint: Path) -> Path:
+def _find_shown_tokenizer(found: Family, checkpoint: Path) -> Path:
     """Who has one file alone, perhaps one that was grown, has no base to download again."""
     try:
-        return found.tokenizer_of(checkpoint)
+        return found.find_tokenizer(checkpoint)
     except FileError as error:
         if error.code != "base-file-missing":
             raise
@@ -169,46 +169,50 @@ def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
         return None
 
 
-def _text_rows(found: Family, own: dict[str, TensorInfo]) -> dict[str, int]:
+def _count_text_rows(found: Family, own: dict[str, TensorInfo]) -> dict[str, int]:
     """The rows of each text table that is there."""
     tables = (own[point.tensor] for point in found.graft_points if point.tensor in own)
     return {info.name: info.shape[0] for info in tables if info.shape}
 
 
-def _format_findings(own: dict[str, TensorInfo], checkpoint: Path) -> Iterator[Finding]:
+def _dtype_findings(own: dict[str, TensorInfo], checkpoint: Path) -> Iterator[Finding]:
     """Tensors of whole numbers or of eight bits, as quantised files have them: no layer computes with those."""
-    odd = [info for info in own.values() if info.dtype not in COMPUTED_WITH]
+    odd = [info for info in own.values() if info.dtype not in FLOAT_DTYPES]
     if odd:
         found = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {odd[0].name} is {odd[0].dtype}"
-        yield finding("tensors-mismatch", found, expected=" or ".join(COMPUTED_WITH), where=checkpoint)
+        yield finding("tensors-mismatch", found, expected=" or ".join(FLOAT_DTYPES), where=checkpoint)
 
 
-def _value_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], checkpoint: Path) -> Iterator[Finding]:
+def _non_finite_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], checkpoint: Path) -> Iterator[Finding]:
     """NaN and infinite values: a model that holds any gives noise or nothing."""
     if not not_finite:
         return
     bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
     worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
-    named = first_of([f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst], MOST_NAMED)
+    named = format_names(
+        [f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst], MAX_TENSORS_NAMED
+    )
     share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
     found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}"
     yield finding("weights-not-finite", found, expected="finite values", where=checkpoint)
 
 
-def _parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[PartShown]:
+def _measure_parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[BasePartSize]:
     by_part: dict[str, list[TensorInfo]] = {}
     for name, info in own.items():
-        by_part.setdefault(found.part_of(name) or "", []).append(info)
+        by_part.setdefault(found.get_part_name(name) or "", []).append(info)
     for part, infos in by_part.items():
-        yield PartShown(part, len(infos), sum(info.num_values for info in infos))
+        yield BasePartSize(part, len(infos), sum(info.num_values for info in infos))
 
 
-def _files(files: BaseFiles, description: Description) -> Iterator[FileShown]:
+def _list_base_files(files: BaseFiles, description: BaseDescription) -> Iterator[BaseFileStatus]:
     """What the base itself is, then what preparing and speaking need beside it."""
-    yield FileShown(files.checkpoint.name, "the language model", ("grafting",), there=True)
-    yield FileShown(files.tokenizer.name, "tokenizer: from text to ids", ("grafting",), there=is_file(files.tokenizer))
+    yield BaseFileStatus(files.checkpoint.name, "the language model", ("grafting",), there=True)
+    yield BaseFileStatus(
+        files.tokenizer.name, "tokenizer: from text to ids", ("grafting",), there=is_file(files.tokenizer)
+    )
     if files.config is not None:
-        yield FileShown(files.config.name, "sizes, and names of the other files", ("grafting",), there=True)
+        yield BaseFileStatus(files.config.name, "sizes, and names of the other files", ("grafting",), there=True)
     for side in description.side_files:
-        there = next((name for name in side.names if is_there(files.folder / name)), None)
-        yield FileShown(there or side.names[0], side.what, side.purposes, there=there is not None)
+        there = next((name for name in side.names if path_exists(files.folder / name)), None)
+        yield BaseFileStatus(there or side.names[0], side.what, side.purposes, there=there is not None)

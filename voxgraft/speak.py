@@ -9,17 +9,17 @@ from typing import Any
 
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
-from voxgraft.results import Line, styled
+from voxgraft.results import Line, style_line
 from voxgraft.settings import SpeakSettings
-from voxgraft.speaking.opening import Speakers, open_speakers
-from voxgraft.speaking.saying import Said, say
-from voxgraft.speaking.texts import utterances_of
-from voxgraft.speaking.voices import Voices
-from voxgraft.speaking.writing import outputs_of, write_codes, write_sound
+from voxgraft.speaking.opening import SynthesisModels, open_synthesis_models
+from voxgraft.speaking.saying import SpokenUtterance, synthesize
+from voxgraft.speaking.texts import read_utterances
+from voxgraft.speaking.voices import VoiceLoader
+from voxgraft.speaking.writing import plan_outputs, write_audio_files, write_codes_file
 
 __all__ = ["SpeakResult", "speak"]
 
-STOPS = {"ended": "ended by itself", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
+STOP_DESCRIPTIONS = {"ended": "ended by itself", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SpeakResult:
 
     family: Family
     base: Path
-    said: tuple[Said, ...]
+    said: tuple[SpokenUtterance, ...]
     sound: tuple[Path, ...]
     """The file of each utterance; none where only codes were asked for."""
     codes: Path | None
@@ -36,7 +36,7 @@ class SpeakResult:
     """What is to be said of the speakers, whatever they said."""
 
     @property
-    def cut(self) -> list[Said]:
+    def cut(self) -> list[SpokenUtterance]:
         """Utterances that did not come to their end by themselves."""
         return [one for one in self.said if one.stop != "ended"]
 
@@ -74,39 +74,39 @@ class SpeakResult:
         for at, one in enumerate(self.said):
             pieces = f", {len(one.pieces)} pieces" if len(one.pieces) > 1 else ""
             where = f": {self.sound[at]}" if self.sound else ""
-            stop = (STOPS[one.stop], "green" if one.stop == "ended" else "bold yellow")
+            stop = (STOP_DESCRIPTIONS[one.stop], "green" if one.stop == "ended" else "bold yellow")
             head = f"{one.utterance.name}  {one.language}  {self._seconds(one):.1f} s{pieces}, "
-            lines.append(styled(head, stop, where))
+            lines.append(style_line(head, stop, where))
         lines += [text for item in self.findings for text in item.lines()]
         total = sum(map(self._seconds, self.said))
         lines.append(f"{len(self.said)} said, {total:.1f} s in all; {len(self.cut)} did not end by themselves")
         return [*lines, *([f"codes: {self.codes}"] if self.codes else [])]
 
-    def _seconds(self, one: Said) -> float:
+    def _seconds(self, one: SpokenUtterance) -> float:
         return round(one.seconds(self.family.code_hz), 2)
 
 
 def speak(settings: SpeakSettings) -> SpeakResult:
     """Say everything, then write it."""
-    utterances = utterances_of(settings.text, settings.file)
-    speakers = open_speakers(settings, {one.language or settings.language for one in utterances})
+    utterances = read_utterances(settings.text, settings.file)
+    speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
     family, files = speakers.place.family, speakers.place.files
     vocoder = family.vocoder(files, speakers.place.device)
-    outputs = outputs_of(utterances, settings, family, vocoder)
-    said = say(speakers, Voices(speakers, settings), utterances, settings)
+    outputs = plan_outputs(utterances, settings, family, vocoder)
+    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings)
     sound: Sequence[Path] = ()
     if vocoder is not None and outputs.sound:
-        sound = write_sound(said, vocoder, outputs, settings)
+        sound = write_audio_files(said, vocoder, outputs, settings)
     if outputs.codes is not None:
-        write_codes(said, outputs.codes, family, overwrite=settings.overwrite)
+        write_codes_file(said, outputs.codes, family, overwrite=settings.overwrite)
     notes = _untrained(speakers, {one.language for one in said})
     return SpeakResult(family, files.folder, tuple(said), tuple(sound), outputs.codes, tuple(notes))
 
 
-def _untrained(speakers: Speakers, languages: set[str]) -> list[Finding]:
+def _untrained(speakers: SynthesisModels, languages: set[str]) -> list[Finding]:
     """New languages that are spoken by a graft as it was made, before any step of training."""
     spoken = {name: speakers.system(name) for name in sorted(languages)}
-    own = {name: system for name, system in spoken.items() if system.spelling.is_own(name)}
+    own = {name: system for name, system in spoken.items() if system.spelling.is_new_language(name)}
     # A graft that others made may have an adapter and not say how it was trained.
     names = [name for name, one in own.items() if one.step == 0 or (one.step is None and one.gate is None)]
     return [finding("speak-untrained", f"the graft of {', '.join(names)} was not trained yet")] if names else []

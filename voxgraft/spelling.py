@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxgraft.errors import TextError, TokenizerError
-from voxgraft.families.base import Family, Front
+from voxgraft.families.base import Family, TextFrontend
 from voxgraft.files import text_lines
-from voxgraft.normalising import NO_RULES, TextRules, rules_of
-from voxgraft.run_settings import LearnSettings
-from voxgraft.text.characters import exemplar
-from voxgraft.text.suits import suit_findings
-from voxgraft.text.texts import Texts, proof_corpus, user_corpus
-from voxgraft.tokenizers.base import Additions, Tokenizer
-from voxgraft.tokenizers.prove import NewText, Proof, prove
-from voxgraft.tokenizers.train import Learnt, learn
+from voxgraft.normalising import NO_RULES, TextRules, build_text_rules
+from voxgraft.run_settings import VocabularySettings
+from voxgraft.text.characters import find_exemplar
+from voxgraft.text.suits import check_text_language
+from voxgraft.text.texts import TextCorpus, load_proof_corpus, read_user_corpus
+from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers.prove import NewLanguageText, TokenizerProof, prove_tokenizer
+from voxgraft.tokenizers.train import LearnedAdditions, learn_additions
 
-_LANGUAGE_TAG = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
+_LANGUAGE_TAG_START = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
 """The place behind the bracket of something that looks like a tag."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class TextEncoder:
     """One base, and the new language with its grown tokenizer if there is one."""
 
     family: Family
-    front: Front
+    front: TextFrontend
     base: Tokenizer
     grown: Tokenizer | None = None
     language: str | None = None
@@ -48,14 +48,14 @@ class Spelling:
         grown: Tokenizer | None,
         language: str | None,
         rules: TextRules | None = None,
-    ) -> Spelling:
+    ) -> TextEncoder:
         """The front is that of the base's tokenizer file. `rules` are those of a graft; without them, the language's
         own of this voxgraft."""
         if rules is None:
-            rules = rules_of(language) if language else TextRules(NO_RULES)
+            rules = build_text_rules(language) if language else TextRules(NO_RULES)
         return cls(family, family.front(base.path), base, grown, language, rules)
 
-    def is_own(self, language: str | None) -> bool:
+    def is_new_language(self, language: str | None) -> bool:
         """Whether a code, in any case, is that of the new language."""
         return language is not None and self.language is not None and language.lower() == self.language.lower()
 
@@ -68,67 +68,69 @@ class Spelling:
         """Text of the new language as the tokenizer reads it, without the tag."""
         return self.front.prepare(self.front.clean(self.rules.apply(text)), None)
 
-    def normalised(self, text: str, language: str | None) -> str:
+    def normalize_lines(self, text: str, language: str | None) -> str:
         """Text of the new language by its rules, line by line, so that long text can be split before it is spelled."""
-        if self.grown is None or not self.is_own(language):
+        if self.grown is None or not self.is_new_language(language):
             return text
-        return "\n".join(self.rules.normaliser.normalise(line).text for line in text_lines(text))
+        return "\n".join(self.rules.normalizer.normalise(line).text for line in text_lines(text))
 
     def prepare_base(self, text: str, language: str | None) -> str:
         """Text of a base language, with its tag where the base has one."""
         tag = self.family.tag(language) if language else None
-        known = tag is not None and self.base.has_whole(tag)
+        known = tag is not None and self.base.has_control_token(tag)
         return self.front.prepare(self.front.clean(text), language if known else None)
 
     def encode(self, text: str, language: str | None) -> list[int]:
         """Ids of a text. Language tags that a user typed inside text of the new language are broken up."""
-        if self.grown is None or not self.is_own(language):
+        if self.grown is None or not self.is_new_language(language):
             return self.base.encode(self.prepare_base(text, language))
         tag = self.tag
         prepared = self.prepare(text)
         if tag is None:
             return self.grown.encode(prepared)
-        ids = [self.grown.ids[tag]] if self.grown.has_whole(tag) else self.grown.encode(tag)
+        ids = [self.grown.ids[tag]] if self.grown.has_control_token(tag) else self.grown.encode(tag)
         # Cut behind the bracket: letters and brackets never share a piece, so the spelling is as without the tag.
-        for part in _LANGUAGE_TAG.split(prepared):
+        for part in _LANGUAGE_TAG_START.split(prepared):
             ids += self.grown.encode(part)
         return ids
 
-    def new_text(self, sentences: tuple[str, ...]) -> NewText:
+    def new_text(self, sentences: tuple[str, ...]) -> NewLanguageText:
         """The new language's sentences in the form that `prove` takes."""
-        entry = exemplar(self.language) if self.language else None
-        return NewText(sentences, self.prepare, self.tag, entry.letters if entry else "", self._front_alone)
+        entry = find_exemplar(self.language) if self.language else None
+        return NewLanguageText(
+            sentences, self.prepare, self.tag, entry.letters if entry else "", self._prepare_without_rules
+        )
 
-    def _front_alone(self, text: str) -> str:
+    def _prepare_without_rules(self, text: str) -> str:
         return self.front.prepare(self.front.clean(TextRules(NO_RULES).apply(text)), None)
 
 
-def text_mark(rules: TextRules) -> str:
+def text_rules_identity(rules: TextRules) -> str:
     """Text rules as a set states them; empty for texts that were read as they are, as in sets from before."""
     return "" if rules.is_raw else rules.identity
 
 
-def learn_language(spelling: Spelling, texts: Texts, settings: LearnSettings) -> Learnt:
+def learn_language_pieces(spelling: TextEncoder, texts: TextCorpus, settings: VocabularySettings) -> LearnedAdditions:
     """What a language adds to the base of a spelling."""
     base, language = spelling.base, spelling.language
     assert language is not None
-    for item in suit_findings(language, texts.sentences):
+    for item in check_text_language(language, texts.sentences):
         if item.level == "error":
             raise TextError.of(item)
-    if spelling.tag in base.ids and not base.has_whole(spelling.tag):
+    if spelling.tag in base.ids and not base.has_control_token(spelling.tag):
         raise TokenizerError("tag-taken", f"the base has {spelling.tag} as an ordinary piece", where=base.path)
-    tag = spelling.tag if spelling.tag and not base.has_whole(spelling.tag) else None
-    header = Additions(spelling.family.name, language, base.kind, base.sha256, tag, ())
-    return learn(base, spelling.prepare, texts.sentences, header, settings)
+    tag = spelling.tag if spelling.tag and not base.has_control_token(spelling.tag) else None
+    header = TokenizerAdditions(spelling.family.name, language, base.kind, base.sha256, tag, ())
+    return learn_additions(base, spelling.prepare, texts.sentences, header, settings)
 
 
-def prove_spelling(spelling: Spelling, texts: Texts, proof_texts: tuple[Path, ...]) -> Proof:
+def prove_text_encoder(spelling: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
     """The proof for one base and one grown tokenizer over the built-in corpus and the user's own."""
     assert spelling.grown is not None
 
     def corpus() -> Iterator[tuple[str | None, str]]:
-        yield from proof_corpus()
-        yield from user_corpus(proof_texts, frozenset(spelling.family.languages))
+        yield from load_proof_corpus()
+        yield from read_user_corpus(proof_texts, frozenset(spelling.family.languages))
 
     new = spelling.new_text(texts.sentences)
-    return prove(spelling.base, spelling.grown, corpus(), spelling.prepare_base, new)
+    return prove_tokenizer(spelling.base, spelling.grown, corpus(), spelling.prepare_base, new)

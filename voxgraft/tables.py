@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from voxgraft.checkpoints import Checkpoint
-from voxgraft.checkpoints.dtypes import FLOATS
+from voxgraft.checkpoints.dtypes import FLOAT_DTYPES
 from voxgraft.errors import CheckpointError, FileError, Finding, TokenizerError, finding
-from voxgraft.families import family, family_names
+from voxgraft.families import family_names, get_family
 from voxgraft.families.base import Family
 from voxgraft.results import Table
-from voxgraft.rows import Array, RowReport, counts_by_method, make_rows, plan_rows, report_rows
+from voxgraft.rows import Float32Array, RowReport, build_row_reports, count_by_method, init_rows, plan_rows
 from voxgraft.run_settings import RowSettings
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.tokenizers.prove import structure_findings
+from voxgraft.tokenizers.prove import check_tokenizer_structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +63,23 @@ class RowCount:
         }
 
 
-def family_of_checkpoint(checkpoint: Checkpoint, name: str | None) -> Family:
+def detect_checkpoint_family(checkpoint: Checkpoint, name: str | None) -> Family:
     """The family that was named, else the one whose text tables are in the file."""
     if name is not None:
-        return family(name)
+        return get_family(name)
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    families = list(map(family, family_names()))
-    recognised = (candidate for candidate in families if candidate.recognises(shapes))
+    families = list(map(get_family, family_names()))
+    recognised = (candidate for candidate in families if candidate.matches_tensors(shapes))
     # The embedding: all call their head alike, and a file without a whole body can be grown too.
     tables = (candidate for candidate in families if candidate.graft_points[0].tensor in shapes)
     for candidate in (*recognised, *tables):
         return candidate
-    looked = ", ".join(f"{kind}: {family(kind).graft_points[0].tensor}" for kind in family_names())
+    looked = ", ".join(f"{kind}: {get_family(kind).graft_points[0].tensor}" for kind in family_names())
     found = f"no text table of a known family among {len(checkpoint.tensors):,} tensors (looked for {looked})"
     raise CheckpointError("checkpoint-family", found, where=checkpoint.path)
 
 
-def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> list[Finding]:
+def text_table_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> list[Finding]:
     """Every way in which the file's text tables do not fit a tokenizer of that many pieces."""
     expected = pieces + found_family.spare_rows
     rows: dict[str, int] = {}
@@ -90,7 +90,7 @@ def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> l
         if info is None:
             findings.append(finding("tensor-missing", f"{point.tensor} is not in the file", where=where))
             continue
-        if info.dtype not in FLOATS or len(info.shape) != (1 if point.role == "head-bias" else 2):
+        if info.dtype not in FLOAT_DTYPES or len(info.shape) != (1 if point.role == "head-bias" else 2):
             found = f"{point.tensor} is {info.dtype} {list(info.shape)}"
             findings.append(finding("tensor-shape", found, expected="float rows", where=where))
             continue
@@ -112,19 +112,21 @@ def row_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> l
     return findings
 
 
-def require_fit(checkpoint: Checkpoint, found_family: Family, pieces: int) -> None:
+def require_text_tables_fit(checkpoint: Checkpoint, found_family: Family, pieces: int) -> None:
     """Raise the first of `row_findings`."""
-    for item in row_findings(checkpoint, found_family, pieces):
+    for item in text_table_findings(checkpoint, found_family, pieces):
         raise CheckpointError.of(item)
 
 
-def require_grown(base: Tokenizer, grown: Tokenizer) -> None:
+def require_extended_tokenizer(base: Tokenizer, grown: Tokenizer) -> None:
     """The grown tokenizer must be the base's with pieces appended, without gaps: raise the first finding else."""
-    for item in structure_findings(base, grown, None):
+    for item in check_tokenizer_structure(base, grown, None):
         raise TokenizerError.of(item)
 
 
-def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> Iterator[tuple[str, str, Array]]:
+def iter_base_tables(
+    checkpoint: Checkpoint, found_family: Family, pieces: int
+) -> Iterator[tuple[str, str, Float32Array]]:
     """Tensor name, role and base rows (without the spare) of each text table, one at a time."""
     for point in found_family.graft_points:
         values = checkpoint.read_rows(point.tensor, 0, pieces)
@@ -135,10 +137,10 @@ def base_tables(checkpoint: Checkpoint, found_family: Family, pieces: int) -> It
         yield point.tensor, point.role, table
 
 
-def tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
+def find_tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
     """The tokenizer that lies in one base folder with its checkpoint."""
     try:
-        return found_family.tokenizer_of(checkpoint)
+        return found_family.find_tokenizer(checkpoint)
     except FileError as error:
         found = f"the base's tokenizer is not beside {checkpoint.name}: {error.finding.found}"
         expected, cure = error.finding.expected, "name it with --base-tokenizer."
@@ -146,22 +148,22 @@ def tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeRows:
+class NewRows:
     """New rows by tensor, how many were made which way, and a sample to look at."""
 
-    rows: dict[str, Array]
+    rows: dict[str, Float32Array]
     methods: dict[str, int]
     samples: tuple[RowReport, ...]
 
 
-def make_tables(checkpoint: Checkpoint, spelling: Spelling, settings: RowSettings) -> MadeRows:
+def build_new_rows(checkpoint: Checkpoint, spelling: TextEncoder, settings: RowSettings) -> NewRows:
     """New rows for every text table of a base checkpoint; an error if its rows do not fit the base's tokenizer."""
-    require_fit(checkpoint, spelling.family, spelling.base.size)
+    require_text_tables_fit(checkpoint, spelling.family, spelling.base.size)
     plans = plan_rows(spelling, settings.init)
-    rows: dict[str, Array] = {}
+    rows: dict[str, Float32Array] = {}
     samples: tuple[RowReport, ...] = ()
-    for tensor, role, table in base_tables(checkpoint, spelling.family, spelling.base.size):
-        rows[tensor] = make_rows(table, plans, settings, role)
+    for tensor, role, table in iter_base_tables(checkpoint, spelling.family, spelling.base.size):
+        rows[tensor] = init_rows(table, plans, settings, role)
         if role == "embedding":
-            samples = tuple(report_rows(table, rows[tensor], plans, spelling))
-    return MadeRows(rows, counts_by_method(plans), samples)
+            samples = tuple(build_row_reports(table, rows[tensor], plans, spelling))
+    return NewRows(rows, count_by_method(plans), samples)

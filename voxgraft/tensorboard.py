@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import VoxgraftError, finding
-from voxgraft.event_file import event, first_event
-from voxgraft.files import replacing
-from voxgraft.history import SPEECH, number
+from voxgraft.event_file import encode_event, encode_first_event
+from voxgraft.files import atomic_write
+from voxgraft.history import SPEECH_LOSS, as_finite_float
 from voxgraft.run import RunFolder
 
-__all__ = ["FOLDER", "EventFiles", "events_of"]
+__all__ = ["TENSORBOARD_FOLDER", "TensorBoardWriter", "encode_journal"]
 
-FOLDER = "tensorboard"
-_OURS = re.compile(r"events\.out\.tfevents\.([0-9]{10})\.voxgraft")
-LOSSES = {"text_loss": "loss/text", "speech_loss": "loss/speech"}
-NOT_CURVES = ("step", "wall_time", "num_clips", "best_step")
+TENSORBOARD_FOLDER = "tensorboard"
+_EVENT_FILE_PATTERN = re.compile(r"events\.out\.tfevents\.([0-9]{10})\.voxgraft")
+LOSS_TAGS = {"text_loss": "loss/text", "speech_loss": "loss/speech"}
+NON_SCALAR_KEYS = ("step", "wall_time", "num_clips", "best_step")
 
 
-class EventFiles:
+class TensorBoardWriter:
     """Follows a run's journal. `report` writes a finding into it if that fails; then nothing more is tried."""
 
     def __init__(self, run: RunFolder, report: Callable[..., None]) -> None:
-        self._journal, self._folder, self._report = run.journal, run.path / FOLDER, report
-        self._events = Events()
+        self._journal, self._folder, self._report = run.journal, run.path / TENSORBOARD_FOLDER, report
+        self._events = EventEncoder()
         self._file: Path | None = None
         self._read = 0
         self._failed = False
@@ -45,7 +45,9 @@ class EventFiles:
             self.follow()
         except (OSError, VoxgraftError) as error:
             self._failed = True
-            found = error.finding.found if isinstance(error, VoxgraftError) else f"{FOLDER}: {error.strerror}"
+            found = (
+                error.finding.found if isinstance(error, VoxgraftError) else f"{TENSORBOARD_FOLDER}: {error.strerror}"
+            )
             self._report("finding", step, **finding("tensorboard", found, where=self._folder).to_json())
 
     def follow(self) -> None:
@@ -54,19 +56,23 @@ class EventFiles:
         if self._file is None:
             self._file = self._begun(new)
         elif new:
-            _append(self._file, new)
+            _append_bytes(self._file, new)
 
     def _begun(self, data: bytes) -> Path:
         """The file that the journal's events are in: the last one if it fits, else a new one."""
-        old = {int(match[1]): path for path in _files(self._folder) if (match := _OURS.fullmatch(path.name))}
+        old = {
+            int(match[1]): path
+            for path in _list_files(self._folder)
+            if (match := _EVENT_FILE_PATTERN.fullmatch(path.name))
+        }
         paths = [old[number] for number in sorted(old)]
         before, last = paths[:-1], paths[-1:]
         alone = bool(last) and not any(path.stat().st_size for path in before)
         if alone and data.startswith(known := last[0].read_bytes()):
-            _append(last[0], data[len(known) :])
+            _append_bytes(last[0], data[len(known) :])
             return last[0]
         new = self._folder / f"events.out.tfevents.{max(old, default=0) + 1:010d}.voxgraft"
-        with replacing(new) as stream:
+        with atomic_write(new) as stream:
             stream.write(data)
         # A TensorBoard that is running goes on from the file that it reads to one of a later name, which makes void
         # what came before; it would not, were the file gone.
@@ -83,17 +89,17 @@ class EventFiles:
                 if not line.endswith(b"\n"):
                     return
                 self._read += len(line)
-                if (entry := _entry(line)) is not None:
+                if (entry := _parse_journal_line(line)) is not None:
                     yield entry
 
 
-def events_of(entries: Iterable[Mapping[str, Any]]) -> bytes:
+def encode_journal(entries: Iterable[Mapping[str, Any]]) -> bytes:
     """A whole event file from the lines of a journal."""
-    events = Events()
+    events = EventEncoder()
     return b"".join(map(events.add, entries))
 
 
-class Events:
+class EventEncoder:
     """Lines of a journal as events. Retention needs to know what came before."""
 
     def __init__(self) -> None:
@@ -103,18 +109,18 @@ class Events:
 
     def add(self, entry: Mapping[str, Any]) -> bytes:
         """The records of one more line."""
-        numbers = {"step": _of_step, "valid": self._of_validation}.get(entry["kind"], _no_numbers)(entry)
-        texts = _texts(entry)
-        wall_time = number(entry.get("wall_time")) or 0.0
-        begin = b"" if self._begun else first_event(wall_time)
+        numbers = {"step": _step_scalars, "valid": self._validation_scalars}.get(entry["kind"], _no_scalars)(entry)
+        texts = _text_summaries(entry)
+        wall_time = as_finite_float(entry.get("wall_time")) or 0.0
+        begin = b"" if self._begun else encode_first_event(wall_time)
         self._begun = True
-        return begin + (event(wall_time, entry["step"], numbers, texts) if numbers or texts else b"")
+        return begin + (encode_event(wall_time, entry["step"], numbers, texts) if numbers or texts else b"")
 
-    def _of_validation(self, entry: Mapping[str, Any]) -> dict[str, float]:
+    def _validation_scalars(self, entry: Mapping[str, Any]) -> dict[str, float]:
         name = str(entry.get("set", ""))
         self._language = name if self._language is None else self._language
-        found = {f"held_out_{name}/{key}": value for key, value in _numbers(entry).items()}
-        loss = number(entry.get(SPEECH))
+        found = {f"held_out_{name}/{key}": value for key, value in _finite_scalars(entry).items()}
+        loss = as_finite_float(entry.get(SPEECH_LOSS))
         if entry["step"] == 0 and loss:
             self._first[name] = loss
         if name != self._language and loss and name in self._first:
@@ -122,7 +128,7 @@ class Events:
         return found
 
 
-def _entry(line: bytes) -> Mapping[str, Any] | None:
+def _parse_journal_line(line: bytes) -> Mapping[str, Any] | None:
     """A line of the journal; one that is broken is the business of who reads the journal itself."""
     try:
         entry = json.loads(line)
@@ -132,27 +138,27 @@ def _entry(line: bytes) -> Mapping[str, Any] | None:
     return entry if fits and entry["step"] >= 0 else None
 
 
-def _of_step(entry: Mapping[str, Any]) -> dict[str, float]:
+def _step_scalars(entry: Mapping[str, Any]) -> dict[str, float]:
     found = {}
-    for key, value in _numbers(entry).items():
+    for key, value in _finite_scalars(entry).items():
         group = "memory" if key.startswith("memory_") else "train"
-        found[LOSSES.get(key, f"{group}/{key.removeprefix('memory_')}")] = value
+        found[LOSS_TAGS.get(key, f"{group}/{key.removeprefix('memory_')}")] = value
     for key, parts in entry.items():
         if isinstance(parts, Mapping):
-            found |= {f"{key}/{part}": value for part, value in _numbers(parts).items()}
+            found |= {f"{key}/{part}": value for part, value in _finite_scalars(parts).items()}
     return found
 
 
-def _no_numbers(_entry: Mapping[str, Any]) -> dict[str, float]:
+def _no_scalars(_entry: Mapping[str, Any]) -> dict[str, float]:
     return {}
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    known = {key: number(value) for key, value in values.items() if key not in NOT_CURVES}
+def _finite_scalars(values: Mapping[str, Any]) -> dict[str, float]:
+    known = {key: as_finite_float(value) for key, value in values.items() if key not in NON_SCALAR_KEYS}
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _texts(entry: Mapping[str, Any]) -> dict[str, str]:
+def _text_summaries(entry: Mapping[str, Any]) -> dict[str, str]:
     """What is said in words: findings, the state word, samples, changed settings, the end."""
     kind = entry["kind"]
     texts = {}
@@ -170,11 +176,11 @@ def _texts(entry: Mapping[str, Any]) -> dict[str, str]:
     return texts
 
 
-def _append(path: Path, data: bytes) -> None:
+def _append_bytes(path: Path, data: bytes) -> None:
     with path.open("ab", buffering=0) as stream:
         while data:
             data = data[stream.write(data) :]
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []

@@ -6,47 +6,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.bases import base_tokenizer, spelling_of
+from voxgraft.bases import load_base_tokenizer, load_text_encoder
 from voxgraft.errors import TextError, TokenizerError
 from voxgraft.families.base import Family
-from voxgraft.files import is_text, replacing, require_free
-from voxgraft.graft_folder import rules_beside
-from voxgraft.normalising import rules_of
-from voxgraft.reports import additions_json, additions_lines, proof_lines
-from voxgraft.results import Line, styled
+from voxgraft.files import atomic_write, is_encodable_text, require_output_path
+from voxgraft.graft_folder import find_text_rules
+from voxgraft.normalising import build_text_rules
+from voxgraft.reports import additions_to_json, format_additions, format_proof
+from voxgraft.results import Line, style_line
 from voxgraft.settings import (
     TokenizerMergeSettings,
     TokenizerProveSettings,
     TokenizerShowSettings,
     TokenizerTrainSettings,
 )
-from voxgraft.spelling import Spelling, learn_language, prove_spelling
-from voxgraft.text.texts import Texts, read_texts
-from voxgraft.tokenizers import tokenizer_from
-from voxgraft.tokenizers.base import Additions, Tokenizer
-from voxgraft.tokenizers.prove import Proof
+from voxgraft.spelling import TextEncoder, learn_language_pieces, prove_text_encoder
+from voxgraft.text.texts import TextCorpus, read_texts
+from voxgraft.tokenizers import parse_tokenizer
+from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers.prove import TokenizerProof
 from voxgraft.tokenizers.train import CharacterPlan
 
 
 @dataclass(frozen=True, slots=True)
-class TrainResult:
+class TokenizerTrainResult:
     """What was learnt and where it was written."""
 
-    additions: Additions
+    additions: TokenizerAdditions
     plan: CharacterPlan
-    texts: Texts
+    texts: TextCorpus
     output: Path
     exit_code: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {**additions_json(self.additions, self.plan), "output": str(self.output)}
+        return {**additions_to_json(self.additions, self.plan), "output": str(self.output)}
 
     def lines(self) -> list[Line]:
-        return [*additions_lines(self.additions, self.plan, self.texts), f"written to {self.output}"]
+        return [*format_additions(self.additions, self.plan, self.texts), f"written to {self.output}"]
 
 
 @dataclass(frozen=True, slots=True)
-class MergeResult:
+class TokenizerMergeResult:
     """The grown tokenizer's size and place."""
 
     base: Tokenizer
@@ -72,10 +72,10 @@ class MergeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ProveResult:
+class TokenizerProveResult:
     """A proof, as a verb's result: exit 1 when it does not hold."""
 
-    proof: Proof
+    proof: TokenizerProof
 
     @property
     def exit_code(self) -> int:
@@ -85,11 +85,11 @@ class ProveResult:
         return self.proof.to_json()
 
     def lines(self) -> list[Line]:
-        return proof_lines(self.proof)
+        return format_proof(self.proof)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TokenizedSentence:
     """One sentence, piece by piece: (piece, id, is unknown), by the base and by the grown tokenizer."""
 
     text: str
@@ -99,10 +99,10 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowResult:
+class TokenizerShowResult:
     """Sentences spelled old against new."""
 
-    sentences: tuple[Shown, ...]
+    sentences: tuple[TokenizedSentence, ...]
     exit_code: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -111,36 +111,36 @@ class ShowResult:
     def lines(self) -> list[Line]:
         lines: list[Line] = []
         for item in self.sentences:
-            lines += [item.text, f"  read as: {item.prepared}", _spelled_line("base ", item.base)]
+            lines += [item.text, f"  read as: {item.prepared}", _format_pieces("base ", item.base)]
             if item.grown is not None:
-                lines.append(_spelled_line("grown", item.grown))
+                lines.append(_format_pieces("grown", item.grown))
         return lines
 
 
-def train(settings: TokenizerTrainSettings) -> TrainResult:
+def tokenizer_train(settings: TokenizerTrainSettings) -> TokenizerTrainResult:
     """Learn the characters and pieces that a base lacks for a language, and write them down."""
-    require_free(settings.output, overwrite=settings.overwrite)
-    family, base = base_tokenizer(settings.base, settings.family)
+    require_output_path(settings.output, overwrite=settings.overwrite)
+    family, base = load_base_tokenizer(settings.base, settings.family)
     texts = read_texts(settings.texts)
     own = settings.tokenizer
-    rules = rules_of(settings.language, normalise=own.normalise, fold_homophones=own.fold_homophones)
-    spelling = Spelling.of(family, base, None, settings.language, rules)
-    learnt = learn_language(spelling, texts, settings.tokenizer)
+    rules = build_text_rules(settings.language, normalize=own.normalise, fold_homophones=own.fold_homophones)
+    spelling = TextEncoder.of(family, base, None, settings.language, rules)
+    learnt = learn_language_pieces(spelling, texts, settings.tokenizer)
     learnt.additions.save(settings.output, overwrite=settings.overwrite)
-    return TrainResult(learnt.additions, learnt.plan, texts, settings.output)
+    return TokenizerTrainResult(learnt.additions, learnt.plan, texts, settings.output)
 
 
-def merge(settings: TokenizerMergeSettings) -> MergeResult:
+def tokenizer_merge(settings: TokenizerMergeSettings) -> TokenizerMergeResult:
     """Append additions to the base's tokenizer; every old id stays."""
-    family, base = base_tokenizer(settings.base, settings.family)
-    additions = Additions.load(settings.additions)
-    grown = merged(family, base, additions, settings.additions)
-    with replacing(settings.output, overwrite=settings.overwrite) as stream:
+    family, base = load_base_tokenizer(settings.base, settings.family)
+    additions = TokenizerAdditions.load(settings.additions)
+    grown = extend_tokenizer(family, base, additions, settings.additions)
+    with atomic_write(settings.output, overwrite=settings.overwrite) as stream:
         stream.write(grown.data)
-    return MergeResult(base, grown, settings.output)
+    return TokenizerMergeResult(base, grown, settings.output)
 
 
-def merged(family: Family, base: Tokenizer, additions: Additions, where: Path) -> Tokenizer:
+def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditions, where: Path) -> Tokenizer:
     """The grown tokenizer in memory, after checking that the additions belong to this base."""
     if additions.base_sha256 != base.sha256 or additions.kind != base.kind:
         found = f"learnt on a base with sha256 {additions.base_sha256[:12]}, this one has {base.sha256[:12]}"
@@ -159,19 +159,19 @@ def merged(family: Family, base: Tokenizer, additions: Additions, where: Path) -
         if not set(piece.text) - base.characters:
             found = f"piece {piece.text!r} holds no character that is new to the base"
             raise TokenizerError("additions-broken", found, where=where)
-    return tokenizer_from(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
+    return parse_tokenizer(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
 
 
-def prove(settings: TokenizerProveSettings) -> ProveResult:
+def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProveResult:
     """Spell thousands of sentences of base languages with both tokenizers, id for id."""
-    spelling = spelling_of(settings.base, settings.family, settings.grown, settings.language)
-    texts = read_texts(settings.texts) if settings.texts else Texts(())
-    return ProveResult(prove_spelling(spelling, texts, settings.proof_texts))
+    spelling = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
+    return TokenizerProveResult(prove_text_encoder(spelling, texts, settings.proof_texts))
 
 
-def show(settings: TokenizerShowSettings) -> ShowResult:
+def tokenizer_show(settings: TokenizerShowSettings) -> TokenizerShowResult:
     """Spell sentences piece by piece, old against new."""
-    spelling = spelling_of(settings.base, settings.family, settings.grown, settings.language)
+    spelling = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
     is_new = spelling.grown is not None and _is_new(settings, spelling.family)
 
     def pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[tuple[str, int, bool], ...]:
@@ -179,7 +179,7 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
 
     shown = []
     for text in settings.text:
-        if not is_text(text):  # bytes of the command line that are no character arrive as halves of one
+        if not is_encodable_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
         prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
         old = pieces(spelling.base, spelling.base.encode(prepared))
@@ -187,8 +187,8 @@ def show(settings: TokenizerShowSettings) -> ShowResult:
         if spelling.grown is not None:
             ids = spelling.encode(text, settings.language) if is_new else spelling.grown.encode(prepared)
             new = pieces(spelling.grown, ids)
-        shown.append(Shown(text, prepared, old, new))
-    return ShowResult(tuple(shown))
+        shown.append(TokenizedSentence(text, prepared, old, new))
+    return TokenizerShowResult(tuple(shown))
 
 
 def _is_new(settings: TokenizerShowSettings, family: Family) -> bool:
@@ -198,14 +198,14 @@ def _is_new(settings: TokenizerShowSettings, family: Family) -> bool:
     """
     if settings.language is None or settings.grown is None:
         return False
-    stated = rules_beside(settings.grown)
+    stated = find_text_rules(settings.grown)
     if stated is not None and stated.language:
         return stated.language.lower() == settings.language.lower()
     return settings.language not in family.languages
 
 
-def _spelled_line(title: str, pieces: tuple[tuple[str, int, bool], ...]) -> Line:
+def _format_pieces(title: str, pieces: tuple[tuple[str, int, bool], ...]) -> Line:
     parts: list[str | tuple[str, str]] = [f"  {title} ({len(pieces)}): "]
     for piece, token, unknown in pieces:
         parts += [(f"{piece}·{token}" if not unknown else f"??·{token}", "bold red" if unknown else ""), " "]
-    return styled(*parts)
+    return style_line(*parts)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from voxgraft.errors import ConfigError
-from voxgraft.files import MAX_DEPTH, MAX_DIGITS, is_text, read_text, reason_of
+from voxgraft.files import MAX_NESTING_DEPTH, MAX_NUMBER_DIGITS, format_error_reason, is_encodable_text, read_text
 
 MAX_YAML_BYTES = 1 << 17
 """A settings file has a few kilobytes, and YAML takes long to read."""
@@ -27,24 +27,24 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str, where: Path | str) -> Any:
     """YAML text to Python values, with the same strictness as `read_yaml`."""
-    return deepcopy(_parsed(text, where))
+    return deepcopy(_parse_yaml_cached(text, where))
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str, where: Path | str) -> Any:
+def _parse_yaml_cached(text: str, where: Path | str) -> Any:
     """A run's settings are read by every stage, and YAML takes long to read."""
     try:
-        return yaml.load(text, _strict_loader(where))  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, _make_strict_loader(where))  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError("yaml-broken", f"{at}{problem}", where=where) from None
     except (ValueError, RecursionError, OverflowError) as error:
-        raise ConfigError("yaml-broken", reason_of(error), where=where) from None
+        raise ConfigError("yaml-broken", format_error_reason(error), where=where) from None
 
 
-def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
+def _make_strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
     class StrictLoader(yaml.SafeLoader):
         depth = 0
 
@@ -56,19 +56,19 @@ def _strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
             if getattr(event, "tag", None):
                 raise ConfigError("yaml-tag", f"line {line} uses the tag {event.tag}", where=where)
             self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise ConfigError("yaml-broken", f"nested more than {MAX_DEPTH} levels deep", where=where)
+            if self.depth > MAX_NESTING_DEPTH:
+                raise ConfigError("yaml-broken", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
 
         def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-            if len(node.value) > MAX_DIGITS:
+            if len(node.value) > MAX_NUMBER_DIGITS:
                 raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
             return super().construct_yaml_int(node)
 
         def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
-            if not is_text(node.value):
+            if not is_encodable_text(node.value):
                 line = node.start_mark.line + 1
                 found = f"line {line} holds half of a character (a lone surrogate)"
                 raise ConfigError("yaml-broken", found, where=where)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.layout import UNSCORED, Frame, Ids, lay_out
-from voxgraft.families.tiny.frame import tiny_frame
+from voxgraft.families.layout import IGNORED_TARGET, IdArray, SequenceSpec, build_sequence
+from voxgraft.families.tiny.frame import tiny_sequence_spec
 
 __all__ = ["Example", "Rows", "Shelf", "joined", "order", "shelves"]
 
@@ -95,7 +95,7 @@ def shelves(
 
     With a `chance` some words are spelled out.
     """
-    frame = tiny_frame(size.text_rows, size)
+    frame = tiny_sequence_spec(size.text_rows, size)
     spelled = ((example, speller.ids(example.text, example.language, chance)) for example in examples)
     rows = [
         _row(example, ids, frame, size)
@@ -127,10 +127,10 @@ def order(kept: Sequence[Shelf], seed: int) -> Iterator[tuple[int, Tensor]]:
             yield batches[at]
 
 
-def _row(example: Example, ids: list[int], frame: Frame, size: T3Size) -> tuple[list[Ids], int]:
-    layout = lay_out(frame, ids, example.codes)
+def _row(example: Example, ids: list[int], frame: SequenceSpec, size: T3Size) -> tuple[list[IdArray], int]:
+    layout = build_sequence(frame, ids, example.codes)
     text, speech, none = layout.text, layout.speech, np.zeros(frame.num_conditioning, dtype=np.int64)
-    unscored = (np.full_like(part, UNSCORED) for part in (none, text.ids, speech.ids))
+    unscored = (np.full_like(part, IGNORED_TARGET) for part in (none, text.ids, speech.ids))
     before, over_text, over_speech = unscored
     parts = [
         np.concatenate([none, text.ids, speech.ids + size.text_rows]),
@@ -141,8 +141,10 @@ def _row(example: Example, ids: list[int], frame: Frame, size: T3Size) -> tuple[
     return parts, example.speaker
 
 
-def _filled(rows: Sequence[tuple[list[Ids], int]], length: int, num_speakers: int) -> Rows:
-    tables = [np.full((len(rows), length), filling, dtype=np.int64) for filling in (0, 0, UNSCORED, UNSCORED)]
+def _filled(rows: Sequence[tuple[list[IdArray], int]], length: int, num_speakers: int) -> Rows:
+    tables = [
+        np.full((len(rows), length), filling, dtype=np.int64) for filling in (0, 0, IGNORED_TARGET, IGNORED_TARGET)
+    ]
     for at, (parts, _) in enumerate(rows):
         for table, part in zip(tables, parts, strict=True):
             table[at, : len(part)] = part

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from recipes.tiny_base.tokenizer import Speller
-from voxgraft.families import family
-from voxgraft.families.generate import Prompt, Speaker, Spoken
-from voxgraft.families.opening import open_model
+from voxgraft.families import get_family
+from voxgraft.families.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
+from voxgraft.families.opening import load_model
 from voxgraft.families.sounding import Vocoder
 from voxgraft.families.tiny.family import TOKENIZER_NAME
 from voxgraft.files import read_json
@@ -28,9 +28,9 @@ class BaseSpeech:
 
     def __init__(self, folder: Path, device: str | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.family = family("tiny")
+        self.family = get_family("tiny")
         self.files = self.family.files(folder)
-        self.speaker = Speaker(open_model(self.family, self.files, device=self.device))
+        self.speaker = SpeechGenerator(load_model(self.family, self.files, device=self.device))
         self.speller = Speller(read_json(folder / TOKENIZER_NAME))
         self.voices = self.family.voices(self.files)
 
@@ -40,15 +40,15 @@ class BaseSpeech:
         assert found is not None
         return found
 
-    def codes(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[Spoken]:
+    def codes(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[GeneratedCodes]:
         """What is spoken, with the family's own sampling. Every sentence is drawn with a seed of its own."""
         condition = self.family.condition(self.family.voice(self.files, voice))
         ids = [self.speller.ids(sentence, language) for sentence in sentences]
         places = sorted(range(len(ids)), key=lambda place: len(ids[place]))
-        spoken: dict[int, Spoken] = {}
+        spoken: dict[int, GeneratedCodes] = {}
         for first in range(0, len(places), BATCH):
             some = places[first : first + BATCH]
-            prompts = [Prompt(ids[place], condition, seed + place) for place in some]
+            prompts = [GenerationPrompt(ids[place], condition, seed + place) for place in some]
             spoken.update(zip(some, self.speaker.speak(prompts, self.family.stock_sampling()), strict=True))
         return [spoken[place] for place in range(len(ids))]
 

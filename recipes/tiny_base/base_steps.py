@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from recipes.tiny_base.base_batches import Example, Rows, Shelf, order, shelves
 from recipes.tiny_base.tokenizer import Speller
-from voxgraft.families.chatterbox.model import T3Conditions
+from voxgraft.families.chatterbox.model import T3ConditionBatch
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.layout import UNSCORED
+from voxgraft.families.layout import IGNORED_TARGET
 from voxgraft.families.tiny.frame import SHIPPED_SIZE
-from voxgraft.families.tiny.model import EMOTION, TinyT3
+from voxgraft.families.tiny.model import FIXED_EMOTION, TinyT3
 
 __all__ = ["BaseSettings", "RowContext", "Trainer", "Validation", "row_losses"]
 
@@ -92,14 +92,14 @@ def row_losses(model: TinyT3, rows: Rows, context: RowContext, *, dropout: float
     table = torch.cat([model.text_emb.weight, model.speech_emb.weight])
     position_table = torch.cat([model.text_pos_emb.emb.weight, model.speech_pos_emb.emb.weight])
     vectors = F.embedding(ids, table) + F.embedding(positions, position_table)  # [B, L, W]
-    slots = model.conditioning(_conditions(rows.speakers))  # [B, C, W]
+    slots = model.embed_conditions(_conditions(rows.speakers))  # [B, C, W]
     vectors = torch.cat([slots.to(vectors.dtype), vectors[:, size.perceiver_queries + 2 :]], 1)
     hidden = model.body(F.dropout(vectors, dropout).flatten(0, 1), context)  # [B * L, W]
     text = F.cross_entropy(
-        model.text_logits(hidden).float(), rows.text_targets.flatten(), ignore_index=UNSCORED, reduction="sum"
+        model.text_logits(hidden).float(), rows.text_targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
     )
     speech = F.cross_entropy(
-        model.speech_logits(hidden).float(), rows.speech_targets.flatten(), ignore_index=UNSCORED, reduction="sum"
+        model.speech_logits(hidden).float(), rows.speech_targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
     )
     return text, speech
 
@@ -119,7 +119,9 @@ class Trainer:
         self.model, self.settings = model, settings
         self.device = torch.device(settings.device)
         self.shelves = [replace(shelf, rows=shelf.rows.to(self.device)) for shelf in kept]
-        self.parameters = [p for name, p in model.named_parameters() if not name.startswith(model.unreached)]
+        self.parameters = [
+            p for name, p in model.named_parameters() if not name.startswith(model.unused_param_prefixes)
+        ]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient  # for good: a captured step writes to places
@@ -208,8 +210,8 @@ class Step:
         kind = trainer.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda", cache_enabled=False):
             text, speech = row_losses(trainer.model, rows, self.context, dropout=settings.dropout)
-        text = text / (self.rows.text_targets != UNSCORED).sum()
-        speech = speech / (self.rows.speech_targets != UNSCORED).sum()
+        text = text / (self.rows.text_targets != IGNORED_TARGET).sum()
+        speech = speech / (self.rows.speech_targets != IGNORED_TARGET).sum()
         torch.autograd.backward(settings.text_weight * text + speech)
         length = nn.utils.clip_grad_norm_(trainer.parameters, settings.clip, foreach=True)
         trainer.optimizer.step()
@@ -272,15 +274,15 @@ class Validation:
                 context = RowContext(len(places), rows.ids.shape[1], self.device)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
                     total += float(row_losses(model, rows, context)[1])
-                count += int((rows.speech_targets != UNSCORED).sum())
+                count += int((rows.speech_targets != IGNORED_TARGET).sum())
         return round(total / max(count, 1), 4)
 
 
-def _conditions(speakers: Tensor) -> T3Conditions:
+def _conditions(speakers: Tensor) -> T3ConditionBatch:
     """[B, S] -> conditions of B utterances"""
     zeros = torch.zeros(len(speakers), 1, dtype=torch.long, device=speakers.device)
-    emotion = torch.full((len(speakers),), EMOTION, device=speakers.device)
-    return T3Conditions(speakers, zeros, torch.ones_like(zeros[:, 0]), emotion)
+    emotion = torch.full((len(speakers),), FIXED_EMOTION, device=speakers.device)
+    return T3ConditionBatch(speakers, zeros, torch.ones_like(zeros[:, 0]), emotion)
 
 
 class Dropout:

@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from recipes.tiny_base.pile import Batch
-from voxgraft.audio.log_mel import HOP, SPREAD, LogMel
-from voxgraft.families.tiny.codec import Block, frame_mask, masked, repeated
+from voxgraft.audio.log_mel import HOP, LOG_MEL_STD, LogMel
+from voxgraft.families.tiny.codec import CodecBlock, apply_mask, build_frame_mask, repeat_mask
 
 __all__ = ["Critic", "PhoneReader", "SpectralLoss", "crops", "ctc", "feature_distance"]
 
@@ -44,7 +44,7 @@ class SpectralLoss(nn.Module):
             logarithmic = ((one + QUIET).log() - (other + QUIET).log()).abs().sum() / cells
             linear = (one - other).abs().sum() / other.sum()
             spectral = spectral + (logarithmic + linear) / len(WINDOWS)
-        return mel * (SPREAD / 2), spectral  # in units of a magnitude's logarithm
+        return mel * (LOG_MEL_STD / 2), spectral  # in units of a magnitude's logarithm
 
 
 def magnitudes(waves: Tensor, window: Tensor) -> Tensor:
@@ -60,15 +60,15 @@ class PhoneReader(nn.Module):
     def __init__(self, num_digits: int, num_phones: int, width: int = 192, depth: int = 3) -> None:
         super().__init__()
         self.enter = nn.Conv1d(num_digits, 2 * width, 3, padding=1)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(CodecBlock(width) for _ in range(depth))
         self.leave = nn.Linear(width, num_phones + 1)
 
     def forward(self, digits: Tensor, counts: Tensor) -> Tensor:
         """[B, N, L], [B] -> log probabilities [B, 2 N, P + 1]"""
-        mask = frame_mask(counts, digits.shape[1])
-        frames = self.enter(masked(digits, mask).transpose(1, 2)).transpose(1, 2)
-        twice = repeated(mask, 2)
-        frames = masked(frames.unflatten(-1, (2, -1)).flatten(1, 2), twice)
+        mask = build_frame_mask(counts, digits.shape[1])
+        frames = self.enter(apply_mask(digits, mask).transpose(1, 2)).transpose(1, 2)
+        twice = repeat_mask(mask, 2)
+        frames = apply_mask(frames.unflatten(-1, (2, -1)).flatten(1, 2), twice)
         for block in self.blocks:
             frames = block(frames, twice)
         scores: Tensor = self.leave(frames)

@@ -22,10 +22,17 @@ from safetensors.numpy import save
 from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS, MIN_SECONDS, SIZES
 from recipes.tiny_base.speech import ESPEAK_SPEAKERS, RATE_HZ, Voices
 from recipes.tiny_base.texts import FOLDED, LANGUAGES, Line, Split, plan_lines
-from voxgraft.audio.wav import wav_bytes
-from voxgraft.demo.data import CODEC_NOTE, CODES_NAME, COLUMNS, RECORDINGS_NAME, SILENCE_NOTE, TABLE_NAME
-from voxgraft.families.tiny.encoder import TinyEncoder
-from voxgraft.files import sha256_of
+from voxgraft.audio.wav import encode_wav
+from voxgraft.demo.data import (
+    CODEC_METADATA_KEY,
+    CODES_NAME,
+    RECORDINGS_NAME,
+    SILENCE_METADATA_KEY,
+    SPEECH_COLUMNS,
+    TABLE_NAME,
+)
+from voxgraft.families.tiny.encoder import TinyClipEncoder
+from voxgraft.files import compute_sha256
 
 DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "data"
 NEW_LANGUAGE = "am"
@@ -143,8 +150,8 @@ def recordings(held_out: Sequence[Spoken]) -> list[Spoken]:
 
 def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Spoken]]]) -> None:
     """The table of clips, and their codes one after another in the same order."""
-    encoder = TinyEncoder.load(base)
-    rows, codes = ["\t".join(COLUMNS)], []
+    encoder = TinyClipEncoder.load(base)
+    rows, codes = ["\t".join(SPEECH_COLUMNS)], []
     for role, clips in parts:
         waves = [one.wave.astype(np.float32) / 32768 for one in clips]
         for one, clip in zip(clips, encoder.encode(waves), strict=True):
@@ -153,8 +160,8 @@ def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Sp
             rows.append("\t".join([role, line.language, line.speaker, str(len(clip.codes)), line.text]))
     folder.mkdir(parents=True, exist_ok=True)
     silence = encoder.encode([np.zeros(RATE_HZ, dtype=np.float32)])[0].codes
-    codec = sha256_of(base / "codec.safetensors")
-    notes = {CODEC_NOTE: codec, SILENCE_NOTE: str(np.bincount(silence).argmax())}
+    codec = compute_sha256(base / "codec.safetensors")
+    notes = {CODEC_METADATA_KEY: codec, SILENCE_METADATA_KEY: str(np.bincount(silence).argmax())}
     (folder / CODES_NAME).write_bytes(save({"codes": np.concatenate(codes)}, metadata=notes))
     (folder / TABLE_NAME).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
@@ -165,7 +172,7 @@ def write_recordings(folder: Path, clips: Sequence[Spoken], voices: Voices) -> N
     for one in clips:
         text = one.line.text
         path = folder / f"{one.line.language}-{one.line.speaker}.wav"
-        path.write_bytes(wav_bytes(one.wave.astype(np.float32) / 32768, RATE_HZ))
+        path.write_bytes(encode_wav(one.wave.astype(np.float32) / 32768, RATE_HZ))
         path.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
         phones = voices.phones(text.translate(ETHIOPIC_PAUSES), one.line.language)
         path.with_suffix(".phones").write_text(" ".join(phones) + "\n", encoding="utf-8")

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from recipes.tiny_base.corpus import MAKE_COMMAND, CorpusSpec, Utterance, make_corpus
 from recipes.tiny_base.texts import Split
-from voxgraft.files import sha256_of
+from voxgraft.files import compute_sha256
 
 if TYPE_CHECKING:
     import torch
 
     from recipes.tiny_base.base_batches import Example
     from recipes.tiny_base.fitting import Course
-    from voxgraft.families.tiny.codec import Codec
-    from voxgraft.listening.built_in import BuiltIn
+    from voxgraft.families.tiny.codec import TinyCodec
+    from voxgraft.listening.built_in import BuiltInRecognizer
 
 STAGES = ("corpus", "codec", "listener", "base", "score", "second-ear")
 USUAL_STAGES = "corpus,codec,listener,base,score"
@@ -80,16 +80,16 @@ class Making:
         return make_corpus(self.spec, tell)
 
     @cached_property
-    def codec(self) -> Codec:
-        from voxgraft.families.tiny.codec import Codec
+    def codec(self) -> TinyCodec:
+        from voxgraft.families.tiny.codec import TinyCodec
 
-        return Codec.open(self.base_folder / "codec.safetensors").to(self.device)
+        return TinyCodec.open(self.base_folder / "codec.safetensors").to(self.device)
 
     @cached_property
-    def listener(self) -> BuiltIn:
-        from voxgraft.listening.built_in import BuiltIn
+    def listener(self) -> BuiltInRecognizer:
+        from voxgraft.listening.built_in import BuiltInRecognizer
 
-        return BuiltIn.open(self.listener_folder)
+        return BuiltInRecognizer.open(self.listener_folder)
 
 
 def main() -> None:
@@ -180,7 +180,7 @@ def run_base(making: Making) -> None:
     base.write_card(folder, base.train_on(train, valid, codec.speakers, folder, settings))
 
 
-def _examples(utterances: list[Utterance], codec: Codec, device: torch.device) -> list[Example]:
+def _examples(utterances: list[Utterance], codec: TinyCodec, device: torch.device) -> list[Example]:
     from recipes.tiny_base.pile import codes_of
     from recipes.tiny_base.train_base import Example
 
@@ -233,7 +233,7 @@ def write_scores(making: Making, more: dict[str, Any]) -> None:
 def hashes(folder: Path) -> dict[str, dict[str, object]]:
     """Sizes and hashes of a folder's files, without its card."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != "card.json")
-    return {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files}
+    return {path.name: {"bytes": path.stat().st_size, "sha256": compute_sha256(path)} for path in files}
 
 
 def write_json(path: Path, content: object) -> None:

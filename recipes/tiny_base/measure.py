@@ -17,9 +17,9 @@ from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.scoring import errors
 from recipes.tiny_base.speech import FLITE_SPEAKERS
 from recipes.tiny_base.texts import LANGUAGES, plain_letters
-from voxgraft.families.tiny.codec import SAMPLES_A_CODE, Codec
-from voxgraft.listening import Heard
-from voxgraft.listening.built_in import BuiltIn
+from voxgraft.families.tiny.codec import SAMPLES_PER_CODE, TinyCodec
+from voxgraft.listening import Transcript
+from voxgraft.listening.built_in import BuiltInRecognizer
 
 if TYPE_CHECKING:
     from recipes.tiny_base.base_speech import BaseSpeech
@@ -37,7 +37,12 @@ SECOND_EAR_UTTERANCES = 40
 
 
 def measure(
-    corpus: Sequence[Utterance], codec: Codec, listener: BuiltIn, base: Path | None, device: torch.device, tell: Tell
+    corpus: Sequence[Utterance],
+    codec: TinyCodec,
+    listener: BuiltInRecognizer,
+    base: Path | None,
+    device: torch.device,
+    tell: Tell,
 ) -> dict[str, Any]:
     """Error rates of letters and phones by language, split and source."""
     codec.to(device)
@@ -58,7 +63,7 @@ def measure(
     return scores
 
 
-def rates(utterances: Sequence[Utterance], heard: Sequence[Heard]) -> dict[str, Any]:
+def rates(utterances: Sequence[Utterance], heard: Sequence[Transcript]) -> dict[str, Any]:
     """CER and PER of all, and PER of the two programs' voices apart where there are both."""
     letters = [
         (plain_letters(one.text, one.language), plain_letters(other.text, one.language))
@@ -79,13 +84,13 @@ def original(utterances: Sequence[Utterance]) -> list[Wave]:
 
 
 @torch.no_grad()
-def resynthesis(utterances: Sequence[Utterance], codec: Codec) -> list[Wave]:
+def resynthesis(utterances: Sequence[Utterance], codec: TinyCodec) -> list[Wave]:
     """The same through the codec, one after another."""
     device = next(codec.parameters()).device
     made: list[Wave] = []
     for one, wave in zip(utterances, original(utterances), strict=True):
         codes, _ = codec.encode(torch.from_numpy(wave)[None].to(device))
-        made.append(codec.decode(codes[0], one.speaker).cpu().numpy()[: max(len(wave), SAMPLES_A_CODE)])
+        made.append(codec.decode(codes[0], one.speaker).cpu().numpy()[: max(len(wave), SAMPLES_PER_CODE)])
     return made
 
 
@@ -107,7 +112,7 @@ def spoken(utterances: Sequence[Utterance], speech: BaseSpeech) -> list[Wave]:
     return [np.pad(found[place], (0, max(0, SHORTEST - len(found[place])))) for place in range(len(utterances))]
 
 
-def second_ear(corpus: Sequence[Utterance], codec: Codec, base: Path | None, tell: Tell) -> dict[str, Any]:
+def second_ear(corpus: Sequence[Utterance], codec: TinyCodec, base: Path | None, tell: Tell) -> dict[str, Any]:
     """English clauses heard by PocketSphinx, if it is installed: word and letter errors by program and source."""
     try:
         from pocketsphinx import Decoder

@@ -18,8 +18,8 @@ from torch import Tensor
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
 from recipes.tiny_base.texts import LANGUAGES, plain_letters
 from voxgraft.audio.exact import exact_float32
-from voxgraft.families.tiny.codec import SAMPLE_RATE, Codec
-from voxgraft.listening.built_in import Symbols
+from voxgraft.families.tiny.codec import SAMPLE_RATE, TinyCodec
+from voxgraft.listening.built_in import CTCSymbols
 
 __all__ = ["Batch", "Pile", "Waves", "batches", "codes_of", "endless", "symbols_of"]
 
@@ -66,7 +66,7 @@ class Waves:
 class Pile(Waves):
     """Utterances by number: waves, speakers, languages, letters and phones."""
 
-    def __init__(self, corpus: Sequence[Utterance], symbols: Symbols, device: torch.device) -> None:
+    def __init__(self, corpus: Sequence[Utterance], symbols: CTCSymbols, device: torch.device) -> None:
         super().__init__(corpus, device)
         speakers = torch.tensor([SPEAKERS.index(utterance.speaker) for utterance in corpus])
         languages = torch.tensor([LANGUAGES.index(utterance.language) for utterance in corpus])
@@ -97,7 +97,7 @@ class Pile(Waves):
         )
 
 
-def codes_of(corpus: Sequence[Utterance], codec: Codec, device: torch.device) -> list[NDArray[np.int32]]:
+def codes_of(corpus: Sequence[Utterance], codec: TinyCodec, device: torch.device) -> list[NDArray[np.int32]]:
     """The codes of every utterance, in large batches."""
     if not corpus:
         return []
@@ -142,7 +142,7 @@ def endless(
         yield from batches(lengths, budget_samples, chance)
 
 
-def symbols_of(corpus: Sequence[Utterance]) -> Symbols:
+def symbols_of(corpus: Sequence[Utterance]) -> CTCSymbols:
     """Every letter and phone of the corpus, in a fixed order."""
     letters: dict[str, set[str]] = {language: set() for language in LANGUAGES}
     phones: dict[str, set[str]] = {language: set() for language in LANGUAGES}
@@ -151,7 +151,7 @@ def symbols_of(corpus: Sequence[Utterance]) -> Symbols:
         phones[utterance.language].update(utterance.phones)
     by_language = {language: (frozenset(letters[language]), frozenset(phones[language])) for language in LANGUAGES}
     all_letters, all_phones = set().union(*letters.values()), set().union(*phones.values())
-    return Symbols(tuple(sorted(all_letters)), tuple(sorted(all_phones)), by_language)
+    return CTCSymbols(tuple(sorted(all_letters)), tuple(sorted(all_phones)), by_language)
 
 
 def numbers(symbols: Sequence[str]) -> dict[str, int]:

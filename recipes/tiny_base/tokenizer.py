@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from voxgraft.families.tiny.text import TinyFront
-from voxgraft.families.tiny.tokenizer_file import UNKNOWN, WORDS, join
+from voxgraft.families.tiny.text import TinyTextFrontend
+from voxgraft.families.tiny.tokenizer_file import UNKNOWN_TOKEN, WORD_PATTERN, merge_pair_in_place
 
 __all__ = ["Speller"]
 
@@ -24,7 +24,7 @@ class Speller:
     """A tokenizer document and the text front before it."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self._front = TinyFront()
+        self._front = TinyTextFrontend()
         self._ids: dict[str, int] = document["model"]["vocab"]
         merges = (tuple(merge.split(" ")) for merge in document["model"]["merges"])
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
@@ -40,7 +40,7 @@ class Speller:
             if self._whole.fullmatch(part):
                 found.append(self._ids[part])
             else:
-                for word in WORDS.findall(part):
+                for word in WORD_PATTERN.findall(part):
                     spelt_out = chance is not None and chance.random() < SPELT_OUT
                     found += [self._id(letter) for letter in word] if spelt_out else self._word(word)
         return found
@@ -52,9 +52,9 @@ class Speller:
                 pairs = [pair for pair in pairwise(pieces) if pair in self._ranks]
                 if not pairs:
                     break
-                join(pieces, min(pairs, key=self._ranks.__getitem__))
+                merge_pair_in_place(pieces, min(pairs, key=self._ranks.__getitem__))
             self._known[word] = [self._id(piece) for piece in pieces]
         return self._known[word]
 
     def _id(self, piece: str) -> int:
-        return self._ids.get(piece, self._ids[UNKNOWN])
+        return self._ids.get(piece, self._ids[UNKNOWN_TOKEN])

@@ -26,10 +26,10 @@ from voxgraft.families.opening import save_model
 from voxgraft.families.tiny.family import CARD_NAME, CHECKPOINT_NAME, CODEC_NAME, TOKENIZER_NAME, Tiny
 from voxgraft.families.tiny.frame import SHIPPED_SIZE
 from voxgraft.families.tiny.model import TinyT3
-from voxgraft.families.tiny.text import TinyFront
-from voxgraft.families.tiny.tokenizer_file import tokenizer_document
+from voxgraft.families.tiny.text import TinyTextFrontend
+from voxgraft.families.tiny.tokenizer_file import build_tokenizer_json
 from voxgraft.families.tiny.voices import VOICES_NAME, write_voices
-from voxgraft.files import sha256_of, write_json
+from voxgraft.files import compute_sha256, write_json
 
 __all__ = ["TOY", "BaseSettings", "Example", "toy_examples", "train_on", "write_card"]
 
@@ -85,7 +85,7 @@ def write_card(out: Path, more: Mapping[str, Any]) -> dict[str, Any]:
         "sources of the texts: recipes/tiny_base/README.md",
         "command": MAKE_COMMAND,
         **more,
-        "files": {path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in there},
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": compute_sha256(path)} for path in there},
     }
     write_json(out / CARD_NAME, card, overwrite=True)
     return card
@@ -108,9 +108,9 @@ def _initialised(model: TinyT3) -> TinyT3:
 
 
 def _tokenizer(train: Sequence[Example], settings: BaseSettings) -> dict[str, Any]:
-    front = TinyFront()
+    front = TinyTextFrontend()
     texts = (front.prepare(front.clean(example.text), None) for example in train)
-    return tokenizer_document(texts, settings.size.text_rows, settings.min_count)
+    return build_tokenizer_json(texts, settings.size.text_rows, settings.min_count)
 
 
 def toy_examples(count: int, seed: int, letters: str = "abcdefgh") -> list[Example]:

@@ -19,8 +19,8 @@ from recipes.tiny_base.corpus import SPEAKERS, Utterance
 from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
 from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
 from recipes.tiny_base.scoring import errors
-from voxgraft.families.tiny.codec import SAMPLES_A_CODE, Codec, CodecConfig
-from voxgraft.listening.built_in import Symbols, written
+from voxgraft.families.tiny.codec import SAMPLES_PER_CODE, TinyCodec, TinyCodecConfig
+from voxgraft.listening.built_in import CTCSymbols, decode_ctc_greedy
 
 __all__ = ["CODEC_SIZES", "CodecSize", "train_codec"]
 
@@ -36,7 +36,7 @@ CRITIC_FROM = 0.62
 class CodecSize:
     """A codec's sizes and its batches."""
 
-    config: CodecConfig
+    config: TinyCodecConfig
     batch_seconds: int
     reader_width: int = 192
     critic_channels: int = 32
@@ -46,23 +46,23 @@ class CodecSize:
 
 CODEC_SIZES = {
     "toy": CodecSize(
-        CodecConfig(SPEAKERS, (8, 8, 8, 5), 40, 48, 48, 48, encoder_blocks=(1, 1, 1), decoder_blocks=(1, 1, 1)),
+        TinyCodecConfig(SPEAKERS, (8, 8, 8, 5), 40, 48, 48, 48, encoder_blocks=(1, 1, 1), decoder_blocks=(1, 1, 1)),
         batch_seconds=12,
         reader_width=48,
         critic_channels=4,
         crop_rows=2,
         crop_samples=3_200,
     ),
-    "full": CodecSize(CodecConfig(SPEAKERS), batch_seconds=256),
+    "full": CodecSize(TinyCodecConfig(SPEAKERS), batch_seconds=256),
 }
 
 
 class _Training:
     """Models and optimizers of one training."""
 
-    def __init__(self, size: CodecSize, symbols: Symbols, device: torch.device) -> None:
+    def __init__(self, size: CodecSize, symbols: CTCSymbols, device: torch.device) -> None:
         self.size, self.device = size, device
-        self.codec = Codec(size.config).to(device)
+        self.codec = TinyCodec(size.config).to(device)
         self.reader = PhoneReader(len(size.config.levels), len(symbols.phones), size.reader_width).to(device)
         self.critic = Critic(size.critic_channels).to(device)
         self.spectral = SpectralLoss().to(device)
@@ -74,13 +74,13 @@ class _Training:
 
     def step(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         """One optimizer step, two where the critic takes part."""
-        counts = -(-batch.lengths // SAMPLES_A_CODE)
+        counts = -(-batch.lengths // SAMPLES_PER_CODE)
         with half_precision(self.device):
             digits = self.codec.digits.rounded(self.codec.latents(batch.waves, counts))
             made = self.codec.decoder(digits, batch.speakers, counts)
-            phones = self.reader(self.codec.digits.scaled(digits), counts)
+            phones = self.reader(self.codec.digits.scale_digits(digits), counts)
         mel, spectral = self.spectral(made, batch.waves, batch.lengths.sum())
-        read = ctc(phones, batch.phones, 2 * -(-batch.num_samples // SAMPLES_A_CODE), batch.num_phones)
+        read = ctc(phones, batch.phones, 2 * -(-batch.num_samples // SAMPLES_PER_CODE), batch.num_phones)
         loss = MEL_WEIGHT * mel + SPECTRAL_WEIGHT * spectral + PHONE_WEIGHT * read
         losses = {"mel": mel, "spectral": spectral, "phones": read}
         if clock.share > CRITIC_FROM:
@@ -113,7 +113,7 @@ class _Training:
         return judged, {"critic": torch.stack(verdicts).sum(), "fooled": fooled, "alike": alike}
 
 
-def train_codec(corpus: Sequence[Utterance], course: Course) -> tuple[Codec, dict[str, object]]:
+def train_codec(corpus: Sequence[Utterance], course: Course) -> tuple[TinyCodec, dict[str, object]]:
     """Train for so many seconds and measure; gives the averaged codec in float32 on the device, and what was found."""
     torch.manual_seed(course.seed)
     device = course.device
@@ -138,7 +138,7 @@ def train_codec(corpus: Sequence[Utterance], course: Course) -> tuple[Codec, dic
 
 @torch.no_grad()
 def measured(
-    codec: Codec, reader: PhoneReader, valid: Sequence[Utterance], symbols: Symbols, device: torch.device
+    codec: TinyCodec, reader: PhoneReader, valid: Sequence[Utterance], symbols: CTCSymbols, device: torch.device
 ) -> dict[str, object]:
     """How far the made speech is from the true, how many codes are used, and the phones that the codes alone give."""
     pile = Pile(valid, symbols, device)
@@ -148,15 +148,15 @@ def measured(
     pairs: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
     for places, num_samples in batches(pile.lengths, 64 * 16_000, None):
         batch = pile.batch(places, num_samples)
-        counts = -(-batch.lengths // SAMPLES_A_CODE)
+        counts = -(-batch.lengths // SAMPLES_PER_CODE)
         digits = codec.digits.rounded(codec.latents(batch.waves, counts))
         inside = frame_numbers(codec.digits.numbers(digits), counts)
         used.index_add_(0, inside, torch.ones_like(inside, dtype=used.dtype))
         made = codec.decoder(digits, batch.speakers, counts)
         mels.append(float(spectral(made, batch.waves, batch.lengths.sum())[0]))
-        scores = reader(codec.digits.scaled(digits), counts)
+        scores = reader(codec.digits.scale_digits(digits), counts)
         allowed = torch.ones(scores.shape[-1], dtype=torch.bool)
-        for place, row in zip(places, written(scores, allowed, (2 * counts).tolist()), strict=True):
+        for place, row in zip(places, decode_ctc_greedy(scores, allowed, (2 * counts).tolist()), strict=True):
             said = tuple(symbols.phones[k - 1] for k in row)
             pairs.setdefault(valid[place].language, []).append((valid[place].phones, said))
     shares = used[used > 0] / used.sum()

@@ -21,9 +21,9 @@ from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
 from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
 from recipes.tiny_base.texts import LANGUAGES
-from voxgraft.families.tiny.codec import SAMPLES_A_CODE, Codec
-from voxgraft.listening.built_in import BuiltIn, Symbols
-from voxgraft.listening.network import Network, NetworkConfig, num_steps
+from voxgraft.families.tiny.codec import SAMPLES_PER_CODE, TinyCodec
+from voxgraft.listening.built_in import BuiltInRecognizer, CTCSymbols
+from voxgraft.listening.network import CTCNetwork, CTCNetworkConfig, num_ctc_steps
 
 __all__ = ["LISTENER_SIZES", "ListenerSize", "resynthesised", "train_listener"]
 
@@ -53,7 +53,9 @@ class ListenerSize:
 LISTENER_SIZES = {"toy": ListenerSize(40, 48, 2, 2, 12), "full": ListenerSize(80, 256, 4, 5, 400)}
 
 
-def train_listener(corpus: Sequence[Utterance], codec: Codec, course: Course) -> tuple[BuiltIn, dict[str, object]]:
+def train_listener(
+    corpus: Sequence[Utterance], codec: TinyCodec, course: Course
+) -> tuple[BuiltInRecognizer, dict[str, object]]:
     """Train for so many seconds; gives the averaged listener on the CPU, and how it was trained."""
     torch.manual_seed(course.seed)
     quick_arithmetic()
@@ -64,13 +66,13 @@ def train_listener(corpus: Sequence[Utterance], codec: Codec, course: Course) ->
     other = resynthesised(pile, codec)
     course.tell(f"listener: {len(train):,} utterances, all resynthesised, {time.monotonic() - began:.0f} s")
     config = _config(LISTENER_SIZES[course.size], symbols)
-    average, report = _fitted(Network(config, DROPOUT).to(course.device), pile, other, course)
-    plain = Network(config)
+    average, report = _fitted(CTCNetwork(config, DROPOUT).to(course.device), pile, other, course)
+    plain = CTCNetwork(config)
     plain.load_state_dict(average.state_dict())
-    return BuiltIn(plain.requires_grad_(False), symbols), report
+    return BuiltInRecognizer(plain.requires_grad_(False), symbols), report
 
 
-def _fitted(network: Network, pile: Pile, other: Tensor, course: Course) -> tuple[Network, dict[str, object]]:
+def _fitted(network: CTCNetwork, pile: Pile, other: Tensor, course: Course) -> tuple[CTCNetwork, dict[str, object]]:
     parameters = list(network.parameters())
     optimizer = optimizer_of(parameters, course.device)
     average = Average(network)
@@ -90,16 +92,16 @@ def _fitted(network: Network, pile: Pile, other: Tensor, course: Course) -> tupl
     return average.model, report
 
 
-def _config(size: ListenerSize, symbols: Symbols) -> NetworkConfig:
+def _config(size: ListenerSize, symbols: CTCSymbols) -> CTCNetworkConfig:
     counts = len(symbols.letters), len(symbols.phones), len(LANGUAGES)
-    return NetworkConfig(*counts, size.num_mels, size.width, size.heads, size.layers)
+    return CTCNetworkConfig(*counts, size.num_mels, size.width, size.heads, size.layers)
 
 
-def _losses(network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
+def _losses(network: CTCNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
     frames = hidden_in_part(network.mel(disturbed(batch)))
     with half_precision(frames.device):
         letters, phones = network.scores(frames, batch.lengths, batch.languages)
-    steps = num_steps(batch.num_samples)
+    steps = num_ctc_steps(batch.num_samples)
     return (
         ctc(letters.float().log_softmax(-1), batch.letters, steps, batch.num_letters),
         ctc(phones.float().log_softmax(-1), batch.phones, steps, batch.num_phones),
@@ -140,13 +142,13 @@ def hidden_in_part(frames: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def resynthesised(pile: Pile, codec: Codec) -> Tensor:
+def resynthesised(pile: Pile, codec: TinyCodec) -> Tensor:
     """Every wave through the codec in its own voice, laid out like the pile's own row."""
     row = torch.zeros_like(pile.row)
     codec = codec.to(pile.device)
     for places, num_samples in batches(pile.lengths, RESYNTHESIS_SECONDS * 16_000, None):
         batch = pile.batch(places, num_samples)
-        counts = -(-batch.lengths // SAMPLES_A_CODE)
+        counts = -(-batch.lengths // SAMPLES_PER_CODE)
         with half_precision(pile.device):
             digits = codec.digits.rounded(codec.latents(batch.waves, counts))
             made = codec.decoder(digits, batch.speakers, counts)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.talks import write_talks
-from voxgraft.run_yaml import keep
-from voxgraft.ui.jobs import Jobs
+from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.ui.jobs import ProjectJobs
 
 PROJECT = "amharic"
 WAIT_SECONDS = 120.0
@@ -64,7 +64,7 @@ def test_from_recordings_to_hearing_a_sentence(browser: Any, server: Server) -> 
     _bring_recordings_in(window, server)
     _graft(window)
     _preflight(window)
-    keep(project, SMALL)
+    set_run_yaml_values(project, SMALL)
     _train_through_everything(browser, window, server)
     window = Window(browser, server)
     window.open(PROJECT, "speak")
@@ -147,7 +147,7 @@ def _train_through_everything(browser: Any, window: Window, server: Server) -> N
     until(lambda: step_of(project) >= 12)
     window.page.locator("#train-stop").click()
     window.page.wait_for_selector("#train-state .vg-note:not(.vg-busy)")
-    first = Jobs(project).latest("train")
+    first = ProjectJobs(project).latest("train")
     assert first is not None
     until(lambda: not first.alive)
     stopped_at = step_of(project)
@@ -159,10 +159,10 @@ def _train_through_everything(browser: Any, window: Window, server: Server) -> N
     window.fill("train-train-steps", str(stopped_at + 5))
     window.command("train", f"--train.steps {stopped_at + 5}")
     window.page.locator("#train-start").click()
-    until(lambda: (Jobs(project).latest("train") or first).number > first.number)
+    until(lambda: (ProjectJobs(project).latest("train") or first).number > first.number)
     window.ended("train")
     assert step_of(project) == stopped_at + 5
-    second = Jobs(project).latest("train")
+    second = ProjectJobs(project).latest("train")
     assert second is not None
     assert f"goes on from step {stopped_at:,}" in second.log()
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.browser.browsing import Server, Window, serving
 from tests.ui_pages import PROJECT, make_project
-from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.jobs import ProjectJobs
 
 PASSWORD = "a long password"
 MARKUP = "x<img src=x onerror=window.broken=1>"
@@ -244,7 +244,7 @@ def test_broken_recordings_and_subtitles_are_told_of_and_break_nothing(browser: 
     window.page.wait_for_selector("#data-upload-state .vg-good")
     window.command("data-import", "uploads")
     window.run("data-import", "bad")
-    job = Jobs(server.folder / PROJECT).latest("data import")
+    job = ProjectJobs(server.folder / PROJECT).latest("data import")
     assert job is not None
     assert job.exit_code in (1, 2)
     assert "Traceback" not in job.log()

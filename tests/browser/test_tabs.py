@@ -14,9 +14,9 @@ from tests.browser.browsing import Server, Window, loudness, serving, wait_for_p
 from tests.browser.test_journey import step_of, until
 from tests.ui_runs import PROJECT, home_of
 from voxgraft.run import RunFolder
-from voxgraft.run_yaml import keep
-from voxgraft.training.step_folders import whole_steps
-from voxgraft.ui.jobs import Jobs
+from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.training.step_folders import list_complete_steps
+from voxgraft.ui.jobs import ProjectJobs
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce
@@ -33,7 +33,7 @@ def server(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Ite
         with serving(folder) as started:
             yield started
     finally:
-        for job in Jobs(folder / PROJECT).all():  # a test that fails leaves no endless training behind
+        for job in ProjectJobs(folder / PROJECT).all():  # a test that fails leaves no endless training behind
             while job.alive:
                 job.stop()
                 time.sleep(1)
@@ -55,7 +55,7 @@ def choose(window: Window, control: str, words: str) -> None:
 
 def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, server: Server) -> None:
     project = server.folder / PROJECT
-    keep(project, ENDLESS)
+    set_run_yaml_values(project, ENDLESS)
     window = opened(browser, server, "train", f"voxgraft train {PROJECT}")
     wait_for_players(window, "train-samples", 6)
     assert loudness(window, "#train-samples audio")[1] > 0.001
@@ -63,7 +63,7 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     assert window.command("train", "--from-step").endswith("--from-step 2")
     window.page.locator("#train-start").click()
     until(lambda: step_of(project) > 6)
-    job = Jobs(project).latest("train")
+    job = ProjectJobs(project).latest("train")
     assert job is not None
     assert job.argv == ["train", PROJECT, "--from-step", "2"]
     seen = _step_shown(window)
@@ -73,7 +73,7 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     window.page.locator("#train-stop").click()
     window.page.wait_for_selector("#train-figures >> text=ended: stopped as told")
     until(lambda: not job.alive)
-    last = whole_steps(RunFolder(project))[-1]
+    last = list_complete_steps(RunFolder(project))[-1]
     assert last >= seen
     window.command("train", f"voxgraft train {PROJECT}")
     assert "--from-step" not in window.value("train-command"), "the next start goes on from the newest step"
@@ -103,7 +103,7 @@ def test_a_broken_file_for_speaking_gets_the_verbs_own_words(
     window.fill("speak-language", "en")
     window.open_part(part)
     _upload_broken(window, "speak", key, tmp_path / name)
-    jobs = Jobs(server.folder / PROJECT)
+    jobs = ProjectJobs(server.folder / PROJECT)
     before = jobs.latest("speak")
     window.page.locator("#speak-start").click()
     job = until(lambda: (found := jobs.latest("speak")) != before and found)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.generate import Prompt
-from voxgraft.families.layout import Layout, lay_out
-from voxgraft.families.model import PackedBatch, SpeechModel, pack
-from voxgraft.families.opening import grow_model, open_model
+from voxgraft.families.generate import GenerationPrompt
+from voxgraft.families.layout import TokenSequence, build_sequence
+from voxgraft.families.model import PackedBatch, SpeechModel, pack_batch
+from voxgraft.families.opening import grow_model, load_model
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.frozen import load_new_state, new_state
+from voxgraft.nn.frozen import collect_new_rows, load_new_rows
 
 NUM_NEW = 7
 RANK = 4
@@ -35,12 +35,12 @@ def _t3_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
 
 
 def _index_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.families.indextts2.model import IndexCondition, UnifiedVoice
+    from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 
     assert isinstance(model, UnifiedVoice)
     width = model.size.width
     latents = draw.standard_normal((32, width), dtype=np.float32)
-    return IndexCondition(latents, draw.standard_normal(width, dtype=np.float32))
+    return UnifiedVoiceCondition(latents, draw.standard_normal(width, dtype=np.float32))
 
 
 def _tiny_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
@@ -66,7 +66,7 @@ class Case:
 
     def open(self) -> SpeechModel:
         """The base as published."""
-        return open_model(self.family, self.files)
+        return load_model(self.family, self.files)
 
     def grafted(self, seed: int = 0) -> tuple[SpeechModel, Gate]:
         """The base with rows and an adapter whose every number is random, so that nothing hides behind a zero."""
@@ -74,8 +74,11 @@ class Case:
         grow_model(model, NUM_NEW)
         gate = add_adapter(model, model.adapter_layers(), rank=RANK, alpha=RANK, seed=seed)
         generator = torch.Generator().manual_seed(seed)
-        rows = {name: SPREAD * torch.randn(rows.shape, generator=generator) for name, rows in new_state(model).items()}
-        load_new_state(model, rows)
+        rows = {
+            name: SPREAD * torch.randn(rows.shape, generator=generator)
+            for name, rows in collect_new_rows(model).items()
+        }
+        load_new_rows(model, rows)
         adapter = {
             name: SPREAD * torch.randn(weight.shape, generator=generator)
             for name, weight in adapter_state(model).items()
@@ -88,7 +91,7 @@ class Case:
 
 
 def case_of(name: str, base: Path) -> Case:
-    found = family(name)
+    found = get_family(name)
     return Case(found, found.files(base))
 
 
@@ -96,13 +99,13 @@ def text_ids(model: SpeechModel, count: int, seed: int, *, below: int | None = N
     """Ids that a text of this model may hold."""
     draw = np.random.default_rng([seed, count])
     ids = draw.integers(0, below or model.num_text_ids, 4 * count).tolist()
-    return [token for token in ids if token not in model.frame.barred_text][:count]
+    return [token for token in ids if token not in model.frame.forbidden_text_ids][:count]
 
 
-def layout(model: SpeechModel, num_text: int, num_codes: int, seed: int, *, below: int | None = None) -> Layout:
+def layout(model: SpeechModel, num_text: int, num_codes: int, seed: int, *, below: int | None = None) -> TokenSequence:
     draw = np.random.default_rng([seed, num_codes, 1])
     codes = draw.integers(0, model.frame.num_codes, num_codes)
-    return lay_out(model.frame, text_ids(model, num_text, seed, below=below), codes)
+    return build_sequence(model.frame, text_ids(model, num_text, seed, below=below), codes)
 
 
 LENGTHS = ((5, 30), (17, 9), (3, 64), (11, 31), (6, 29))
@@ -111,12 +114,12 @@ LENGTHS = ((5, 30), (17, 9), (3, 64), (11, 31), (6, 29))
 def batch(case: Case, model: SpeechModel, *, below: int | None = None, **options: Any) -> PackedBatch:
     """Five utterances of different lengths. `below` keeps to the base's own ids."""
     layouts = [layout(model, *lengths, seed, below=below) for seed, lengths in enumerate(LENGTHS)]
-    return pack(model, layouts, [case.condition(model, seed) for seed in range(len(layouts))], **options)
+    return pack_batch(model, layouts, [case.condition(model, seed) for seed in range(len(layouts))], **options)
 
 
-def prompts(case: Case, model: SpeechModel, *, below: int | None = None) -> list[Prompt]:
+def prompts(case: Case, model: SpeechModel, *, below: int | None = None) -> list[GenerationPrompt]:
     """Three utterances to speak."""
     return [
-        Prompt(text_ids(model, count, seed, below=below), case.condition(model, seed), seed)
+        GenerationPrompt(text_ids(model, count, seed, below=below), case.condition(model, seed), seed)
         for seed, count in enumerate((4, 12, 7))
     ]

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from tests.contract.cases import LENGTHS, TOLERANCE, Case, batch, layout, prompts, text_ids
-from voxgraft.families.generate import Prompt, Streams, generate
-from voxgraft.families.layout import lay_out, spoken_position
-from voxgraft.families.model import SpeechModel, hidden_states, losses, pack
-from voxgraft.nn.attention import Backend, Packing, best_backend, varlen_runs
-from voxgraft.nn.sampling import Sampling
+from voxgraft.families.generate import DecodeSession, GenerationPrompt, generate_codes
+from voxgraft.families.layout import build_sequence, code_position
+from voxgraft.families.model import SpeechModel, compute_hidden_states, compute_losses, pack_batch
+from voxgraft.nn.attention import AttentionBackend, Packing, choose_attention_backend, supports_varlen
+from voxgraft.nn.sampling import SamplingParams
 
 
 def alone(case: Case, model: SpeechModel) -> list[torch.Tensor]:
     """The body's output of each utterance of `batch`, one by one."""
     return [
-        hidden_states(model, pack(model, [layout(model, *lengths, seed)], [case.condition(model, seed)]))
+        compute_hidden_states(model, pack_batch(model, [layout(model, *lengths, seed)], [case.condition(model, seed)]))
         for seed, lengths in enumerate(LENGTHS)
     ]
 
@@ -27,16 +27,16 @@ def test_a_pack_gives_what_its_utterances_give_one_by_one(case: Case) -> None:
     model, gate = case.grafted()
     for state in (gate.opened(), gate.closed()):
         with state:
-            packed, single = hidden_states(model, batch(case, model)), torch.cat(alone(case, model))
+            packed, single = compute_hidden_states(model, batch(case, model)), torch.cat(alone(case, model))
             assert (packed - single).abs().max() < TOLERANCE
             assert (model.speech_logits(packed) - model.speech_logits(single)).abs().max() < TOLERANCE
 
 
 def test_losses_of_a_pack_are_the_sums_of_its_utterances(case: Case) -> None:
     model = case.open()
-    whole = losses(model, batch(case, model), chunk=8)
+    whole = compute_losses(model, batch(case, model), chunk=8)
     parts = [
-        losses(model, pack(model, [layout(model, *lengths, seed)], [case.condition(model, seed)]))
+        compute_losses(model, pack_batch(model, [layout(model, *lengths, seed)], [case.condition(model, seed)]))
         for seed, lengths in enumerate(LENGTHS)
     ]
     assert whole.text_count == sum(part.text_count for part in parts) == sum(text + 1 for text, _ in LENGTHS)
@@ -48,20 +48,20 @@ def test_losses_of_a_pack_are_the_sums_of_its_utterances(case: Case) -> None:
 @torch.no_grad()
 def test_attention_backends_agree(case: Case) -> None:
     model = case.open()
-    want = hidden_states(model, batch(case, model, backend="sdpa"))
-    assert (hidden_states(model, batch(case, model, backend="flex")) - want).abs().max() < TOLERANCE
+    want = compute_hidden_states(model, batch(case, model, backend="sdpa"))
+    assert (compute_hidden_states(model, batch(case, model, backend="flex")) - want).abs().max() < TOLERANCE
 
 
 def test_attention_without_padding_is_left_to_devices_that_have_the_kernel() -> None:
-    assert best_backend("cpu", torch.bfloat16) == "sdpa"
-    assert varlen_runs((8, 0), torch.bfloat16)
-    assert varlen_runs((9, 0), torch.float16)
-    assert not varlen_runs((7, 5), torch.float16)
-    assert not varlen_runs((9, 0), torch.float32)
+    assert choose_attention_backend("cpu", torch.bfloat16) == "sdpa"
+    assert supports_varlen((8, 0), torch.bfloat16)
+    assert supports_varlen((9, 0), torch.float16)
+    assert not supports_varlen((7, 5), torch.float16)
+    assert not supports_varlen((9, 0), torch.float32)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])
-def test_attention_is_causal_within_each_sequence_and_blind_to_others(backend: Backend) -> None:
+def test_attention_is_causal_within_each_sequence_and_blind_to_others(backend: AttentionBackend) -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = [3, 17, 1, 9, 16]
     q, k, v = (torch.randn(sum(lengths), 2, 16, generator=generator) for _ in range(3))
@@ -75,9 +75,9 @@ def test_attention_is_causal_within_each_sequence_and_blind_to_others(backend: B
 @torch.no_grad()
 def test_decoding_with_a_cache_gives_the_logits_of_a_full_forward(case: Case) -> None:
     model = case.open()
-    sampling = Sampling(temperature=0, max_codes=8, readable=True, stock=False)
+    sampling = SamplingParams(temperature=0, max_codes=8, readable=True, stock=False)
     given = prompts(case, model)
-    streams = Streams(model, given, sampling)
+    streams = DecodeSession(model, given, sampling)
     steps = [streams.logits.clone()]
     for _ in range(7):
         streams.speak(None)
@@ -86,8 +86,8 @@ def test_decoding_with_a_cache_gives_the_logits_of_a_full_forward(case: Case) ->
     for row, prompt in enumerate(given):
         codes = streams.codes[row, :7].tolist()
         assert model.frame.speech_stop not in codes  # a base for which all of it is compared
-        full = pack(model, [lay_out(model.frame, prompt.text_ids, codes)], [prompt.condition])
-        logits = model.speech_logits(hidden_states(model, full))[-len(codes) - 2 : -1]
+        full = pack_batch(model, [build_sequence(model.frame, prompt.text_ids, codes)], [prompt.condition])
+        logits = model.speech_logits(compute_hidden_states(model, full))[-len(codes) - 2 : -1]
         cached = torch.stack([step[row] for step in steps[: len(codes) + 1]])
         assert (logits - cached).abs().max() < TOLERANCE
 
@@ -97,24 +97,26 @@ def test_utterances_spoken_together_are_those_spoken_alone(case: Case) -> None:
     model = case.open()
     guidance = case.family.stock_sampling().guidance
     for sampling in (
-        Sampling(temperature=0, guidance=guidance, repetition_penalty=1.5, max_codes=16),
-        Sampling(temperature=0.8, min_p=0.05, guidance=guidance, max_codes=16),
+        SamplingParams(temperature=0, guidance=guidance, repetition_penalty=1.5, max_codes=16),
+        SamplingParams(temperature=0.8, min_p=0.05, guidance=guidance, max_codes=16),
     ):
-        together = generate(model, prompts(case, model), sampling)
+        together = generate_codes(model, prompts(case, model), sampling)
         for spoken, prompt in zip(together, prompts(case, model), strict=True):
-            single = generate(model, [prompt], sampling)[0]
+            single = generate_codes(model, [prompt], sampling)[0]
             if single != spoken:
                 assert sampling.temperature == 0
                 assert _gap_where_they_part(model, prompt, sampling, spoken.codes) < 1e-3
 
 
 @torch.no_grad()
-def _gap_where_they_part(model: SpeechModel, prompt: Prompt, sampling: Sampling, other: list[int]) -> float:
-    streams = Streams(model, [prompt], sampling)
+def _gap_where_they_part(
+    model: SpeechModel, prompt: GenerationPrompt, sampling: SamplingParams, other: list[int]
+) -> float:
+    streams = DecodeSession(model, [prompt], sampling)
     for code in other:
-        best = streams.penalised()[0].topk(2).values
+        best = streams.penalized_logits()[0].topk(2).values
         streams.speak(None)
-        if int(streams.codes[0, int(streams.num_spoken) - 1]) != code:
+        if int(streams.codes[0, int(streams.num_generated) - 1]) != code:
             return float(best[0] - best[1])
         streams.listen()
     return float("inf")
@@ -123,13 +125,13 @@ def _gap_where_they_part(model: SpeechModel, prompt: Prompt, sampling: Sampling,
 def test_preparing_and_speaking_lay_text_and_speech_out_alike(case: Case) -> None:
     model = case.open()
     ids = text_ids(model, 9, 1)
-    learnt = lay_out(model.frame, ids, [5, 6, 7])
-    spoken = lay_out(model.frame, ids, stock=False)
+    learnt = build_sequence(model.frame, ids, [5, 6, 7])
+    spoken = build_sequence(model.frame, ids, stock=False)
     assert np.array_equal(learnt.text.ids, spoken.text.ids)
     assert np.array_equal(learnt.text.positions, spoken.text.positions)
     assert learnt.speech.ids[0] == spoken.speech.ids[0]
     assert learnt.speech.positions[0] == spoken.speech.positions[0]
-    after = [spoken_position(model.frame, index, stock=False) for index in range(3)]
+    after = [code_position(model.frame, index, stock=False) for index in range(3)]
     assert learnt.speech.positions[1:4].tolist() == after
 
 
@@ -147,4 +149,4 @@ def test_the_family_and_its_model_lay_out_alike_at_published_size(case: Case) ->
         published.speech_stop,
     )
     assert mine.stock_start_positions == published.stock_start_positions
-    assert mine.barred_text == published.barred_text == case.family.deleted_ids
+    assert mine.forbidden_text_ids == published.forbidden_text_ids == case.family.deleted_ids

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.contract.cases import Case, batch, prompts
-from voxgraft.families.generate import generate
-from voxgraft.families.model import SpeechModel, hidden_states, losses
-from voxgraft.families.opening import open_model
-from voxgraft.nn.adapter import add_adapter, gate_of
-from voxgraft.nn.attention import Backend
-from voxgraft.nn.frozen import base_digests, freeze_base, require_same_base
-from voxgraft.nn.sampling import Sampling
+from voxgraft.families.generate import generate_codes
+from voxgraft.families.model import SpeechModel, compute_hidden_states, compute_losses
+from voxgraft.families.opening import load_model
+from voxgraft.nn.adapter import add_adapter, get_gate
+from voxgraft.nn.attention import AttentionBackend
+from voxgraft.nn.frozen import freeze_base, hash_base_tensors, require_same_base
+from voxgraft.nn.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: no CUDA device")
 NO_FURTHER = 1.05
@@ -32,13 +32,13 @@ def exact_reference() -> Iterator[None]:
 
 
 def on_cuda(case: Case, dtype: torch.dtype) -> SpeechModel:
-    return open_model(case.family, case.files, device="cuda", dtype=dtype)
+    return load_model(case.family, case.files, device="cuda", dtype=dtype)
 
 
-def speech_logits(case: Case, dtype: torch.dtype, backend: Backend) -> Tensor:
+def speech_logits(case: Case, dtype: torch.dtype, backend: AttentionBackend) -> Tensor:
     model = on_cuda(case, dtype)
     with torch.no_grad():
-        return model.speech_logits(hidden_states(model, batch(case, model, backend=backend))).float()
+        return model.speech_logits(compute_hidden_states(model, batch(case, model, backend=backend))).float()
 
 
 def distance(found: Tensor, want: Tensor) -> float:
@@ -46,7 +46,9 @@ def distance(found: Tensor, want: Tensor) -> float:
 
 
 @pytest.mark.parametrize("backend", ["varlen", "flex"])
-def test_kernels_without_padding_are_no_further_from_float32_than_padded_rows(case: Case, backend: Backend) -> None:
+def test_kernels_without_padding_are_no_further_from_float32_than_padded_rows(
+    case: Case, backend: AttentionBackend
+) -> None:
     reference = speech_logits(case, torch.float32, "sdpa")
     padded = distance(speech_logits(case, torch.bfloat16, "sdpa"), reference)
     packed = distance(speech_logits(case, torch.bfloat16, backend), reference)
@@ -54,18 +56,20 @@ def test_kernels_without_padding_are_no_further_from_float32_than_padded_rows(ca
     assert packed <= NO_FURTHER * padded
 
 
-def gradients(case: Case, dtype: torch.dtype, backend: Backend) -> Tensor:
+def gradients(case: Case, dtype: torch.dtype, backend: AttentionBackend) -> Tensor:
     model = on_cuda(case, dtype)
     add_adapter(model, model.adapter_layers(), rank=4, alpha=4, seed=0)
     trained = freeze_base(model)
-    with gate_of(model).opened():
-        found = losses(model, batch(case, model, backend=backend))
+    with get_gate(model).opened():
+        found = compute_losses(model, batch(case, model, backend=backend))
     torch.autograd.backward(found.text + found.speech)
     return torch.cat([value.grad.float().flatten() for value in trained.values() if value.grad is not None])
 
 
 @pytest.mark.parametrize("backend", ["varlen", "flex"])
-def test_gradients_without_padding_are_no_further_from_float32_than_padded_rows(case: Case, backend: Backend) -> None:
+def test_gradients_without_padding_are_no_further_from_float32_than_padded_rows(
+    case: Case, backend: AttentionBackend
+) -> None:
     reference = gradients(case, torch.float32, "sdpa")
     padded = distance(gradients(case, torch.bfloat16, "sdpa"), reference)
     packed = distance(gradients(case, torch.bfloat16, backend), reference)
@@ -77,24 +81,26 @@ def test_gradients_without_padding_are_no_further_from_float32_than_padded_rows(
 def test_the_gate_off_is_no_graft_bit_for_bit_and_training_leaves_the_base(case: Case, dtype: torch.dtype) -> None:
     base, grafted = on_cuda(case, dtype), on_cuda(case, dtype)
     with torch.no_grad():  # where gradients are wanted, attention may run in another kernel
-        want = base.speech_logits(hidden_states(base, batch(case, base)))
+        want = base.speech_logits(compute_hidden_states(base, batch(case, base)))
     gate = add_adapter(grafted, grafted.adapter_layers(), rank=4, alpha=4, seed=0)
     optimizer = torch.optim.AdamW(freeze_base(grafted).values(), lr=1e-2, weight_decay=0.3, fused=True)
-    digests = base_digests(grafted)
+    digests = hash_base_tensors(grafted)
     with gate.opened():
         for _ in range(3):
             optimizer.zero_grad()
-            found = losses(grafted, batch(case, grafted))
+            found = compute_losses(grafted, batch(case, grafted))
             torch.autograd.backward(found.text + found.speech)
             optimizer.step()
     require_same_base(grafted, digests)
     with gate.closed(), torch.no_grad():
-        assert torch.equal(grafted.speech_logits(hidden_states(grafted, batch(case, grafted))), want)
+        assert torch.equal(grafted.speech_logits(compute_hidden_states(grafted, batch(case, grafted))), want)
     with gate.opened(), torch.no_grad():
-        assert not torch.equal(grafted.speech_logits(hidden_states(grafted, batch(case, grafted))), want)
+        assert not torch.equal(grafted.speech_logits(compute_hidden_states(grafted, batch(case, grafted))), want)
 
 
 def test_float32_speaks_the_same_codes_as_the_processor(case: Case) -> None:
-    sampling = Sampling(temperature=0, guidance=case.family.stock_sampling().guidance, max_codes=16)
+    sampling = SamplingParams(temperature=0, guidance=case.family.stock_sampling().guidance, max_codes=16)
     model, other = case.open(), on_cuda(case, torch.float32)
-    assert generate(model, prompts(case, model), sampling) == generate(other, prompts(case, other), sampling)
+    assert generate_codes(model, prompts(case, model), sampling) == generate_codes(
+        other, prompts(case, other), sampling
+    )

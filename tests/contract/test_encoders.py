@@ -13,10 +13,10 @@ import torch
 from tests.contract.cases import TOLERANCE, Case
 from tests.shared import shared
 from voxgraft.families.encoding import Clip, ClipEncoder
-from voxgraft.families.generate import Prompt, generate
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import SpeechModel, losses, pack
-from voxgraft.nn.sampling import Sampling
+from voxgraft.families.generate import GenerationPrompt, generate_codes
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import SpeechModel, compute_losses, pack_batch
+from voxgraft.nn.sampling import SamplingParams
 
 RATE = 16_000
 SECONDS = (1.0, 7.3, 2.51, 3.0, 6.4)
@@ -42,16 +42,16 @@ def _index_encoder(case: Case, model: SpeechModel) -> ClipEncoder:
     """w2v-bert of the published width and kind with one thin layer instead of 17: the real one has 580 M numbers."""
     transformers = pytest.importorskip("transformers", reason="NOT TESTED: transformers is not installed")
     from voxgraft.families.indextts2.codec import SemanticCodec
-    from voxgraft.families.indextts2.encoder import UnifiedVoiceEncoder
-    from voxgraft.families.indextts2.features import SpeechFeatures
+    from voxgraft.families.indextts2.encoder import UnifiedVoiceClipEncoder
+    from voxgraft.families.indextts2.features import W2vBertFeatureExtractor
     from voxgraft.families.indextts2.model import UnifiedVoice
 
     torch.manual_seed(1)
     config = transformers.Wav2Vec2BertConfig(num_hidden_layers=1, intermediate_size=64, hidden_size=1024)
     network = transformers.Wav2Vec2BertModel(config).eval()
-    features = SpeechFeatures(network, torch.zeros(1024), torch.ones(1024))
+    features = W2vBertFeatureExtractor(network, torch.zeros(1024), torch.ones(1024))
     assert isinstance(model, UnifiedVoice)
-    return UnifiedVoiceEncoder(features, SemanticCodec.load(case.files.folder / "semantic_codec"), model)
+    return UnifiedVoiceClipEncoder(features, SemanticCodec.load(case.files.folder / "semantic_codec"), model)
 
 
 def test_a_clip_is_encoded_as_if_it_were_alone(case: Case) -> None:
@@ -96,10 +96,10 @@ def test_encoded_clips_can_be_learnt_from_and_spoken_like(case: Case) -> None:
     ids = [5, 6, 7, 8]
     for emotion_from in ("target", "prompt"):
         condition = case.family.condition(prompt, target, emotion_from=emotion_from)
-        batch = pack(model, [lay_out(model.frame, ids, target.codes)], [condition])
+        batch = pack_batch(model, [build_sequence(model.frame, ids, target.codes)], [condition])
         with torch.no_grad():
-            assert torch.isfinite(losses(model, batch).speech_sum)
-    spoken = generate(model, [Prompt(ids, case.family.condition(prompt))], Sampling(max_codes=5))
+            assert torch.isfinite(compute_losses(model, batch).speech_sum)
+    spoken = generate_codes(model, [GenerationPrompt(ids, case.family.condition(prompt))], SamplingParams(max_codes=5))
     assert len(spoken[0].codes) <= 5
 
 

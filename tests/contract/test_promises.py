@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 
 from tests.contract.cases import NUM_NEW, Case, batch, prompts
-from voxgraft.families.generate import generate
-from voxgraft.families.model import hidden_states, losses
-from voxgraft.families.opening import grow_model, open_model, save_model
+from voxgraft.families.generate import generate_codes
+from voxgraft.families.model import compute_hidden_states, compute_losses
+from voxgraft.families.opening import grow_model, load_model, save_model
 from voxgraft.nn.adapter import add_adapter
-from voxgraft.nn.frozen import base_digests, base_fingerprint, freeze_base, require_same_base
+from voxgraft.nn.frozen import compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base
 from voxgraft.nn.grown import GrownHead
-from voxgraft.nn.sampling import Sampling
+from voxgraft.nn.sampling import SamplingParams
 
-SAMPLED = Sampling(temperature=0.9, min_p=0.02, repetition_penalty=1.3, max_codes=12)
+SAMPLED = SamplingParams(temperature=0.9, min_p=0.02, repetition_penalty=1.3, max_codes=12)
 
 
 @torch.no_grad()
@@ -24,8 +24,8 @@ def test_growth_leaves_the_speech_logits_of_base_text_equal_bit_for_bit(case: Ca
     base, grown = case.open(), case.open()
     pieces = base.num_text_ids
     grow_model(grown, NUM_NEW)
-    before = hidden_states(base, batch(case, base))
-    after = hidden_states(grown, batch(case, grown, below=pieces))
+    before = compute_hidden_states(base, batch(case, base))
+    after = compute_hidden_states(grown, batch(case, grown, below=pieces))
     assert torch.equal(base.speech_logits(before), grown.speech_logits(after))
     head = grown.get_submodule(grown.text_head_name)
     assert isinstance(head, GrownHead)
@@ -38,12 +38,12 @@ def test_with_the_gate_off_a_graft_is_not_there_bit_for_bit(case: Case) -> None:
     base = case.open()
     grafted, gate = case.grafted()
     pieces = base.num_text_ids
-    want = base.speech_logits(hidden_states(base, batch(case, base)))
+    want = base.speech_logits(compute_hidden_states(base, batch(case, base)))
     mine = batch(case, grafted, below=pieces)
     with gate.closed():
-        assert torch.equal(grafted.speech_logits(hidden_states(grafted, mine)), want)
+        assert torch.equal(grafted.speech_logits(compute_hidden_states(grafted, mine)), want)
     with gate.opened():
-        assert not torch.equal(grafted.speech_logits(hidden_states(grafted, mine)), want)
+        assert not torch.equal(grafted.speech_logits(compute_hidden_states(grafted, mine)), want)
 
 
 def test_a_graft_without_rows_keeps_every_promise(case: Case, tmp_path: Path) -> None:
@@ -54,17 +54,19 @@ def test_a_graft_without_rows_keeps_every_promise(case: Case, tmp_path: Path) ->
     trained = freeze_base(grafted)
     step = batch(case, grafted)
     with torch.no_grad():
-        want, found = hidden_states(base, step), hidden_states(grafted, step)
+        want, found = compute_hidden_states(base, step), compute_hidden_states(grafted, step)
         assert torch.equal(grafted.speech_logits(found), base.speech_logits(want))
         assert torch.equal(grafted.text_logits(found), base.text_logits(want))
     with gate.opened():
-        learnt = losses(grafted, step)
+        learnt = compute_losses(grafted, step)
         torch.autograd.backward(learnt.text + learnt.speech)
     torch.optim.AdamW(trained.values(), lr=1e-2).step()
-    assert generate(grafted, prompts(case, grafted), SAMPLED) == generate(base, prompts(case, base), SAMPLED)
+    assert generate_codes(grafted, prompts(case, grafted), SAMPLED) == generate_codes(
+        base, prompts(case, base), SAMPLED
+    )
     saved = tmp_path / case.files.checkpoint.name
     save_model(grafted, saved)
-    again = open_model(case.family, replace(case.files, checkpoint=saved))
+    again = load_model(case.family, replace(case.files, checkpoint=saved))
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in base.state_dict().items())
 
 
@@ -72,30 +74,30 @@ def test_with_the_gate_off_the_same_codes_are_spoken(case: Case) -> None:
     base = case.open()
     grafted, gate = case.grafted()
     guidance = case.family.stock_sampling().guidance
-    sampling = Sampling(temperature=0.9, min_p=0.02, guidance=guidance, max_codes=12)
-    want = generate(base, prompts(case, base), sampling)
+    sampling = SamplingParams(temperature=0.9, min_p=0.02, guidance=guidance, max_codes=12)
+    want = generate_codes(base, prompts(case, base), sampling)
     with gate.closed():
-        assert generate(grafted, prompts(case, grafted, below=base.num_text_ids), sampling) == want
+        assert generate_codes(grafted, prompts(case, grafted, below=base.num_text_ids), sampling) == want
     with gate.opened():
-        assert generate(grafted, prompts(case, grafted, below=base.num_text_ids), sampling) != want
+        assert generate_codes(grafted, prompts(case, grafted, below=base.num_text_ids), sampling) != want
 
 
 def test_base_rows_and_body_are_the_same_bits_after_training_with_weight_decay(case: Case) -> None:
-    fingerprint = base_fingerprint(case.open())
+    fingerprint = compute_base_fingerprint(case.open())
     model, gate = case.grafted()
     trained = freeze_base(model)
-    digests = base_digests(model)
+    digests = hash_base_tensors(model)
     optimizer = torch.optim.AdamW(trained.values(), lr=1e-2, weight_decay=0.3)
     start = {name: parameter.detach().clone() for name, parameter in trained.items()}
     step = batch(case, model)
     with gate.opened():
         for _ in range(3):
             optimizer.zero_grad()
-            found = losses(model, step)
+            found = compute_losses(model, step)
             torch.autograd.backward(found.text + found.speech)
             optimizer.step()
     require_same_base(model, digests)
-    assert base_fingerprint(model) == fingerprint
+    assert compute_base_fingerprint(model) == fingerprint
     assert all(not torch.equal(parameter, start[name]) for name, parameter in trained.items())
 
 
@@ -107,7 +109,7 @@ def test_a_model_trained_whole_learns_utterances_by_heart(case: Case) -> None:
     values = []
     for _ in range(40):
         optimizer.zero_grad()
-        found = losses(model, step, chunk=64)
+        found = compute_losses(model, step, chunk=64)
         torch.autograd.backward(found.text + found.speech)
         optimizer.step()
         values.append((found.text.item(), found.speech.item()))
@@ -128,7 +130,7 @@ def test_a_grown_model_is_saved_and_opened_again_with_the_same_bits(case: Case, 
         config = folder / case.files.config.name
         pieces = base.num_text_ids
         config.write_text(config.read_text().replace(f": {pieces}\n", f": {pieces + NUM_NEW}\n"))
-    again = open_model(case.family, case.family.files(folder))
+    again = load_model(case.family, case.family.files(folder))
     assert again.num_text_ids == base.num_text_ids + NUM_NEW
     want = grafted.state_dict()
     assert list(again.state_dict()) == list(base.state_dict())

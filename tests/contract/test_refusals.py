@@ -12,13 +12,13 @@ import torch
 from tests.contract.cases import Case, batch, layout
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors, write_torch
 from voxgraft.errors import CheckpointError, ConfigError, GraftError
-from voxgraft.families.generate import Prompt, generate
-from voxgraft.families.layout import lay_out
-from voxgraft.families.model import hidden_states, losses, pack
-from voxgraft.families.opening import open_model
-from voxgraft.nn.sampling import Sampling
+from voxgraft.families.generate import GenerationPrompt, generate_codes
+from voxgraft.families.layout import build_sequence
+from voxgraft.families.model import compute_hidden_states, compute_losses, pack_batch
+from voxgraft.families.opening import load_model
+from voxgraft.nn.sampling import SamplingParams
 from voxgraft.settings import ShowSettings
-from voxgraft.show import show
+from voxgraft.show import show_base
 
 
 def rewritten(case: Case, folder: Path, change: dict[str, np.ndarray | None]) -> Path:
@@ -47,14 +47,14 @@ def test_a_missing_tensor_is_named(case: Case, tmp_path: Path) -> None:
     name = a_body_tensor(case)
     folder = rewritten(case, tmp_path / "base", {name: None})
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-        open_model(case.family, case.family.files(folder))
+        load_model(case.family, case.family.files(folder))
 
 
 def test_a_tensor_of_another_size_is_named_with_both_sizes(case: Case, tmp_path: Path) -> None:
     name = a_body_tensor(case)
     folder = rewritten(case, tmp_path / "base", {name: np.zeros((5, 3), dtype=np.float32)})
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")) as refused:
-        open_model(case.family, case.family.files(folder))
+        load_model(case.family, case.family.files(folder))
     assert "[5, 3]" in str(refused.value)
 
 
@@ -64,9 +64,9 @@ def test_a_tensor_of_whole_numbers_is_named_even_where_tensors_are_kept_as_store
     folder = rewritten(case, tmp_path / "base", {name: whole})
     for dtype in (torch.float32, None):
         with pytest.raises(CheckpointError, match=name.replace(".", r"\.")) as refused:
-            open_model(case.family, case.family.files(folder), dtype=dtype)
+            load_model(case.family, case.family.files(folder), dtype=dtype)
         assert refused.value.finding.code == "tensors-mismatch"
-    report = show(ShowSettings(base=folder, fingerprint=False))
+    report = show_base(ShowSettings(base=folder, fingerprint=False))
     assert report.exit_code == 1
     assert [(item.code, name in item.found) for item in report.findings] == [("tensors-mismatch", True)]
 
@@ -75,43 +75,43 @@ def test_ids_out_of_range_are_refused(case: Case) -> None:
     model = case.open()
     frame = model.frame
     with pytest.raises(GraftError, match=f"text id {frame.num_text_ids} at place 1"):
-        lay_out(frame, [5, frame.num_text_ids], [1, 2])
+        build_sequence(frame, [5, frame.num_text_ids], [1, 2])
     with pytest.raises(GraftError, match="speech code -1"):
-        lay_out(frame, [5], [1, -1])
+        build_sequence(frame, [5], [1, -1])
     for unused in (frame.num_codes, frame.speech_start, frame.speech_stop):
         with pytest.raises(GraftError, match=f"speech code {unused}"):
-            lay_out(frame, [5], [1, unused])
+            build_sequence(frame, [5], [1, unused])
 
 
 def test_a_layout_made_for_a_larger_text_table_is_refused(case: Case) -> None:
     model, _ = case.grafted()
     base = case.open()
-    one = lay_out(model.frame, [model.num_text_ids - 1, 5], [1, 2])
-    assert pack(model, [one], [case.condition(model, 0)])
+    one = build_sequence(model.frame, [model.num_text_ids - 1, 5], [1, 2])
+    assert pack_batch(model, [one], [case.condition(model, 0)])
     with pytest.raises(GraftError, match=f"text id {model.num_text_ids - 1}"):
-        pack(base, [one], [case.condition(base, 0)])
+        pack_batch(base, [one], [case.condition(base, 0)])
 
 
 def test_too_long_and_empty_utterances_are_refused(case: Case) -> None:
     frame = case.open().frame
-    lay_out(frame, [5] * frame.max_text, [1] * frame.max_codes)
+    build_sequence(frame, [5] * frame.max_text, [1] * frame.max_codes)
     for text, codes in (([5] * (frame.max_text + 1), [1]), ([5], [1] * (frame.max_codes + 1)), ([], [1]), ([5], [])):
         with pytest.raises(GraftError, match="in one utterance"):
-            lay_out(frame, text, codes)
+            build_sequence(frame, text, codes)
 
 
 def test_the_longest_utterance_that_is_allowed_can_be_computed(case: Case) -> None:
     model = case.open()
     whole = layout(model, model.frame.max_text, model.frame.max_codes, 0)
     with torch.no_grad():
-        assert torch.isfinite(losses(model, pack(model, [whole], [case.condition(model, 0)])).speech_sum)
+        assert torch.isfinite(compute_losses(model, pack_batch(model, [whole], [case.condition(model, 0)])).speech_sum)
 
 
 def test_ids_that_the_stock_program_deletes_are_refused(case: Case) -> None:
     frame = case.open().frame
     for barred in case.family.deleted_ids:
         with pytest.raises(GraftError, match="the text holds the ids"):
-            lay_out(frame, [5, barred], [1])
+            build_sequence(frame, [5, barred], [1])
 
 
 def test_a_condition_of_the_wrong_form_is_refused(case: Case) -> None:
@@ -126,7 +126,7 @@ def test_a_condition_of_the_wrong_form_is_refused(case: Case) -> None:
         impossible = np.full_like(array, -5) if array.dtype.kind == "i" else array * np.nan
         for bad in (array[None], array[:0], impossible, other_kind, array.astype(str)):
             with pytest.raises(GraftError) as refused:
-                pack(model, [one], [replace(good, **{name: bad})])
+                pack_batch(model, [one], [replace(good, **{name: bad})])
             assert refused.value.finding.code == "condition-form"
 
 
@@ -142,28 +142,28 @@ def test_a_silent_text_keeps_its_positions_and_leaves_the_text_loss(case: Case) 
     model = case.open()
     layouts = [layout(model, 6, 12, 0), layout(model, 6, 12, 1)]
     conditions = [case.condition(model, 0), case.condition(model, 1)]
-    heard = pack(model, layouts, conditions)
-    half = pack(model, layouts, conditions, silent=[False, True])
+    heard = pack_batch(model, layouts, conditions)
+    half = pack_batch(model, layouts, conditions, silent=[False, True])
     assert len(half.text.targets) == len(heard.text.targets) // 2
     assert len(half.speech.targets) == len(heard.speech.targets)
-    other_words = pack(
+    other_words = pack_batch(
         model,
-        [layouts[0], lay_out(model.frame, [7] * 6, layouts[1].speech.ids[1:-1])],
+        [layouts[0], build_sequence(model.frame, [7] * 6, layouts[1].speech.ids[1:-1])],
         conditions,
         silent=[False, True],
     )
     with torch.no_grad():
-        assert torch.equal(hidden_states(model, half), hidden_states(model, other_words))
-        assert not torch.equal(hidden_states(model, half), hidden_states(model, heard))
+        assert torch.equal(compute_hidden_states(model, half), compute_hidden_states(model, other_words))
+        assert not torch.equal(compute_hidden_states(model, half), compute_hidden_states(model, heard))
 
 
 def test_speaking_settings_that_make_no_sense_are_refused(case: Case) -> None:
     model = case.open()
-    prompt = Prompt([5, 6], case.condition(model, 0))
+    prompt = GenerationPrompt([5, 6], case.condition(model, 0))
     with pytest.raises(ConfigError, match="max_codes"):
-        generate(model, [prompt], Sampling(max_codes=model.frame.max_codes + 1))
+        generate_codes(model, [prompt], SamplingParams(max_codes=model.frame.max_codes + 1))
     for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"repetition_penalty": 0.0}, {"top_k": -1}):
         with pytest.raises(ConfigError):
-            Sampling(**wrong)
+            SamplingParams(**wrong)
     with pytest.raises(GraftError):
-        generate(model, [], Sampling())
+        generate_codes(model, [], SamplingParams())

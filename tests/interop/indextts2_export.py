@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 from tests.shared import shared
 from tests.speaking_grafts import give_adapter
-from voxgraft.cli.app import run as run_cli
+from voxgraft.cli.app import run_cli as run_cli
 from voxgraft.families.random_base import make_random_base
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")

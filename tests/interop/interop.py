@@ -24,22 +24,22 @@ import torch
 from numpy.typing import NDArray
 
 from tests.speaking_grafts import give_adapter
-from voxgraft.cli.app import run as run_cli
-from voxgraft.companions.places import Environment, found_environment
+from voxgraft.cli.app import run_cli as run_cli
+from voxgraft.companions.places import CompanionEnvironment, find_environment
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import export
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.conditions import read_built_in
+from voxgraft.families.chatterbox.conditions import read_built_in_voice
 from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.families.chatterbox.vocoder import S3GenVocoder
-from voxgraft.families.layout import Layout, Part, lay_out
-from voxgraft.families.model import SpeechModel, hidden_states, pack
-from voxgraft.families.opening import open_model
+from voxgraft.families.layout import SequencePart, TokenSequence, build_sequence
+from voxgraft.families.model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.families.opening import load_model
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize, random_blocks
+from voxgraft.families.random_values import RandomBaseSize, random_blocks
 from voxgraft.normalising import TextRules
-from voxgraft.spelling import Spelling
+from voxgraft.spelling import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 SIZES = {"small": (14, 64, 40), "full": (30, 4096, 40)}
@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--work", type=Path)
     arguments = parser.parse_args()
-    environment = found_environment("chatterbox")
+    environment = find_environment("chatterbox")
     if environment is None:
         print("there is no companion environment: run `voxgraft companion chatterbox` first", file=sys.stderr)
         return 2
@@ -79,7 +79,7 @@ def main() -> int:
         return interop(environment, arguments.size, arguments.work or Path(scratch))
 
 
-def interop(environment: Environment, size: str, work: Path) -> int:
+def interop(environment: CompanionEnvironment, size: str, work: Path) -> int:
     base = make_base(environment, size, work / "base")
     run = work / "run"
     texts = str(resources.files("voxgraft") / "data" / "demo" / "am.txt")
@@ -97,7 +97,7 @@ def interop(environment: Environment, size: str, work: Path) -> int:
         )
         for name, drop_in in (("grown and merged", False), ("drop-in", True))
     )
-    chatterbox = family("chatterbox")
+    chatterbox = get_family("chatterbox")
     cases = [
         Case("merged, load.py, Amharic", pair.folder, chatterbox.files(pair.folder / "merged"), "am", AMHARIC),
         Case("grown, load.py, English", pair.folder, chatterbox.files(pair.folder / "grown"), "en", ENGLISH),
@@ -113,10 +113,10 @@ def interop(environment: Environment, size: str, work: Path) -> int:
     return 1 if faults else 0
 
 
-def make_base(environment: Environment, size: str, folder: Path) -> Path:
+def make_base(environment: CompanionEnvironment, size: str, folder: Path) -> Path:
     """Random weights that only draw codes which S3Gen can read, and parts by the package itself."""
     layers, mlp, _ = SIZES[size]
-    made = timed("random base", lambda: make_random_base("chatterbox", folder, size=RandomSize(64, 2, 2454)))
+    made = timed("random base", lambda: make_random_base("chatterbox", folder, size=RandomBaseSize(64, 2, 2454)))
     made.checkpoint.unlink()
     timed("random T3", lambda: write_t3(made.checkpoint, T3Size(2454, 1024, layers, mlp)))
     script = Path(__file__).with_name("stock_parts.py")
@@ -142,7 +142,7 @@ def write_t3(path: Path, size: T3Size) -> None:
     save_file(tensors, path)
 
 
-def compare(environment: Environment, case: Case, size: str, run: Path, work: Path) -> list[str]:
+def compare(environment: CompanionEnvironment, case: Case, size: str, run: Path, work: Path) -> list[str]:
     """Let the package load and speak; hold its ids and logits against ours."""
     output = work / "stock.npz"
     script = Path(__file__).with_name("stock_speaks.py")
@@ -166,7 +166,7 @@ def compare(environment: Environment, case: Case, size: str, run: Path, work: Pa
     about = json.loads(output.with_suffix(".json").read_text())
     ids = our_ids(case, run)
     stock = np.load(output)["logits"]  # [steps, 2 rows, V]
-    ours = our_logits(open_model(family("chatterbox"), case.files), ids, case.files)
+    ours = our_logits(load_model(get_family("chatterbox"), case.files), ids, case.files)
     difference = float(np.abs(stock - ours).max())
     ids_told = "the same ids" if ids == about["ids"] else "other ids"
     print(
@@ -194,7 +194,7 @@ def our_ids(case: Case, run: Path) -> list[int]:
         for path in (run.parent / "base" / card["base"]["tokenizer"], run / "graft" / card["tokenizer"])
     )
     rules = TextRules.from_json(card["text"])
-    ids = Spelling.of(family("chatterbox"), base, grown, "am", rules).encode(case.text, case.language)
+    ids = TextEncoder.of(get_family("chatterbox"), base, grown, "am", rules).encode(case.text, case.language)
     if not case.drop_in:
         return ids
     places = json.loads((case.folder / "export.json").read_text(encoding="utf-8"))["reused_ids"]
@@ -204,15 +204,17 @@ def our_ids(case: Case, run: Path) -> list[int]:
 @torch.no_grad()
 def our_logits(model: SpeechModel, ids: list[int], files: BaseFiles) -> NDArray[np.float32]:
     """At every step of the stock program, with text and without: two starts at position 0, then the forced codes."""
-    condition = family("chatterbox").condition(read_built_in(files.folder / "conds.pt"))
+    condition = get_family("chatterbox").condition(read_built_in_voice(files.folder / "conds.pt"))
     start = model.frame.speech_start
     spoken = np.array([start, start, *CODES])
     positions = np.array([0, 0, *range(1, len(CODES) + 1)])
-    layout = lay_out(model.frame, ids)
-    whole = Layout(layout.num_conditioning, layout.text, Part(spoken, positions, np.full(len(spoken), -100)))
+    layout = build_sequence(model.frame, ids)
+    whole = TokenSequence(
+        layout.num_conditioning, layout.text, SequencePart(spoken, positions, np.full(len(spoken), -100))
+    )
     rows = []
     for silent in (False, True):
-        hidden = hidden_states(model, pack(model, [whole], [condition], silent=[silent]))
+        hidden = compute_hidden_states(model, pack_batch(model, [whole], [condition], silent=[silent]))
         rows.append(model.speech_logits(hidden[-len(CODES) - 1 :]).numpy())
     return np.stack(rows, axis=1)
 
@@ -222,7 +224,7 @@ def companion_speaks(base: Path) -> list[str]:
     vocoder = S3GenVocoder.find(base)
     if vocoder is None:
         return ["the companion finds no S3Gen"]
-    voice = read_built_in(base / "conds.pt")
+    voice = read_built_in_voice(base / "conds.pt")
     began = time.monotonic()
     wave = vocoder.sound([list(range(100, 112))], [voice])[0]
     vocoder.companion.close()

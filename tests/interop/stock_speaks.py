@@ -80,7 +80,7 @@ def main() -> None:
     if arguments.drop_in:
         sys.path.insert(0, arguments.folder)
         text = f"[{arguments.language}]{import_module('voxgraft_text').prepared(text)}"
-    elif (own := import_module("load")).is_own(arguments.language):
+    elif (own := import_module("load")).is_new_language(arguments.language):
         text = own.prepared(text)  # as `generate` does itself
     ids = model.tokenizer.text_to_tokens(mtl.punc_norm(text), language_id=language)
     framed = torch.nn.functional.pad(torch.nn.functional.pad(torch.cat([ids, ids]), (1, 0), value=255), (0, 1), value=0)

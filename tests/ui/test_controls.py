@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.ui_pages import PROJECT, make_project, page_of
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS
-from voxgraft.config import read_settings, settings_from
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS
+from voxgraft.config import parse_settings, read_settings_values
 from voxgraft.errors import VoxgraftError
 from voxgraft.run_settings import RunSettings
-from voxgraft.run_yaml import keep
-from voxgraft.ui.commands import EXECUTED, Command, verb_named
+from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, find_command
 from voxgraft.ui.roots import Roots
 
 
@@ -49,7 +49,7 @@ def candidates(control: Any, choices: Any) -> list[Any]:
 
 def sound_values(form: Any) -> list[Any]:
     """What the form has when the project is opened, with something in everything that must be given."""
-    values: list[Any] = form.opening_values(PROJECT)
+    values: list[Any] = form.initial_values(PROJECT)
     for at, control in enumerate(form.controls):
         required = control.leaf.field.is_required()
         required = required or control.leaf.key == next(iter(form.one_of), None)
@@ -86,10 +86,10 @@ def test_the_command_that_is_shown_is_the_one_that_runs_and_is_read_as_the_form_
         words = form.words(PROJECT, sound_values(form))
         shown = form._preview(PROJECT, sound_values(form))
         assert shlex.split(shown) == ["voxgraft", *words]
-        line = read_command_line(words, VERBS)
+        line = parse_command_line(words, COMMANDS)
         assert isinstance(line, CommandLine)
         assert line.verb.name == form.name
-        resolve(line)
+        resolve_settings(line)
 
 
 def test_no_two_controls_have_the_same_id_and_every_one_has_a_label_and_a_help(page: Any) -> None:
@@ -103,11 +103,11 @@ def test_no_two_controls_have_the_same_id_and_every_one_has_a_label_and_a_help(p
 
 def test_a_form_shows_the_runs_own_values_and_says_only_what_differs(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    keep(project, {"tokenizer.pieces": "77", "rows.init": '"mean"'})
+    set_run_yaml_values(project, {"tokenizer.pieces": "77", "rows.init": '"mean"'})
     with page_of(tmp_path) as context:
         form = next(form for form in context.forms if form.name == "graft")
         keys = [control.leaf.key for control in form.controls]
-        values = form.opening_values(PROJECT)
+        values = form.initial_values(PROJECT)
         assert values[keys.index("tokenizer.pieces")] == 77
         assert values[keys.index("rows.init")] == "mean"
         assert form.words(PROJECT, values) == ["graft", PROJECT]
@@ -123,10 +123,10 @@ def roots(tmp_path: Path) -> Roots:
 
 def test_what_somebody_types_is_never_read_as_a_flag(roots: Roots) -> None:
     project = roots.home / PROJECT
-    command = Command(verb_named("data text"), roots)
+    command = CommandBuilder(find_command("data text"), roots)
     typed = "--config=/etc/passwd\n-x\n; rm -rf ~\n$(id)\n--"
     words = command.words({"text": typed, "language": "am"}, project, {})
-    line = read_command_line(words, VERBS)
+    line = parse_command_line(words, COMMANDS)
     assert isinstance(line, CommandLine)
     assert line.values["text"] == typed.splitlines()
     assert line.config is None
@@ -134,10 +134,10 @@ def test_what_somebody_types_is_never_read_as_a_flag(roots: Roots) -> None:
 
 @pytest.mark.parametrize("typed", ["../outside.txt", "/etc/passwd", "am/../../x"])
 def test_no_path_of_any_verb_leads_out_of_the_roots(roots: Roots, typed: str) -> None:
-    for verb in VERBS:
+    for verb in COMMANDS:
         for leaf in verb.leaves():
-            if leaf.is_path and leaf.key not in EXECUTED:
-                command = Command(verb, roots)
+            if leaf.is_path and leaf.key not in EXECUTABLE_SETTINGS:
+                command = CommandBuilder(verb, roots)
                 with pytest.raises(VoxgraftError) as caught:
                     command.words({leaf.key: [typed] if leaf.is_list else typed}, None, {})
                 assert caught.value.code == "ui-outside", (verb.name, leaf.key)
@@ -145,18 +145,18 @@ def test_no_path_of_any_verb_leads_out_of_the_roots(roots: Roots, typed: str) ->
 
 def test_settings_that_name_a_program_cannot_be_typed(roots: Roots) -> None:
     tried = 0
-    for verb in VERBS:
+    for verb in COMMANDS:
         for leaf in verb.leaves():
-            if leaf.key in EXECUTED:
+            if leaf.key in EXECUTABLE_SETTINGS:
                 tried += 1
                 with pytest.raises(VoxgraftError) as caught:
-                    Command(verb, roots).words({leaf.key: "/bin/sh"}, None, {})
+                    CommandBuilder(verb, roots).words({leaf.key: "/bin/sh"}, None, {})
                 assert caught.value.code == "ui-executed", (verb.name, leaf.key)
     assert tried >= 5
 
 
 def test_a_word_that_cannot_be_chosen_is_refused_by_the_server_too(roots: Roots) -> None:
-    command = Command(verb_named("evaluate"), roots, choices={"listener": ("built-in",)})
+    command = CommandBuilder(find_command("evaluate"), roots, choices={"listener": ("built-in",)})
     with pytest.raises(VoxgraftError) as caught:
         command.words({"listener": "command:/bin/sh"}, None, {"subject": roots.home / PROJECT})
     assert caught.value.code == "config-value"
@@ -166,14 +166,18 @@ def test_kept_values_stand_in_run_yaml_and_its_comments_stay(tmp_path: Path) -> 
     project = make_project(tmp_path)
     path = project / "run.yaml"
     before = path.read_text(encoding="utf-8")
-    keep(project, {"train.steps": "40", "train.row_rate": "1.0e-05", "texts": '["../ሰላም.txt"]', "rows.init": '"mean"'})
+    set_run_yaml_values(
+        project, {"train.steps": "40", "train.row_rate": "1.0e-05", "texts": '["../ሰላም.txt"]', "rows.init": '"mean"'}
+    )
     after = path.read_text(encoding="utf-8")
-    found = settings_from(RunSettings, read_settings(RunSettings, path), path)
+    found = parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
     assert (found.train.steps, found.train.row_rate, found.rows.init) == (40, 1e-5, "mean")
     assert found.texts == (project / "../ሰላም.txt",)
     assert [line for line in after.splitlines() if "#" in line] == [line for line in before.splitlines() if "#" in line]
-    keep(project, {"train.steps": "", "train.row_rate": "0.001", "texts": "[]", "rows.init": '"romanised"'})
-    same = settings_from(RunSettings, read_settings(RunSettings, path), path)
+    set_run_yaml_values(
+        project, {"train.steps": "", "train.row_rate": "0.001", "texts": "[]", "rows.init": '"romanised"'}
+    )
+    same = parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
     assert same.train.steps is None
 
 
@@ -184,9 +188,9 @@ def test_a_run_yaml_of_another_form_is_left_as_it_is(tmp_path: Path) -> None:
     before = path.read_bytes()
     for changed in ({"texts": '["c.txt"]'}, {"train.steps": "4"}):
         with pytest.raises(VoxgraftError):
-            keep(project, changed)
+            set_run_yaml_values(project, changed)
         assert path.read_bytes() == before
-    keep(project, {"language": '"ti"'})
+    set_run_yaml_values(project, {"language": '"ti"'})
     assert path.read_text().startswith('language: "ti"\ntexts:\n')
 
 
@@ -194,5 +198,5 @@ def test_a_kept_value_that_makes_no_sense_is_refused_and_nothing_is_written(tmp_
     project = make_project(tmp_path)
     before = (project / "run.yaml").read_bytes()
     with pytest.raises(VoxgraftError):
-        keep(project, {"train.steps": "40", "train.rank": "0"})
+        set_run_yaml_values(project, {"train.steps": "40", "train.rank": "0"})
     assert (project / "run.yaml").read_bytes() == before

@@ -14,8 +14,8 @@ import pytest
 
 from tests.ui_runs import PROJECT, done, tab_of, words_of
 from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.scoring import MEASURES
-from voxgraft.evaluating.verdicts import Point, is_goal, written
+from voxgraft.evaluating.scoring import SCORE_MEASURES
+from voxgraft.evaluating.verdicts import ChecklistItem, format_score, is_unreached_goal
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import evaluate as tab
@@ -30,21 +30,21 @@ def context(home: Path) -> Iterator[Any]:
 
 
 def opened(context: Any) -> dict[str, Any]:
-    return dict(zip(("chosen", "shown", "language", "players"), tab._opened(context, PROJECT), strict=True))
+    return dict(zip(("chosen", "shown", "language", "players"), tab._open_evaluations(context, PROJECT), strict=True))
 
 
 def test_measures_are_called_and_written_as_the_verb_does() -> None:
-    assert {one.name: (one.title, one.form) for one in MEASURES} == tab.MEASURES
-    for name in tab.MEASURES:
+    assert {one.name: (one.title, one.form) for one in SCORE_MEASURES} == tab.SCORE_FORMATS
+    for name in tab.SCORE_FORMATS:
         for value in (None, 0.0, 0.123456, 7.5):
-            assert tab.written(name, value) == written(name, Score(value))
+            assert tab.format_score_cell(name, value) == format_score(name, Score(value))
 
 
 def test_a_goal_that_is_not_reached_yet_is_no_fault_as_in_the_report(context: Any, home: Path) -> None:
     names = ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "repeats", "pace")
     for name in names:
-        kinds = {answer: tab.kind_of({"name": name, "answer": answer}) for answer in ("yes", "no", "unknown")}
-        goal = is_goal(Point(name, "?", "no", ""))
+        kinds = {answer: tab.checklist_kind({"name": name, "answer": answer}) for answer in ("yes", "no", "unknown")}
+        goal = is_unreached_goal(ChecklistItem(name, "?", "no", ""))
         assert kinds == {"yes": "good", "no": "yet" if goal else "bad", "unknown": "unmeasured"}
     path = home / FOLDER / "scores.json"
     scores = json.loads(path.read_text())
@@ -73,7 +73,7 @@ def test_scores_checklist_and_links_of_the_newest_evaluation_are_shown(context: 
     for row in scores["rows"]:
         for name in ("phone_error", "speech_loss"):
             value = row["scores"].get(name, {}).get("value")
-            assert f"<td>{written(name, Score(value))}</td>" in found["shown"]
+            assert f"<td>{format_score(name, Score(value))}</td>" in found["shown"]
 
 
 def test_the_same_sentences_are_played_before_and_after_in_the_chosen_language(context: Any) -> None:
@@ -85,7 +85,7 @@ def test_the_same_sentences_are_played_before_and_after_in_the_chosen_language(c
     assert len(re.findall(r"<small>\d+\.\d s", found["players"])) == 4
     for data in re.findall(r'src="data:audio/wav;base64,([^"]+)"', found["players"]):
         assert base64.b64decode(data)[:4] == b"RIFF"
-    english = tab._players(context, FOLDER, "en")
+    english = tab._report_players(context, FOLDER, "en")
     assert "<audio" in english
     assert "(am)" not in english
 
@@ -96,7 +96,7 @@ def test_a_report_from_elsewhere_puts_no_markup_into_the_page(context: Any, home
     (home / FOLDER / "report.html").write_text(
         f'<audio {sound} src="data:audio/wav;base64,{wav}"></audio><audio {sound} src="javascript:alert(1)"></audio>'
     )
-    players = tab._players(context, FOLDER, "am")
+    players = tab._report_players(context, FOLDER, "am")
     assert players.count("<audio") == 1
     assert "<script" not in players
     assert "<b>" not in players
@@ -118,7 +118,7 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
     shutil.copytree(home / FOLDER, home / PROJECT / "eval" / "second")
     words = words_of(context, "compare", runs=[FOLDER, f"{PROJECT}/eval/second"], measure="speech_loss")
     job = done(home, "compare", words)
-    shown = tab._compared(context, PROJECT)
+    shown = tab._comparison_html(context, PROJECT)
     assert f'src="/pages/secret/{PROJECT}/compared.png' in shown, job.log()
     assert "default" in shown
     assert "second" in shown
@@ -128,5 +128,5 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
 def test_curves_of_runs_are_drawn_beside_what_is_there(context: Any, home: Path) -> None:
     (home / PROJECT / "plotted.png").write_bytes(b"mine")
     done(home, "plot", words_of(context, "plot"))
-    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in tab._plotted(context, PROJECT)
+    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in tab._plot_html(context, PROJECT)
     assert (home / PROJECT / "plotted.png").read_bytes() == b"mine"

@@ -13,16 +13,16 @@ import pytest
 
 from tests.ui_pages import PROJECT, make_project, page_of
 from voxgraft.errors import VoxgraftError
-from voxgraft.going.data_stages import dataset_of
+from voxgraft.going.data_stages import resolve_dataset
 from voxgraft.going.settings import GoSettings
-from voxgraft.going.stage import Work
+from voxgraft.going.stage import PipelineContext
 from voxgraft.importing.manifest import ManifestClip, write_manifest
-from voxgraft.run_yaml import keep
+from voxgraft.run_yaml import set_run_yaml_values
 from voxgraft.ui import reading, roots
-from voxgraft.ui.commands import Command, verb_named
-from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.commands import CommandBuilder, find_command
+from voxgraft.ui.jobs import ProjectJobs
 from voxgraft.ui.roots import Roots
-from voxgraft.ui.uploads import take_over
+from voxgraft.ui.uploads import move_uploads
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def page(built: Any) -> Any:
     for path in {*home.iterdir(), *home.parent.iterdir()} - {home}:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     make_project(home)
-    roots._seen.cache_clear()
+    roots._list_folders_cached.cache_clear()
     return built
 
 
@@ -66,7 +66,7 @@ def dataset(folder: Path, *texts: str) -> Path:
 
 def after_a_job(page: Any, part: str, *values: Any) -> Any:
     """What the page sends to a part when a job has ended, with these values in what it looks at."""
-    for item in page.refreshings:
+    for item in page.job_end_handlers:
         ids = [output.elem_id for output in item.outputs]
         if part in ids:
             return item.function(PROJECT, *values)[ids.index(part)]
@@ -76,7 +76,7 @@ def after_a_job(page: Any, part: str, *values: Any) -> Any:
 def typed(form: Any, **values: Any) -> list[Any]:
     """The form as the project opens it, with some controls changed; `__` stands for the dot in a key."""
     keys = [control.leaf.key for control in form.controls]
-    found = form.opening_values(PROJECT)
+    found = form.initial_values(PROJECT)
     for name, value in values.items():
         found[keys.index(name.replace("__", "."))] = value
     return list(found)
@@ -85,7 +85,7 @@ def typed(form: Any, **values: Any) -> list[Any]:
 def refilled(form: Any, filled: list[Any], values: list[Any]) -> dict[str, Any]:
     """What a form's own controls are sent after a job: their new values, where they get one."""
     own = [control.leaf.key for control in form.controls if not control.shared]
-    sent = form._filled_again(PROJECT, filled, *values)[: len(own)]
+    sent = form._refill(PROJECT, filled, *values)[: len(own)]
     return {key: update["value"] for key, update in zip(own, sent, strict=True) if "value" in update}
 
 
@@ -96,14 +96,14 @@ def refilled(form: Any, filled: list[Any], values: list[Any]) -> dict[str, Any]:
 def test_the_page_keeps_clips_where_go_and_prepare_take_them_from(page: Any, named: str, is_there: bool) -> None:
     project = project_of(page)
     if named:
-        keep(project, {"data.dataset": f'"{named}"'})
-    theirs = dataset_of(Work(GoSettings(run=project))).folder
+        set_run_yaml_values(project, {"data.dataset": f'"{named}"'})
+    theirs = resolve_dataset(PipelineContext(GoSettings(run=project))).folder
     if named == "not/there/yet":
         assert theirs.resolve() == (project / named).resolve(), "a folder that is not there yet is a folder"
     if is_there:
         dataset(theirs, "ሰላም")
-        assert dataset_of(Work(GoSettings(run=project))).folder == theirs
-    assert reading.clips_folder(project).resolve() == theirs.resolve()
+        assert resolve_dataset(PipelineContext(GoSettings(run=project))).folder == theirs
+    assert reading.run_dataset_folder(project).resolve() == theirs.resolve()
     values = typed(form_of(page, "data import"), sources=["x.srt"])
     words = form_of(page, "data import").words(PROJECT, values)
     assert (page.roots.home / words[2]).resolve() == theirs.resolve()
@@ -114,9 +114,9 @@ def test_the_page_keeps_clips_where_go_and_prepare_take_them_from(page: Any, nam
 def test_a_project_whose_clips_an_older_page_kept_goes_on_with_them(page: Any) -> None:
     project = project_of(page)
     dataset(project / "clips", "ሰላም")
-    assert reading.clips_folder(project) == project / "clips"
+    assert reading.run_dataset_folder(project) == project / "clips"
     dataset(project / "data", "ሰላም")
-    assert reading.clips_folder(project) == project / "data"
+    assert reading.run_dataset_folder(project) == project / "data"
 
 
 def test_what_is_shown_after_a_job_is_of_the_dataset_that_is_chosen(page: Any) -> None:
@@ -134,7 +134,7 @@ def test_what_is_shown_after_a_job_is_of_the_dataset_that_is_chosen(page: Any) -
 
 def test_a_control_that_somebody_emptied_or_filled_stays_so_after_a_job(page: Any) -> None:
     form = form_of(page, "speak")
-    filled = form.opening_values(PROJECT)
+    filled = form.initial_values(PROJECT)
     values = typed(form, run=None, graft=["x/graft"], text="ሰላም")
     assert refilled(form, filled, values) == {}
     assert "--run" not in form.words(PROJECT, values)
@@ -142,7 +142,7 @@ def test_a_control_that_somebody_emptied_or_filled_stays_so_after_a_job(page: An
 
 def test_what_a_job_has_made_fills_the_control_that_waited_for_it_and_no_other(page: Any) -> None:
     form = form_of(page, "graft")
-    filled = form.opening_values(PROJECT)
+    filled = form.initial_values(PROJECT)
     dataset(project_of(page) / "data", "ሰላም")
     found = refilled(form, filled, filled)
     assert found == {"texts": [f"{PROJECT}/data/manifest.jsonl"]}
@@ -151,23 +151,23 @@ def test_what_a_job_has_made_fills_the_control_that_waited_for_it_and_no_other(p
 
 def test_a_run_yaml_that_changed_is_followed_where_nobody_typed(page: Any) -> None:
     form = form_of(page, "train")
-    filled, values = form.opening_values(PROJECT), typed(form, train__steps="7")
-    keep(project_of(page), {"train.steps": "40", "train.rank": "3", "train.compile": "false"})
+    filled, values = form.initial_values(PROJECT), typed(form, train__steps="7")
+    set_run_yaml_values(project_of(page), {"train.steps": "40", "train.rank": "3", "train.compile": "false"})
     assert refilled(form, filled, values) == {"train.rank": 3, "train.compile": "no"}
     assert refilled(form, filled, filled) == {"train.steps": "40", "train.rank": 3, "train.compile": "no"}
 
 
 def test_the_clock_tells_of_a_run_yaml_that_changed(page: Any) -> None:
-    from voxgraft.ui.clock import looked
+    from voxgraft.ui.clock import poll_tab
 
-    known = looked(page, "train", PROJECT, {})[0]
-    assert not isinstance(looked(page, "train", PROJECT, known)[2], str)
-    keep(project_of(page), {"train.steps": "40"})
-    assert isinstance(looked(page, "train", PROJECT, known)[2], str)
+    known = poll_tab(page, "train", PROJECT, {})[0]
+    assert not isinstance(poll_tab(page, "train", PROJECT, known)[2], str)
+    set_run_yaml_values(project_of(page), {"train.steps": "40"})
+    assert isinstance(poll_tab(page, "train", PROJECT, known)[2], str)
 
 
 def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before(page: Any) -> None:
-    keep(project_of(page), {"train.steps": "40"})
+    set_run_yaml_values(project_of(page), {"train.steps": "40"})
     form = form_of(page, "train")
     keys = [control.leaf.key for control in form.controls]
     assert form._opened(PROJECT)[keys.index("train.steps")]["value"] == "40"
@@ -185,7 +185,7 @@ OUTSIDE = {
 
 
 def test_what_run_yaml_itself_names_is_passed_and_what_is_typed_beside_it_is_judged(page: Any) -> None:
-    keep(project_of(page), OUTSIDE)
+    set_run_yaml_values(project_of(page), OUTSIDE)
     train, graft = form_of(page, "train"), form_of(page, "graft")
     assert train.words(PROJECT, typed(train)) == ["train", PROJECT]
     assert train.words(PROJECT, typed(train, train__steps="3")) == ["train", PROJECT, "--train.steps", "3"]
@@ -202,7 +202,7 @@ def test_what_run_yaml_itself_names_is_passed_and_what_is_typed_beside_it_is_jud
 
 
 def test_the_runs_own_word_can_be_chosen_where_it_is_not_among_the_choices(page: Any) -> None:
-    keep(project_of(page), OUTSIDE)
+    set_run_yaml_values(project_of(page), OUTSIDE)
     form = form_of(page, "train")
     keys = [control.leaf.key for control in form.controls]
     sent = form._opened(PROJECT)[keys.index("train.listener")]
@@ -211,9 +211,9 @@ def test_the_runs_own_word_can_be_chosen_where_it_is_not_among_the_choices(page:
 
 def test_keeping_writes_what_was_changed_and_nothing_that_is_empty(page: Any) -> None:
     project = project_of(page)
-    keep(project, {"train.steps": "40", **OUTSIDE})
+    set_run_yaml_values(project, {"train.steps": "40", **OUTSIDE})
     form = form_of(page, "train")
-    command = Command(verb_named("train"), page.roots, choices=form.choices)
+    command = CommandBuilder(find_command("train"), page.roots, choices=form.choices)
     keys = [control.leaf.key for control in form.controls]
     values = dict(zip(keys, typed(form, train__steps="", train__rank=5, data__train=[]), strict=True))
     assert command.changed(values, project, form.fixed(project)) == {"train.rank": "5"}
@@ -221,55 +221,55 @@ def test_keeping_writes_what_was_changed_and_nothing_that_is_empty(page: Any) ->
 
 def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
     project = project_of(page)
-    keep(project, OUTSIDE)
+    set_run_yaml_values(project, OUTSIDE)
     form = form_of(page, "graft")
     outside = str((page.roots.home / "../outside/a.txt").resolve())
     form._keep(PROJECT, *typed(form, texts=[outside, "b.txt"]))
-    found = [Path(os.path.abspath(path)) for path in reading.run_settings(project).texts]
+    found = [Path(os.path.abspath(path)) for path in reading.load_run_settings(project).texts]
     assert found == [Path(outside), page.roots.home / "b.txt"]
 
 
 @pytest.mark.parametrize("project", ["../..", "/etc", "nowhere", "\0"])
 def test_an_address_with_a_project_elsewhere_opens_nothing_and_says_why(page: Any, project: str) -> None:
-    from voxgraft.ui.projects import _opened
+    from voxgraft.ui.projects import _open_project
 
-    opened, _, said = _opened(page, project)
+    opened, _, said = _open_project(page, project)
     assert opened == ""
     assert "vg-bad" in said
 
 
 def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or_the_only_one(page: Any) -> None:
-    from voxgraft.ui.projects import _at_work
+    from voxgraft.ui.projects import _find_default_project
 
-    assert _at_work(page) == PROJECT
+    assert _find_default_project(page) == PROJECT
     other = make_project(page.roots.home, "other")
-    roots._seen.cache_clear()
-    assert _at_work(page) == ""
-    jobs = Jobs(other)
+    roots._list_folders_cached.cache_clear()
+    assert _find_default_project(page) == ""
+    jobs = ProjectJobs(other)
     jobs.folder.mkdir()
     with jobs._made("train", {"verb": "train", "argv": [], "started": 0.0}):
-        assert _at_work(page) == "other"
-    assert _at_work(page) == ""
+        assert _find_default_project(page) == "other"
+    assert _find_default_project(page) == ""
 
 
 @pytest.mark.parametrize("lacking", ["Name", "Language"])
 def test_no_project_is_made_without_a_name_and_a_language(page: Any, lacking: str) -> None:
-    from voxgraft.ui.projects import _make, _preview
+    from voxgraft.ui.projects import _create_project, _preview_new_project
 
     given = {"Name": "om", "Language": "om"} | {lacking: "  "}
-    said = _make(page, *given.values(), "tiny", [])[3]
+    said = _create_project(page, *given.values(), "tiny", [])[3]
     assert f"still needed: {lacking}" in said
-    assert _preview(page, *given.values(), "tiny", []) == f"still needed: {lacking}"
+    assert _preview_new_project(page, *given.values(), "tiny", []) == f"still needed: {lacking}"
     assert not (page.roots.home / "om").exists()
 
 
 def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page: Any) -> None:
-    from voxgraft.ui.projects import _make
+    from voxgraft.ui.projects import _create_project
 
-    _, _, said, _, _ = _make(page, "strange", "xx-klingon", "tiny", [])
+    _, _, said, _, _ = _create_project(page, "strange", "xx-klingon", "tiny", [])
     assert "language-unlisted" in said
     assert "cure" in said
-    _, _, said, _, _ = _make(page, "known", "am", "tiny", [])
+    _, _, said, _, _ = _create_project(page, "known", "am", "tiny", [])
     assert said == ""
 
 
@@ -285,14 +285,14 @@ def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothi
 
 def test_a_base_in_a_root_whose_own_folder_is_called_graft_is_found(tmp_path: Path) -> None:
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-    from voxgraft.ui.tabs.model import bases
+    from voxgraft.ui.tabs.model import find_bases
 
     home = tmp_path / "graft" / "home"
     for name in ("base", "run/graft"):
         (home / name).mkdir(parents=True)
         (home / name / "tiny.json").write_text("{}")
     with chdir(home):
-        assert bases(Roots.of((home,))) == [home / "base"]
+        assert find_bases(Roots.of((home,))) == [home / "base"]
 
 
 HIDDEN = {
@@ -310,7 +310,7 @@ def test_an_uploaded_list_names_nothing_outside_in_any_encoding(
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "a.csv").write_bytes(HIDDEN[encoding])
-    (taken,) = take_over(page.roots, project_of(page), [str(tmp_path / "landing" / "a.csv")])
+    (taken,) = move_uploads(page.roots, project_of(page), [str(tmp_path / "landing" / "a.csv")])
     form = form_of(page, "data import")
     for source in (f"{PROJECT}/uploads", f"{PROJECT}/uploads/a.csv", PROJECT):
         with pytest.raises(VoxgraftError, match="ui-upload"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from voxgraft.ui.guard import MOST_WAITING, Guard, is_local
+from voxgraft.ui.guard import MAX_WAITING_LOGINS, AccessGuard, is_local
 
 
 async def _inner(scope: Any, receive: Any, send: Any) -> None:
@@ -16,13 +16,18 @@ async def _inner(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"inside"})
 
 
-def answer(guard: Guard, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
+def answer(guard: AccessGuard, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
     """Status and headers of a guarded answer."""
     return asyncio.run(answering(guard, path, method, **headers))
 
 
 async def answering(
-    guard: Guard, path: str = "/", method: str = "GET", client: str = "192.0.2.1", server: str = "", **headers: str
+    guard: AccessGuard,
+    path: str = "/",
+    method: str = "GET",
+    client: str = "192.0.2.1",
+    server: str = "",
+    **headers: str,
 ) -> tuple[int, dict[str, str]]:
     """The same, beside others."""
     given = {"host": "127.0.0.1:7860", **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -47,7 +52,7 @@ async def _never() -> Any:
     raise AssertionError("nothing is to be received")
 
 
-GUARD = Guard(_inner, frozenset({"127.0.0.1", "localhost", "::1"}), open_prefix="/pages/secret")
+GUARD = AccessGuard(_inner, frozenset({"127.0.0.1", "localhost", "::1"}), open_prefix="/pages/secret")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:7860", "LOCALHOST", "[::1]:7860"])
@@ -125,14 +130,14 @@ def _basic(password: str) -> str:
 
 def test_with_a_password_nothing_is_served_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voxgraft.ui.guard.WRONG_PASSWORD_SECONDS", 0)
-    guard = Guard(_inner, frozenset({"127.0.0.1"}), password="ሰላም:långt lösenord")
+    guard = AccessGuard(_inner, frozenset({"127.0.0.1"}), password="ሰላም:långt lösenord")
     assert answer(guard)[1]["www-authenticate"].startswith("Basic")
     for wrong in (_basic("wrong"), _basic(""), "Basic ***", "Bearer x", "Basic", _basic("ሰላም")):
         assert answer(guard, authorization=wrong)[0] == 401
     assert answer(guard, authorization=_basic("ሰላም:långt lösenord"))[0] == 200
 
 
-def guesses(guard: Guard, *asked: dict[str, str]) -> list[tuple[int, int, dict[str, str]]]:
+def guesses(guard: AccessGuard, *asked: dict[str, str]) -> list[tuple[int, int, dict[str, str]]]:
     """Number, status and headers of many answers that were asked for at once, in the order in which they came."""
     came: list[tuple[int, int, dict[str, str]]] = []
 
@@ -147,28 +152,30 @@ def guesses(guard: Guard, *asked: dict[str, str]) -> list[tuple[int, int, dict[s
 
 
 @pytest.fixture
-def locked(monkeypatch: pytest.MonkeyPatch) -> Guard:
+def locked(monkeypatch: pytest.MonkeyPatch) -> AccessGuard:
     monkeypatch.setattr("voxgraft.ui.guard.WRONG_PASSWORD_SECONDS", 0.02)
-    return Guard(_inner, frozenset({"127.0.0.1"}), password="correct horse")
+    return AccessGuard(_inner, frozenset({"127.0.0.1"}), password="correct horse")
 
 
-def test_many_guesses_at_once_are_looked_at_one_after_the_other(locked: Guard) -> None:
+def test_many_guesses_at_once_are_looked_at_one_after_the_other(locked: AccessGuard) -> None:
     wrong = [{"authorization": _basic(f"guess {number}")} for number in range(6)]
     came = guesses(locked, *wrong, {"authorization": _basic("correct horse")})
     assert [(number, status) for number, status, _ in came] == [*((number, 401) for number in range(6)), (6, 200)]
 
 
-def test_more_guesses_than_can_wait_are_not_looked_at_at_all(locked: Guard) -> None:
-    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(MOST_WAITING)]
+def test_more_guesses_than_can_wait_are_not_looked_at_at_all(locked: AccessGuard) -> None:
+    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(MAX_WAITING_LOGINS)]
     came = guesses(locked, *wrong, {"authorization": _basic("correct horse")})
-    assert {number: status for number, status, _ in came}[MOST_WAITING] == 429
+    assert {number: status for number, status, _ in came}[MAX_WAITING_LOGINS] == 429
     assert answer(locked, authorization=_basic("correct horse"))[0] == 200, "it does not last"
 
 
-def test_who_guesses_keeps_neither_another_address_nor_a_browser_that_knew_the_password_out(locked: Guard) -> None:
+def test_who_guesses_keeps_neither_another_address_nor_a_browser_that_knew_the_password_out(
+    locked: AccessGuard,
+) -> None:
     right = {"authorization": _basic("correct horse")}
     cookie = answer(locked, **right)[1]["set-cookie"].partition(";")[0]
-    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(MOST_WAITING + 5)]
+    wrong = [{"authorization": _basic(f"guess {number}")} for number in range(MAX_WAITING_LOGINS + 5)]
     others = [{**right, "client": "192.0.2.9"}, {**right, "cookie": f"a=b; {cookie}"}]
     came = guesses(locked, *wrong, *others)
     good = [number for number, status, _ in came if status == 200]
@@ -207,11 +214,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from starlette.testclient import TestClient
 
     from voxgraft.ui.roots import Roots
-    from voxgraft.ui.verb import make_app
+    from voxgraft.ui.verb import create_app
     from voxgraft.ui_settings import UiSettings
 
     home = tmp_path_factory.mktemp("home")
-    return TestClient(make_app(Roots.of((home,)), UiSettings(), None), base_url="http://127.0.0.1:7860")
+    return TestClient(create_app(Roots.of((home,)), UiSettings(), None), base_url="http://127.0.0.1:7860")
 
 
 JSON, FORM = "application/json", "multipart/form-data; boundary=x"
@@ -256,5 +263,5 @@ def test_an_error_of_the_server_itself_stays_one() -> None:
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
     with pytest.raises(OSError, match="disk"):
-        asyncio.run(Guard(failing, frozenset({"localhost"}))(scope, _never, send))
+        asyncio.run(AccessGuard(failing, frozenset({"localhost"}))(scope, _never, send))
     assert [message.get("status") for message in sent] == [500, None]

@@ -17,8 +17,8 @@ import pytest
 from voxgraft.errors import ConfigError, FileError
 from voxgraft.files import write_json
 from voxgraft.ui import jobs as running
-from voxgraft.ui.jobs import PASSWORD_VARIABLE, Job, Jobs
-from voxgraft.ui.processes import started_at
+from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs, UiJob
+from voxgraft.ui.processes import process_start_time
 
 WAIT_SECONDS = 120.0
 
@@ -37,7 +37,7 @@ def long_work(folder: Path) -> list[str]:
     return ["data", "text", "--language", "am", "--texts", "long.txt"]
 
 
-def ended(job: Job) -> Job:
+def ended(job: UiJob) -> UiJob:
     until(lambda: not job.alive)
     return job
 
@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_a_job_ends_with_its_exit_code_its_result_and_what_it_told(project: Path, tmp_path: Path) -> None:
-    jobs = Jobs(project)
+    jobs = ProjectJobs(project)
     fine = ended(jobs.start("data text", ["data", "text", "ሰላም 3", "--language", "am", "--json"], tmp_path))
     assert (fine.state, fine.exit_code) == ("done", 0)
     assert fine.result() is not None
@@ -59,7 +59,7 @@ def test_a_job_ends_with_its_exit_code_its_result_and_what_it_told(project: Path
     assert "file-missing" in refused.log()
     assert [job.number for job in jobs.all()] == [2, 1]
     assert jobs.latest("data text") == fine
-    assert jobs.newest() == {"show": refused, "data text": fine}
+    assert jobs.newest_by_command() == {"show": refused, "data text": fine}
 
 
 def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_finds_it(
@@ -77,20 +77,20 @@ def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_fin
     server.send_signal(signal.SIGKILL)
     server.wait()
     server.stdout.close()
-    job = Jobs(project).latest("data text")
+    job = ProjectJobs(project).latest("data text")
     assert job is not None
     assert job.state == "running"
     until(lambda: (job.folder / "pid.json").exists())
     with pytest.raises(ConfigError) as caught:
-        Jobs(project).start("data text", words, tmp_path)
+        ProjectJobs(project).start("data text", words, tmp_path)
     assert caught.value.code == "ui-job-running"
     job.stop()
     assert ended(job).exit_code is not None
-    assert Job(job.folder).state == "stopped"
+    assert UiJob(job.folder).state == "stopped"
 
 
 def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> None:
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     time.sleep(1.5)  # past the start of the interpreter, which dies of the signal in its own words
     job.stop()
@@ -99,20 +99,20 @@ def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> 
 
 
 def test_a_stop_that_comes_before_the_verb_has_started_is_not_forgotten(project: Path, tmp_path: Path) -> None:
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     job.stop()
     assert ended(job).state == "stopped"
 
 
 def test_a_verb_that_is_killed_by_nobody_who_pressed_stop_is_told_as_lost(project: Path, tmp_path: Path) -> None:
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     os.kill(job._read("pid.json")["pid"], signal.SIGKILL)
     assert (ended(job).exit_code, job.state) == (-signal.SIGKILL, "lost")
 
 
 def test_a_third_stop_ends_what_hears_no_other(project: Path, tmp_path: Path) -> None:
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     os.kill(job._read("pid.json")["pid"], signal.SIGSTOP)
     for _ in range(2):
@@ -126,13 +126,13 @@ def test_a_third_stop_ends_what_hears_no_other(project: Path, tmp_path: Path) ->
 def test_a_process_that_only_has_the_number_of_a_job_is_never_stopped(
     project: Path, tmp_path: Path, change: str
 ) -> None:
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     own = job._read("pid.json")
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     forged = {**own, "pid": stranger.pid, "group": stranger.pid, "starts": {str(stranger.pid): "1"}}
     if change == "machine":
-        forged |= {"machine": "another", "starts": {str(stranger.pid): started_at(stranger.pid)}}
+        forged |= {"machine": "another", "starts": {str(stranger.pid): process_start_time(stranger.pid)}}
     try:
         write_json(job.folder / "pid.json", forged, overwrite=True)
         for _ in range(3):
@@ -154,13 +154,13 @@ def test_of_many_starts_at_once_one_is_a_job(project: Path, tmp_path: Path) -> N
 
     def start(_: int) -> str:
         try:
-            return Jobs(project).start("data text", words, tmp_path).folder.name
+            return ProjectJobs(project).start("data text", words, tmp_path).folder.name
         except ConfigError as error:
             return error.code
 
     with ThreadPoolExecutor(6) as clicks:
         found = sorted(clicks.map(start, range(6)))
-    job = Jobs(project).latest("data text")
+    job = ProjectJobs(project).latest("data text")
     assert job is not None
     job.stop()
     ended(job)
@@ -170,21 +170,21 @@ def test_of_many_starts_at_once_one_is_a_job(project: Path, tmp_path: Path) -> N
 def test_a_job_is_seen_only_once_it_is_locked(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that nobody holds would look, to another process, like one that is lost."""
     seen: list[list[bool]] = []
-    lock, launch = running._lock, running._launch
+    lock, launch = running._lock_exclusive, running._launch_runner
 
     def locked(descriptor: int, folder: Path) -> None:
-        seen.append([job.alive for job in Jobs(project).all()])
+        seen.append([job.alive for job in ProjectJobs(project).all()])
         lock(descriptor, folder)
 
-    def launched(job: Job, descriptor: int) -> None:
-        seen.append([found.alive for found in Jobs(project).all()])
+    def launched(job: UiJob, descriptor: int) -> None:
+        seen.append([found.alive for found in ProjectJobs(project).all()])
         launch(job, descriptor)
 
     monkeypatch.setattr(running, "_lock", locked)
     monkeypatch.setattr(running, "_launch", launched)
     (project / "jobs" / ".new").mkdir(parents=True)  # of a server that was killed just before
     (project / "jobs" / ".new" / "job.json").write_text("{}")
-    job = Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
+    job = ProjectJobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
     assert seen == [[], [], [True]]
     assert ended(job).state == "done"
 
@@ -198,9 +198,9 @@ def test_a_job_for_which_there_is_no_process_is_told_and_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", no_process)
         with pytest.raises(FileError) as refused:
-            Jobs(project).start("data text", ["data", "text"], tmp_path)
+            ProjectJobs(project).start("data text", ["data", "text"], tmp_path)
     assert refused.value.code == "ui-job-unstarted"
-    assert Jobs(project).all() == []
+    assert ProjectJobs(project).all() == []
 
 
 @pytest.mark.parametrize("in_the_way", ["file", "link"])
@@ -209,13 +209,13 @@ def test_what_lies_in_the_way_of_a_job_does_not_stop_it(project: Path, tmp_path:
     (project / "jobs" / "0004-train").write_text("not a job")
     hidden = project / "jobs" / ".new"
     hidden.write_text("") if in_the_way == "file" else hidden.symlink_to(tmp_path / "nowhere")
-    job = Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
+    job = ProjectJobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)
     assert job.number == 5
     assert ended(job).state == "done"
 
 
 def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     os.killpg(job._read("pid.json")["group"], signal.SIGKILL)
     assert ended(job).state == "lost"
@@ -224,7 +224,7 @@ def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tm
 
 def test_a_job_does_not_inherit_the_password(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "correct horse")
-    job = Jobs(project).start("data text", long_work(tmp_path), tmp_path)
+    job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
     environment = Path(f"/proc/{job._read('pid.json')['pid']}/environ")
     if not environment.exists():
@@ -238,7 +238,7 @@ def test_a_job_does_not_inherit_the_password(project: Path, tmp_path: Path, monk
 def test_a_module_in_the_folder_of_the_visitor_is_not_run(project: Path, tmp_path: Path) -> None:
     for name in ("voxgraft.py", "json.py", "numpy.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
-    job = ended(Jobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path))
+    job = ended(ProjectJobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path))
     assert job.state == "done"
     assert not (tmp_path / "executed").exists()
 
@@ -247,6 +247,6 @@ def test_what_is_no_job_is_passed_over(project: Path) -> None:
     (project / "jobs" / "notes").mkdir(parents=True)
     (project / "jobs" / "0007-train").mkdir()
     (project / "jobs" / "0007-train" / "job.json").write_text("{broken")
-    found = Jobs(project).all()
+    found = ProjectJobs(project).all()
     assert [job.number for job in found] == [7]
     assert (found[0].state, found[0].verb, found[0].argv) == ("lost", "", [])

@@ -24,7 +24,7 @@ def context(home: Path) -> Iterator[Any]:
 def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: Any, home: Path) -> None:
     job = done(home, "check", words_of(context, "check"))
     result = job.result() or {}
-    shown = tab._checked(context, PROJECT)
+    shown = tab._coverage_html(context, PROJECT)
     assert f"looked at: {len(result['checked'])} things" in shown
     lines = re.findall(r"<summary>([^<]+)</summary>", shown)
     assert len(lines) == 2

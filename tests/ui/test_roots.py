@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxgraft.errors import FileError
-from voxgraft.ui.roots import DATASETS, PROJECTS, TEXTS, Roots, Sought, safe_name
-from voxgraft.ui.uploads import take_over
+from voxgraft.ui.roots import DATASET_PATHS, PROJECT_PATHS, TEXT_PATHS, PathFilter, Roots, safe_name
+from voxgraft.ui.uploads import move_uploads
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def roots(tmp_path: Path) -> Roots:
 )
 def test_a_path_outside_the_roots_is_refused_however_it_is_written(roots: Roots, typed: str) -> None:
     if typed.startswith("~"):
-        assert roots.home in roots.inside("~/x").parents, "a tilde is a letter like any other"
+        assert roots.home in roots.resolve_inside("~/x").parents, "a tilde is a letter like any other"
         typed = "~/x/../../../.."
     with pytest.raises(FileError) as caught:
-        roots.inside(typed)
+        roots.resolve_inside(typed)
     assert caught.value.code == "ui-outside"
 
 
@@ -41,20 +41,20 @@ def test_a_link_that_leads_out_is_refused_and_one_that_stays_inside_is_not(roots
     (roots.home / "in").symlink_to(tmp_path / "other")
     for typed in ("out", "out/key.txt", "file", "in/../../secret/key.txt"):
         with pytest.raises(FileError):
-            roots.inside(typed)
-    assert roots.inside("in") == tmp_path.resolve() / "other"
+            roots.resolve_inside(typed)
+    assert roots.resolve_inside("in") == tmp_path.resolve() / "other"
 
 
 def test_a_folder_that_only_begins_like_a_root_is_outside(roots: Roots, tmp_path: Path) -> None:
     (tmp_path / "opened").mkdir()
     with pytest.raises(FileError):
-        roots.inside(tmp_path / "opened")
+        roots.resolve_inside(tmp_path / "opened")
 
 
 def test_short_names_lead_back_to_the_same_place_and_are_never_flags(roots: Roots) -> None:
     for name in ("a.txt", "-rf", "--config=x", "sub/ሰላም.txt"):
         path = roots.home / name
-        assert roots.inside(roots.short(path)) == path
+        assert roots.resolve_inside(roots.short(path)) == path
         assert not roots.short(path).startswith("-")
 
 
@@ -65,10 +65,10 @@ def test_lists_hold_what_was_sought_and_neither_links_nor_hidden_files(roots: Ro
     (roots.home / "run" / "clips" / "manifest.jsonl").write_text("")
     (roots.home / ".hidden.txt").write_text("")
     (roots.home / "linked.txt").symlink_to(tmp_path / "secret" / "key.txt")
-    assert roots.find(PROJECTS) == ["run"]
-    assert roots.find(DATASETS) == ["run/clips"]
-    assert set(roots.find(TEXTS)) == {"a.txt", "run/clips/manifest.jsonl"}
-    assert "run" in roots.find(Sought(folders=True))
+    assert roots.find(PROJECT_PATHS) == ["run"]
+    assert roots.find(DATASET_PATHS) == ["run/clips"]
+    assert set(roots.find(TEXT_PATHS)) == {"a.txt", "run/clips/manifest.jsonl"}
+    assert "run" in roots.find(PathFilter(folders=True))
 
 
 @given(st.text(max_size=300))
@@ -93,7 +93,7 @@ def test_uploads_land_in_the_project_and_never_overwrite(tmp_path: Path, monkeyp
     for number in (1, 2):
         (landing / str(number)).mkdir(parents=True)
         (landing / str(number) / "talk.srt").write_text(str(number))
-    taken = take_over(Roots.of((tmp_path,)), project, [str(landing / str(number) / "talk.srt") for number in (1, 2)])
+    taken = move_uploads(Roots.of((tmp_path,)), project, [str(landing / str(number) / "talk.srt") for number in (1, 2)])
     assert [path.read_text() for path in taken] == ["1", "2"]
     assert {path.parent for path in taken} == {project / "uploads"}
 
@@ -104,7 +104,7 @@ def test_no_folder_becomes_a_project_by_an_upload(tmp_path: Path, monkeypatch: p
     project.mkdir()
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
     (landing / "Run.yaml").write_text("train: {listener: 'command:sh {wav}'}")
-    (taken,) = take_over(Roots.of((tmp_path,)), project, [str(landing / "Run.yaml")])
+    (taken,) = move_uploads(Roots.of((tmp_path,)), project, [str(landing / "Run.yaml")])
     assert taken.name == "uploaded-Run.yaml"
     assert not [path for path in taken.parent.iterdir() if path.name.lower() == "run.yaml"]
 
@@ -116,7 +116,7 @@ def test_a_file_that_was_not_uploaded_is_not_taken_over(tmp_path: Path, monkeypa
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
     for name in ("secret.txt", "landing/../secret.txt", "landing/link.txt"):
         with pytest.raises(FileError) as caught:
-            take_over(Roots.of((tmp_path,)), tmp_path, [str(tmp_path / name)])
+            move_uploads(Roots.of((tmp_path,)), tmp_path, [str(tmp_path / name)])
         assert caught.value.code == "ui-upload"
     assert (tmp_path / "secret.txt").read_text() == "secret"
 
@@ -129,7 +129,7 @@ def test_an_uploads_folder_that_is_a_link_is_refused(tmp_path: Path, monkeypatch
     (tmp_path / "project" / "uploads").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "landing"))
     with pytest.raises(FileError):
-        take_over(Roots.of((tmp_path,)), tmp_path / "project", [str(tmp_path / "landing" / "a.txt")])
+        move_uploads(Roots.of((tmp_path,)), tmp_path / "project", [str(tmp_path / "landing" / "a.txt")])
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -157,12 +157,12 @@ def test_a_list_that_came_through_the_browser_names_nothing_outside(
     for outside in (tmp_path / "secret.wav", "../../../secret.wav", "..\\\\..\\\\..\\\\x.wav", "/etc/passwd"):
         (landing / name).write_text(text.format(outside), encoding="utf-8")
         with pytest.raises(FileError) as caught:
-            take_over(roots, home / "project", [str(landing / name)])
+            move_uploads(roots, home / "project", [str(landing / name)])
         assert caught.value.code == "ui-upload"
         assert not (home / "project" / "uploads").exists()
     for inside in ("x/y.wav", "ሰላም/እሺ..", str(home / "inside.wav"), "project/../inside.wav"):
         (landing / name).write_text(text.format(inside), encoding="utf-8")
-        assert take_over(roots, home / "project", [str(landing / name)])
+        assert move_uploads(roots, home / "project", [str(landing / name)])
         (home / "project" / "uploads" / name).unlink()
         (home / "project" / "uploads").rmdir()
 
@@ -176,5 +176,5 @@ def test_of_several_files_all_are_taken_over_or_none(tmp_path: Path, monkeypatch
     for name, text in files.items():
         (landing / name).write_text(text)
     with pytest.raises(FileError, match="ui-upload"):
-        take_over(Roots.of((home,)), home / "project", [str(landing / name) for name in files])
+        move_uploads(Roots.of((home,)), home / "project", [str(landing / name) for name in files])
     assert not (home / "project" / "uploads").exists()

@@ -15,9 +15,9 @@ import pytest
 
 from tests.ui_pages import make_project
 from voxgraft.errors import VoxgraftError
-from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.jobs import ProjectJobs
 from voxgraft.ui.roots import Roots
-from voxgraft.ui.verb import _stopped, jobs_at_work, ui
+from voxgraft.ui.verb import _format_stop_message, list_running_jobs, ui
 from voxgraft.ui_settings import UiSettings
 
 
@@ -120,11 +120,11 @@ def test_the_last_line_names_what_goes_on_without_the_page(tmp_path: Path) -> No
     project = make_project(tmp_path)
     (tmp_path / "long.txt").write_text("1987 ዓ.ም. 25 % እና 3,000 ብር\n" * 1_000_000, encoding="utf-8")
     roots = Roots.of((tmp_path,))
-    assert jobs_at_work(roots) == []
-    job = Jobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "long.txt"], tmp_path)
+    assert list_running_jobs(roots) == []
+    job = ProjectJobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "long.txt"], tmp_path)
     try:
-        assert jobs_at_work(roots) == ["data text in am"]
-        assert "data text in am goes on" in _stopped(jobs_at_work(roots))
+        assert list_running_jobs(roots) == ["data text in am"]
+        assert "data text in am goes on" in _format_stop_message(list_running_jobs(roots))
     finally:
         job.stop()
         while job.alive:

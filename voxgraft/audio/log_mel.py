@@ -17,10 +17,10 @@ __all__ = ["FRAME_HZ", "HOP", "LogMel"]
 SAMPLE_RATE = 16_000
 FRAME_HZ = 100
 HOP = SAMPLE_RATE // FRAME_HZ
-WINDOW = 4 * HOP
-QUIET = 1e-5
+STFT_WINDOW = 4 * HOP
+POWER_FLOOR = 1e-5
 """Added to the power of each band before the logarithm: what is quieter than this cannot be told from silence."""
-MIDDLE, SPREAD = -4.0, 4.0
+LOG_MEL_MEAN, LOG_MEL_STD = -4.0, 4.0
 """About the mean and the deviation of speech, so that what comes out lies around zero."""
 
 
@@ -32,15 +32,17 @@ class LogMel(nn.Module):
 
     def __init__(self, num_mels: int) -> None:
         super().__init__()
-        self.register_buffer("window", torch.hann_window(WINDOW), persistent=False)
-        self.register_buffer("filters", mel_filters(SAMPLE_RATE, WINDOW, num_mels), persistent=False)  # [M, K]
+        self.register_buffer("window", torch.hann_window(STFT_WINDOW), persistent=False)
+        self.register_buffer("filters", mel_filters(SAMPLE_RATE, STFT_WINDOW, num_mels), persistent=False)  # [M, K]
 
     def forward(self, waves: Tensor) -> Tensor:
         """[B, S] -> [B, F, M]; S must be a multiple of 160."""
-        margin = (WINDOW - HOP) // 2
+        margin = (STFT_WINDOW - HOP) // 2
         padded = nn.functional.pad(waves.float(), (margin, margin))
-        spectrum = torch.stft(padded, WINDOW, HOP, window=self.window, center=False, return_complex=True)  # [B, K, F]
+        spectrum = torch.stft(
+            padded, STFT_WINDOW, HOP, window=self.window, center=False, return_complex=True
+        )  # [B, K, F]
         power = torch.view_as_real(spectrum).square().sum(-1)  # [B, K, F]
         with torch.autocast(power.device.type, enabled=False):
             bands = power.transpose(1, 2) @ self.filters.T  # [B, F, M]
-        return ((bands + QUIET).log() - MIDDLE) / SPREAD
+        return ((bands + POWER_FLOOR).log() - LOG_MEL_MEAN) / LOG_MEL_STD

@@ -12,16 +12,16 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["loudest_frame", "mel_filters", "power_spectrum", "sound_bounds"]
+__all__ = ["compute_peak_frame_power", "find_sound_bounds", "mel_filters", "power_spectrum"]
 
-BREAK_HZ = 1000.0
+MEL_BREAK_HZ = 1000.0
 """Slaney's mel scale is linear up to here and logarithmic above."""
 HZ_PER_MEL = 200.0 / 3
-LOG_STEP = math.log(6.4) / 27.0
+MEL_LOG_STEP = math.log(6.4) / 27.0
 
 TRIM_FRAME = 2048
 TRIM_HOP = 512
-QUIETEST_POWER = 1e-10
+SILENCE_POWER = 1e-10
 """Mean square of a frame, -100 dB: what is quieter than this counts as equally quiet."""
 
 
@@ -50,7 +50,7 @@ def power_spectrum(wave: Tensor, window: Tensor, hop: int) -> Tensor:
     return transformed.abs().square()
 
 
-def sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
+def find_sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
     """First sample and end of what lies between the first and the last frame that is not too quiet. [N]
 
     A frame is too quiet if it is `below_loudest_db` or more below the loudest. A clip without any sound is kept whole.
@@ -61,7 +61,7 @@ def sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
     return int(places[0]) * TRIM_HOP, min(len(wave), (int(places[-1]) + 1) * TRIM_HOP)
 
 
-def loudest_frame(wave: Tensor) -> float:
+def compute_peak_frame_power(wave: Tensor) -> float:
     """Mean square of the loudest frame; QUIETEST_POWER for silence."""
     return float(_frame_powers(wave).max())
 
@@ -69,15 +69,15 @@ def loudest_frame(wave: Tensor) -> float:
 def _frame_powers(wave: Tensor) -> Tensor:
     """Mean squares of overlapping frames, zeros before the start and after the end. [N] -> [F]"""
     squares = torch.nn.functional.pad(wave.double().square(), (TRIM_FRAME // 2, TRIM_FRAME // 2))
-    return squares.unfold(0, TRIM_FRAME, TRIM_HOP).mean(-1).clamp_min(QUIETEST_POWER)
+    return squares.unfold(0, TRIM_FRAME, TRIM_HOP).mean(-1).clamp_min(SILENCE_POWER)
 
 
 def _hz_to_mel(frequency: float) -> float:
-    if frequency < BREAK_HZ:
+    if frequency < MEL_BREAK_HZ:
         return frequency / HZ_PER_MEL
-    return BREAK_HZ / HZ_PER_MEL + math.log(frequency / BREAK_HZ) / LOG_STEP
+    return MEL_BREAK_HZ / HZ_PER_MEL + math.log(frequency / MEL_BREAK_HZ) / MEL_LOG_STEP
 
 
 def _mel_to_hz(mels: Tensor) -> Tensor:
-    logarithmic = BREAK_HZ * torch.exp(LOG_STEP * (mels - BREAK_HZ / HZ_PER_MEL))
-    return torch.where(mels < BREAK_HZ / HZ_PER_MEL, mels * HZ_PER_MEL, logarithmic)
+    logarithmic = MEL_BREAK_HZ * torch.exp(MEL_LOG_STEP * (mels - MEL_BREAK_HZ / HZ_PER_MEL))
+    return torch.where(mels < MEL_BREAK_HZ / HZ_PER_MEL, mels * HZ_PER_MEL, logarithmic)

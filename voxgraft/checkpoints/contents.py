@@ -12,42 +12,42 @@ from typing import Any, TypeGuard
 
 from voxgraft.checkpoints.dtypes import item_bytes
 from voxgraft.checkpoints.model import Scalar
-from voxgraft.checkpoints.pickles import Dictionary, Foreign, Global
-from voxgraft.checkpoints.torch_tensors import BadTensor, TorchTensor, is_tensor, tensor_of
+from voxgraft.checkpoints.pickles import PickleDict, PickleGlobal, PickleObject
+from voxgraft.checkpoints.torch_tensors import TensorParseError, TorchTensor, is_tensor, parse_tensor
 
 MAX_NODES = 300_000
 MAX_PLAIN_DEPTH = 8
-MAX_TEXT = 1 << 16
-MAX_BITS = 64
+MAX_TEXT_CHARACTERS = 1 << 16
+MAX_SCALAR_BITS = 64
 
 
 @dataclass(slots=True)
-class Looks:
+class NodeBudget:
     """How many nodes may still be looked at. Descriptions of one file share them: a thousand entries of a hostile
     file can all lead to the same hundred thousand nodes."""
 
     left: int = MAX_NODES
 
 
-def is_scalar(node: Any) -> TypeGuard[Scalar]:
+def is_small_scalar(node: Any) -> TypeGuard[Scalar]:
     """Whether a node is a plain value, small enough to be carried along."""
     if isinstance(node, str):
-        return len(node) <= MAX_TEXT
+        return len(node) <= MAX_TEXT_CHARACTERS
     if isinstance(node, int):
-        return node.bit_length() < MAX_BITS
+        return node.bit_length() < MAX_SCALAR_BITS
     return node is None or isinstance(node, float)
 
 
-def is_plain(node: Any) -> bool:
+def is_plain_tree(node: Any) -> bool:
     """Whether a node is made of scalars, lists, tuples and dictionaries only, not too deep and not too many."""
     waiting, seen = [(node, 0)], 0
     while waiting:
         node, depth = waiting.pop()
-        if isinstance(node, Dictionary) and node.state is None and all(is_scalar(key) for key in node.entries):
+        if isinstance(node, PickleDict) and node.state is None and all(is_small_scalar(key) for key in node.entries):
             children = list(node.entries.values())
         elif isinstance(node, list | tuple):
             children = list(node)
-        elif is_scalar(node):
+        elif is_small_scalar(node):
             continue
         else:
             return False
@@ -58,33 +58,33 @@ def is_plain(node: Any) -> bool:
     return True
 
 
-def description_of(node: Any, looks: Looks) -> str:
+def describe_node(node: Any, looks: NodeBudget) -> str:
     """A node in a few words, with the tensors that hang on it."""
     if is_tensor(node):
-        tensor = _quiet_tensor(node)
+        tensor = _tensor_or_none(node)
         return f"tensor {tensor.dtype} {list(tensor.shape)}" if tensor else "tensor"
-    if isinstance(node, Dictionary):
-        return _dictionary(node, looks)
+    if isinstance(node, PickleDict):
+        return _describe_dictionary(node, looks)
     if isinstance(node, list | tuple):
-        return f"{type(node).__name__} of {len(node)}{_tensors_on(node, looks)}"
-    if isinstance(node, Foreign):
-        return f"object {node.maker[:80]}{_tensors_on(node, looks)}"
+        return f"{type(node).__name__} of {len(node)}{_describe_tensors(node, looks)}"
+    if isinstance(node, PickleObject):
+        return f"object {node.maker[:80]}{_describe_tensors(node, looks)}"
     if isinstance(node, str | bytes | bytearray):
         return f"text of {len(node)}" if isinstance(node, str) else f"{len(node):,} bytes"
     if node is None:
         return "nothing"
-    if isinstance(node, int) and not is_scalar(node):
+    if isinstance(node, int) and not is_small_scalar(node):
         return f"number of {node.bit_length():,} bits"
-    return f"name {node}"[:80] if isinstance(node, Global) else f"{type(node).__name__} {node}"
+    return f"name {node}"[:80] if isinstance(node, PickleGlobal) else f"{type(node).__name__} {node}"
 
 
-def _dictionary(node: Dictionary, looks: Looks) -> str:
+def _describe_dictionary(node: PickleDict, looks: NodeBudget) -> str:
     keys = [str(key)[:24] for key in islice(node.entries, 4) if isinstance(key, str)]
     names = f" ({', '.join(keys)}{', ...' if len(node.entries) > len(keys) else ''})" if keys else ""
-    return f"dictionary of {len(node.entries)}{names}{_tensors_on(node, looks)}"
+    return f"dictionary of {len(node.entries)}{names}{_describe_tensors(node, looks)}"
 
 
-def _tensors_on(root: Any, looks: Looks) -> str:
+def _describe_tensors(root: Any, looks: NodeBudget) -> str:
     """How many tensors can be reached from a node, and how large they are."""
     waiting: list[Any] = [root]
     seen: set[int] = set()
@@ -96,24 +96,24 @@ def _tensors_on(root: Any, looks: Looks) -> str:
             continue
         seen.add(id(node))
         if is_tensor(node):
-            tensor = _quiet_tensor(node)
+            tensor = _tensor_or_none(node)
             count += 1
             size += math.prod(tensor.shape) * item_bytes(tensor.dtype) if tensor else 0
         else:
-            waiting.extend(_children(node))
+            waiting.extend(_child_nodes(node))
     return f", {count:,} tensor{'s' * (count != 1)}, {size / 1e6:,.1f} MB" if count else ""
 
 
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, Dictionary):
+def _child_nodes(node: Any) -> list[Any]:
+    if isinstance(node, PickleDict):
         return list(node.entries.values())
-    if isinstance(node, Foreign):
+    if isinstance(node, PickleObject):
         return [node.args, node.state, *node.items]
     return list(node) if isinstance(node, list | tuple) else []
 
 
-def _quiet_tensor(node: Any) -> TorchTensor | None:
+def _tensor_or_none(node: Any) -> TorchTensor | None:
     try:
-        return tensor_of(node)
-    except BadTensor:
+        return parse_tensor(node)
+    except TensorParseError:
         return None

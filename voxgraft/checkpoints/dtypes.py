@@ -28,10 +28,10 @@ RAW_DTYPES: dict[str, np.dtype[np.generic]] = {
 }
 """The NumPy type that holds the bits of each format."""
 
-BITS_ONLY = ("BF16", "F8_E4M3", "F8_E5M2")
+BITS_ONLY_DTYPES = ("BF16", "F8_E4M3", "F8_E5M2")
 """Formats that NumPy does not have: here their values are only bits."""
 
-FLOATS = ("F32", "F16", "BF16")
+FLOAT_DTYPES = ("F32", "F16", "BF16")
 """Formats that are read as float32, and the only ones that a table of rows may have."""
 
 

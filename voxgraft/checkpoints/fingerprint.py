@@ -36,7 +36,7 @@ TORCH_DTYPES = {
 }
 
 
-EXPONENTS = {
+EXPONENT_MASKS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
     "F16": ("<u2", 0x7C00),
@@ -55,12 +55,12 @@ def tensor_digests(
     infos = sorted((checkpoint.info(name) for name in names), key=lambda info: info.start)
     total = sum(info.num_bytes for info in infos)
     digests: dict[str, str] = {}
-    with progress.task(f"hashing {checkpoint.path.name}", total) as advance:
+    with progress.progress_task(f"hashing {checkpoint.path.name}", total) as advance:
         for info in infos:
-            digest = hashlib.sha256(_heading(info))
-            for piece in checkpoint.bytes_of(info):
+            digest = hashlib.sha256(_digest_header(info))
+            for piece in checkpoint.iter_bytes(info):
                 digest.update(piece)
-                if not_finite is not None and (count := _count_not_finite(piece, info.dtype)):
+                if not_finite is not None and (count := _count_nonfinite(piece, info.dtype)):
                     not_finite[info.name] = not_finite.get(info.name, 0) + count
                 advance(len(piece))
             digests[info.name] = digest.hexdigest()
@@ -68,20 +68,20 @@ def tensor_digests(
     return digests
 
 
-def fingerprint_of(digests: Mapping[str, str]) -> str:
+def combine_digests(digests: Mapping[str, str]) -> str:
     """One hash over all digests, in the order of the names."""
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _count_not_finite(piece: memoryview, dtype: str) -> int:
+def _count_nonfinite(piece: memoryview, dtype: str) -> int:
     """How many of these values are NaN or infinite. Works on the bits, since NumPy has no bfloat16."""
-    if dtype not in EXPONENTS:
+    if dtype not in EXPONENT_MASKS:
         return 0
-    form, mask = EXPONENTS[dtype]
+    form, mask = EXPONENT_MASKS[dtype]
     bits = np.frombuffer(piece, form)  # pieces end between values: their size is a multiple of eight
     return int(np.count_nonzero((bits & bits.dtype.type(mask)) == mask))
 
 
-def _heading(info: TensorInfo) -> bytes:
+def _digest_header(info: TensorInfo) -> bytes:
     return f"{TORCH_DTYPES[info.dtype]} {list(info.shape)}\n".encode()

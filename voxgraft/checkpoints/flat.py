@@ -15,26 +15,26 @@ from voxgraft.checkpoints.dtypes import RAW_DTYPES
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.checkpoints.torch_file import TorchCheckpoint
 
-__all__ = ["flat_values", "side_by_side"]
+__all__ = ["iter_values", "pair_chunks"]
 
-Raw = NDArray[np.generic]
+RawArray = NDArray[np.generic]
 
 
-def flat_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[Raw]:
+def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[RawArray]:
     """The raw values. Each piece is good only until the next is asked for."""
     crc = 0
     stated = isinstance(checkpoint, TorchCheckpoint) and checkpoint.is_whole_record(info)
-    for piece in checkpoint.bytes_of(info):
+    for piece in checkpoint.iter_bytes(info):
         crc = zlib.crc32(piece, crc) if stated else 0
         yield np.frombuffer(piece, RAW_DTYPES[info.dtype])
     if stated and isinstance(checkpoint, TorchCheckpoint):
-        checkpoint.check_sum(info.storage, crc)
+        checkpoint.verify_checksum(info.storage, crc)
 
 
-def side_by_side(ours: Iterator[Raw], theirs: Iterator[Raw]) -> Iterator[tuple[Raw, Raw]]:
+def pair_chunks(ours: Iterator[RawArray], theirs: Iterator[RawArray]) -> Iterator[tuple[RawArray, RawArray]]:
     """Pieces of the same number of values of two tensors that have equally many, whatever their formats."""
-    one: Raw = np.empty(0, np.uint8)
-    two: Raw = one
+    one: RawArray = np.empty(0, np.uint8)
+    two: RawArray = one
     while True:
         one = one if len(one) else next(ours, one)
         two = two if len(two) else next(theirs, two)

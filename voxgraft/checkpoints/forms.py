@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.flat import flat_values
+from voxgraft.checkpoints.flat import iter_values
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 
 __all__ = ["Forms", "forms_of", "in_forms", "num_rounded"]
@@ -59,7 +59,7 @@ def num_rounded(checkpoint: Checkpoint, names: Collection[str]) -> int:
     """How many values of float64 tensors float32 cannot hold exactly. Also verifies the checksums of an archive."""
     rounded = 0
     for name in names:
-        for raw in flat_values(checkpoint, checkpoint.tensors[name]):
+        for raw in iter_values(checkpoint, checkpoint.tensors[name]):
             with np.errstate(over="ignore"):
                 short = raw.astype(np.float32).astype(np.float64)
             rounded += int(((short != raw) & ~np.isnan(short)).sum())

@@ -20,7 +20,7 @@ from voxgraft.checkpoints.dtypes import RAW_DTYPES, item_bytes, to_float32
 from voxgraft.checkpoints.source import ByteSource
 from voxgraft.errors import CheckpointError
 
-Format = Literal["safetensors", "torch-zip", "torch-legacy"]
+CheckpointFormat = Literal["safetensors", "torch-zip", "torch-legacy"]
 Scalar = None | bool | int | float | str
 MAX_RANK = 32
 MAX_VALUES = 1 << 48
@@ -78,7 +78,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Extra:
+class CheckpointExtra:
     """Something in a checkpoint that is no tensor of the model: `kept` says whether a grown file still has it."""
 
     name: str
@@ -93,11 +93,11 @@ class Checkpoint:
     def __init__(
         self,
         source: ByteSource,
-        kind: Format,
+        kind: CheckpointFormat,
         tensors: Mapping[str, TensorInfo],
         *,
         wrapper: str | None = None,
-        extras: tuple[Extra, ...] = (),
+        extras: tuple[CheckpointExtra, ...] = (),
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.source = source
@@ -136,9 +136,9 @@ class Checkpoint:
 
     def raw(self, name: str) -> Iterator[memoryview]:
         """The bytes of a tensor's values, in order. Each piece is good only until the next is asked for."""
-        return self.bytes_of(self.info(name))
+        return self.iter_bytes(self.info(name))
 
-    def bytes_of(self, info: TensorInfo) -> Iterator[memoryview]:
+    def iter_bytes(self, info: TensorInfo) -> Iterator[memoryview]:
         """As `raw`, for a tensor or for some of its rows (`TensorInfo.rows`)."""
         if info.contiguous and not info.stored:
             yield from self.source.chunks(info.start, info.num_bytes)
@@ -183,7 +183,7 @@ def _converted(values: NDArray[np.generic], info: TensorInfo) -> NDArray[np.gene
         return values.astype(RAW_DTYPES[info.dtype])
 
 
-def plain_shape(value: object) -> tuple[int, ...] | None:
+def parse_shape(value: object) -> tuple[int, ...] | None:
     """The value as a shape, if it is a list of sizes that a tensor can have."""
     if not isinstance(value, list | tuple) or len(value) > MAX_RANK:
         return None
@@ -200,7 +200,7 @@ def span_values(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a tensor whose values lie one after another."""
     strides: list[int] = []
     step = 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 
-from voxgraft.checkpoints.pickles import BrokenPickle, PickleMachine
+from voxgraft.checkpoints.pickles import PickleInterpreter, PickleParseError
 
-_HARMLESS = {
+_SAFE_NAMES_BY_MODULE = {
     "_codecs": "encode",
     "argparse": "Namespace",
     "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple",
@@ -33,28 +33,30 @@ _HARMLESS = {
     "torch.serialization": "_get_layout",
     "torch.storage": "TypedStorage UntypedStorage",
 }
-_HARMLESS["__builtin__"] = _HARMLESS["builtins"]
-HARMLESS = frozenset(f"{module}.{name}" for module, names in _HARMLESS.items() for name in names.split())
+_SAFE_NAMES_BY_MODULE["__builtin__"] = _SAFE_NAMES_BY_MODULE["builtins"]
+SAFE_GLOBALS = frozenset(
+    f"{module}.{name}" for module, names in _SAFE_NAMES_BY_MODULE.items() for name in names.split()
+)
 """Names that make values and do nothing else. Everything outside could run anything."""
 
 
-def unsafe_names(pickles: Iterable[bytes]) -> list[str]:
+def find_unsafe_globals(pickles: Iterable[bytes]) -> list[str]:
     """Names outside HARMLESS that these pickles would import, also those before the place where one breaks off."""
     found: dict[str, None] = {}
     for data in pickles:
         stream = io.BytesIO(data)
         broken = False
         while not broken and stream.tell() < len(data):
-            broken = _note_globals(stream, found)
-    return [name for name in found if name not in HARMLESS]
+            broken = _collect_globals(stream, found)
+    return [name for name in found if name not in SAFE_GLOBALS]
 
 
-def _note_globals(stream: io.BytesIO, found: dict[str, None]) -> bool:
+def _collect_globals(stream: io.BytesIO, found: dict[str, None]) -> bool:
     """Add the names of the next pickle in the stream to `found`; whether it broke off."""
-    machine = PickleMachine()
+    machine = PickleInterpreter()
     try:
         machine.run(stream)
-    except BrokenPickle:
+    except PickleParseError:
         return True
     finally:
         found.update(dict.fromkeys(machine.globals))

@@ -9,23 +9,23 @@ import struct
 from typing import Any
 
 from voxgraft.checkpoints.model import Scalar
-from voxgraft.checkpoints.pickles import Dictionary
-from voxgraft.checkpoints.torch_tensors import NEWER_DTYPES, UNTYPED, Storage, TorchTensor
+from voxgraft.checkpoints.pickles import PickleDict
+from voxgraft.checkpoints.torch_tensors import UNTYPED_DTYPES, UNTYPED_STORAGE, TorchStorage, TorchTensor
 
-DTYPE_NAMES = {dtype: name for name, dtype in NEWER_DTYPES.items()}
-REBUILD, REBUILD_UNTYPED = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3"
+DTYPE_NAMES = {dtype: name for name, dtype in UNTYPED_DTYPES.items()}
+REBUILD_TENSOR, REBUILD_UNTYPED_TENSOR = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3"
 REBUILD_PARAMETER = "torch._utils _rebuild_parameter"
-ORDERED = "collections OrderedDict"
+ORDERED_DICT = "collections OrderedDict"
 
 
 def dump_pickle(tree: Any) -> bytes:
-    """The pickle of a tree of `Dictionary`, list, tuple, scalars and `TorchTensor`."""
-    writer = _Writer()
+    """The pickle of a tree of `PickleDict`, list, tuple, scalars and `TorchTensor`."""
+    writer = _PickleWriter()
     writer.value(tree)
     return b"\x80\x02" + b"".join(writer.parts) + b"."
 
 
-class _Writer:
+class _PickleWriter:
     """Collects the operations. Texts and names that come again are recalled, not repeated."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _Writer:
     def value(self, value: Any) -> None:
         if isinstance(value, TorchTensor):
             self._tensor(value)
-        elif isinstance(value, Dictionary):
+        elif isinstance(value, PickleDict):
             self._dictionary(value)
         elif isinstance(value, tuple | list):
             self._sequence(value)
@@ -48,19 +48,19 @@ class _Writer:
         elif isinstance(value, bool):
             self.parts.append(b"\x88" if value else b"\x89")
         elif isinstance(value, int):
-            self.parts.append(_int(value))
+            self.parts.append(_encode_int(value))
         elif isinstance(value, float):
             self.parts.append(b"G" + struct.pack(">d", value))
         else:
             # A lone surrogate cannot be refused here: it came out of a pickle, which may hold one.
             data = value.encode("utf-8", "surrogatepass")
-            self._recalled("text", value, b"X" + struct.pack("<I", len(data)) + data)
+            self._write_memoized("text", value, b"X" + struct.pack("<I", len(data)) + data)
 
     def _name(self, module_and_name: str) -> None:
         module, name = module_and_name.split(" ")
-        self._recalled("name", module_and_name, f"c{module}\n{name}\n".encode())
+        self._write_memoized("name", module_and_name, f"c{module}\n{name}\n".encode())
 
-    def _recalled(self, kind: str, text: str, operation: bytes) -> None:
+    def _write_memoized(self, kind: str, text: str, operation: bytes) -> None:
         index = self._kept.get((kind, text))
         if index is not None:
             self.parts.append(b"h" + bytes([index]) if index < 256 else b"j" + struct.pack("<I", index))
@@ -75,7 +75,7 @@ class _Writer:
             self.value(value)
         self.parts.append(b"t" if is_tuple else b"e")
 
-    def _dictionary(self, node: Dictionary) -> None:
+    def _dictionary(self, node: PickleDict) -> None:
         if node.ordered:
             self._empty_ordered()
         else:
@@ -90,7 +90,7 @@ class _Writer:
             self.parts.append(b"b")
 
     def _empty_ordered(self) -> None:
-        self._name(ORDERED)
+        self._name(ORDERED_DICT)
         self.parts.append(b")R")
 
     def _tensor(self, tensor: TorchTensor) -> None:
@@ -105,8 +105,8 @@ class _Writer:
             self._view(tensor, requires_grad=tensor.requires_grad)
 
     def _view(self, tensor: TorchTensor, *, requires_grad: bool) -> None:
-        untyped = tensor.storage.kind == UNTYPED
-        self._name(REBUILD_UNTYPED if untyped else REBUILD)
+        untyped = tensor.storage.kind == UNTYPED_STORAGE
+        self._name(REBUILD_UNTYPED_TENSOR if untyped else REBUILD_TENSOR)
         self.parts.append(b"(")
         self._storage(tensor.storage)
         for part in (tensor.offset, tensor.shape, tensor.strides, requires_grad):
@@ -116,7 +116,7 @@ class _Writer:
             self._name(DTYPE_NAMES[tensor.dtype].replace(".", " "))
         self.parts.append(b"tR")
 
-    def _storage(self, storage: Storage) -> None:
+    def _storage(self, storage: TorchStorage) -> None:
         module, _, name = storage.kind.rpartition(".")
         self.parts.append(b"(")
         self._scalar("storage")
@@ -126,7 +126,7 @@ class _Writer:
         self.parts.append(b"tQ")
 
 
-def _int(value: int) -> bytes:
+def _encode_int(value: int) -> bytes:
     if 0 <= value < 1 << 8:
         return b"K" + struct.pack("<B", value)
     if 0 <= value < 1 << 16:

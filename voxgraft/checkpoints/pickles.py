@@ -1,6 +1,6 @@
 """Reading a pickle without running it: a small machine that follows the opcodes and calls nothing, ever.
 
-What a pickle would call becomes a `Foreign` that only remembers what it would have been. Bounded in bytes and steps;
+What a pickle would call becomes a `PickleObject` that only remembers what it would have been. Bounded in bytes and steps;
 nothing here hashes, compares or walks what a hostile pickle has nested.
 """
 
@@ -17,17 +17,17 @@ from voxgraft.errors import CheckpointError
 MAX_PICKLE_BYTES = 64 << 20
 MAX_STEPS = 1_000_000
 """A tensor takes about 30 steps; a model of 5,000 tensors with its optimizer stays below this."""
-HIGHEST_PROTOCOL = 5
+MAX_PROTOCOL = 5
 PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
-PERSISTENT = "persistent id"
+PERSISTENT_ID = "persistent id"
 MAX_KEY_BITS = 60
 """Up to here no two numbers have the same hash."""
-MAX_BITS = 1024
+MAX_INT_BITS = 1024
 """Longer numbers cannot be printed; random generators keep their states in 128 bits."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Global:
+class PickleGlobal:
     """A name that the pickle would import."""
 
     module: str
@@ -38,8 +38,8 @@ class Global:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Dictionary:
-    """A dict or an OrderedDict. `state` is what the pickle would set on it, such as torch's `_metadata`."""
+class PickleDict:
+    """A dict or an OrderedDict. `state` is what the pickle would set on it, such as torch's `_parse_metadata`."""
 
     ordered: bool = False
     entries: dict[Any, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Dictionary:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Foreign:
+class PickleObject:
     """An object that was not made: the name of what would have made it, and from what."""
 
     maker: str
@@ -59,15 +59,15 @@ class Foreign:
         return f"<{self.maker}>"
 
 
-class BrokenPickle(Exception):  # noqa: N818 (never reaches a user: read_pickle turns it into an error with a code)
+class PickleParseError(Exception):
     """The machine cannot go on."""
 
 
-class PickleMachine:
+class PickleInterpreter:
     """Follows one pickle. `globals` fills as names are met, also when the pickle breaks off later."""
 
     def __init__(self) -> None:
-        self.globals: dict[str, Global] = {}
+        self.globals: dict[str, PickleGlobal] = {}
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
@@ -79,37 +79,37 @@ class PickleMachine:
             for opcode, argument, _ in pickletools.genops(stream):
                 steps += 1
                 if steps > MAX_STEPS:
-                    raise BrokenPickle(f"over {MAX_STEPS:,} steps")
+                    raise PickleParseError(f"over {MAX_STEPS:,} steps")
                 if opcode.name == "STOP":
                     return self._pop()
                 self._step(opcode.name, argument)
         except ValueError as error:  # all that genops raises for bytes that are no pickle
-            raise BrokenPickle(str(error).splitlines()[0][:120]) from None
-        raise BrokenPickle("it has no end")
+            raise PickleParseError(str(error).splitlines()[0][:120]) from None
+        raise PickleParseError("it has no end")
 
     def _step(self, name: str, argument: Any) -> None:
-        if name in _PUSHES:
+        if name in _PUSH_OPCODES:
             self._push(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name]())
-        elif name in _ACTIONS:
-            _ACTIONS[name](self, argument)
+        elif name in _CONSTANT_OPCODES:
+            self._stack.append(_CONSTANT_OPCODES[name]())
+        elif name in _OPCODE_HANDLERS:
+            _OPCODE_HANDLERS[name](self, argument)
         else:
-            raise BrokenPickle(f"the operation {name} has no place in a checkpoint")
+            raise PickleParseError(f"the operation {name} has no place in a checkpoint")
 
     def _push(self, value: Any) -> None:
-        if isinstance(value, int) and value.bit_length() > MAX_BITS:
-            value = Foreign(f"a number of {value.bit_length():,} bits")
+        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+            value = PickleObject(f"a number of {value.bit_length():,} bits")
         self._stack.append(value)
 
     def _pop(self) -> Any:
         if not self._stack:
-            raise BrokenPickle("it takes a value that it has not put down")
+            raise PickleParseError("it takes a value that it has not put down")
         return self._stack.pop()
 
     def _top(self) -> Any:
         if not self._stack:
-            raise BrokenPickle("it uses a value that it has not put down")
+            raise PickleParseError("it uses a value that it has not put down")
         return self._stack[-1]
 
     def _mark(self, _: Any) -> None:
@@ -118,7 +118,7 @@ class PickleMachine:
 
     def _pop_mark(self) -> list[Any]:
         if not self._marks:
-            raise BrokenPickle("it closes a list that it has not opened")
+            raise PickleParseError("it closes a list that it has not opened")
         items, self._stack = self._stack, self._marks.pop()
         return items
 
@@ -139,7 +139,7 @@ class PickleMachine:
 
     def _recall(self, index: Any) -> None:
         if int(index) not in self._memo:
-            raise BrokenPickle(f"it recalls value {index}, which it has not kept")
+            raise PickleParseError(f"it recalls value {index}, which it has not kept")
         self._stack.append(self._memo[int(index)])
 
     def _tuple(self, _: Any) -> None:
@@ -156,12 +156,12 @@ class PickleMachine:
 
     def _dict(self, _: Any) -> None:
         items = self._pop_mark()
-        self._stack.append(Dictionary())
+        self._stack.append(PickleDict())
         self._set(items)
 
     def _collection(self, _: Any) -> None:
         items = self._pop_mark()
-        self._stack.append(Foreign("builtins.frozenset", items=items))
+        self._stack.append(PickleObject("builtins.frozenset", items=items))
 
     def _append(self, _: Any) -> None:
         self._extend([self._pop()])
@@ -171,12 +171,12 @@ class PickleMachine:
 
     def _extend(self, items: list[Any]) -> None:
         target = self._top()
-        if isinstance(target, Foreign):
+        if isinstance(target, PickleObject):
             target.items.extend(items)
         elif isinstance(target, list):
             target.extend(items)
         else:
-            raise BrokenPickle(f"it appends to {_kind(target)}")
+            raise PickleParseError(f"it appends to {_describe_value(target)}")
 
     def _set_item(self, _: Any) -> None:
         value, key = self._pop(), self._pop()
@@ -188,14 +188,14 @@ class PickleMachine:
     def _set(self, items: list[Any]) -> None:
         target = self._top()
         if len(items) % 2:
-            raise BrokenPickle("a key without a value")
-        if isinstance(target, Foreign):
+            raise PickleParseError("a key without a value")
+        if isinstance(target, PickleObject):
             target.items.extend(items)
-        elif isinstance(target, Dictionary):
+        elif isinstance(target, PickleDict):
             pairs = zip(items[::2], items[1::2], strict=True)
-            target.entries.update((key if _is_plain_key(key) else Foreign("key", key), v) for key, v in pairs)
+            target.entries.update((key if _is_plain_key(key) else PickleObject("key", key), v) for key, v in pairs)
         else:
-            raise BrokenPickle(f"it sets a key of {_kind(target)}")
+            raise PickleParseError(f"it sets a key of {_describe_value(target)}")
 
     def _global(self, argument: Any) -> None:
         module, _, name = str(argument).partition(" ")
@@ -204,14 +204,14 @@ class PickleMachine:
     def _stack_global(self, _: Any) -> None:
         name, module = self._pop(), self._pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise BrokenPickle("a name that is no text")
+            raise PickleParseError("a name that is no text")
         self._push_global(module, name)
 
     def _extension(self, argument: Any) -> None:
         self._push_global("copyreg", f"extension {argument}")
 
     def _push_global(self, module: str, name: str) -> None:
-        found = self.globals.setdefault(f"{module}.{name}", Global(module, name))
+        found = self.globals.setdefault(f"{module}.{name}", PickleGlobal(module, name))
         self._stack.append(found)
 
     def _reduce(self, _: Any) -> None:
@@ -231,92 +231,92 @@ class PickleMachine:
     def _object(self, _: Any) -> None:
         items = self._pop_mark()
         if not items:
-            raise BrokenPickle("an object of no kind")
+            raise PickleParseError("an object of no kind")
         self._make(items[0], tuple(items[1:]))
 
     def _make(self, maker: Any, args: Any) -> None:
         """Where a pickle would call `maker(*args)`; only an empty OrderedDict is really made."""
-        if _kind(maker) == "collections.OrderedDict" and isinstance(args, tuple) and not args:
-            self._stack.append(Dictionary(ordered=True))
+        if _describe_value(maker) == "collections.OrderedDict" and isinstance(args, tuple) and not args:
+            self._stack.append(PickleDict(ordered=True))
         else:
-            self._stack.append(Foreign(_kind(maker), args))
+            self._stack.append(PickleObject(_describe_value(maker), args))
 
     def _build(self, _: Any) -> None:
         self._build_with(self._pop())
 
     def _build_with(self, state: Any) -> None:
         target = self._top()
-        if not isinstance(target, Foreign | Dictionary):
-            raise BrokenPickle(f"it sets the state of {_kind(target)}")
+        if not isinstance(target, PickleObject | PickleDict):
+            raise PickleParseError(f"it sets the state of {_describe_value(target)}")
         target.state = state
 
     def _persistent(self, argument: Any) -> None:
         identity = self._pop() if argument is None else argument
-        self._stack.append(Foreign(PERSISTENT, identity))
+        self._stack.append(PickleObject(PERSISTENT_ID, identity))
 
     def _protocol(self, argument: Any) -> None:
-        if argument > HIGHEST_PROTOCOL:
-            raise BrokenPickle(f"protocol {argument}")
+        if argument > MAX_PROTOCOL:
+            raise PickleParseError(f"protocol {argument}")
 
     def _nothing(self, _: Any) -> None:
         """A frame is only a hint for buffering."""
 
 
-_PUSHES = frozenset(
+_PUSH_OPCODES = frozenset(
     "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES "
     "SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8".split()
 )
-_CONSTANTS: dict[str, Callable[[], Any]] = {
+_CONSTANT_OPCODES: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
     "EMPTY_TUPLE": tuple,
     "EMPTY_LIST": list,
-    "EMPTY_DICT": Dictionary,
-    "EMPTY_SET": lambda: Foreign("builtins.set"),
+    "EMPTY_DICT": PickleDict,
+    "EMPTY_SET": lambda: PickleObject("builtins.set"),
 }
-_ACTIONS: dict[str, Callable[[PickleMachine, Any], None]] = {
-    "MARK": PickleMachine._mark,
-    "POP": PickleMachine._drop,
-    "POP_MARK": PickleMachine._drop_mark,
-    "DUP": PickleMachine._duplicate,
-    "TUPLE": PickleMachine._tuple,
+_OPCODE_HANDLERS: dict[str, Callable[[PickleInterpreter, Any], None]] = {
+    "MARK": PickleInterpreter._mark,
+    "POP": PickleInterpreter._drop,
+    "POP_MARK": PickleInterpreter._drop_mark,
+    "DUP": PickleInterpreter._duplicate,
+    "TUPLE": PickleInterpreter._tuple,
     "TUPLE1": lambda machine, _: machine._tuple_of(1),
     "TUPLE2": lambda machine, _: machine._tuple_of(2),
     "TUPLE3": lambda machine, _: machine._tuple_of(3),
-    "LIST": PickleMachine._list,
-    "DICT": PickleMachine._dict,
-    "FROZENSET": PickleMachine._collection,
-    "APPEND": PickleMachine._append,
-    "APPENDS": PickleMachine._appends,
-    "ADDITEMS": PickleMachine._appends,
-    "SETITEM": PickleMachine._set_item,
-    "SETITEMS": PickleMachine._set_items,
-    "GLOBAL": PickleMachine._global,
-    "STACK_GLOBAL": PickleMachine._stack_global,
-    "EXT1": PickleMachine._extension,
-    "EXT2": PickleMachine._extension,
-    "EXT4": PickleMachine._extension,
-    "REDUCE": PickleMachine._reduce,
-    "NEWOBJ": PickleMachine._reduce,
-    "NEWOBJ_EX": PickleMachine._new_with_keywords,
-    "INST": PickleMachine._instance,
-    "OBJ": PickleMachine._object,
-    "BUILD": PickleMachine._build,
-    "PERSID": PickleMachine._persistent,
-    "BINPERSID": PickleMachine._persistent,
-    "PROTO": PickleMachine._protocol,
-    "FRAME": PickleMachine._nothing,
+    "LIST": PickleInterpreter._list,
+    "DICT": PickleInterpreter._dict,
+    "FROZENSET": PickleInterpreter._collection,
+    "APPEND": PickleInterpreter._append,
+    "APPENDS": PickleInterpreter._appends,
+    "ADDITEMS": PickleInterpreter._appends,
+    "SETITEM": PickleInterpreter._set_item,
+    "SETITEMS": PickleInterpreter._set_items,
+    "GLOBAL": PickleInterpreter._global,
+    "STACK_GLOBAL": PickleInterpreter._stack_global,
+    "EXT1": PickleInterpreter._extension,
+    "EXT2": PickleInterpreter._extension,
+    "EXT4": PickleInterpreter._extension,
+    "REDUCE": PickleInterpreter._reduce,
+    "NEWOBJ": PickleInterpreter._reduce,
+    "NEWOBJ_EX": PickleInterpreter._new_with_keywords,
+    "INST": PickleInterpreter._instance,
+    "OBJ": PickleInterpreter._object,
+    "BUILD": PickleInterpreter._build,
+    "PERSID": PickleInterpreter._persistent,
+    "BINPERSID": PickleInterpreter._persistent,
+    "PROTO": PickleInterpreter._protocol,
+    "FRAME": PickleInterpreter._nothing,
 }
-_ACTIONS.update(dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PickleMachine._remember))
-_ACTIONS.update(dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PickleMachine._recall))
+_OPCODE_HANDLERS.update(dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PickleInterpreter._remember))
+_OPCODE_HANDLERS.update(dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PickleInterpreter._recall))
 
 
 def read_pickle(data: bytes, where: object) -> Any:
-    """The value of the one pickle in `data`, with everything that it would call left as a `Foreign`."""
+    """The value of the one pickle in `data`, with everything that it would call left as a `PickleObject`."""
     try:
-        return PickleMachine().run(io.BytesIO(data))
-    except BrokenPickle as error:
+        return PickleInterpreter().run(io.BytesIO(data))
+    except PickleParseError as error:
         raise CheckpointError("torch-pickle", f"the pickle cannot be read: {error}", where=str(where)) from None
 
 
@@ -325,5 +325,5 @@ def _is_plain_key(key: Any) -> bool:
     return isinstance(key, PLAIN_KEYS) and not (isinstance(key, int) and key.bit_length() > MAX_KEY_BITS)
 
 
-def _kind(value: Any) -> str:
-    return str(value) if isinstance(value, Global) else f"a {type(value).__name__.lower()}"
+def _describe_value(value: Any) -> str:
+    return str(value) if isinstance(value, PickleGlobal) else f"a {type(value).__name__.lower()}"

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from voxgraft.checkpoints.opening import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.errors import CheckpointError
-from voxgraft.files import replacing
+from voxgraft.files import atomic_write
 
 MAX_ROWS_BYTES = 2 << 30
 """20,000 rows of three tables, 4,096 wide, have under 1 GB."""
 
 
-def write_rows(
+def write_rows_file(
     path: Path, tensors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
     """Write rows by tensor name, whole or not at all. No rows at all is legal."""
@@ -28,7 +28,7 @@ def write_rows(
         if rows.dtype != np.float32 or rows.ndim not in (1, 2) or not np.isfinite(rows).all():
             found = f"the rows of {name} are {rows.dtype} {list(rows.shape)}, or not finite"
             raise CheckpointError("rows-file", found, expected="finite float32 [rows, width] or [rows]", where=path)
-    with replacing(path, overwrite=overwrite) as stream:
+    with atomic_write(path, overwrite=overwrite) as stream:
         write_safetensors(stream, {name: TensorBytes.of(rows, "F32") for name, rows in tensors.items()}, metadata)
 
 

@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxgraft.checkpoints.model import Checkpoint
-from voxgraft.checkpoints.pickles import Dictionary
+from voxgraft.checkpoints.pickles import PickleDict
 from voxgraft.checkpoints.safetensors_file import read_safetensors
 from voxgraft.checkpoints.source import ByteSource
-from voxgraft.checkpoints.torch_file import TorchArchive, TorchCheckpoint, read_torch
+from voxgraft.checkpoints.torch_file import TorchArchive, TorchCheckpoint, read_torch_archive
 from voxgraft.checkpoints.torch_tensors import TorchTensor
 from voxgraft.checkpoints.zip_records import ZipRecord
 from voxgraft.errors import CheckpointError
 from voxgraft.files import is_file, is_folder, read_json
 
-__all__ = ["open_shards", "shard_files", "shards_at"]
+__all__ = ["find_shards", "list_shard_files", "open_shards"]
 
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
-_COUNTED = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<suffix>\.safetensors|\.bin)")
+_SHARD_FILE_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<suffix>\.safetensors|\.bin)")
 MAX_SHARDS = 1000
 
 
@@ -58,7 +58,7 @@ class _JoinedSource(ByteSource):
             source.check_unchanged()
 
 
-def shards_at(path: Path) -> Path | None:
+def find_shards(path: Path) -> Path | None:
     """The index, or the first counted file, of the model in shards that a path stands for; None where there is none.
 
     Where a folder has the model in both formats, the safetensors files are taken.
@@ -67,54 +67,54 @@ def shards_at(path: Path) -> Path | None:
         for suffix in INDEX_SUFFIXES:
             kind = "." + suffix.split(".")[1]
             indexes = sorted(path.glob(f"*{suffix}"))
-            counted = sorted(one for one in path.glob(f"*{kind}") if _COUNTED.fullmatch(one.name))
+            counted = sorted(one for one in path.glob(f"*{kind}") if _SHARD_FILE_NAME.fullmatch(one.name))
             if len(indexes) == 1 or (counted and not indexes):
                 return indexes[0] if indexes else counted[0]
         return None
     if path.name.endswith(INDEX_SUFFIXES):
         return path
-    match = _COUNTED.fullmatch(path.name)
+    match = _SHARD_FILE_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) < 2:
         return None
     index = path.with_name(f"{match['stem']}{match['suffix']}.index.json")
     return index if is_file(index) else path
 
 
-def shard_files(path: Path) -> list[Path]:
-    """All files of the model that `shards_at` has found."""
-    return _files(path)[0]
+def list_shard_files(path: Path) -> list[Path]:
+    """All files of the model that `find_shards` has found."""
+    return _resolve_shard_files(path)[0]
 
 
 def open_shards(path: Path) -> Checkpoint:
-    """The whole model that `shards_at` has found, checked through the structure of every file."""
-    files, tensors_by_file = _files(path)
+    """The whole model that `find_shards` has found, checked through the structure of every file."""
+    files, tensors_by_file = _resolve_shard_files(path)
     sources: list[ByteSource] = []
     try:
         parts: list[Checkpoint] = []
         there: set[str] = set()
         for file in files:
             sources.append(ByteSource(file))
-            parts.append(_read_part(sources[-1]))
+            parts.append(_read_shard(sources[-1]))
             part = parts[-1].tensors.keys()
             if twice := next((name for name in part if name in there), None):
-                raise _error(f"{twice} is in {file.name} and in a file before it", path)
+                raise _shards_error(f"{twice} is in {file.name} and in a file before it", path)
             wanted = tensors_by_file.get(file.name, ())
             if lacking := next((name for name in wanted if name not in part), None):
-                raise _error(f"{lacking} is not in {file.name}, where the index has it", path)
+                raise _shards_error(f"{lacking} is not in {file.name}, where the index has it", path)
             there |= part
-        return _joined(_JoinedSource(path, sources), parts)
+        return _join_shards(_JoinedSource(path, sources), parts)
     except BaseException:
         for source in sources:
             source.close()
         raise
 
 
-def _read_part(source: ByteSource) -> Checkpoint:
+def _read_shard(source: ByteSource) -> Checkpoint:
     head = source.read(0, min(source.size, 4))
-    return read_torch(source) if head.startswith(b"PK") else read_safetensors(source)
+    return read_torch_archive(source) if head.startswith(b"PK") else read_safetensors(source)
 
 
-def _joined(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
+def _join_shards(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
     """All parts as one. Torch archives keep their checksums: their records only begin further on."""
     starts = source.starts
     archives = [part for part in parts if isinstance(part, TorchCheckpoint)]
@@ -126,42 +126,42 @@ def _joined(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
         ]
         return Checkpoint(source, "safetensors", {info.name: info for info in moved})
     if len(archives) < len(parts):
-        raise _error("torch archives and safetensors files among its files", source.path)
+        raise _shards_error("torch archives and safetensors files among its files", source.path)
     tensors: dict[str, TorchTensor] = {}
     records: dict[str, ZipRecord] = {}
     for number, part in enumerate(archives):
         for name, tensor in part.torch_tensors.items():
             key = f"{number}/{tensor.storage.key}"
             tensors[name] = replace(tensor, storage=replace(tensor.storage, key=key))
-            record = part.record_of(tensor.storage.key)
+            record = part.get_record(tensor.storage.key)
             records[f"data/{key}"] = replace(record, start=record.start + starts[number])
     has_checksums = all(part.archive.has_checksums for part in archives)
-    return TorchCheckpoint(source, TorchArchive(records, "", Dictionary(), has_checksums), tensors, None)
+    return TorchCheckpoint(source, TorchArchive(records, "", PickleDict(), has_checksums), tensors, None)
 
 
-def _files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
+def _resolve_shard_files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
     """All files of the model in order, and which tensors the index puts into which of them."""
     tensors: dict[str, list[str]] = {}
     if path.name.endswith(INDEX_SUFFIXES):
         document = read_json(path)
         placed = document.get("weight_map") if isinstance(document, dict) else None
         if not isinstance(placed, dict) or not placed or not all(isinstance(file, str) for file in placed.values()):
-            raise _error(f"{path.name} has no `weight_map` of tensors to files", path)
+            raise _shards_error(f"{path.name} has no `weight_map` of tensors to files", path)
         for name, file in placed.items():
             tensors.setdefault(file, []).append(name)
         names = sorted(tensors)
     else:
-        match = _COUNTED.fullmatch(path.name)
-        assert match is not None  # `shards_at` has seen to it
+        match = _SHARD_FILE_NAME.fullmatch(path.name)
+        assert match is not None  # `find_shards` has seen to it
         width, count = len(match["count"]), int(match["count"])
         names = [f"{match['stem']}-{at:0{width}d}-of-{match['count']}{match['suffix']}" for at in range(1, count + 1)]
     if len(names) > MAX_SHARDS or any(not name or "\0" in name or Path(name).name != name for name in names):
-        raise _error(f"{len(names):,} files, or some outside the folder", path)
+        raise _shards_error(f"{len(names):,} files, or some outside the folder", path)
     files = [path.with_name(name) for name in names]
     if missing := [file.name for file in files if not is_file(file)]:
-        raise _error(f"{len(missing):,} of {len(files):,} files are not there: {', '.join(missing[:3])}", path)
+        raise _shards_error(f"{len(missing):,} of {len(files):,} files are not there: {', '.join(missing[:3])}", path)
     return files, tensors
 
 
-def _error(found: str, path: Path) -> CheckpointError:
+def _shards_error(found: str, path: Path) -> CheckpointError:
     return CheckpointError("checkpoint-shards", found, where=path)

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import IO
 
-Bytes = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 
 
-class Sink:
+class ByteSink:
     """A stream that is only ever added to."""
 
     def __init__(
@@ -20,7 +20,7 @@ class Sink:
         self._advance = advance
         self.position = 0
 
-    def write(self, data: Bytes) -> None:
+    def write(self, data: BytesLike) -> None:
         self._stream.write(data)
         if self._digest is not None:
             self._digest.update(data)
@@ -28,7 +28,7 @@ class Sink:
             self._advance(len(data))
         self.position += len(data)
 
-    def write_all(self, chunks: Iterable[Bytes]) -> int:
+    def write_all(self, chunks: Iterable[BytesLike]) -> int:
         """Write piece by piece; the number of bytes."""
         start = self.position
         for chunk in chunks:
@@ -41,6 +41,6 @@ class Sink:
         return self._digest.hexdigest() if self._digest is not None else None
 
 
-def as_sink(stream: IO[bytes] | Sink) -> Sink:
+def as_sink(stream: IO[bytes] | ByteSink) -> ByteSink:
     """The sink itself, or one around a stream."""
-    return stream if isinstance(stream, Sink) else Sink(stream)
+    return stream if isinstance(stream, ByteSink) else ByteSink(stream)

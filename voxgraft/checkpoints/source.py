@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from voxgraft.errors import CheckpointError, FileError
-from voxgraft.files import existing_file
+from voxgraft.files import require_file
 
 CHUNK_BYTES = 1 << 20
 
@@ -19,12 +19,12 @@ class ByteSource:
     """A file's bytes by position. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        self.path = existing_file(path)
+        self.path = require_file(path)
         try:
             self._stream = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
             self._status = os.fstat(self._stream.fileno())
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise _read_error(path, error) from None
         self.size = self._status.st_size
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class ByteSource:
                     raise CheckpointError("checkpoint-truncated", found, where=self.path)
                 done += count
         except OSError as error:
-            raise _unreadable(self.path, error) from None
+            raise _read_error(self.path, error) from None
 
     def chunks(self, start: int, size: int) -> Iterator[memoryview]:
         """`size` bytes from `start`, a piece at a time. Each piece is good only until the next is asked for."""
@@ -67,5 +67,5 @@ class ByteSource:
             raise CheckpointError("checkpoint-changed", f"{self.path.name} changed while it was read", where=self.path)
 
 
-def _unreadable(path: Path, error: OSError) -> FileError:
+def _read_error(path: Path, error: OSError) -> FileError:
     return FileError("file-unreadable", f"{path.name}: {error.strerror or error}", where=path)

@@ -1,6 +1,6 @@
 """The proof of a growth: two files are read side by side, and every byte that is not new must be the same.
 
-Shares nothing with the writing in `grow` but the plan and the readers.
+Shares nothing with the writing in `grow_checkpoint` but the plan and the readers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
-from voxgraft.checkpoints.plan import Growth, GrowthPlan, fitted
+from voxgraft.checkpoints.plan import GrowthPlan, TensorGrowth, fit_growth_plan
 from voxgraft.errors import CheckpointError
 
-Bytes = bytes | memoryview
+ByteChunk = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,19 @@ class GrowthProof:
 
 def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthProof:
     """Prove that `new` is `old` with exactly the plan's rows; an error that names the first difference."""
-    growths = fitted(old, plan)
-    _check_surroundings(old, new)
+    growths = fit_growth_plan(old, plan)
+    _check_file_properties(old, new)
     _check_aliases(old, new)
     compared: dict[tuple[object, ...], int] = {}
     for name, info in old.tensors.items():
         growth = growths.get(name)
-        _check_form(info, new.tensors[name], growth, new)
+        _check_shape(info, new.tensors[name], growth, new)
         place = (info.storage, info.start, info.shape, info.strides, info.dtype)
         if place not in compared:
             compared[place] = (
-                _compare_grown(old, new, growth) if growth else _compare(old, new, info, new.tensors[name])
+                _compare_grown_tensor(old, new, growth)
+                if growth
+                else _compare_tensor(old, new, info, new.tensors[name])
             )
     return GrowthProof(
         tensors_identical=len(old.tensors) - len(growths),
@@ -57,7 +59,7 @@ def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthP
     )
 
 
-def _check_surroundings(old: Checkpoint, new: Checkpoint) -> None:
+def _check_file_properties(old: Checkpoint, new: Checkpoint) -> None:
     """Format, wrapper, notes, names in their order, and the plain values beside them."""
     pairs: Mapping[str, tuple[object, object]] = {
         "format": (old.format, new.format),
@@ -71,18 +73,18 @@ def _check_surroundings(old: Checkpoint, new: Checkpoint) -> None:
     }
     for what, (was, now) in pairs.items():
         if was != now:
-            raise _differs(new, f"the {what} are not the same: {now!s:.80}", expected=f"{was!s:.80}")
+            raise _difference_error(new, f"the {what} are not the same: {now!s:.80}", expected=f"{was!s:.80}")
 
 
 def _check_aliases(old: Checkpoint, new: Checkpoint) -> None:
     """Names that stood for one tensor still do, and no others."""
-    groups = [_groups(checkpoint) for checkpoint in (old, new)]
+    groups = [_alias_groups(checkpoint) for checkpoint in (old, new)]
     for name, group in groups[0].items():
         if groups[1][name] != group:
-            raise _differs(new, f"{name} shares its values with {groups[1][name]}", expected=group)
+            raise _difference_error(new, f"{name} shares its values with {groups[1][name]}", expected=group)
 
 
-def _groups(checkpoint: Checkpoint) -> dict[str, str]:
+def _alias_groups(checkpoint: Checkpoint) -> dict[str, str]:
     """For each name the first name that stands at the same place."""
     first: dict[tuple[object, ...], str] = {}
     found: dict[str, str] = {}
@@ -92,26 +94,28 @@ def _groups(checkpoint: Checkpoint) -> dict[str, str]:
     return found
 
 
-def _check_form(info: TensorInfo, now: TensorInfo, growth: Growth | None, new: Checkpoint) -> None:
+def _check_shape(info: TensorInfo, now: TensorInfo, growth: TensorGrowth | None, new: Checkpoint) -> None:
     shape = growth.shape if growth else info.shape
     if (now.dtype, now.shape) != (info.dtype, shape):
         found = f"{info.name} is {now.dtype} {list(now.shape)}"
-        raise _differs(new, found, expected=f"{info.dtype} {list(shape)}")
+        raise _difference_error(new, found, expected=f"{info.dtype} {list(shape)}")
 
 
-def _compare(old: Checkpoint, new: Checkpoint, was: TensorInfo, now: TensorInfo) -> int:
-    return _equal(old.bytes_of(was), new.bytes_of(now), new, was.name)
+def _compare_tensor(old: Checkpoint, new: Checkpoint, was: TensorInfo, now: TensorInfo) -> int:
+    return _compare_streams(old.iter_bytes(was), new.iter_bytes(now), new, was.name)
 
 
-def _compare_grown(old: Checkpoint, new: Checkpoint, growth: Growth) -> int:
+def _compare_grown_tensor(old: Checkpoint, new: Checkpoint, growth: TensorGrowth) -> int:
     info, base, added = growth.info, growth.table.base_rows, len(growth.table.new_rows)
     now = new.tensors[info.name]
-    count = _compare(old, new, info.rows(0, base), now.rows(0, base))
-    count += _equal(growth.new_bytes(), new.bytes_of(now.rows(base, base + added)), new, f"{info.name} (new rows)")
-    return count + _compare(old, new, info.rows(base, info.shape[0]), now.rows(base + added, now.shape[0]))
+    count = _compare_tensor(old, new, info.rows(0, base), now.rows(0, base))
+    count += _compare_streams(
+        growth.new_bytes(), new.iter_bytes(now.rows(base, base + added)), new, f"{info.name} (new rows)"
+    )
+    return count + _compare_tensor(old, new, info.rows(base, info.shape[0]), now.rows(base + added, now.shape[0]))
 
 
-def _equal(was: Iterable[Bytes], now: Iterable[Bytes], new: Checkpoint, name: str) -> int:
+def _compare_streams(was: Iterable[ByteChunk], now: Iterable[ByteChunk], new: Checkpoint, name: str) -> int:
     """The number of bytes, all equal, of two streams that are cut in pieces differently."""
     left, right = iter(was), iter(now)
     one = two = np.empty(0, np.uint8)
@@ -121,14 +125,14 @@ def _equal(was: Iterable[Bytes], now: Iterable[Bytes], new: Checkpoint, name: st
         two = two if len(two) else np.frombuffer(next(right, b""), np.uint8)
         size = min(len(one), len(two))
         if not size and (len(one) or len(two)):
-            raise _differs(new, f"{name} has {count:,} bytes in one of the files and more in the other")
+            raise _difference_error(new, f"{name} has {count:,} bytes in one of the files and more in the other")
         if not size:
             return count
         different = one[:size] != two[:size]
         if different.any():
-            raise _differs(new, f"{name} differs at byte {count + int(different.argmax()):,}")
+            raise _difference_error(new, f"{name} differs at byte {count + int(different.argmax()):,}")
         count, one, two = count + size, one[size:], two[size:]
 
 
-def _differs(new: Checkpoint, found: str, expected: str = "") -> CheckpointError:
+def _difference_error(new: Checkpoint, found: str, expected: str = "") -> CheckpointError:
     return CheckpointError("growth-differs", found, expected=expected, where=new.path)

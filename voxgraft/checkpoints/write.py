@@ -18,21 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints import zip_records as zips
-from voxgraft.checkpoints.dtypes import BITS_ONLY, FLOATS, RAW_DTYPES, from_float32, item_bytes
-from voxgraft.checkpoints.model import Scalar, row_major
+from voxgraft.checkpoints.dtypes import BITS_ONLY_DTYPES, FLOAT_DTYPES, RAW_DTYPES, from_float32, item_bytes
+from voxgraft.checkpoints.model import Scalar, row_major_strides
 from voxgraft.checkpoints.pickle_writer import dump_pickle
-from voxgraft.checkpoints.pickles import Dictionary
+from voxgraft.checkpoints.pickles import PickleDict
 from voxgraft.checkpoints.safetensors_file import PREFIX_BYTES
-from voxgraft.checkpoints.sink import Bytes, Sink, as_sink
-from voxgraft.checkpoints.torch_tensors import STORAGE_DTYPES, Storage, TorchTensor
+from voxgraft.checkpoints.sink import ByteSink, BytesLike, as_sink
+from voxgraft.checkpoints.torch_tensors import STORAGE_DTYPES, TorchStorage, TorchTensor
 
 ALIGNMENT = 64
 """torch starts every record at a multiple of this, so that a mapped file gives aligned values."""
-FLAGS = 0x0808
+ZIP_FLAGS = 0x0808
 """Checksum after the data (it is known only then); names are UTF-8."""
-DOS_DATE = 0x21
+ZIP_DATE = 0x21
 """The first day that a zip archive can name: the same tensors always give the same file."""
-STORAGE_KINDS = {dtype: kind for kind, dtype in STORAGE_DTYPES.items()}
+STORAGE_CLASSES = {dtype: kind for kind, dtype in STORAGE_DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TensorBytes:
 
     dtype: str
     shape: tuple[int, ...]
-    chunks: Callable[[], Iterable[Bytes]]
+    chunks: Callable[[], Iterable[BytesLike]]
 
     @property
     def num_bytes(self) -> int:
@@ -50,22 +50,24 @@ class TensorBytes:
     @staticmethod
     def of(values: NDArray[Any], dtype: str | None = None) -> TensorBytes:
         """An array as it is, or float32 values rounded to F16 or BF16."""
-        if dtype in FLOATS and values.dtype == np.float32:
+        if dtype in FLOAT_DTYPES and values.dtype == np.float32:
             raw = from_float32(values, str(dtype))
         else:
-            dtype = next(name for name, kind in RAW_DTYPES.items() if kind == values.dtype and name not in BITS_ONLY)
+            dtype = next(
+                name for name, kind in RAW_DTYPES.items() if kind == values.dtype and name not in BITS_ONLY_DTYPES
+            )
             raw = values
         return TensorBytes(str(dtype), values.shape, lambda: [np.ascontiguousarray(raw).tobytes()])
 
 
 def write_safetensors(
-    stream: IO[bytes] | Sink,
+    stream: IO[bytes] | ByteSink,
     tensors: Mapping[str, TensorBytes],
     metadata: Mapping[str, str] | None = None,
     order: Sequence[str] = (),
 ) -> None:
     """A safetensors file. The header keeps the order of `tensors`; the values come in `order` (the same if empty)."""
-    placed = _aligned(tensors, list(order) or list(tensors))
+    placed = _align_order(tensors, list(order) or list(tensors))
     offsets: dict[str, tuple[int, int]] = {}
     end = 0
     for name in placed:
@@ -79,10 +81,10 @@ def write_safetensors(
     sink = as_sink(stream)
     sink.write(len(text).to_bytes(PREFIX_BYTES, "little") + text)
     for name in placed:
-        _exactly(tensors[name].num_bytes, sink.write_all(tensors[name].chunks()), name)
+        _require_byte_count(tensors[name].num_bytes, sink.write_all(tensors[name].chunks()), name)
 
 
-def _aligned(tensors: Mapping[str, TensorBytes], order: list[str]) -> list[str]:
+def _align_order(tensors: Mapping[str, TensorBytes], order: list[str]) -> list[str]:
     """The given order, unless a value would then start off its own size: then the widest types go first."""
     position = 0
     for name in order:
@@ -93,21 +95,21 @@ def _aligned(tensors: Mapping[str, TensorBytes], order: list[str]) -> list[str]:
 
 
 def write_torch(
-    stream: IO[bytes] | Sink,
+    stream: IO[bytes] | ByteSink,
     tensors: Mapping[str, TensorBytes],
     *,
     wrapper: str | None = None,
-    beside: Mapping[str, Scalar] | None = None,
+    extras: Mapping[str, Scalar] | None = None,
 ) -> None:
-    """A torch archive of tensors, each in a storage of its own; `beside` stands next to a `wrapper`."""
-    state = Dictionary(ordered=True)
+    """A torch archive of tensors, each in a storage of its own; `list_other_model_tensors` stands next to a `wrapper`."""
+    state = PickleDict(ordered=True)
     storages: dict[str, StorageBytes] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
         count = tensor.num_bytes // item_bytes(tensor.dtype)
-        storage = Storage(str(index), STORAGE_KINDS[tensor.dtype], "cpu", count)
-        state.entries[name] = TorchTensor(storage, tensor.dtype, 0, tensor.shape, row_major(tensor.shape))
+        storage = TorchStorage(str(index), STORAGE_CLASSES[tensor.dtype], "cpu", count)
+        state.entries[name] = TorchTensor(storage, tensor.dtype, 0, tensor.shape, row_major_strides(tensor.shape))
         storages[storage.key] = StorageBytes(tensor.num_bytes, tensor.chunks)
-    tree = state if wrapper is None else Dictionary(entries={wrapper: state, **(beside or {})})
+    tree = state if wrapper is None else PickleDict(entries={wrapper: state, **(extras or {})})
     write_torch_tree(as_sink(stream), tree, storages)
 
 
@@ -116,12 +118,12 @@ class StorageBytes:
     """The bytes of one storage. `check` is given their CRC-32 when they have been written, and may refuse it."""
 
     num_bytes: int
-    chunks: Callable[[], Iterable[Bytes]]
+    chunks: Callable[[], Iterable[BytesLike]]
     check: Callable[[int], None] = lambda _crc: None
 
 
 def write_torch_tree(
-    sink: Sink, tree: Dictionary, storages: Mapping[str, StorageBytes], folder: str = "archive/"
+    sink: ByteSink, tree: PickleDict, storages: Mapping[str, StorageBytes], folder: str = "archive/"
 ) -> None:
     """A torch archive of any tree that `dump_pickle` takes; `storages` by the keys that its tensors name."""
     with ThreadPoolExecutor(1) as pool:
@@ -137,7 +139,7 @@ def write_torch_tree(
 class _ZipWriter:
     """Stored records, each aligned, then the directory."""
 
-    def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, sink: ByteSink, pool: ThreadPoolExecutor) -> None:
         self._sink = sink
         self._pool = pool
         self._directory: list[bytes] = []
@@ -147,7 +149,7 @@ class _ZipWriter:
 
     def add_storage(self, name: str, storage: StorageBytes) -> None:
         sink, size, header_at = self._sink, storage.num_bytes, self._sink.position
-        large = size >= zips.FULL32
+        large = size >= zips.MAX_UINT32
         sink.write(_local_header(name.encode(), header_at, large=large))
         crc = count = 0
         for chunk in storage.chunks():
@@ -156,7 +158,7 @@ class _ZipWriter:
             sink.write(chunk)
             crc = sum_up.result()
             count += len(chunk)
-        _exactly(size, count, name)
+        _require_byte_count(size, count, name)
         storage.check(crc)
         sink.write(b"PK\x07\x08" + struct.pack("<IQQ" if large else "<III", crc, size, size))
         self._directory.append(_central_entry(name.encode(), header_at, size, crc))
@@ -165,33 +167,56 @@ class _ZipWriter:
         sink, start = self._sink, self._sink.position
         size = sink.write_all(self._directory)
         count = len(self._directory)
-        end64 = zips.END64.pack(zips.END64_SIGNATURE, zips.END64.size - 12, 45, 45, 0, 0, count, count, size, start)
-        locator = zips.LOCATOR64.pack(zips.LOCATOR64_SIGNATURE, 0, sink.position, 1)
-        small_count, small_size, small_start = min(count, zips.FULL16), min(size, zips.FULL32), min(start, zips.FULL32)
-        end = zips.END.pack(zips.END_SIGNATURE, 0, 0, small_count, small_count, small_size, small_start, 0)
+        end64 = zips.END64_RECORD.pack(
+            zips.END64_SIGNATURE, zips.END64_RECORD.size - 12, 45, 45, 0, 0, count, count, size, start
+        )
+        locator = zips.LOCATOR64_RECORD.pack(zips.LOCATOR64_SIGNATURE, 0, sink.position, 1)
+        small_count, small_size, small_start = (
+            min(count, zips.MAX_UINT16),
+            min(size, zips.MAX_UINT32),
+            min(start, zips.MAX_UINT32),
+        )
+        end = zips.END_RECORD.pack(zips.END_SIGNATURE, 0, 0, small_count, small_count, small_size, small_start, 0)
         sink.write(end64 + locator + end)
 
 
 def _local_header(name: bytes, at: int, *, large: bool) -> bytes:
     """The header of a record, stretched so that the data after it starts at a multiple of ALIGNMENT."""
     wide = struct.pack("<2H2Q", zips.ZIP64_EXTRA, 16, 0, 0) if large else b""
-    size = zips.FULL32 if large else 0
-    before = at + zips.LOCAL.size + len(name) + len(wide) + 4
+    size = zips.MAX_UINT32 if large else 0
+    before = at + zips.LOCAL_HEADER.size + len(name) + len(wide) + 4
     padding = -before % ALIGNMENT
     extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding
     version = 45 if large else 20
-    fields = (version, FLAGS, 0, 0, DOS_DATE, 0, size, size, len(name), len(extra))
-    return zips.LOCAL.pack(zips.LOCAL_SIGNATURE, *fields) + name + extra
+    fields = (version, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, size, size, len(name), len(extra))
+    return zips.LOCAL_HEADER.pack(zips.LOCAL_SIGNATURE, *fields) + name + extra
 
 
 def _central_entry(name: bytes, header_at: int, size: int, crc: int) -> bytes:
-    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= zips.FULL32)
+    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= zips.MAX_UINT32)
     extra = struct.pack("<2H", zips.ZIP64_EXTRA, len(wide)) + wide if wide else b""
-    small, at = min(size, zips.FULL32), min(header_at, zips.FULL32)
-    fields = (45, 45 if wide else 20, FLAGS, 0, 0, DOS_DATE, crc, small, small, len(name), len(extra), 0, 0, 0, 0, at)
-    return zips.CENTRAL.pack(zips.CENTRAL_SIGNATURE, *fields) + name + extra
+    small, at = min(size, zips.MAX_UINT32), min(header_at, zips.MAX_UINT32)
+    fields = (
+        45,
+        45 if wide else 20,
+        ZIP_FLAGS,
+        0,
+        0,
+        ZIP_DATE,
+        crc,
+        small,
+        small,
+        len(name),
+        len(extra),
+        0,
+        0,
+        0,
+        0,
+        at,
+    )
+    return zips.CENTRAL_HEADER.pack(zips.CENTRAL_SIGNATURE, *fields) + name + extra
 
 
-def _exactly(expected: int, found: int, name: str) -> None:
+def _require_byte_count(expected: int, found: int, name: str) -> None:
     if found != expected:
         raise ValueError(f"{name} was to have {expected} bytes and gave {found}")

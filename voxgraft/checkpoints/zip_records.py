@@ -12,15 +12,15 @@ from voxgraft.checkpoints.source import ByteSource
 from voxgraft.errors import CheckpointError
 
 MAX_DIRECTORY_BYTES = 32 << 20
-LOCAL = struct.Struct("<4s5H3I2H")
-CENTRAL = struct.Struct("<4s6H3I5H2I")
-END = struct.Struct("<4s4H2IH")
-END64 = struct.Struct("<4sQ2H2I4Q")
-LOCATOR64 = struct.Struct("<4sIQI")
+LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+CENTRAL_HEADER = struct.Struct("<4s6H3I5H2I")
+END_RECORD = struct.Struct("<4s4H2IH")
+END64_RECORD = struct.Struct("<4sQ2H2I4Q")
+LOCATOR64_RECORD = struct.Struct("<4sIQI")
 LOCAL_SIGNATURE, CENTRAL_SIGNATURE, END_SIGNATURE = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 END64_SIGNATURE, LOCATOR64_SIGNATURE = b"PK\x06\x06", b"PK\x06\x07"
-FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
-ENCRYPTED = 1
+MAX_UINT16, MAX_UINT32 = 0xFFFF, 0xFFFFFFFF
+ENCRYPTED_FLAG = 1
 ZIP64_EXTRA = 1
 
 
@@ -37,90 +37,90 @@ class ZipRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Directory:
+class _ZipDirectory:
     start: int
     size: int
     count: int
 
 
-def zip_records(source: ByteSource) -> dict[str, ZipRecord]:
+def read_zip_records(source: ByteSource) -> dict[str, ZipRecord]:
     """All records by name, folders left out; an error for a directory that is broken or lies."""
-    directory = _directory(source)
+    directory = _find_directory(source)
     records: dict[str, ZipRecord] = {}
     data = source.read(directory.start, directory.size)
     at = 0
     for _ in range(directory.count):
-        record, at = _entry(source, data, at, directory.start)
+        record, at = _parse_directory_entry(source, data, at, directory.start)
         if record.name in records:
-            raise _broken(source, f"the record {record.name!r} stands twice")
+            raise _archive_error(source, f"the record {record.name!r} stands twice")
         records[record.name] = record
     if at != len(data):
-        raise _broken(source, f"{len(data) - at} bytes follow the last entry of the directory")
-    _check_apart(source, records)
+        raise _archive_error(source, f"{len(data) - at} bytes follow the last entry of the directory")
+    _check_no_overlap(source, records)
     return {name: record for name, record in records.items() if not name.endswith("/")}
 
 
-def _directory(source: ByteSource) -> _Directory:
-    tail_start = max(0, source.size - END.size - FULL16)
+def _find_directory(source: ByteSource) -> _ZipDirectory:
+    tail_start = max(0, source.size - END_RECORD.size - MAX_UINT16)
     tail = source.read(tail_start, source.size - tail_start)
     at = tail.rfind(END_SIGNATURE)
-    if at < 0 or at + END.size > len(tail):
+    if at < 0 or at + END_RECORD.size > len(tail):
         found = f"the archive of {source.size:,} bytes has no directory at its end"
         raise CheckpointError("checkpoint-truncated", found, where=source.path)
-    _, disk, first_disk, here, count, size, start, comment = END.unpack_from(tail, at)
+    _, disk, first_disk, here, count, size, start, comment = END_RECORD.unpack_from(tail, at)
     end = tail_start + at
-    if (disk, first_disk) != (0, 0) or here != count or end + END.size + comment != source.size:
-        raise _broken(source, "the end of the archive does not add up")
-    directory = _Directory(start, size, count)
-    if end >= LOCATOR64.size and source.read(end - LOCATOR64.size, 4) == LOCATOR64_SIGNATURE:
-        directory, end = _directory64(source, end - LOCATOR64.size, directory)
+    if (disk, first_disk) != (0, 0) or here != count or end + END_RECORD.size + comment != source.size:
+        raise _archive_error(source, "the end of the archive does not add up")
+    directory = _ZipDirectory(start, size, count)
+    if end >= LOCATOR64_RECORD.size and source.read(end - LOCATOR64_RECORD.size, 4) == LOCATOR64_SIGNATURE:
+        directory, end = _find_directory64(source, end - LOCATOR64_RECORD.size, directory)
     if directory.start + directory.size != end or directory.size > MAX_DIRECTORY_BYTES:
         found = f"a directory of {directory.size:,} bytes at {directory.start:,} that should end at {end:,}"
-        raise _broken(source, found)
-    if directory.count * CENTRAL.size > directory.size:
-        raise _broken(source, f"{directory.count:,} entries in a directory of {directory.size:,} bytes")
+        raise _archive_error(source, found)
+    if directory.count * CENTRAL_HEADER.size > directory.size:
+        raise _archive_error(source, f"{directory.count:,} entries in a directory of {directory.size:,} bytes")
     return directory
 
 
-def _directory64(source: ByteSource, locator_at: int, old: _Directory) -> tuple[_Directory, int]:
+def _find_directory64(source: ByteSource, locator_at: int, old: _ZipDirectory) -> tuple[_ZipDirectory, int]:
     """The same facts in 64 bits; those that fit in the old form must agree with it."""
-    _, _, at, _ = LOCATOR64.unpack(source.read(locator_at, LOCATOR64.size))
-    if at + END64.size > locator_at:
-        raise _broken(source, f"the 64-bit end of the archive is said to be at {at:,}")
-    signature, _, _, _, _, _, here, count, size, start = END64.unpack(source.read(at, END64.size))
-    pairs = ((old.start, start, FULL32), (old.size, size, FULL32), (old.count, count, FULL16))
+    _, _, at, _ = LOCATOR64_RECORD.unpack(source.read(locator_at, LOCATOR64_RECORD.size))
+    if at + END64_RECORD.size > locator_at:
+        raise _archive_error(source, f"the 64-bit end of the archive is said to be at {at:,}")
+    signature, _, _, _, _, _, here, count, size, start = END64_RECORD.unpack(source.read(at, END64_RECORD.size))
+    pairs = ((old.start, start, MAX_UINT32), (old.size, size, MAX_UINT32), (old.count, count, MAX_UINT16))
     agree = all(small in (large, full) for small, large, full in pairs)
     if signature != END64_SIGNATURE or here != count or not agree:
-        raise _broken(source, "the two ends of the archive do not agree")
-    return _Directory(start, size, count), at
+        raise _archive_error(source, "the two ends of the archive do not agree")
+    return _ZipDirectory(start, size, count), at
 
 
-def _entry(source: ByteSource, data: bytes, at: int, limit: int) -> tuple[ZipRecord, int]:
-    if at + CENTRAL.size > len(data):
-        raise _broken(source, "the directory ends inside an entry")
-    fields = CENTRAL.unpack_from(data, at)
+def _parse_directory_entry(source: ByteSource, data: bytes, at: int, limit: int) -> tuple[ZipRecord, int]:
+    if at + CENTRAL_HEADER.size > len(data):
+        raise _archive_error(source, "the directory ends inside an entry")
+    fields = CENTRAL_HEADER.unpack_from(data, at)
     signature, flags, method, crc, packed, size = fields[0], fields[3], fields[4], *fields[7:10]
     name_size, extra_size, comment_size, header = *fields[10:13], fields[16]
-    end = at + CENTRAL.size + name_size + extra_size + comment_size
+    end = at + CENTRAL_HEADER.size + name_size + extra_size + comment_size
     if signature != CENTRAL_SIGNATURE or end > len(data):
-        raise _broken(source, "an entry of the directory is broken")
-    name_end = at + CENTRAL.size + name_size
-    name_bytes = data[at + CENTRAL.size : name_end]
-    size, packed, header = _widened(source, data[name_end : name_end + extra_size], (size, packed, header))
+        raise _archive_error(source, "an entry of the directory is broken")
+    name_end = at + CENTRAL_HEADER.size + name_size
+    name_bytes = data[at + CENTRAL_HEADER.size : name_end]
+    size, packed, header = _read_zip64_sizes(source, data[name_end : name_end + extra_size], (size, packed, header))
     name = name_bytes.decode("utf-8", "backslashreplace")
     if method != 0:
         raise CheckpointError("torch-compressed", f"the record {name!r} is compressed", where=source.path)
-    if flags & ENCRYPTED or packed != size:
-        raise _broken(source, f"the record {name!r} is encrypted or has two sizes, {size:,} and {packed:,}")
-    start = _data_start(source, header, name_bytes)
+    if flags & ENCRYPTED_FLAG or packed != size:
+        raise _archive_error(source, f"the record {name!r} is encrypted or has two sizes, {size:,} and {packed:,}")
+    start = _find_data_start(source, header, name_bytes)
     if start + size > limit:
-        raise _broken(source, f"the record {name!r} reaches past the directory")
+        raise _archive_error(source, f"the record {name!r} reaches past the directory")
     return ZipRecord(name, start, size, crc, header), end
 
 
-def _widened(source: ByteSource, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
+def _read_zip64_sizes(source: ByteSource, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
     """Values that did not fit in 32 bits stand in an extra field, in this order."""
-    if FULL32 not in values:
+    if MAX_UINT32 not in values:
         return values
     at = 0
     while at + 4 <= len(extra):
@@ -128,32 +128,32 @@ def _widened(source: ByteSource, extra: bytes, values: tuple[int, int, int]) -> 
         if kind == ZIP64_EXTRA:
             body = extra[at + 4 : at + 4 + size]
             wide = iter(struct.unpack_from(f"<{len(body) // 8}Q", body))
-            first, second, third = (next(wide, FULL32) if value == FULL32 else value for value in values)
+            first, second, third = (next(wide, MAX_UINT32) if value == MAX_UINT32 else value for value in values)
             return first, second, third
         at += 4 + size
-    raise _broken(source, "a record of over 4 GiB without its 64-bit size")
+    raise _archive_error(source, "a record of over 4 GiB without its 64-bit size")
 
 
-def _data_start(source: ByteSource, header: int, name: bytes) -> int:
-    if header + LOCAL.size > source.size:
-        raise _broken(source, f"the record {name!r} is said to be at {header:,}, past the end")
-    fields = LOCAL.unpack(source.read(header, LOCAL.size))
-    start = header + LOCAL.size + int(fields[9]) + int(fields[10])
+def _find_data_start(source: ByteSource, header: int, name: bytes) -> int:
+    if header + LOCAL_HEADER.size > source.size:
+        raise _archive_error(source, f"the record {name!r} is said to be at {header:,}, past the end")
+    fields = LOCAL_HEADER.unpack(source.read(header, LOCAL_HEADER.size))
+    start = header + LOCAL_HEADER.size + int(fields[9]) + int(fields[10])
     if fields[0] != LOCAL_SIGNATURE or fields[9] != len(name) or start > source.size:
-        raise _broken(source, f"there is no record {name!r} at {header:,}")
-    if source.read(header + LOCAL.size, len(name)) != name:
-        raise _broken(source, f"the record at {header:,} is not {name!r}")
+        raise _archive_error(source, f"there is no record {name!r} at {header:,}")
+    if source.read(header + LOCAL_HEADER.size, len(name)) != name:
+        raise _archive_error(source, f"the record at {header:,} is not {name!r}")
     return start
 
 
-def _check_apart(source: ByteSource, records: dict[str, ZipRecord]) -> None:
+def _check_no_overlap(source: ByteSource, records: dict[str, ZipRecord]) -> None:
     """Records that overlap are how a small archive pretends to be a large one."""
     end = 0
     for record in sorted(records.values(), key=lambda record: record.header):
         if record.header < end:
-            raise _broken(source, f"the record {record.name!r} overlaps the one before it")
+            raise _archive_error(source, f"the record {record.name!r} overlaps the one before it")
         end = record.start + record.size
 
 
-def _broken(source: ByteSource, found: str) -> CheckpointError:
+def _archive_error(source: ByteSource, found: str) -> CheckpointError:
     return CheckpointError("torch-archive", found, where=source.path)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from voxgraft import __version__, progress
 from voxgraft.cli import bars, questions
-from voxgraft.cli.console import Console
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS, Verb
+from voxgraft.cli.console import ResultPrinter
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS, CliCommand
 from voxgraft.errors import Finding, VoxgraftError, finding
-from voxgraft.files import system_error
+from voxgraft.files import convert_system_error
 
-EXIT_FINE = 0
-EXIT_INPUT = 2
+EXIT_OK = 0
+EXIT_BAD_INPUT = 2
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 DUMB_TERMINALS = ("dumb", "unknown")
@@ -31,27 +31,27 @@ def main() -> int:
         # A path or a text that the terminal's encoding lacks is shown escaped, never a crash.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
-    return run(sys.argv[1:])
+    return run_cli(sys.argv[1:])
 
 
-def run(words: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
+def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int:
     """Run one command line to its end: every outcome is an exit code."""
     # Needed before the line is understood, since it may not be understood.
     options = words[: words.index("--")] if "--" in words else words
-    console = Console(json="--json" in options, quiet="--quiet" in options)
+    console = ResultPrinter(json="--json" in options, quiet="--quiet" in options)
     try:
-        line = read_command_line(words, verbs)
-        return _run_verb(line, console) if isinstance(line, CommandLine) else _print_help(line)
+        line = parse_command_line(words, verbs)
+        return _run_command(line, console) if isinstance(line, CommandLine) else _print_help(line)
     except VoxgraftError as error:
         _show_error(console, error.finding)
-        return EXIT_INPUT
+        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         _show_error(console, finding("interrupted", "stopped by the keyboard"))
         return EXIT_INTERRUPTED
     except Exception as error:  # the one place where everything is caught
-        if (refused := system_error(error)) is not None:
+        if (refused := convert_system_error(error)) is not None:
             _show_error(console, refused.finding)
-            return EXIT_INPUT
+            return EXIT_BAD_INPUT
         # What arrives here is our bug.
         traceback.print_exc(file=sys.stderr)
         version = f"voxgraft {__version__}, Python {platform.python_version()}, {platform.platform()}"
@@ -59,47 +59,47 @@ def run(words: Sequence[str], verbs: Sequence[Verb] = VERBS) -> int:
         return EXIT_BUG
 
 
-def _show_error(console: Console, item: Finding) -> None:
+def _show_error(console: ResultPrinter, item: Finding) -> None:
     """Print an error as far as that is possible: the exit code counts even where nothing can be printed."""
     try:
         console.show_error(item)
     except OSError:  # standard output is a file on a full disk, for example
         with contextlib.suppress(OSError):
-            Console().show_error(item)
+            ResultPrinter().show_error(item)
 
 
 def _print_help(print_it: Callable[[], None]) -> int:
     print_it()
-    return EXIT_FINE
+    return EXIT_OK
 
 
-def _run_verb(line: CommandLine, console: Console) -> int:
-    settings = resolve(line)
+def _run_command(line: CommandLine, console: ResultPrinter) -> int:
+    settings = resolve_settings(line)
     if line.dry_run:
         console.show_settings(settings.model_dump())
-        return EXIT_FINE
+        return EXIT_OK
     verb = line.verb.load()
-    follower = _is_follower()
+    follower = _is_secondary_rank()
     silent = line.quiet or line.json or follower
-    with _progress_shown(silent=silent) as settle, questions.answered(settle, silent=silent):
+    with _show_progress(silent=silent) as settle, questions.enable_terminal_prompts(settle, silent=silent):
         result = verb(settings)
     if not follower:
         console.show(result)
     return result.exit_code
 
 
-def _is_follower() -> bool:
+def _is_secondary_rank() -> bool:
     """Whether `torchrun` has started this process as another than the first: of many that do the same one prints."""
     return "LOCAL_RANK" in os.environ and os.environ.get("RANK", "0") != "0"
 
 
 @contextlib.contextmanager
-def _progress_shown(*, silent: bool) -> Iterator[Callable[[], None]]:
+def _show_progress(*, silent: bool) -> Iterator[Callable[[], None]]:
     """Yields a function after which nothing is drawn of jobs that have ended."""
     if silent:
         yield lambda: None
         return
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
-    display = bars.Bars(sys.stderr) if can_redraw else bars.Lines(sys.stderr)
-    with bars.Board(display, bars.PATIENCE_SECONDS) as board, progress.listening(board):
+    display = bars.BarDisplay(sys.stderr) if can_redraw else bars.LineDisplay(sys.stderr)
+    with bars.ProgressReporter(display, bars.SHOW_AFTER_SECONDS) as board, progress.use_progress_listener(board):
         yield board.look

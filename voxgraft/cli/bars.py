@@ -14,24 +14,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from voxgraft.amounts import brief_seconds
+from voxgraft.amounts import format_duration
 from voxgraft.cli.console import print_lines
-from voxgraft.progress import CHAPTER, active_seconds
+from voxgraft.progress import CHAPTER_EVENT, active_seconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from voxgraft.cli.train_view import LineView, LiveView
+    from voxgraft.cli.train_view import TrainLineView, TrainLiveView
 
-PATIENCE_SECONDS = 2.0
-TICK_SECONDS = 0.2
-LINE_EVERY_SECONDS = 10.0
-MEASURED_SECONDS, MEASURED_SHARE = 2.0, 0.05
+SHOW_AFTER_SECONDS = 2.0
+POLL_SECONDS = 0.2
+LINE_INTERVAL_SECONDS = 10.0
+MIN_PACE_SECONDS, MIN_PACE_SHARE = 2.0, 0.05
 """How long a pace is measured before it is told, or of how much of the job."""
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class ProgressTask:
     """One task that the library has opened."""
 
     name: str
@@ -59,20 +59,20 @@ class Job:
             return None
         at, done = self.first
         seconds, parts = active_seconds() - at, self.done - done
-        if parts <= 0 or seconds < MEASURED_SECONDS:
-            if self.done < MEASURED_SHARE * self.total:
+        if parts <= 0 or seconds < MIN_PACE_SECONDS:
+            if self.done < MIN_PACE_SHARE * self.total:
                 return None
             seconds, parts = self.age_seconds, self.done
         return seconds * max(self.total - self.done, 0) / parts
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """How jobs and runs are shown: bars and a live picture, or lines."""
 
-    def update(self, job: Job) -> None:
+    def update(self, job: ProgressTask) -> None:
         """Show where a job is; called several times a second."""
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: ProgressTask) -> None:
         """The job has ended; it may never have been shown."""
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -85,19 +85,19 @@ class Display(Protocol):
         """No more jobs come."""
 
 
-class Board:
+class ProgressReporter:
     """The listener for `progress.listening`: hands every job that takes long, and all that is told, to a display."""
 
-    def __init__(self, display: Display, patience_seconds: float) -> None:
+    def __init__(self, display: ProgressDisplay, patience_seconds: float) -> None:
         self._display = display
         self._patience_seconds = patience_seconds
-        self._jobs: list[Job] = []
+        self._jobs: list[ProgressTask] = []
         self._events: deque[Callable[[], None]] = deque()
-        self._drawing = threading.Lock()
+        self._draw_lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> ProgressReporter:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,7 +105,7 @@ class Board:
         if self._thread is not None:
             self._thread.join()
         self.look()
-        with self._while_somebody_reads():
+        with self._drop_broken_display():
             self._display.close()
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Board:
     @contextlib.contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """One job; part of `progress.Listener`."""
-        job = Job(name, total)
+        job = ProgressTask(name, total)
         self._jobs.append(job)
         self._begin()
         try:
@@ -128,7 +128,7 @@ class Board:
     def look(self) -> None:
         """Show what was told, and every job that has taken longer than the patience lasts."""
         active_seconds()  # so that a gap between two looks is known for what it is
-        with self._drawing, self._while_somebody_reads():
+        with self._draw_lock, self._drop_broken_display():
             while self._events:
                 self._events.popleft()()
             for job in list(self._jobs):
@@ -137,29 +137,29 @@ class Board:
             self._display.refresh()
 
     @contextlib.contextmanager
-    def _while_somebody_reads(self) -> Iterator[None]:
+    def _drop_broken_display(self) -> Iterator[None]:
         """A stream that cannot be written to any more (a pipe that was closed) ends the showing, never the verb."""
         try:
             yield
         except OSError:
-            self._display = Nothing()
+            self._display = NullDisplay()
 
     def _begin(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+            self._thread = threading.Thread(target=self._poll_loop, name="progress", daemon=True)
             self._thread.start()
 
-    def _watch(self) -> None:
-        while not self._closing.wait(TICK_SECONDS):
+    def _poll_loop(self) -> None:
+        while not self._closing.wait(POLL_SECONDS):
             self.look()
 
 
-class Nothing:
+class NullDisplay:
     """What nobody reads."""
 
-    def update(self, job: Job) -> None: ...
+    def update(self, job: ProgressTask) -> None: ...
 
-    def finish(self, job: Job) -> None: ...
+    def finish(self, job: ProgressTask) -> None: ...
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
 
@@ -168,30 +168,30 @@ class Nothing:
     def close(self) -> None: ...
 
 
-class Bars:
+class BarDisplay:
     """rich bars, which vanish when their job ends; once a run is told of, its live picture with the jobs in it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._progress: Progress | None = None
-        self._bars: dict[Job, TaskID] = {}
-        self._view: LiveView | None = None
-        self._words: dict[Job, str] = {}
+        self._bars: dict[ProgressTask, TaskID] = {}
+        self._view: TrainLiveView | None = None
+        self._words: dict[ProgressTask, str] = {}
 
-    def update(self, job: Job) -> None:
+    def update(self, job: ProgressTask) -> None:
         if self._view is not None:
-            self._words[job] = f"{job.name}: {how_far(job)}"
+            self._words[job] = f"{job.name}: {format_progress(job)}"
             return
         if self._progress is None:
-            self._progress = _rich_progress(self._stream)
+            self._progress = _build_rich_progress(self._stream)
             self._progress.start()
         if job not in self._bars:
             self._bars[job] = self._progress.add_task(job.name, total=job.total, completed=job.done, left="")
         left = job.seconds_left()
-        told = f"{brief_seconds(left)} left" if left is not None else ""
+        told = f"{format_duration(left)} left" if left is not None else ""
         self._progress.update(self._bars[job], completed=job.done, left=told)
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: ProgressTask) -> None:
         self._words.pop(job, None)
         if self._progress is not None and job in self._bars:
             self._progress.remove_task(self._bars.pop(job))
@@ -199,16 +199,16 @@ class Bars:
                 self._stop_bars()  # with no bar left it would still draw, over whatever a verb asks meanwhile
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        if kind == CHAPTER:
+        if kind == CHAPTER_EVENT:
             self.close()
             self._view = None
             print_lines(values["lines"], self._stream)
             return
         if self._view is None:
-            from voxgraft.cli.train_view import LiveView
+            from voxgraft.cli.train_view import TrainLiveView
 
             self._stop_bars()  # a terminal has room for one live thing
-            self._view = LiveView(self._stream)
+            self._view = TrainLiveView(self._stream)
         self._view.tell(kind, step, values)
 
     def refresh(self) -> None:
@@ -226,35 +226,35 @@ class Bars:
         self._progress, self._bars = None, {}
 
 
-class Lines:
+class LineDisplay:
     """Plain lines for logs: one when a job shows first, then one every ten seconds, and one at its end."""
 
-    def __init__(self, stream: TextIO, every_seconds: float = LINE_EVERY_SECONDS) -> None:
+    def __init__(self, stream: TextIO, every_seconds: float = LINE_INTERVAL_SECONDS) -> None:
         self._stream = stream
         self._every_seconds = every_seconds
-        self._printed: dict[Job, float] = {}
-        self._view: LineView | None = None
+        self._printed: dict[ProgressTask, float] = {}
+        self._view: TrainLineView | None = None
 
-    def update(self, job: Job) -> None:
+    def update(self, job: ProgressTask) -> None:
         now = time.monotonic()
         if job not in self._printed or now - self._printed[job] >= self._every_seconds:
             self._printed[job] = now
-            self._print(f"{job.name}: {how_far(job)}")
+            self._print(f"{job.name}: {format_progress(job)}")
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: ProgressTask) -> None:
         if self._printed.pop(job, None) is not None:
             self._print(f"{job.name}: {job.age_seconds:.0f} s")
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        if kind == CHAPTER:
+        if kind == CHAPTER_EVENT:
             self.close()
             self._view = None
             print_lines(values["lines"], self._stream)
             return
         if self._view is None:
-            from voxgraft.cli.train_view import LineView
+            from voxgraft.cli.train_view import TrainLineView
 
-            self._view = LineView(self._stream)
+            self._view = TrainLineView(self._stream)
         self._view.tell(kind, step, values)
 
     def refresh(self) -> None:
@@ -270,7 +270,7 @@ class Lines:
         self._stream.flush()
 
 
-def how_far(job: Job) -> str:
+def format_progress(job: ProgressTask) -> str:
     """A job's progress in words: the share done and the time left, or what is known of them."""
     if not job.total:
         return f"{job.done:,} so far" if job.done else "working"
@@ -278,7 +278,7 @@ def how_far(job: Job) -> str:
     return f"{job.done / job.total:.0%}" + (f", {left:.0f} s left" if left is not None else "")
 
 
-def _rich_progress(stream: TextIO) -> Progress:
+def _build_rich_progress(stream: TextIO) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-__all__ = ["Thinned", "chart", "sparkline"]
+__all__ = ["DownsampledCurve", "braille_chart", "sparkline"]
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-EMPTY = 0x2800
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+SPARKLINE_BLOCKS = "▁▂▃▄▅▆▇█"
+BRAILLE_BLANK = 0x2800
+BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a Braille letter by row and column."""
-LEVEL = "┄"
-MOST_POINTS = 1024
+LEVEL_DASH = "┄"
+MAX_CURVE_POINTS = 1024
 
 
-class Thinned:
+class DownsampledCurve:
     """A curve of any length in little room: when it has too many points, every two become their mean."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Thinned:
         if len(self._open) == self._stride:
             self._means.append(sum(self._open) / self._stride)
             self._open = []
-        if len(self._means) == MOST_POINTS:
+        if len(self._means) == MAX_CURVE_POINTS:
             pairs = zip(self._means[::2], self._means[1::2], strict=True)
             self._means = [(first + second) / 2 for first, second in pairs]
             self._stride *= 2
@@ -46,38 +46,38 @@ class Thinned:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """The values from first to last in at most `width` letters; more values than letters are averaged."""
-    shown = _averaged(values, width)
+    shown = _average_to_width(values, width)
     if not shown:
         return ""
     low, high = min(shown), max(shown)
     span = high - low or 1.0
-    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in shown)
+    return "".join(SPARKLINE_BLOCKS[round((value - low) / span * (len(SPARKLINE_BLOCKS) - 1))] for value in shown)
 
 
-def chart(values: Sequence[float], width: int, height: int, levels: Mapping[str, float]) -> list[str]:
+def braille_chart(values: Sequence[float], width: int, height: int, levels: Mapping[str, float]) -> list[str]:
     """The values as a curve in `height` rows of `width` letters; a level in its range is a dashed row with its name.
 
     A level that is far off would flatten the curve: one that is more than half the curve's own height away is left out.
     """
     if not values or width < 2 or height < 2:
         return [" " * width] * height
-    low, high = _range(values, levels.values())
-    rows = [[EMPTY] * width for _ in range(height)]
-    heights = [_height(value, low, high, 4 * height) for value in _stretched(values, 2 * width)]
+    low, high = _value_range(values, levels.values())
+    rows = [[BRAILLE_BLANK] * width for _ in range(height)]
+    heights = [_dot_row(value, low, high, 4 * height) for value in _stretch_to_width(values, 2 * width)]
     for column, (before, here) in enumerate(pairwise([heights[0], *heights])):
         for dot in range(min(before, here), max(before, here) + 1):
-            rows[dot // 4][column // 2] |= DOTS[dot % 4][column % 2]
+            rows[dot // 4][column // 2] |= BRAILLE_DOTS[dot % 4][column % 2]
     drawn = ["".join(chr(cell) for cell in row) for row in rows]
     marks: dict[int, list[str]] = {}
     for name, level in levels.items():
         if low <= level <= high:
-            marks.setdefault(_height(level, low, high, 4 * height) // 4, []).append(name)
+            marks.setdefault(_dot_row(level, low, high, 4 * height) // 4, []).append(name)
     for row, names in marks.items():
-        drawn[row] = _dashed(drawn[row], ", ".join(names))
-    return [line.replace(chr(EMPTY), " ") for line in drawn]
+        drawn[row] = _draw_level(drawn[row], ", ".join(names))
+    return [line.replace(chr(BRAILLE_BLANK), " ") for line in drawn]
 
 
-def _averaged(values: Sequence[float], width: int) -> list[float]:
+def _average_to_width(values: Sequence[float], width: int) -> list[float]:
     count = len(values)
     if count <= width:
         return list(values)
@@ -85,29 +85,29 @@ def _averaged(values: Sequence[float], width: int) -> list[float]:
     return [sum(values[first:last]) / (last - first) for first, last in pairwise(edges)]
 
 
-def _stretched(values: Sequence[float], width: int) -> list[float]:
+def _stretch_to_width(values: Sequence[float], width: int) -> list[float]:
     """As many values as there are columns: averaged if there are more, drawn out if there are fewer."""
-    few = _averaged(values, width)
+    few = _average_to_width(values, width)
     places = [index * (len(few) - 1) / (width - 1) for index in range(width)]
     ends = [*few, few[-1]]
     return [ends[int(at)] + (ends[int(at) + 1] - ends[int(at)]) * (at % 1) for at in places]
 
 
-def _range(values: Sequence[float], levels: Iterable[float]) -> tuple[float, float]:
+def _value_range(values: Sequence[float], levels: Iterable[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     reach = (high - low) / 2
     near = [level for level in levels if low - reach <= level <= high + reach]
     return min([low, *near]), max([high, *near])
 
 
-def _height(value: float, low: float, high: float, dots: int) -> int:
+def _dot_row(value: float, low: float, high: float, dots: int) -> int:
     """The row of dots, from the top."""
     share = (value - low) / (high - low) if high > low else 0.5
     return min(dots - 1, max(0, round((1 - share) * (dots - 1))))
 
 
-def _dashed(row: str, name: str) -> str:
+def _draw_level(row: str, name: str) -> str:
     label = f" {name} "
-    dashed = "".join(LEVEL if ord(cell) == EMPTY else cell for cell in row)
+    dashed = "".join(LEVEL_DASH if ord(cell) == BRAILLE_BLANK else cell for cell in row)
     free = len(row) - len(label)
-    return dashed[:free] + label if free > 4 and all(cell == LEVEL for cell in dashed[free:]) else dashed
+    return dashed[:free] + label if free > 4 and all(cell == LEVEL_DASH for cell in dashed[free:]) else dashed

@@ -14,23 +14,25 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from voxgraft import __version__
-from voxgraft.cli.usage import usage_error
-from voxgraft.cli.verbs import GROUPS, Verb
-from voxgraft.config import Leaf
+from voxgraft.cli.usage import translate_usage_error
+from voxgraft.cli.verbs import COMMAND_GROUPS, CliCommand
+from voxgraft.config import SettingField
 
-SUMMARY = (
+APP_SUMMARY = (
     "Teach a pretrained text-to-speech language model a new language, and prove that it still speaks the old ones."
 )
-EXIT_CODES = "Exit codes: 0 fine, 1 the verdict is no, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
+EXIT_CODES_HELP = (
+    "Exit codes: 0 fine, 1 the verdict is no, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
+)
 
-_COMMON = Group("Common to all verbs", sort_key=1_000)  # the last panel of a help page
+_COMMON_GROUP = Group("Common to all verbs", sort_key=1_000)  # the last panel of a help page
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
     """What was typed: the verb, its settings by dotted key as texts, and the common options."""
 
-    verb: Verb
+    verb: CliCommand
     values: dict[str, Any]
     config: Path | None
     json: bool
@@ -38,14 +40,16 @@ class CommandLine:
     quiet: bool
 
 
-def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLine | Callable[[], None]:
+def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> CommandLine | Callable[[], None]:
     """What was typed, or the function that prints the help or version that was asked for."""
-    words = _without_help(words, verbs)
-    app, by_command = build_app([verb for verb in verbs if _begins_with(words, verb)] or verbs)
+    words = _rewrite_help_words(words, verbs)
+    app, by_command = build_cli_app([verb for verb in verbs if _names_command(words, verb)] or verbs)
     try:
-        command, bound, _ = app.parse_args(_with_dashes(words), print_error=False, exit_on_error=False, verbose=False)
+        command, bound, _ = app.parse_args(
+            _join_lone_dash(words), print_error=False, exit_on_error=False, verbose=False
+        )
     except CycloptsError as error:
-        raise usage_error(error, verbs) from None
+        raise translate_usage_error(error, verbs) from None
     if command not in by_command:
         return lambda: command(*bound.args, **bound.kwargs)
     given, verb = dict(bound.arguments), by_command[command]
@@ -53,13 +57,13 @@ def read_command_line(words: Sequence[str], verbs: Sequence[Verb]) -> CommandLin
         verb=verb,
         config=Path(given.pop("config")) if "config" in given else None,
         json=given.pop("json", False),
-        dry_run=not verb.plans and given.pop("dry_run", False),
+        dry_run=not verb.has_own_dry_run and given.pop("dry_run", False),
         quiet=given.pop("quiet", False),
         values={name.replace("__", "."): value for name, value in given.items()},
     )
 
 
-def _without_help(words: Sequence[str], verbs: Sequence[Verb]) -> Sequence[str]:
+def _rewrite_help_words(words: Sequence[str], verbs: Sequence[CliCommand]) -> Sequence[str]:
     """`help VERB` as `VERB --help`, and `-V` or `version` as `--version`: what people try who are new to a program."""
     first = words[0] if words else ""
     if any(verb.name == first for verb in verbs):
@@ -69,13 +73,13 @@ def _without_help(words: Sequence[str], verbs: Sequence[Verb]) -> Sequence[str]:
     return [*words[1:], "--help"] if first == "help" else words
 
 
-def _begins_with(words: Sequence[str], verb: Verb) -> bool:
+def _names_command(words: Sequence[str], verb: CliCommand) -> bool:
     """Whether the line names that verb, so that the flags of all others need not be made."""
     name = verb.name.split()
     return list(words[: len(name)]) == name
 
 
-def _with_dashes(words: Sequence[str]) -> list[str]:
+def _join_lone_dash(words: Sequence[str]) -> list[str]:
     """`--file -` as `--file=-`: a dash alone is a value (standard input) and no flag, which cyclopts takes it for."""
     joined: list[str] = []
     for word in words:
@@ -86,23 +90,23 @@ def _with_dashes(words: Sequence[str]) -> list[str]:
     return joined
 
 
-def build_app(verbs: Sequence[Verb]) -> tuple[App, dict[Callable[..., Any], Verb]]:
+def build_cli_app(verbs: Sequence[CliCommand]) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
     """The cyclopts app, and which verb each of its commands stands for."""
-    app = App("voxgraft", help=SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES)
-    by_command: dict[Callable[..., Any], Verb] = {}
+    app = App("voxgraft", help=APP_SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES_HELP)
+    by_command: dict[Callable[..., Any], CliCommand] = {}
     groups: dict[str, App] = {}
     for order, verb in enumerate(verbs):
         group, _, name = verb.name.rpartition(" ")
         if group and group not in groups:
-            groups[group] = App(group, help=GROUPS.get(group, ""), sort_key=order)
+            groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order)
             app.command(groups[group])
         command = App(name, help=verb.help, usage=verb.usage, sort_key=order, help_epilogue="")
-        by_command[command.default(_command(verb))] = verb
+        by_command[command.default(_build_signature_function(verb))] = verb
         groups.get(group, app).command(command)
     return app, by_command
 
 
-def _command(verb: Verb) -> Callable[..., None]:
+def _build_signature_function(verb: CliCommand) -> Callable[..., None]:
     """A function that only carries the signature: the verb itself runs later, once its settings are whole."""
 
     def command(*_: Any, **__: Any) -> None:
@@ -113,24 +117,24 @@ def _command(verb: Verb) -> Callable[..., None]:
         title = leaf.section.capitalize() or "Settings"
         about = inspect.getdoc(leaf.owner) or ""
         groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
-    parameters = [_parameter(verb, leaf, groups[leaf.section]) for leaf in verb.leaves()]
+    parameters = [_build_parameter(verb, leaf, groups[leaf.section]) for leaf in verb.leaves()]
     own = {parameter.name for parameter in parameters}
     parameters += [parameter for parameter in _common_parameters() if parameter.name not in own]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _parameter(verb: Verb, leaf: Leaf, group: Group) -> inspect.Parameter:
+def _build_parameter(verb: CliCommand, leaf: SettingField, group: Group) -> inspect.Parameter:
     by_place = leaf.key in verb.positional
     is_switch = leaf.field.annotation is bool
     # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
-    names = sorted(verb.names_of(leaf), key=len, reverse=True)
+    names = sorted(verb.flag_names(leaf), key=len, reverse=True)
     naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
     if not by_place and not is_switch:
-        naming["metavar"] = _metavar(leaf)
+        naming["metavar"] = _format_metavar(leaf)
     about = Parameter(
-        help=_help(leaf),
-        show_default=_show_default(verb, leaf),
+        help=_help_text(leaf),
+        show_default=_format_default(verb, leaf),
         consume_multiple=leaf.is_list,
         negative_iterable=(),
         **naming,
@@ -144,7 +148,7 @@ def _parameter(verb: Verb, leaf: Leaf, group: Group) -> inspect.Parameter:
 def _common_parameters() -> list[inspect.Parameter]:
     def common(name: str, typed: Any, text: str) -> inspect.Parameter:
         metavar = "PATH" if name == "config" else None
-        about = Parameter(help=text, metavar=metavar, group=_COMMON, negative=(), show_default=False)
+        about = Parameter(help=text, metavar=metavar, group=_COMMON_GROUP, negative=(), show_default=False)
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed, about])
 
     return [
@@ -155,24 +159,24 @@ def _common_parameters() -> list[inspect.Parameter]:
     ]
 
 
-def _help(leaf: Leaf) -> str:
+def _help_text(leaf: SettingField) -> str:
     choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
     return f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}"
 
 
-def _metavar(leaf: Leaf) -> str:
+def _format_metavar(leaf: SettingField) -> str:
     word = "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
     if leaf.is_number:
         word = "NUMBER"
     return f"{word}..." if leaf.is_list else word
 
 
-def _show_default(verb: Verb, leaf: Leaf) -> Callable[[Any], str] | bool:
+def _format_default(verb: CliCommand, leaf: SettingField) -> Callable[[Any], str] | bool:
     if leaf.default is None or leaf.default == ():
         return False
     text = str(leaf.default)
     if isinstance(leaf.default, bool):
-        flag = verb.names_of(leaf)[0]
+        flag = verb.flag_names(leaf)[0]
         section, dot, name = flag.removeprefix("--").rpartition(".")
         text = flag if leaf.default else f"--{section}{dot}no-{name}"
     return lambda _: text

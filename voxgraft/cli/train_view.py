@@ -9,24 +9,24 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from voxgraft.cli.console import printable
-from voxgraft.cli.train_picture import STATES, note_line, picture, state_words
-from voxgraft.cli.watched import FINISHING, Watched, held_out_words, loss_words
+from voxgraft.cli.console import escape_control_characters
+from voxgraft.cli.train_picture import STATE_STYLES, format_learning_state, render_note_line, render_training
+from voxgraft.cli.watched import STOPPING_MESSAGE, TrainProgress, format_losses, format_validation
 from voxgraft.errors import Finding
-from voxgraft.history import number
+from voxgraft.history import as_finite_float
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["LineView", "LiveView", "RunView"]
+__all__ = ["TrainLineView", "TrainLiveView", "TrainView"]
 
 REDRAW_SECONDS = 1.0
 """Drawing takes some milliseconds of the training's time, so it is done once a second, and at once where it matters."""
-AT_ONCE = ("opening", "stopping", "end")
-LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+REDRAW_AT_ONCE_EVENTS = ("opening", "stopping", "end")
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
-class RunView(Protocol):
+class TrainView(Protocol):
     """How a run is shown."""
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class RunView(Protocol):
         """Nothing more comes."""
 
 
-def event_lines(kind: str, step: int, values: Mapping[str, Any], watched: Watched) -> list[tuple[str, str]]:
+def format_event(kind: str, step: int, values: Mapping[str, Any], progress: TrainProgress) -> list[tuple[str, str]]:
     """What is worth a line that stays, with its style: findings, samples, a change of state."""
     if kind == "opening":
         return [(line, "") for line in values.get("lines") or ()]
@@ -47,40 +47,40 @@ def event_lines(kind: str, step: int, values: Mapping[str, Any], watched: Watche
         keys = ("code", "found", "expected", "where", "cure", "level")
         item = Finding(**{key: str(values[key]) for key in keys if values.get(key)})  # type: ignore[arg-type]
         first, *rest = item.lines()
-        return [(f"step {step:,}: {first}", LEVELS.get(item.level, "")), *((line, "") for line in rest)]
+        return [(f"step {step:,}: {first}", LEVEL_STYLES.get(item.level, "")), *((line, "") for line in rest)]
     if kind == "samples":
-        return [(f"step {step:,}: {_sample_words(values)}", "")]
+        return [(f"step {step:,}: {_format_samples(values)}", "")]
     if kind == "interpolation":
-        return [(f"step {step:,}: {_share_words(values)}", "bold" if values.get("chosen") else "")]
+        return [(f"step {step:,}: {_format_interpolation(values)}", "bold" if values.get("chosen") else "")]
     if kind == "stop-asked":
         return [(f"step {step:,}: stops: {values.get('why', '')}", "bold yellow")]
-    if isinstance(values.get("state"), str) and watched.history.state_changed:
-        return [(f"step {step:,}: {state_words(values)}", STATES.get(values["state"], ""))]
+    if isinstance(values.get("state"), str) and progress.history.state_changed:
+        return [(f"step {step:,}: {format_learning_state(values)}", STATE_STYLES.get(values["state"], ""))]
     return []
 
 
-class LineView:
+class TrainLineView:
     """One line for each line of the journal that says something, for logs and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._watched = Watched()
+        self._train_progress = TrainProgress()
         self._early: list[str] | None = []
         """Lines told before the opening ones, which come first."""
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        watched = self._watched
+        watched = self._train_progress
         was_stopping = watched.stopping
         watched.add(kind, step, values)
-        lines = [text for text, _ in event_lines(kind, step, values, watched)]
+        lines = [text for text, _ in format_event(kind, step, values, watched)]
         if kind == "step":
-            lines = [self._stepnote_line(step, values), *lines]
+            lines = [self._format_step(step, values), *lines]
         elif kind == "valid":
-            lines = [f"step {step:,}  {held_out_words(watched.history, values)}", *lines]
+            lines = [f"step {step:,}  {format_validation(watched.history, values)}", *lines]
         elif kind == "saved":
             lines = [f"step {step:,}  saved"]
         elif kind == "stopping" and not was_stopping:
-            lines = [f"step {step:,}  {FINISHING}"]
+            lines = [f"step {step:,}  {STOPPING_MESSAGE}"]
         if kind == "opening":
             lines, self._early = [*lines, *(self._early or [])], None
         if self._early is None:
@@ -95,21 +95,21 @@ class LineView:
         self._print(self._early or [])
         self._early = None
 
-    def _stepnote_line(self, step: int, values: Mapping[str, Any]) -> str:
-        watched = self._watched
+    def _format_step(self, step: int, values: Mapping[str, Any]) -> str:
+        watched = self._train_progress
         share = f" of {watched.num_steps:,} ({watched.share:.0%})" if watched.share is not None else ""
         facts = watched.facts()
-        words = [f"step {step:,}{share}", loss_words(values), facts.get("speed", ""), watched.left_words()]
+        words = [f"step {step:,}{share}", format_losses(values), facts.get("speed", ""), watched.format_time_left()]
         words += [f"rates {facts['rates']}" if "rates" in facts else "", facts.get("memory", "")]
         return "  ".join(word for word in words if word)
 
     def _print(self, lines: Sequence[str]) -> None:
         if lines:
-            self._stream.write("".join(f"{printable(line)}\n" for line in lines))
+            self._stream.write("".join(f"{escape_control_characters(line)}\n" for line in lines))
             self._stream.flush()
 
 
-class LiveView:
+class TrainLiveView:
     """A picture at the foot of the terminal; what stays scrolls by above it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -117,21 +117,21 @@ class LiveView:
         from rich.live import Live
 
         self._console = Console(file=stream, markup=False, highlight=False, emoji=False)
-        self._letters = (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
-        self._watched = Watched()
+        self._has_unicode = (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+        self._train_progress = TrainProgress()
         self._early: list[tuple[str, str]] | None = []
         self._jobs: Sequence[str] = ()
-        self._drawn = 0.0
-        self._due = True
+        self._last_drawn_at = 0.0
+        self._is_redraw_due = True
         self._live = Live(
             get_renderable=self._picture, console=self._console, auto_refresh=False, vertical_overflow="crop"
         )
         self._live.start()
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        self._watched.add(kind, step, values)
-        self._due = self._due or kind in AT_ONCE
-        lines = event_lines(kind, step, values, self._watched)
+        self._train_progress.add(kind, step, values)
+        self._is_redraw_due = self._is_redraw_due or kind in REDRAW_AT_ONCE_EVENTS
+        lines = format_event(kind, step, values, self._train_progress)
         if kind == "opening":
             self._print(lines, opening=True)
             lines, self._early = self._early or [], None
@@ -142,8 +142,8 @@ class LiveView:
 
     def refresh(self, jobs: Sequence[str]) -> None:
         now = time.monotonic()
-        if self._due or now - self._drawn >= REDRAW_SECONDS:
-            self._jobs, self._drawn, self._due = jobs, now, False
+        if self._is_redraw_due or now - self._last_drawn_at >= REDRAW_SECONDS:
+            self._jobs, self._last_drawn_at, self._is_redraw_due = jobs, now, False
             self._live.refresh()
 
     def close(self) -> None:
@@ -159,29 +159,29 @@ class LiveView:
         for text, style in lines:
             name, colon, rest = text.partition(": ")
             if opening and colon:
-                self._console.print(note_line(f"{name}:", rest.strip(), style))
+                self._console.print(render_note_line(f"{name}:", rest.strip(), style))
             else:
-                self._console.print(Text(printable(text), style))
+                self._console.print(Text(escape_control_characters(text), style))
 
     def _picture(self) -> RenderableType:
-        return picture(self._watched, self._console, jobs=self._jobs, letters=self._letters)
+        return render_training(self._train_progress, self._console, jobs=self._jobs, unicode=self._has_unicode)
 
 
-def _sample_words(values: Mapping[str, Any]) -> str:
+def _format_samples(values: Mapping[str, Any]) -> str:
     """Where samples lie, and how each of them ended."""
     words = []
     for spoken in values.get("spoken") or ():
         marks = [] if spoken.get("stopped", True) else ["did not stop"]
         marks += ["as at step 0"] if spoken.get("same_as_step_0") else []
-        seconds = number(spoken.get("seconds"))
+        seconds = as_finite_float(spoken.get("seconds"))
         length = "" if seconds is None else f" {seconds:.1f} s"
         words.append(f"{spoken.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
     return f"samples in {values.get('folder', '?')}: {', '.join(words)}" if words else "samples"
 
 
-def _share_words(values: Mapping[str, Any]) -> str:
+def _format_interpolation(values: Mapping[str, Any]) -> str:
     """One point on the way from the base to what was trained."""
-    losses = {str(name): number(loss) for name, loss in (values.get("speech_losses") or {}).items()}
+    losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
     words = [f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None]
     chosen = ", chosen" if values.get("chosen") else ""
-    return f"share {number(values.get('share')) or 0:g} of what was trained: speech loss {', '.join(words)}{chosen}"
+    return f"share {as_finite_float(values.get('share')) or 0:g} of what was trained: speech loss {', '.join(words)}{chosen}"

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft import progress
-from voxgraft.companions.places import CARD_NAME, FORMAT, Environment, worker_path
+from voxgraft.companions.places import COMPANION_CARD_NAME, COMPANION_FORMAT, CompanionEnvironment, worker_path
 from voxgraft.errors import CompanionError, FileError
-from voxgraft.files import is_file, is_there, reason_of, write_error, write_json
+from voxgraft.files import build_write_error, format_error_reason, is_file, path_exists, write_json
 
-__all__ = ["RECIPES", "Recipe", "make_environment", "write_card"]
+__all__ = ["INSTALL_RECIPES", "InstallRecipe", "create_environment", "write_environment_card"]
 
-LOG_NAME = "install.log"
-TAIL_LINES = 4
+INSTALL_LOG_NAME = "install.log"
+INSTALL_TAIL_LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class InstallRecipe:
     """Calls of `pip install` in their order, and files that must go afterwards."""
 
     title: str
@@ -35,8 +35,8 @@ class Recipe:
     needs_checkout: bool = False
 
 
-RECIPES = {
-    "chatterbox": Recipe(
+INSTALL_RECIPES = {
+    "chatterbox": InstallRecipe(
         "chatterbox-tts 0.1.7",
         (
             ("torch==2.13.0",),
@@ -53,71 +53,75 @@ RECIPES = {
         removed=("torchaudio/lib/*.so",),
     ),
     # Its source states what it needs; which Python it takes stands there too (3.10 or 3.11 when this was written).
-    "indextts2": Recipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
+    "indextts2": InstallRecipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
 }
 """Versions of Chatterbox that ran together on a processor; IndexTTS-2 gets those that its source asks for."""
 
 
-def make_environment(
+def create_environment(
     name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
-) -> Environment:
+) -> CompanionEnvironment:
     """A new environment in a folder; an error with the installer's last words if a step fails."""
     try:
-        return _made(name, folder, python, pip_flags, checkout)
+        return _create_environment(name, folder, python, pip_flags, checkout)
     except OSError as error:
-        raise write_error(error, folder) from None
+        raise build_write_error(error, folder) from None
 
 
-def _made(name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None) -> Environment:
-    recipe = RECIPES[name]
-    if is_there(folder):
-        _clear(folder)
+def _create_environment(
+    name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
+) -> CompanionEnvironment:
+    recipe = INSTALL_RECIPES[name]
+    if path_exists(folder):
+        _remove_environment(folder)
     folder.mkdir(parents=True)
     interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
-    log = folder / LOG_NAME
+    log = folder / INSTALL_LOG_NAME
     own = folder / "venv" / "bin" / "python"
-    with progress.task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
-        _call([interpreter, "-m", "venv", folder / "venv"], log)
+    with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+        _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
         advance(1)
         for step in recipe.steps:
             packages = [word.format(checkout=checkout) for word in step]
-            _call([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
+            _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
             advance(1)
     for pattern in recipe.removed:
         for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
             path.unlink()
-    return Environment(name, folder, own, worker_path(name), (str(checkout),) if checkout else ())
+    return CompanionEnvironment(name, folder, own, worker_path(name), (str(checkout),) if checkout else ())
 
 
-def write_card(environment: Environment, about: dict[str, Any]) -> None:
+def write_environment_card(environment: CompanionEnvironment, about: dict[str, Any]) -> None:
     """Say that the environment is there, and what is in it."""
     card = {
-        "format": FORMAT,
+        "format": COMPANION_FORMAT,
         "name": environment.name,
         "python": str(environment.python),
         "arguments": list(environment.arguments),
         "versions": about.get("versions", {}),
     }
-    write_json(environment.folder / CARD_NAME, card, overwrite=True)
+    write_json(environment.folder / COMPANION_CARD_NAME, card, overwrite=True)
 
 
-def _clear(folder: Path) -> None:
+def _remove_environment(folder: Path) -> None:
     """Remove an environment of ours; anything else is left alone."""
-    ours = is_file(folder / CARD_NAME) or is_file(folder / LOG_NAME)
+    ours = is_file(folder / COMPANION_CARD_NAME) or is_file(folder / INSTALL_LOG_NAME)
     if not ours and any(folder.iterdir()):
         raise FileError("file-exists", f"{folder.name} is there already, and is no companion of ours", where=folder)
     shutil.rmtree(folder)
 
 
-def _call(command: Sequence[str | Path], log: Path) -> None:
+def _run_logged(command: Sequence[str | Path], log: Path) -> None:
     with log.open("ab") as stream:
         try:
             done = subprocess.run(  # noqa: S603 (our own steps)
                 list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, check=False
             )
         except OSError as error:
-            raise CompanionError("companion-install", f"{command[0]}: {reason_of(error)}", where=log) from None
+            raise CompanionError(
+                "companion-install", f"{command[0]}: {format_error_reason(error)}", where=log
+            ) from None
     if done.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = " / ".join(line.strip() for line in lines[-TAIL_LINES:] if line.strip())
+        told = " / ".join(line.strip() for line in lines[-INSTALL_TAIL_LINES:] if line.strip())
         raise CompanionError("companion-install", told or f"exit code {done.returncode}", where=log)

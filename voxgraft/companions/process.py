@@ -22,23 +22,23 @@ from numpy.typing import NDArray
 from voxgraft.companions.workers.pipe import PROTOCOL, PipeError, frame, read_frame
 from voxgraft.errors import CompanionError
 
-__all__ = ["Companion"]
+__all__ = ["CompanionProcess"]
 
-START_SECONDS = 300.0
-ANSWER_SECONDS = 900.0
+START_TIMEOUT_SECONDS = 300.0
+ANSWER_TIMEOUT_SECONDS = 900.0
 """Sound for forty seconds of speech takes minutes on a slow processor."""
-END_SECONDS = 2.0
-TAIL_BYTES, TAIL_LINES = 8000, 6
+SHUTDOWN_TIMEOUT_SECONDS = 2.0
+STDERR_TAIL_BYTES, STDERR_TAIL_LINES = 8000, 6
 
 
 @dataclass
-class Companion:
+class CompanionProcess:
     """One worker. `command` starts it."""
 
     name: str
     command: Sequence[str]
-    start_seconds: float = START_SECONDS
-    answer_seconds: float = ANSWER_SECONDS
+    start_seconds: float = START_TIMEOUT_SECONDS
+    answer_seconds: float = ANSWER_TIMEOUT_SECONDS
     about: dict[str, Any] = field(default_factory=dict)
     """What it has said of itself; empty while it does not run."""
     _process: subprocess.Popen[bytes] | None = None
@@ -80,7 +80,7 @@ class Companion:
         if self._finalizer is not None:
             self._finalizer.detach()
         if self._process is not None:
-            _end(self._process, kill=kill)
+            _terminate_process(self._process, kill=kill)
         if self._said is not None:
             self._said.close()
         self._process = self._said = None
@@ -106,7 +106,7 @@ class Companion:
         except OSError as error:
             found = f"{self.name} cannot be started: {error.strerror}"
             raise CompanionError("companion-broken", found, where=str(self.command[0])) from None
-        self._finalizer = weakref.finalize(self, _end, self._process, kill=True)
+        self._finalizer = weakref.finalize(self, _terminate_process, self._process, kill=True)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -128,7 +128,7 @@ class Companion:
             except BlockingIOError:
                 continue
             except BrokenPipeError:
-                raise self._died() from None
+                raise self._exit_error() from None
 
     def _read(self, deadline: float) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         assert self._process is not None
@@ -144,7 +144,7 @@ class Companion:
                 except BlockingIOError:
                     continue
                 if not part:
-                    raise self._died()
+                    raise self._exit_error()
                 parts.append(part)
                 count -= len(part)
             return b"".join(parts)
@@ -152,7 +152,7 @@ class Companion:
         try:
             return read_frame(exactly)
         except PipeError as error:
-            raise CompanionError("companion-broken", f"{self.name} gave {error}", where=self._last_words()) from None
+            raise CompanionError("companion-broken", f"{self.name} gave {error}", where=self._stderr_tail()) from None
 
     def _wait(self, descriptor: int, deadline: float, *, writing: bool) -> None:
         left = deadline - time.monotonic()
@@ -161,31 +161,31 @@ class Companion:
         if not waiting.poll(max(left, 0) * 1000):
             seconds = self.answer_seconds if self.about else self.start_seconds
             found = f"{self.name} has not answered for {seconds:g} seconds, and was ended"
-            raise CompanionError("companion-hung", found, where=self._last_words())
+            raise CompanionError("companion-hung", found, where=self._stderr_tail())
 
-    def _died(self) -> CompanionError:
+    def _exit_error(self) -> CompanionError:
         assert self._process is not None
         try:
-            code = self._process.wait(END_SECONDS)
+            code = self._process.wait(SHUTDOWN_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
         how = "closed its pipe" if code is None else f"ended with exit code {code}"
         if code is not None and code < 0:
             how = f"was ended by signal {signal.Signals(-code).name}"
         begun = "" if self.about else " before it was ready"
-        return CompanionError("companion-died", f"{self.name} {how}{begun}", where=self._last_words())
+        return CompanionError("companion-died", f"{self.name} {how}{begun}", where=self._stderr_tail())
 
-    def _last_words(self) -> str:
+    def _stderr_tail(self) -> str:
         """What the worker said last on standard error."""
         if self._said is None:
             return ""
         size = self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, size - TAIL_BYTES))
+        self._said.seek(max(0, size - STDERR_TAIL_BYTES))
         lines = self._said.read().decode("utf-8", "replace").splitlines()
-        return " / ".join(line.strip() for line in lines[-TAIL_LINES:] if line.strip())
+        return " / ".join(line.strip() for line in lines[-STDERR_TAIL_LINES:] if line.strip())
 
 
-def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+def _terminate_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
     """End a worker and all that it started. Without `kill` it may finish what it is at."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
@@ -193,7 +193,7 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
                 stream.close()
     if not kill:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
+            process.wait(SHUTDOWN_TIMEOUT_SECONDS)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

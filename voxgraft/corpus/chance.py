@@ -11,30 +11,30 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["number", "permutation", "share"]
+__all__ = ["hash_int", "hash_permutation", "hash_uniform"]
 
-_BITS = 64
+_HASH_BITS = 64
 
 
-def number(*parts: int | str) -> int:
+def hash_int(*parts: int | str) -> int:
     """A number below 2**64."""
-    return int.from_bytes(_digest(parts, _BITS // 8), "little")
+    return int.from_bytes(_hash_parts(parts, _HASH_BITS // 8), "little")
 
 
-def share(*parts: int | str) -> float:
+def hash_uniform(*parts: int | str) -> float:
     """A number from 0 up to, and without, 1."""
     # The 53 bits that a float holds exactly, so that rounding never makes it 1.
-    return (number(*parts) >> 11) * 2.0**-53
+    return (hash_int(*parts) >> 11) * 2.0**-53
 
 
-def permutation(count: int, *parts: int | str) -> NDArray[np.int64]:
+def hash_permutation(count: int, *parts: int | str) -> NDArray[np.int64]:
     """The numbers below `count` in an order that depends on nothing but the parts."""
-    key = int.from_bytes(_digest(parts, 16), "little")
+    key = int.from_bytes(_hash_parts(parts, 16), "little")
     draws = np.random.Philox(key=key).random_raw(count)
     return np.argsort(draws, kind="stable")
 
 
-def _digest(parts: tuple[int | str, ...], size: int) -> bytes:
+def _hash_parts(parts: tuple[int | str, ...], size: int) -> bytes:
     # The lengths keep ("ab", "c") apart from ("a", "bc"), and the kinds 1 apart from "1".
     digest = hashlib.blake2b(digest_size=size)
     for part in parts:

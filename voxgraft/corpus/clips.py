@@ -14,12 +14,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "ClipInfo", "ClipSet", "Ids", "MadeFrom", "PreparedClip", "Role", "SetHeader", "named_clips"]
+__all__ = [
+    "AnyArray",
+    "ClipDataset",
+    "ClipInfo",
+    "DatasetHeader",
+    "DatasetProvenance",
+    "DatasetRole",
+    "Int32Array",
+    "PreparedClip",
+    "format_clip_names",
+]
 
-Role = Literal["train", "valid", "replay"]
-Ids = NDArray[np.int32]
-Array = NDArray[Any]
-MAX_NAMED = 5
+DatasetRole = Literal["train", "valid", "replay"]
+Int32Array = NDArray[np.int32]
+AnyArray = NDArray[Any]
+MAX_LISTED_CLIPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +46,17 @@ class ClipInfo:
 
 @dataclass(frozen=True, slots=True)
 class PreparedClip:
-    """A clip as `write_set` takes it. Text ids are the language's own, without start and stop."""
+    """A clip as `write_clip_dataset` takes it. Text ids are the language's own, without start and stop."""
 
     info: ClipInfo
-    text_ids: Sequence[int] | Array
-    codes: Sequence[int] | Array
-    voice: Mapping[str, Array]
+    text_ids: Sequence[int] | AnyArray
+    codes: Sequence[int] | AnyArray
+    voice: Mapping[str, AnyArray]
     """The family's arrays. Whole numbers in a row may be as many as they like; all others keep one shape in a set."""
 
 
 @dataclass(frozen=True, slots=True)
-class MadeFrom:
+class DatasetProvenance:
     """What a set depends on; when one of these changes, it must be made again."""
 
     tokenizer_sha256: str
@@ -58,18 +68,18 @@ class MadeFrom:
 
 
 @dataclass(frozen=True, slots=True)
-class SetHeader:
+class DatasetHeader:
     """What all clips of a set have in common."""
 
     family: str
     language: str
-    role: Role
+    role: DatasetRole
     code_hz: float
     """Speech codes per second."""
-    made_from: MadeFrom
+    made_from: DatasetProvenance
 
 
-class ClipSet(ABC):
+class ClipDataset(ABC):
     """Clips by their place, from 0 to `len(set) - 1`. Opening one reads no ids, codes or voices of sets of ours.
 
     A set that brings its own prompts (`prompt_of`) has their voices and infos at places from `len(set)` on; those
@@ -78,7 +88,7 @@ class ClipSet(ABC):
 
     name: str
     """Unlike that of every other set of a run: the data order depends on it."""
-    header: SetHeader
+    header: DatasetHeader
     infos: Sequence[ClipInfo]
     num_text: NDArray[np.int64]
     num_codes: NDArray[np.int64]
@@ -88,13 +98,13 @@ class ClipSet(ABC):
         return len(self.num_codes)
 
     @abstractmethod
-    def text_ids(self, clip: int) -> Ids: ...
+    def text_ids(self, clip: int) -> Int32Array: ...
 
     @abstractmethod
-    def codes(self, clip: int) -> Ids: ...
+    def codes(self, clip: int) -> Int32Array: ...
 
     @abstractmethod
-    def voice(self, clip: int) -> dict[str, Array]:
+    def voice(self, clip: int) -> dict[str, AnyArray]:
         """The family's arrays, not to be written to."""
 
     def shard_files(self) -> Mapping[Path, str]:
@@ -106,7 +116,7 @@ class ClipSet(ABC):
         return None
 
 
-def named_clips(names: Sequence[str], limit: int = MAX_NAMED) -> str:
+def format_clip_names(names: Sequence[str], limit: int = MAX_LISTED_CLIPS) -> str:
     """The first few names, and how many more there are."""
     listed = ", ".join(name if len(name) <= 80 else f"{name[:77]}..." for name in names[:limit])
     return listed + (f" and {len(names) - limit:,} more" if len(names) > limit else "")

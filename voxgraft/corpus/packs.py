@@ -12,10 +12,10 @@ import numpy as np
 
 from voxgraft.errors import ConfigError
 
-__all__ = ["Pack", "deal", "packs_of", "require_fits"]
+__all__ = ["Microbatch", "assign_to_ranks", "pack_microbatches", "require_clip_fits"]
 
 
-class Pack(list[int]):
+class Microbatch(list[int]):
     """Places of the items that go through the model together."""
 
     def __init__(self, places: Iterable[int], tokens: int) -> None:
@@ -24,7 +24,7 @@ class Pack(list[int]):
         """Positions that they fill."""
 
 
-def packs_of(lengths: Sequence[int], pack_tokens: int) -> list[Pack]:
+def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Microbatch]:
     """Every place in exactly one pack of at most `pack_tokens`; as few packs as can be, all about equally full.
 
     The longest first, each where there is most room: a last pack with the little that is left over would cost a device
@@ -33,15 +33,15 @@ def packs_of(lengths: Sequence[int], pack_tokens: int) -> list[Pack]:
     if len(lengths) == 0:
         return []
     longest = int(np.argmax(lengths))
-    require_fits(int(lengths[longest]), pack_tokens, f"item {longest} of the step")
+    require_clip_fits(int(lengths[longest]), microbatch_tokens, f"item {longest} of the step")
     order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
-    fewest = -(-int(sum(lengths)) // pack_tokens)
-    spread = (_spread(order, lengths, count) for count in range(fewest, len(lengths) + 1))
-    return next(packs for packs in spread if max(pack.tokens for pack in packs) <= pack_tokens)
+    fewest = -(-int(sum(lengths)) // microbatch_tokens)
+    spread = (_fill_microbatches(order, lengths, count) for count in range(fewest, len(lengths) + 1))
+    return next(packs for packs in spread if max(pack.tokens for pack in packs) <= microbatch_tokens)
 
 
-def _spread(order: Sequence[int], lengths: Sequence[int], count: int) -> list[Pack]:
-    packs = [Pack((), 0) for _ in range(count)]
+def _fill_microbatches(order: Sequence[int], lengths: Sequence[int], count: int) -> list[Microbatch]:
+    packs = [Microbatch((), 0) for _ in range(count)]
     room = [(0, at) for at in range(count)]
     for place in order:
         tokens, at = heapq.heappop(room)
@@ -51,18 +51,18 @@ def _spread(order: Sequence[int], lengths: Sequence[int], count: int) -> list[Pa
     return packs
 
 
-def require_fits(tokens: int, pack_tokens: int, clip: str) -> None:
+def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:
     """Raise unless the longest clip fits into a pack; asked before training, not in the middle of it."""
-    if tokens > pack_tokens:
-        found = f"packs of {pack_tokens:,} positions, and {clip} has {tokens:,}"
+    if tokens > microbatch_tokens:
+        found = f"packs of {microbatch_tokens:,} positions, and {clip} has {tokens:,}"
         raise ConfigError("pack-too-small", found, expected=f"packs of at least {tokens:,}")
 
 
-def deal(packs: Sequence[Pack], world_size: int) -> list[list[Pack | None]]:
+def assign_to_ranks(packs: Sequence[Microbatch], world_size: int) -> list[list[Microbatch | None]]:
     """For each process its packs, as many for each; None where one runs short. Tokens are spread evenly."""
     if world_size < 1:
         raise ConfigError("config-value", f"{world_size} processes", expected="at least 1")
-    hands: list[list[Pack | None]] = [[] for _ in range(world_size)]
+    hands: list[list[Microbatch | None]] = [[] for _ in range(world_size)]
     tokens = [0] * world_size
     per_hand = -(-len(packs) // world_size)
     for at in sorted(range(len(packs)), key=lambda at: (-packs[at].tokens, at)):

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-__all__ = ["Kept", "StoredCodes", "kept_lengths"]
+__all__ = ["StoredCodes", "TrimmedLength", "compute_trimmed_lengths"]
 
-Reason = Literal["stated", "seconds", "run"]
-SLACK = 5
+PaddingEvidence = Literal["stated", "seconds", "run"]
+MAX_CODE_SLACK = 5
 """Codes over a clip's length that a rounded duration explains, and that are kept of a run."""
-MIN_RUN = 10
-MAX_BATCH = 32
+MIN_PADDING_RUN = 10
+MAX_PADDED_BATCH = 32
 """Batch mates stand that close to one another, in the order of their names."""
-MANY_ALIKE = 0.5
+MIN_PADDED_SHARE = 0.5
 """In padded data nearly every clip has a neighbour of its own stored length; by chance about one in twenty has."""
 
 
@@ -36,34 +36,34 @@ class StoredCodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TrimmedLength:
     """How many codes are the clip's own, and what showed it; no reason where nothing is cut."""
 
     length: int
-    reason: Reason | None = None
+    reason: PaddingEvidence | None = None
 
 
-def kept_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[Kept]:
+def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[TrimmedLength]:
     """For each clip its own length: as stated, by its duration, or, where that is unknown, by its end."""
-    padded = _padded_ends(clips)
-    return [_kept(clip, code_hz, at_end) for clip, at_end in zip(clips, padded, strict=True)]
+    padded = _detect_padded_ends(clips)
+    return [_trim_clip(clip, code_hz, at_end) for clip, at_end in zip(clips, padded, strict=True)]
 
 
-def _kept(clip: StoredCodes, code_hz: float, padded_end: bool) -> Kept:
+def _trim_clip(clip: StoredCodes, code_hz: float, padded_end: bool) -> TrimmedLength:
     length: int = clip.length
-    reason: Reason | None = None
+    reason: PaddingEvidence | None = None
     if clip.stated is not None and 0 < clip.stated < length:
         length, reason = clip.stated, "stated"
     if clip.seconds is not None:
         spoken = max(1, round(clip.seconds * code_hz))
-        return Kept(spoken, "seconds") if length > spoken + SLACK else Kept(length, reason)
-    own = clip.length - clip.run + SLACK
+        return TrimmedLength(spoken, "seconds") if length > spoken + MAX_CODE_SLACK else TrimmedLength(length, reason)
+    own = clip.length - clip.run + MAX_CODE_SLACK
     if padded_end and own < length:
-        return Kept(own, "run")
-    return Kept(length, reason)
+        return TrimmedLength(own, "run")
+    return TrimmedLength(length, reason)
 
 
-def _padded_ends(clips: Sequence[StoredCodes]) -> list[bool]:
+def _detect_padded_ends(clips: Sequence[StoredCodes]) -> list[bool]:
     """Whether a clip was stored with batch mates, at one length, and ends as others of the set do."""
     order = sorted(range(len(clips)), key=lambda at: clips[at].name)
     places: dict[int, list[int]] = defaultdict(list)
@@ -72,9 +72,11 @@ def _padded_ends(clips: Sequence[StoredCodes]) -> list[bool]:
     mated = [False] * len(clips)
     for near in places.values():
         for one, other in pairwise(near):
-            if other - one < MAX_BATCH:
+            if other - one < MAX_PADDED_BATCH:
                 mated[order[one]] = mated[order[other]] = True
-    if sum(mated) < MANY_ALIKE * len(clips):
+    if sum(mated) < MIN_PADDED_SHARE * len(clips):
         return [False] * len(clips)
-    ends = Counter(clip.last for clip in clips if clip.run >= MIN_RUN)
-    return [mate and clip.run >= MIN_RUN and ends[clip.last] > 1 for mate, clip in zip(mated, clips, strict=True)]
+    ends = Counter(clip.last for clip in clips if clip.run >= MIN_PADDING_RUN)
+    return [
+        mate and clip.run >= MIN_PADDING_RUN and ends[clip.last] > 1 for mate, clip in zip(mated, clips, strict=True)
+    ]

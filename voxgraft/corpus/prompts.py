@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from voxgraft.corpus import chance
-from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.clips import ClipDataset
 
-__all__ = ["LoneClips", "Prompts"]
+__all__ = ["PromptSelector", "SingleClipPolicy"]
 
-LoneClips = Literal["leave-out", "own"]
+SingleClipPolicy = Literal["leave-out", "own"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Speaker:
+class _SpeakerClips:
     """The clips of one speaker, by id, so that their order in the files does not matter."""
 
     clips: tuple[int, ...]
@@ -29,10 +29,10 @@ class _Speaker:
     """The two longest, the longest first."""
 
 
-class Prompts:
+class PromptSelector:
     """The prompts of one set."""
 
-    def __init__(self, clips: ClipSet, min_seconds: float, order: Sequence[int]) -> None:
+    def __init__(self, clips: ClipDataset, min_seconds: float, order: Sequence[int]) -> None:
         """`order` has the places of all clips, sorted by id."""
         self._clips = clips
         self._own = len(clips) > 0 and clips.prompt_of(0) is not None
@@ -43,19 +43,19 @@ class Prompts:
         self._speakers = [speakers[info.speaker] for info in clips.infos[: len(clips)]]
         self._place_among_long = {clip: at for one in speakers.values() for at, clip in enumerate(one.long)}
 
-    def _speaker(self, places: list[int], min_seconds: float) -> _Speaker:
+    def _speaker(self, places: list[int], min_seconds: float) -> _SpeakerClips:
         infos = self._clips.infos
         long = tuple(clip for clip in places if infos[clip].seconds >= min_seconds)
         longest = tuple(sorted(places, key=lambda clip: -infos[clip].seconds)[:2])
-        return _Speaker(tuple(places), long, longest)
+        return _SpeakerClips(tuple(places), long, longest)
 
-    def is_lone(self, clip: int) -> bool:
+    def is_single_clip(self, clip: int) -> bool:
         """Whether there is no other clip to take the voice from."""
         return not self._own and len(self._speakers[clip].clips) == 1
 
-    def is_short(self, clip: int) -> bool:
+    def has_only_short_prompts(self, clip: int) -> bool:
         """Whether every other clip of the speaker is too short, so that the longest of them must do."""
-        return not self._own and not self.is_lone(clip) and not self._num_long_others(clip)
+        return not self._own and not self.is_single_clip(clip) and not self._num_long_others(clip)
 
     def prompt(self, clip: int, seed: int, step: int) -> int:
         """The place of the voice; the clip's own place only for one that has no other."""
@@ -64,7 +64,7 @@ class Prompts:
             return given
         speaker = self._speakers[clip]
         if others := self._num_long_others(clip):
-            at = chance.number("prompt", seed, step, self._clips.infos[clip].id) % others
+            at = chance.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
             own = self._place_among_long.get(clip, others)
             return speaker.long[at + (at >= own)]
         return next((one for one in speaker.longest if one != clip), clip)

@@ -16,33 +16,60 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.corpus.clips import Array, ClipInfo, ClipSet, Ids, MadeFrom, PreparedClip, Role, SetHeader
-from voxgraft.corpus.set_header import SET_FILE, SetFile, ShardEntry, read_set_file, refuse_differences, write_set_file
-from voxgraft.corpus.shards import CODES, ENDS, TEXT, Shard, ShardClip, VoiceForm, WrittenFile, write_shard
-from voxgraft.corpus.verification import require_hash
+from voxgraft.corpus.clips import (
+    AnyArray,
+    ClipDataset,
+    ClipInfo,
+    DatasetHeader,
+    DatasetProvenance,
+    DatasetRole,
+    Int32Array,
+    PreparedClip,
+)
+from voxgraft.corpus.set_header import (
+    DATASET_INDEX_NAME,
+    DatasetIndex,
+    ShardEntry,
+    read_dataset_index,
+    require_matching_header,
+    write_dataset_index,
+)
+from voxgraft.corpus.shards import (
+    CODES_KEY,
+    ENDS_SUFFIX,
+    TEXT_KEY,
+    Shard,
+    ShardClip,
+    ShardFile,
+    VoiceArraySpec,
+    write_shard,
+)
+from voxgraft.corpus.verification import require_shard_hash
 from voxgraft.errors import ConfigError, FileError, GraftError
-from voxgraft.files import existing_file, is_there, parse_json, read_lines, replacing_folder, sha256_of
+from voxgraft.files import atomic_write_folder, compute_sha256, parse_json, path_exists, read_lines, require_file
 
 __all__ = [
+    "ClipDataset",
     "ClipInfo",
-    "ClipSet",
-    "MadeFrom",
+    "DatasetHeader",
+    "DatasetProvenance",
+    "DatasetRole",
     "PreparedClip",
-    "Role",
-    "SetHeader",
-    "ShardedSet",
-    "open_set",
-    "write_set",
+    "ShardedDataset",
+    "open_clip_dataset",
+    "write_clip_dataset",
 ]
 
-SHARD_CLIPS = 2000
-COUNT_SLACK = 0.01
+CLIPS_PER_SHARD = 2000
+MAX_SECONDS_ERROR = 0.01
 """Seconds: sums of rounded numbers depend on who adds them."""
-MAX_MAPS = 128
+MAX_MAPPED_SHARDS = 128
 """Shards that are mapped at once; each keeps a file open."""
 
 
-def write_set(folder: Path, header: SetHeader, clips: Iterable[PreparedClip], shard_clips: int = SHARD_CLIPS) -> None:
+def write_clip_dataset(
+    folder: Path, header: DatasetHeader, clips: Iterable[PreparedClip], shard_clips: int = CLIPS_PER_SHARD
+) -> None:
     """Write a set, whole or not at all, holding one shard in memory. An earlier set is kept as `NAME.previous`."""
     if shard_clips < 1:
         raise ConfigError("config-value", f"shards of {shard_clips} clips", expected="at least 1")
@@ -50,19 +77,19 @@ def write_set(folder: Path, header: SetHeader, clips: Iterable[PreparedClip], sh
     first = next(source, None)
     if first is None:
         raise GraftError("set-empty", f"no clip to write for {folder.name}", where=folder)
-    forms = _forms(first)
-    totals = _Totals()
-    with replacing_folder(folder) as temporary:
+    forms = _voice_specs_of_clip(first)
+    totals = _DatasetTotals()
+    with atomic_write_folder(folder) as temporary:
         entries: list[ShardEntry] = []
-        clip_stream = _checked(first, source, forms, totals)
+        clip_stream = _validate_clips(first, source, forms, totals)
         while batch := list(islice(clip_stream, shard_clips)):
-            entries.append(_written(temporary, len(entries), batch, forms))
-        write_set_file(temporary, SetFile(header, totals.counts(), forms, tuple(entries)))
+            entries.append(_write_shard_files(temporary, len(entries), batch, forms))
+        write_dataset_index(temporary, DatasetIndex(header, totals.counts(), forms, tuple(entries)))
 
 
-def open_set(
+def open_clip_dataset(
     folder: Path, *, expected: Mapping[str, Any] | None = None, verify: Literal["sizes", "hashes"] = "hashes"
-) -> ClipSet:
+) -> ClipDataset:
     """A set that is there. Its values stay on the disk until they are asked for.
 
     `expected` is what the run has, as far as it matters, in the form of set.json: {"family": ..., "made_from": {...}}.
@@ -71,29 +98,29 @@ def open_set(
     """
     if verify not in ("sizes", "hashes"):
         raise ConfigError("config-value", f"verify is {verify!r}", expected="sizes or hashes")
-    file = read_set_file(folder)
-    refuse_differences(folder, file.header, expected or {})
+    file = read_dataset_index(folder)
+    require_matching_header(folder, file.header, expected or {})
     shards: list[Shard] = []
     infos: list[ClipInfo] = []
     for entry in file.shards:
-        _require_size(folder, entry.arrays)
-        _require_size(folder, entry.lines)
+        _require_file_size(folder, entry.arrays)
+        _require_file_size(folder, entry.lines)
         if verify == "hashes":
-            _require_hash(folder, entry.arrays)
-        _require_hash(folder, entry.lines)  # read as a whole in any case, and the data order rests on it
+            _require_file_hash(folder, entry.arrays)
+        _require_file_hash(folder, entry.lines)  # read as a whole in any case, and the data order rests on it
         shards.append(Shard(folder / entry.arrays.file, entry.clips, file.voice))
-        infos += _read_infos(folder / entry.lines.file, entry.clips)
-    _require_unique(folder, infos)
-    clips = ShardedSet(folder, file, shards, infos)
+        infos += _read_clip_infos(folder / entry.lines.file, entry.clips)
+    _require_unique_ids(folder, infos)
+    clips = ShardedDataset(folder, file, shards, infos)
     _require_counts(clips)
     clips.verified = verify == "hashes"
     return clips
 
 
-class ShardedSet(ClipSet):
+class ShardedDataset(ClipDataset):
     """A set of ours, memory-mapped."""
 
-    def __init__(self, folder: Path, file: SetFile, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
+    def __init__(self, folder: Path, file: DatasetIndex, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
         self.folder, self.name, self.header, self.counts = folder, folder.name, file.header, file.counts
         self.infos = infos
         self.num_text = np.concatenate([shard.num_text for shard in shards])
@@ -103,17 +130,17 @@ class ShardedSet(ClipSet):
         self._hashes = {folder / entry.arrays.file: entry.arrays.sha256 for entry in file.shards}
         self._shards = shards
         self._first: NDArray[np.int64] = np.cumsum([0, *(shard.num_clips for shard in shards)])
-        self._mapped = lru_cache(MAX_MAPS)(lambda at: shards[at].mapped())
+        self._mapped = lru_cache(MAX_MAPPED_SHARDS)(lambda at: shards[at].open_memory_map())
 
-    def text_ids(self, clip: int) -> Ids:
+    def text_ids(self, clip: int) -> Int32Array:
         shard, file, at = self._place(clip)
-        return shard.ids(file, TEXT, at)
+        return shard.ids(file, TEXT_KEY, at)
 
-    def codes(self, clip: int) -> Ids:
+    def codes(self, clip: int) -> Int32Array:
         shard, file, at = self._place(clip)
-        return shard.ids(file, CODES, at)
+        return shard.ids(file, CODES_KEY, at)
 
-    def voice(self, clip: int) -> dict[str, Array]:
+    def voice(self, clip: int) -> dict[str, AnyArray]:
         shard, file, at = self._place(clip)
         return shard.voice(file, at)
 
@@ -127,7 +154,7 @@ class ShardedSet(ClipSet):
         return self._shards[at], self._mapped(at), clip - int(self._first[at])
 
 
-class _Totals:
+class _DatasetTotals:
     """What is counted while clips go by; also sees to it that no id comes twice."""
 
     def __init__(self) -> None:
@@ -159,12 +186,12 @@ class _Totals:
         }
 
 
-def _forms(clip: PreparedClip) -> dict[str, VoiceForm]:
+def _voice_specs_of_clip(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
     """The first clip says which voice arrays there are; every other must have the same."""
-    forms: dict[str, VoiceForm] = {}
+    forms: dict[str, VoiceArraySpec] = {}
     for name, array in clip.voice.items():
-        form = VoiceForm.of(np.asarray(array))
-        if form is None or not name.isidentifier() or name.endswith(ENDS):
+        form = VoiceArraySpec.of(np.asarray(array))
+        if form is None or not name.isidentifier() or name.endswith(ENDS_SUFFIX):
             found = f"clip {clip.info.id!r}: the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
             expected = "float32 or float16 of any shape, or whole numbers in a row; a plain name"
             raise FileError("clip-form", found, expected=expected)
@@ -172,8 +199,8 @@ def _forms(clip: PreparedClip) -> dict[str, VoiceForm]:
     return forms
 
 
-def _checked(
-    first: PreparedClip, others: Iterator[PreparedClip], forms: Mapping[str, VoiceForm], totals: _Totals
+def _validate_clips(
+    first: PreparedClip, others: Iterator[PreparedClip], forms: Mapping[str, VoiceArraySpec], totals: _DatasetTotals
 ) -> Iterator[ShardClip]:
     clip: PreparedClip | None = first
     while clip is not None:
@@ -183,7 +210,9 @@ def _checked(
         clip = next(others, None)
 
 
-def _written(folder: Path, number: int, clips: Sequence[ShardClip], forms: Mapping[str, VoiceForm]) -> ShardEntry:
+def _write_shard_files(
+    folder: Path, number: int, clips: Sequence[ShardClip], forms: Mapping[str, VoiceArraySpec]
+) -> ShardEntry:
     arrays_name, lines_name = ShardEntry.names(number)
     arrays = write_shard(folder / arrays_name, clips, forms)
     lines = b"".join(clip.line() for clip in clips)
@@ -191,22 +220,22 @@ def _written(folder: Path, number: int, clips: Sequence[ShardClip], forms: Mappi
         stream.write(lines)
         stream.flush()
         os.fsync(stream.fileno())
-    return ShardEntry(arrays, WrittenFile(lines_name, len(lines), hashlib.sha256(lines).hexdigest()), len(clips))
+    return ShardEntry(arrays, ShardFile(lines_name, len(lines), hashlib.sha256(lines).hexdigest()), len(clips))
 
 
-def _require_size(folder: Path, entry: WrittenFile) -> None:
+def _require_file_size(folder: Path, entry: ShardFile) -> None:
     path = folder / entry.file
-    size = existing_file(path).stat().st_size if is_there(path) else None
+    size = require_file(path).stat().st_size if path_exists(path) else None
     if size != entry.bytes:
         found = f"{entry.file} is not there" if size is None else f"{entry.file} has {size:,} bytes"
-        raise FileError("set-damaged", found, expected=f"{entry.bytes:,}, as {SET_FILE} states", where=path)
+        raise FileError("set-damaged", found, expected=f"{entry.bytes:,}, as {DATASET_INDEX_NAME} states", where=path)
 
 
-def _require_hash(folder: Path, entry: WrittenFile) -> None:
-    require_hash(folder / entry.file, entry.sha256, sha256_of(folder / entry.file))
+def _require_file_hash(folder: Path, entry: ShardFile) -> None:
+    require_shard_hash(folder / entry.file, entry.sha256, compute_sha256(folder / entry.file))
 
 
-def _require_counts(clips: ShardedSet) -> None:
+def _require_counts(clips: ShardedDataset) -> None:
     """The totals that people are shown are those of the clips."""
     stated = dict(clips.counts)
     actual = {
@@ -221,23 +250,29 @@ def _require_counts(clips: ShardedSet) -> None:
     if wrong:
         found = ", ".join(f"{name} {stated[name]!r:.40}" for name in wrong)
         expected = ", ".join(f"{name} {actual[name]:,}" for name in wrong) + ", as the shards have"
-        raise FileError("set-damaged", f"{SET_FILE} states {found}", expected=expected, where=clips.folder / SET_FILE)
+        raise FileError(
+            "set-damaged",
+            f"{DATASET_INDEX_NAME} states {found}",
+            expected=expected,
+            where=clips.folder / DATASET_INDEX_NAME,
+        )
 
 
 def _is_near(stated: Any, actual: float) -> bool:
-    return isinstance(stated, int | float) and abs(stated - actual) <= COUNT_SLACK
+    return isinstance(stated, int | float) and abs(stated - actual) <= MAX_SECONDS_ERROR
 
 
-def _read_infos(path: Path, num_clips: int) -> list[ClipInfo]:
+def _read_clip_infos(path: Path, num_clips: int) -> list[ClipInfo]:
     infos = [
-        _info(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}") for number, line in read_lines(path)
+        _parse_clip_info(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
+        for number, line in read_lines(path)
     ]
     if len(infos) != num_clips:
         raise FileError("set-damaged", f"{len(infos):,} lines in {path.name}", expected=f"{num_clips:,}", where=path)
     return infos
 
 
-def _info(entry: Any, where: str) -> ClipInfo:
+def _parse_clip_info(entry: Any, where: str) -> ClipInfo:
     texts = ("id", "speaker", "recording", "text")
     if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
         raise FileError("set-damaged", "the line is not a clip's", expected=", ".join(ClipInfo.__slots__), where=where)
@@ -248,7 +283,7 @@ def _info(entry: Any, where: str) -> ClipInfo:
     return ClipInfo(entry["id"], entry["speaker"], entry["recording"], float(seconds), entry["text"])
 
 
-def _require_unique(folder: Path, infos: Sequence[ClipInfo]) -> None:
+def _require_unique_ids(folder: Path, infos: Sequence[ClipInfo]) -> None:
     seen: set[str] = set()
     twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
     if twice:

@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.corpus import chance
-from voxgraft.corpus.clips import ClipSet
-from voxgraft.corpus.prompts import LoneClips, Prompts
-from voxgraft.corpus.stream_report import SetReport
+from voxgraft.corpus.clips import ClipDataset
+from voxgraft.corpus.prompts import PromptSelector, SingleClipPolicy
+from voxgraft.corpus.stream_report import DataSamplerReport
 from voxgraft.errors import ConfigError, GraftError
 
-__all__ = ["Item", "Stream", "StreamOptions", "items_of"]
+__all__ = ["DataSamplerOptions", "DeterministicSampler", "Sample", "list_samples"]
 
-MAX_EPOCHS_KEPT = 3
-_FRAMING = 4
+MAX_CACHED_EPOCHS = 3
+_NUM_FRAMING_TOKENS = 4
 """Start and stop of the text and of the speech."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Sample:
     """One clip of a step."""
 
     set: int
@@ -42,12 +42,12 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOptions:
+class DataSamplerOptions:
     """The rules of a data order."""
 
     silent_share: float = 0.0
     min_prompt_seconds: float = 3.0
-    lone_clips: LoneClips = "leave-out"
+    lone_clips: SingleClipPolicy = "leave-out"
     """What becomes of a speaker's only clip: left out, or learnt with its own voice."""
     max_tokens_per_clip: int | None = None
     """Longer clips are left out."""
@@ -57,51 +57,51 @@ class StreamOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.silent_share <= 1:
             raise ConfigError("stream-settings", f"a silent share of {self.silent_share}", expected="0 to 1")
-        if self.lone_clips not in get_args(LoneClips):
-            expected = " or ".join(get_args(LoneClips))
+        if self.lone_clips not in get_args(SingleClipPolicy):
+            expected = " or ".join(get_args(SingleClipPolicy))
             raise ConfigError("stream-settings", f"lone_clips is {self.lone_clips!r}", expected=expected)
 
 
-class Stream:
+class DeterministicSampler:
     """The data order of a run. `step` may be asked for any step in any order."""
 
     def __init__(
         self,
-        sets: Sequence[ClipSet],
+        sets: Sequence[ClipDataset],
         weights: Sequence[float],
         tokens_per_step: int,
         seed: int,
-        options: StreamOptions | None = None,
+        options: DataSamplerOptions | None = None,
         *,
         left_for_others: float = 0.0,
     ) -> None:
         """`left_for_others` is the share of every step that sets will have which are not there yet."""
-        self.options = options or StreamOptions()
+        self.options = options or DataSamplerOptions()
         self.tokens_per_step, self.seed = tokens_per_step, seed
-        _require_settings(sets, weights, tokens_per_step)
+        _require_data_sampler_settings(sets, weights, tokens_per_step)
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
-        self._flows = [
-            _Flow(clips, Fraction(weight) / total * tokens_per_step, seed, self.options)
+        self._streams = [
+            _DatasetStream(clips, Fraction(weight) / total * tokens_per_step, seed, self.options)
             for clips, weight in zip(sets, weights, strict=True)
         ]
         self._require_full_steps()
-        self._recent: tuple[int, tuple[Item, ...]] = (0, ())  # the step that was asked for last
+        self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was asked for last
 
-    def step(self, number: int) -> tuple[Item, ...]:
+    def step(self, number: int) -> tuple[Sample, ...]:
         """The clips of a step, counted from 1."""
         if number < 1:
             raise ConfigError("stream-settings", f"step {number}", expected="1 or more")
         recent = self._recent
         if recent[0] != number:
             items = tuple(
-                self._item(at, flow, clip, number)
-                for at, flow in enumerate(self._flows)
+                self._build_sample(at, flow, clip, number)
+                for at, flow in enumerate(self._streams)
                 for clip in flow.clips_of(number)
             )
             recent = self._recent = (number, items)
         return recent[1]
 
-    def epoch_of(self, number: int) -> float:
+    def epoch_at(self, number: int) -> float:
         """Passes over the first set that are done after a step."""
         return float(number / self._steps_per_epoch)
 
@@ -110,50 +110,50 @@ class Stream:
         """Steps in which the first set is passed over once."""
         return float(self._steps_per_epoch)
 
-    def steps_for(self, epochs: float) -> int:
+    def steps_for_epochs(self, epochs: float) -> int:
         """The step by which every clip of the first set has been met that often."""
         return math.ceil(self._steps_per_epoch * Fraction(epochs))
 
     @property
     def longest(self) -> tuple[int, str]:
         """Tokens and id of the longest clip that any step can hold."""
-        return max((flow.longest for flow in self._flows), key=lambda found: found[0])
+        return max((flow.longest for flow in self._streams), key=lambda found: found[0])
 
-    def report(self) -> tuple[SetReport, ...]:
+    def report(self) -> tuple[DataSamplerReport, ...]:
         """For each set what is used, what is left out and why."""
-        return tuple(flow.report() for flow in self._flows)
+        return tuple(flow.report() for flow in self._streams)
 
     @property
     def _steps_per_epoch(self) -> Fraction:
-        return self._flows[0].total / self._flows[0].budget
+        return self._streams[0].total / self._streams[0].budget
 
-    def _item(self, at: int, flow: _Flow, clip: int, number: int) -> Item:
+    def _build_sample(self, at: int, flow: _DatasetStream, clip: int, number: int) -> Sample:
         prompt = flow.prompts.prompt(clip, self.seed, number)
         draw = self.options.silent_share
-        silent = draw > 0 and chance.share("silent", self.seed, number, flow.set.infos[clip].id) < draw
-        return Item(at, clip, (at, prompt), silent)
+        silent = draw > 0 and chance.hash_uniform("silent", self.seed, number, flow.set.infos[clip].id) < draw
+        return Sample(at, clip, (at, prompt), silent)
 
     def _require_full_steps(self) -> None:
         """A share of at least the longest clip holds the start of some clip in every step."""
-        if any(flow.budget >= flow.longest[0] for flow in self._flows):
+        if any(flow.budget >= flow.longest[0] for flow in self._streams):
             return
-        needed = min(math.ceil(flow.longest[0] * self.tokens_per_step / flow.budget) for flow in self._flows)
-        flow = max(self._flows, key=lambda flow: flow.budget)
+        needed = min(math.ceil(flow.longest[0] * self.tokens_per_step / flow.budget) for flow in self._streams)
+        flow = max(self._streams, key=lambda flow: flow.budget)
         found = f"{self.tokens_per_step:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
         raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
 
 
-class _Flow:
+class _DatasetStream:
     """One set as an endless stream, and the share of a step that it has."""
 
-    def __init__(self, clips: ClipSet, budget: Fraction, seed: int, options: StreamOptions) -> None:
+    def __init__(self, clips: ClipDataset, budget: Fraction, seed: int, options: DataSamplerOptions) -> None:
         self.set, self.budget, self._seed, self._options = clips, budget, seed, options
         order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
-        self.prompts = Prompts(clips, options.min_prompt_seconds, order)
-        self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _FRAMING)
+        self.prompts = PromptSelector(clips, options.min_prompt_seconds, order)
+        self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
         lone = options.lone_clips == "leave-out"
         self._left_out = {
-            "lone speaker": [clip for clip in order if lone and self.prompts.is_lone(clip)],
+            "lone speaker": [clip for clip in order if lone and self.prompts.is_single_clip(clip)],
             "too long": [clip for clip in order if self._tokens[clip] > (options.max_tokens_per_clip or math.inf)],
         }
         out = {clip for clips in self._left_out.values() for clip in clips}
@@ -178,18 +178,18 @@ class _Flow:
         """The clips of an epoch in their order, and where each starts; a few epochs are kept."""
         kept = self._epochs.get(epoch)  # once: another thread may drop it in between
         if kept is None:
-            clips = self._used[chance.permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
+            clips = self._used[chance.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
             kept = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
             self._epochs[epoch] = kept
-            if len(self._epochs) > MAX_EPOCHS_KEPT:
+            if len(self._epochs) > MAX_CACHED_EPOCHS:
                 self._epochs.popitem(last=False)
         return kept
 
-    def report(self) -> SetReport:
+    def report(self) -> DataSamplerReport:
         infos = self.set.infos
-        lone = [clip for clip in range(len(self.set)) if self.prompts.is_lone(clip)]
-        short = [clip for clip in self._used.tolist() if self.prompts.is_short(clip)]
-        return SetReport(
+        lone = [clip for clip in range(len(self.set)) if self.prompts.is_single_clip(clip)]
+        short = [clip for clip in self._used.tolist() if self.prompts.has_only_short_prompts(clip)]
+        return DataSamplerReport(
             name=self.set.name,
             clips=len(self.set),
             used=len(self._used),
@@ -202,23 +202,25 @@ class _Flow:
         )
 
 
-def items_of(sets: Sequence[ClipSet], seed: int, options: StreamOptions | None = None) -> tuple[Item, ...]:
+def list_samples(
+    sets: Sequence[ClipDataset], seed: int, options: DataSamplerOptions | None = None
+) -> tuple[Sample, ...]:
     """Every clip of some sets once, in the order of their ids and with fixed prompts, as for validation.
 
     A clip without another of its speaker has its own voice. Clips over `max_tokens_per_clip` are left out.
     """
-    options = options or StreamOptions()
-    items: list[Item] = []
+    options = options or DataSamplerOptions()
+    items: list[Sample] = []
     for at, clips in enumerate(sets):
         order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
-        prompts = Prompts(clips, options.min_prompt_seconds, order)
-        tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _FRAMING)
+        prompts = PromptSelector(clips, options.min_prompt_seconds, order)
+        tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
         limit = options.max_tokens_per_clip or math.inf
-        items += [Item(at, clip, (at, prompts.prompt(clip, seed, 0))) for clip in order if tokens[clip] <= limit]
+        items += [Sample(at, clip, (at, prompts.prompt(clip, seed, 0))) for clip in order if tokens[clip] <= limit]
     return tuple(items)
 
 
-def _require_settings(sets: Sequence[ClipSet], weights: Sequence[float], tokens_per_step: int) -> None:
+def _require_data_sampler_settings(sets: Sequence[ClipDataset], weights: Sequence[float], tokens_per_step: int) -> None:
     if not sets or len(sets) != len(weights):
         found = f"{len(sets)} sets and {len(weights)} weights"
         raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voxgraft.corpus.clips import named_clips
+from voxgraft.corpus.clips import format_clip_names
 from voxgraft.errors import Finding, finding
 
-__all__ = ["SetReport"]
+__all__ = ["DataSamplerReport"]
 
-LEAST_CLIPS, NEARLY_ALL = 3, 0.8
+MIN_CLIPS_FOR_WARNING, MOSTLY_SINGLE_SHARE = 3, 0.8
 """Where such a share of the clips is the only one of its speaker, the names are hardly those of people."""
 
 
 @dataclass(frozen=True, slots=True)
-class SetReport:
+class DataSamplerReport:
     """One set. Clips are named by their ids."""
 
     name: str
@@ -40,15 +40,15 @@ class SetReport:
         if self.lone:
             fate = "left out" if left_lone else "learnt with their own voice, which teaches copying"
             text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
-            nearly_all = self.clips >= LEAST_CLIPS and len(self.lone) >= NEARLY_ALL * self.clips
+            nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
             code = "speakers-one-clip" if nearly_all else "lone-speakers"
-            found.append(self._finding(code, f"{text}: {named_clips(self.lone)}"))
+            found.append(self._finding(code, f"{text}: {format_clip_names(self.lone)}"))
         if too_long:
-            text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {named_clips(too_long)}"
+            text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {format_clip_names(too_long)}"
             found.append(self._finding("clips-left-out", text))
         if self.short_prompts:
             text = f"{len(self.short_prompts):,} of {self.used:,} clips have only shorter prompts"
-            found.append(self._finding("short-prompts", f"{text}: {named_clips(self.short_prompts)}"))
+            found.append(self._finding("short-prompts", f"{text}: {format_clip_names(self.short_prompts)}"))
         if self.tokens_per_step < self.longest:
             share = f"{self.tokens_per_step:,.0f} tokens of a step"
             text = f"{share} are this set's, and its longest clip has {self.longest:,}"

@@ -11,27 +11,27 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from voxgraft.corpus.clips import ClipSet
+from voxgraft.corpus.clips import ClipDataset
 from voxgraft.errors import FileError
-from voxgraft.files import reason_of
+from voxgraft.files import format_error_reason
 
-__all__ = ["Verification", "require_hash"]
+__all__ = ["ShardVerifier", "require_shard_hash"]
 
-CHUNK_BYTES = 4 << 20
+HASH_CHUNK_BYTES = 4 << 20
 
 
-def require_hash(path: Path, stated: str, found: str) -> None:
+def require_shard_hash(path: Path, stated: str, found: str) -> None:
     """Raise, naming the shard, unless it has the hash that its set states."""
     if found != stated:
         text = f"the bytes of {path.name} have the hash {found[:16]}..."
         raise FileError("set-damaged", text, expected=f"{stated[:16]}..., as the set states", where=path)
 
 
-class Verification:
+class ShardVerifier:
     """Hashes shards on a thread of its own, held-out sets first, each file once."""
 
-    def __init__(self, held_out: Iterable[ClipSet], learnt: Iterable[ClipSet]) -> None:
-        first, second = _files(held_out), _files(learnt)
+    def __init__(self, held_out: Iterable[ClipDataset], learnt: Iterable[ClipDataset]) -> None:
+        first, second = _collect_shard_files(held_out), _collect_shard_files(learnt)
         self._parts = (first, {path: stated for path, stated in second.items() if path not in first})
         self._done = (threading.Event(), threading.Event())
         self._error: Exception | None = None
@@ -59,10 +59,10 @@ class Verification:
         try:
             for files, done in zip(self._parts, self._done, strict=True):
                 for path, stated in files.items():
-                    found = self._hashed(path)
+                    found = self._hash_file(path)
                     if found is None:
                         return
-                    require_hash(path, stated, found)
+                    require_shard_hash(path, stated, found)
                 done.set()
         except Exception as error:
             self._error = error  # raised by who looks or waits
@@ -70,19 +70,19 @@ class Verification:
             for done in self._done:
                 done.set()
 
-    def _hashed(self, path: Path) -> str | None:
+    def _hash_file(self, path: Path) -> str | None:
         """None once nobody waits for it."""
         digest = hashlib.sha256()
         try:
             with path.open("rb", buffering=0) as stream:
-                while chunk := stream.read(CHUNK_BYTES):
+                while chunk := stream.read(HASH_CHUNK_BYTES):
                     if self._stopped.is_set():
                         return None
                     digest.update(chunk)  # lets other threads run
         except OSError as error:
-            raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+            raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
         return digest.hexdigest()
 
 
-def _files(sets: Iterable[ClipSet]) -> Mapping[Path, str]:
+def _collect_shard_files(sets: Iterable[ClipDataset]) -> Mapping[Path, str]:
     return {path: stated for clips in sets for path, stated in clips.shard_files().items()}

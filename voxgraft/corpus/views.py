@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.corpus.clips import Array, ClipSet, Ids, Role
+from voxgraft.corpus.clips import AnyArray, ClipDataset, DatasetRole, Int32Array
 
-__all__ = ["PartOfSet"]
+__all__ = ["DatasetSubset"]
 
 
-class PartOfSet(ClipSet):
+class DatasetSubset(ClipDataset):
     """Some clips of a set in which all of a speaker's clips have one and the same voice.
 
     Each speaker's voice is lent by a place after the clips, as where a set brings its own prompts.
     """
 
-    def __init__(self, whole: ClipSet, clips: Sequence[int], name: str, role: Role, language: str) -> None:
+    def __init__(self, whole: ClipDataset, clips: Sequence[int], name: str, role: DatasetRole, language: str) -> None:
         self._whole, self.name = whole, name
         self.header = replace(whole.header, role=role, language=language)
         lending: dict[str, int] = {}
@@ -33,14 +33,14 @@ class PartOfSet(ClipSet):
         self.num_codes = whole.num_codes[list(clips)]
         self.fingerprint = whole.fingerprint
 
-    def text_ids(self, clip: int) -> Ids:
+    def text_ids(self, clip: int) -> Int32Array:
         return self._whole.text_ids(self._places[clip])
 
-    def codes(self, clip: int) -> Ids:
+    def codes(self, clip: int) -> Int32Array:
         """None for a place that only lends its voice."""
         return self._whole.codes(self._places[clip]) if clip < len(self) else np.zeros(0, dtype=np.int32)
 
-    def voice(self, clip: int) -> dict[str, Array]:
+    def voice(self, clip: int) -> dict[str, AnyArray]:
         return self._whole.voice(self._places[clip])
 
     def shard_files(self) -> Mapping[Path, str]:

@@ -15,39 +15,39 @@ from typing import Any
 
 from voxgraft import progress
 from voxgraft.check import CheckResult, check
-from voxgraft.demo.data import LANGUAGE, SetWriter, bundled_clips, recordings_folder
-from voxgraft.demo.pace import seconds_per_step
-from voxgraft.demo.plan import steps_changes
+from voxgraft.demo.data import DEMO_LANGUAGE, DemoSetWriter, find_bundled_recordings, load_bundled_clips
+from voxgraft.demo.pace import measure_seconds_per_step
+from voxgraft.demo.plan import build_step_settings
 from voxgraft.errors import Finding
 from voxgraft.evaluate import EvaluateResult, evaluate
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.export import export
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles, Family
 from voxgraft.files import write_text
 from voxgraft.graft import GraftResult, graft
-from voxgraft.graft_folder import open_graft
-from voxgraft.journal import Journal
-from voxgraft.new import new
-from voxgraft.results import Line, styled
+from voxgraft.graft_folder import load_graft
+from voxgraft.journal import RunJournal
+from voxgraft.new import create_run
+from voxgraft.results import Line, style_line
 from voxgraft.run import RunFolder
-from voxgraft.run_yaml import edit_run_yaml, settings_of
-from voxgraft.settings import CheckSettings, EvaluateSettings, GraftSettings, NewSettings, TrainVerbSettings
+from voxgraft.run_yaml import load_command_settings, rewrite_run_yaml
+from voxgraft.settings import CheckSettings, EvaluateSettings, GraftSettings, NewSettings, TrainCommandSettings
 from voxgraft.train import TrainResult, train
 
-__all__ = ["BASE", "Keyboard", "finding_lines"]
+__all__ = ["DEMO_BASE", "DemoRunner", "format_findings"]
 
-BASE = "tiny"
-DATA_LICENCE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
-CONSENT = "no person speaks: the voices are synthetic"
-FEWEST_STEPS = 150
+DEMO_BASE = "tiny"
+DEMO_DATA_LICENSE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
+DEMO_CONSENT = "no person speaks: the voices are synthetic"
+MIN_USEFUL_STEPS = 150
 """Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error)."""
-LEVELS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-Changes = Mapping[str, Mapping[str, Any]]
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+RunYamlChanges = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass
-class Keyboard:
+class DemoRunner:
     """One run of the demonstration, and how long each command took."""
 
     folder: Path
@@ -55,55 +55,60 @@ class Keyboard:
 
     @property
     def run(self) -> RunFolder:
-        return RunFolder(self.folder / LANGUAGE)
+        return RunFolder(self.folder / DEMO_LANGUAGE)
 
     @property
     def texts(self) -> Path:
         """What is said in the clips that are learnt from, one sentence on each line."""
-        return self.folder / f"{LANGUAGE}.txt"
+        return self.folder / f"{DEMO_LANGUAGE}.txt"
 
     @property
     def family(self) -> Family:
-        return family(BASE)
+        return get_family(DEMO_BASE)
 
     @property
     def files(self) -> BaseFiles:
-        shipped = self.family.shipped()
+        shipped = self.family.shipped_folder()
         assert shipped is not None
         return self.family.files(shipped)
 
-    def new(self, changes: Changes) -> None:
+    def new(self, changes: RunYamlChanges) -> None:
         """A run for Amharic on the built-in base, with the demonstration's own values in its run.yaml."""
-        write_text(self.texts, "\n".join(clip.text for clip in bundled_clips("train", LANGUAGE)) + "\n")
-        with self._typed("new", f"--base {BASE} --language {LANGUAGE} --texts {shlex.quote(str(self.texts))}"):
-            new(NewSettings(run=self.run.path, base=Path(BASE), language=LANGUAGE, texts=(self.texts,)))
+        write_text(self.texts, "\n".join(clip.text for clip in load_bundled_clips("train", DEMO_LANGUAGE)) + "\n")
+        with self._run_command(
+            "new", f"--base {DEMO_BASE} --language {DEMO_LANGUAGE} --texts {shlex.quote(str(self.texts))}"
+        ):
+            create_run(
+                NewSettings(run=self.run.path, base=Path(DEMO_BASE), language=DEMO_LANGUAGE, texts=(self.texts,))
+            )
         self.edit(changes)
 
-    def edit(self, changes: Changes) -> None:
+    def edit(self, changes: RunYamlChanges) -> None:
         """Other values in run.yaml."""
-        edit_run_yaml(self.run.settings, changes)
+        rewrite_run_yaml(self.run.settings, changes)
         told = {
-            part: ", ".join(f"{key} {_shown(value)}" for key, value in some.items()) for part, some in changes.items()
+            part: ", ".join(f"{key} {_format_setting(value)}" for key, value in some.items())
+            for part, some in changes.items()
         }
-        self.say([f"in {self.run.settings}:", *(f"  {part}: {words}" for part, words in told.items())])
+        self.print_lines([f"in {self.run.settings}:", *(f"  {part}: {words}" for part, words in told.items())])
 
     def graft(self) -> GraftResult:
-        with self._typed("graft"):
-            result = graft(settings_of(GraftSettings, self.run))
+        with self._run_command("graft"):
+            result = graft(load_command_settings(GraftSettings, self.run))
         counts, proof = result.counts, result.proof.counts
         # Of sentences that the base cannot spell in full nothing is promised; that no id of theirs moved is found, too.
         kept = (
             f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base spells"
         )
         kept += f" in full; {proof.base_unknown:,} more hold signs that it cannot spell, and are not counted"
-        self.say([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
+        self.print_lines([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
         return result
 
     def prepare(self) -> None:
         """The sets of the run, from speech that ships as codes; run.yaml names those of base languages."""
         with self._timed("prepare"):
             old = self.writer.write_all()
-        train_set, held_out = bundled_clips("train", LANGUAGE), bundled_clips("valid", LANGUAGE)
+        train_set, held_out = load_bundled_clips("train", DEMO_LANGUAGE), load_bundled_clips("valid", DEMO_LANGUAGE)
         minutes = sum(len(clip.codes) for clip in train_set) / self.family.code_hz / 60
         names = ", ".join(path.name.removeprefix("valid-") for path in old)
         found = f"{minutes:.0f} min of Amharic in {len(train_set):,} clips, {len(held_out):,} held out; also of {names}"
@@ -111,79 +116,85 @@ class Keyboard:
         self.edit({"data": {"replay_valid": [str(path.relative_to(self.run.path)) for path in old]}})
 
     @property
-    def writer(self) -> SetWriter:
-        return SetWriter(self.run, self.family, self.files, open_graft(self.run.graft))
+    def writer(self) -> DemoSetWriter:
+        return DemoSetWriter(self.run, self.family, self.files, load_graft(self.run.graft))
 
     def choose_steps(self, minutes: float) -> None:
         """As many as the time allows, by what a few of them take here."""
-        self.say(["a few steps are timed first, of a model that nobody keeps"])
+        self.print_lines(["a few steps are timed first, of a model that nobody keeps"])
         with self._timed("measure"):
-            seconds = seconds_per_step(settings_of(TrainVerbSettings, self.run), self.family, self.files)
+            seconds = measure_seconds_per_step(
+                load_command_settings(TrainCommandSettings, self.run), self.family, self.files
+            )
         steps = max(1, round(minutes * 60 / seconds))
-        self.say([f"a step takes {seconds:.2f} s here: {steps:,} steps in {minutes:g} min"])
-        if steps < FEWEST_STEPS:
-            self.say([f"fewer than {FEWEST_STEPS} steps: every part runs, but do not expect to understand the Amharic"])
-        self.edit(steps_changes(steps))
+        self.print_lines([f"a step takes {seconds:.2f} s here: {steps:,} steps in {minutes:g} min"])
+        if steps < MIN_USEFUL_STEPS:
+            self.print_lines(
+                [f"fewer than {MIN_USEFUL_STEPS} steps: every part runs, but do not expect to understand the Amharic"]
+            )
+        self.edit(build_step_settings(steps))
 
     def check(self, flags: str = "", settings: CheckSettings | None = None, shown: Sequence[str] = ()) -> CheckResult:
         """Of the run, or of files with settings of their own. Notes are told only if their code is to be shown."""
-        with self._typed("check", flags, of_run=settings is None):
-            result = check(settings or settings_of(CheckSettings, self.run))
+        with self._run_command("check", flags, of_run=settings is None):
+            result = check(settings or load_command_settings(CheckSettings, self.run))
         told = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
-        self.say([*finding_lines(told), result.verdict])
+        self.print_lines([*format_findings(told), result.verdict])
         return result
 
     def train(self, flags: str = "", **more: Any) -> TrainResult:
-        with self._typed("train", flags):
-            result = train(settings_of(TrainVerbSettings, self.run, **more))
-        self.say(result.lines())
+        with self._run_command("train", flags):
+            result = train(load_command_settings(TrainCommandSettings, self.run, **more))
+        self.print_lines(result.lines())
         if result.was_interrupted:
-            self.say([f"`voxgraft train {shlex.quote(str(self.run.path))}` goes on; the demonstration begins anew"])
+            self.print_lines(
+                [f"`voxgraft train {shlex.quote(str(self.run.path))}` goes on; the demonstration begins anew"]
+            )
             raise KeyboardInterrupt
         return result
 
     def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
         """What training has left, against the base; clips that ship as sound are people's recordings here."""
-        values = {"recordings": recordings_folder(), "most": sentences, "seed": seed}
+        values = {"recordings": find_bundled_recordings(), "most": sentences, "seed": seed}
         usual = EvaluateSettings(subject=self.run.path)
         other = {name: value for name, value in values.items() if value != getattr(usual, name)}
         flags = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in other.items())
-        with self._typed("evaluate", flags):
+        with self._run_command("evaluate", flags):
             return evaluate(EvaluateSettings(subject=self.run.path, **other))
 
     def export(self) -> Path:
         """The graft by itself, to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""
         output = self.folder / "export"
         flags = f"--to graft --output {shlex.quote(str(output))} --accept-terms"
-        flags += f" --data-licence {shlex.quote(DATA_LICENCE)} --consent {shlex.quote(CONSENT)}"
+        flags += f" --data-licence {shlex.quote(DEMO_DATA_LICENSE)} --consent {shlex.quote(DEMO_CONSENT)}"
         settings = ExportSettings(
             subject=self.run.path,
             to="graft",
             output=output,
-            data_licence=DATA_LICENCE,
-            consent=CONSENT,
+            data_licence=DEMO_DATA_LICENSE,
+            consent=DEMO_CONSENT,
             accept_terms=True,
         )
-        with self._typed("export", flags):
+        with self._run_command("export", flags):
             result = export(settings)
-        self.say([*result.lines(), "nothing of the base is in it"])
+        self.print_lines([*result.lines(), "nothing of the base is in it"])
         return output
 
     def watched(self) -> list[Finding]:
         """What was found while the run trained, each as it was told last."""
-        lines = [line for line in Journal(self.run.journal).read() if line["kind"] == "finding"]
+        lines = [line for line in RunJournal(self.run.journal).read() if line["kind"] == "finding"]
         keys = ("code", "found", "expected", "where", "cure", "level")
         found = (Finding(**{key: line[key] for key in keys if line.get(key)}) for line in lines)
         return list({(item.code, item.where): item for item in found}.values())
 
     def chapter(self, title: str, lines: Sequence[Line] = ()) -> None:
-        progress.chapter([styled((title, "bold")), *lines])
+        progress.report_lines([style_line((title, "bold")), *lines])
 
-    def say(self, lines: Sequence[Line]) -> None:
-        progress.chapter(lines)
+    def print_lines(self, lines: Sequence[Line]) -> None:
+        progress.report_lines(lines)
 
     @contextmanager
-    def _typed(self, verb: str, flags: str = "", *, of_run: bool = True) -> Iterator[None]:
+    def _run_command(self, verb: str, flags: str = "", *, of_run: bool = True) -> Iterator[None]:
         words = ["voxgraft", verb, *([shlex.quote(str(self.run.path))] if of_run else []), flags]
         self.chapter(f"$ {' '.join(word for word in words if word)}")
         with self._timed(verb):
@@ -198,18 +209,18 @@ class Keyboard:
             self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
 
 
-def _shown(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     if isinstance(value, list):
-        return " and ".join(map(_shown, value))
+        return " and ".join(map(_format_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def finding_lines(findings: Sequence[Finding]) -> list[Line]:
+def format_findings(findings: Sequence[Finding]) -> list[Line]:
     """Findings for people, worst first."""
     lines: list[Line] = []
-    for level, style in LEVELS.items():
+    for level, style in LEVEL_STYLES.items():
         for item in findings:
             if item.level == level:
                 first, *rest = item.lines()
-                lines += [styled((first, style)), *rest]
+                lines += [style_line((first, style)), *rest]
     return lines

@@ -10,16 +10,16 @@ from typing import Any
 
 from voxgraft.settings import DemoSettings
 
-__all__ = ["STEPS", "changes", "steps_changes"]
+__all__ = ["DEMO_STEPS", "build_demo_settings", "build_step_settings"]
 
-STEPS = 560
+DEMO_STEPS = 560
 """About three and a half minutes on two cores."""
-LOOKS, LEAST_APART = 3, 20
+NUM_VALIDATIONS, MIN_VALIDATION_INTERVAL = 3, 20
 """Validations after step 0, and the fewest steps between two of them, each of which takes as long as some steps."""
-WARM_UP_SHARE = 0.05
+WARMUP_RATIO = 0.05
 
 
-def changes(settings: DemoSettings) -> dict[str, dict[str, Any]]:
+def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:
     """Sections of run.yaml with what is other than usual."""
     return {
         # Sixty minutes are too few to learn pieces of several letters well: letters alone, and each often.
@@ -34,18 +34,18 @@ def changes(settings: DemoSettings) -> dict[str, dict[str, Any]]:
             "seed": settings.seed,
             "tensorboard": False,
             "keep_last": 1,
-            **steps_changes(settings.steps or STEPS)["train"],
+            **build_step_settings(settings.steps or DEMO_STEPS)["train"],
         },
     }
 
 
-def steps_changes(steps: int) -> dict[str, dict[str, Any]]:
+def build_step_settings(steps: int) -> dict[str, dict[str, Any]]:
     """The length of the run, and all that is counted in steps."""
-    look = max(LEAST_APART, -(-steps // LOOKS))
+    look = max(MIN_VALIDATION_INTERVAL, -(-steps // NUM_VALIDATIONS))
     return {
         "train": {
             "steps": steps,
-            "warmup_steps": max(1, round(WARM_UP_SHARE * steps)),
+            "warmup_steps": max(1, round(WARMUP_RATIO * steps)),
             "valid_every": look,
             "save_every": look,
             "sample_every": look,

@@ -14,80 +14,80 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from voxgraft.demo.data import BundledClip, bundled_clips
-from voxgraft.families import family
+from voxgraft.demo.data import BundledClip, load_bundled_clips
+from voxgraft.families import get_family
 
-__all__ = ["spoken", "write_talks"]
+__all__ = ["render_talk", "write_talks"]
 
-TALKS, UTTERANCES = 12, 20
+NUM_TALKS, UTTERANCES_PER_TALK = 12, 20
 """Thirteen minutes in all, pauses and all."""
-RATE = 44_100
-PAUSE_SECONDS = 0.7
-EARLY_SECONDS, LATE_SECONDS = 0.15, 0.25
+TALK_RATE_HZ = 44_100
+TALK_PAUSE_SECONDS = 0.7
+SUBTITLE_LEAD_SECONDS, SUBTITLE_TAIL_SECONDS = 0.15, 0.25
 """Subtitles come before the first word and stay after the last."""
 
 
-def write_talks(folder: Path, talks: int, utterances: int, tell: Callable[[str], object] = str) -> list[str]:
+def write_talks(folder: Path, talks: int, utterances: int, report: Callable[[str], object] = str) -> list[str]:
     """So many talks of one speaker each, with their subtitles; all that is said. `tell` gets a line for each."""
     folder.mkdir(parents=True)
     said = []
     of: dict[str, list[BundledClip]] = {}
-    for clip in bundled_clips("train", "am"):
+    for clip in load_bundled_clips("train", "am"):
         of.setdefault(clip.speaker, []).append(clip)
     for number in range(talks):
         own = of[sorted(of)[number % len(of)]]
         clips, own[:utterances] = own[:utterances], []
-        samples, times = spoken(clips)
+        samples, times = render_talk(clips)
         # Every other talk as another kind of file.
         path = folder / f"talk{number}.{'flac' if number % 2 else 'ogg'}"
-        with soundfile.SoundFile(path, "w", RATE, 1) as file:
-            for start in range(0, len(samples), RATE):  # libsndfile dies of long stretches of Vorbis
-                file.write(samples[start : start + RATE])
-        write = _vtt if number % 3 == 2 else _srt
+        with soundfile.SoundFile(path, "w", TALK_RATE_HZ, 1) as file:
+            for start in range(0, len(samples), TALK_RATE_HZ):  # libsndfile dies of long stretches of Vorbis
+                file.write(samples[start : start + TALK_RATE_HZ])
+        write = _format_vtt if number % 3 == 2 else _format_srt
         ending = "vtt" if number % 3 == 2 else "srt"
         (folder / f"talk{number}.{ending}").write_text(write(clips, times), encoding="utf-8")
         said += [clip.text for clip in clips]
-        tell(f"{number + 1} of {talks}: {path.name}, {len(samples) / RATE:.0f} s")
+        report(f"{number + 1} of {talks}: {path.name}, {len(samples) / TALK_RATE_HZ:.0f} s")
     return said
 
 
-def spoken(clips: list[BundledClip]) -> tuple[NDArray[np.float32], list[tuple[float, float]]]:
+def render_talk(clips: list[BundledClip]) -> tuple[NDArray[np.float32], list[tuple[float, float]]]:
     """The clips one after another with pauses, and where each is."""
     import soxr
 
-    tiny = family("tiny")
-    files = tiny.files(tiny.shipped() or Path())
+    tiny = get_family("tiny")
+    files = tiny.files(tiny.shipped_folder() or Path())
     vocoder, voices = tiny.vocoder(files), tiny.voices(files)
     assert vocoder is not None
-    pause = np.zeros(round(PAUSE_SECONDS * RATE), np.float32)
+    pause = np.zeros(round(TALK_PAUSE_SECONDS * TALK_RATE_HZ), np.float32)
     parts, times = [pause], []
     for clip in clips:
         wave = vocoder.sound([clip.codes.tolist()], [voices[clip.speaker]])[0]
-        wave = soxr.resample(wave, vocoder.sample_rate, RATE)
-        start = sum(map(len, parts)) / RATE
-        times.append((start, start + len(wave) / RATE))
+        wave = soxr.resample(wave, vocoder.sample_rate, TALK_RATE_HZ)
+        start = sum(map(len, parts)) / TALK_RATE_HZ
+        times.append((start, start + len(wave) / TALK_RATE_HZ))
         parts += [wave.astype(np.float32), pause]
     samples = np.concatenate(parts)
     return (samples + 1e-4 * np.random.default_rng(0).standard_normal(len(samples))).astype(np.float32), times
 
 
-def _srt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
+def _format_srt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
     blocks = [
-        f"{number}\n{_time(start - EARLY_SECONDS, ',')} --> {_time(end + LATE_SECONDS, ',')}\n{clip.text}\n"
+        f"{number}\n{_format_time(start - SUBTITLE_LEAD_SECONDS, ',')} --> {_format_time(end + SUBTITLE_TAIL_SECONDS, ',')}\n{clip.text}\n"
         for number, (clip, (start, end)) in enumerate(zip(clips, times, strict=True), 1)
     ]
     return "\n".join(blocks)
 
 
-def _vtt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
+def _format_vtt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
     blocks = [
-        f"{_time(start - EARLY_SECONDS, '.')} --> {_time(end + LATE_SECONDS, '.')}\n{clip.text}\n"
+        f"{_format_time(start - SUBTITLE_LEAD_SECONDS, '.')} --> {_format_time(end + SUBTITLE_TAIL_SECONDS, '.')}\n{clip.text}\n"
         for clip, (start, end) in zip(clips, times, strict=True)
     ]
     return "WEBVTT\n\n" + "\n".join(blocks)
 
 
-def _time(seconds: float, point: str) -> str:
+def _format_time(seconds: float, point: str) -> str:
     milliseconds = round(seconds * 1000)
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{point}{rest % 1000:03d}"
@@ -99,8 +99,8 @@ def main(words: list[str]) -> int:
     if len(words) != 1 or Path(words[0]).exists():
         tell("python -m voxgraft.demo.talks FOLDER: name one folder, which must not be there yet")
         return 2
-    tell(f"making {TALKS} talks of about a minute in {words[0]}")
-    write_talks(Path(words[0]), TALKS, UTTERANCES, tell)
+    tell(f"making {NUM_TALKS} talks of about a minute in {words[0]}")
+    write_talks(Path(words[0]), NUM_TALKS, UTTERANCES_PER_TALK, tell)
     return 0
 
 

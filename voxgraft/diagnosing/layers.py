@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxgraft.families.base import Family
-from voxgraft.findings.body import Body, TensorChange, distance_of
+from voxgraft.findings.body import BodyComparison, TensorChange, relative_distance
 
-__all__ = ["Layer", "layers_of"]
+__all__ = ["LayerChange", "summarize_layers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerChange:
     """The tensors of one part, or of one numbered layer of it, together."""
 
     part: str
@@ -31,23 +31,23 @@ class Layer:
         return {"layer": self.name, "tensors": self.tensors, "changed": self.changed, "distance": finite}
 
 
-def layers_of(body: Body, family: Family) -> list[Layer]:
+def summarize_layers(body: BodyComparison, family: Family) -> list[LayerChange]:
     """Parts in the order of the base's tensors, their layers by number."""
     groups: dict[tuple[str, int | None], list[TensorChange]] = {}
     for one in body.changes:
-        part = family.part_of(one.name)
+        part = family.get_part_name(one.name)
         if part is not None:
-            groups.setdefault((part, _layer_number(one.name)), []).append(one)
+            groups.setdefault((part, _parse_layer_number(one.name)), []).append(one)
     order = {part: at for at, part in enumerate(dict.fromkeys(part for part, _ in groups))}
     ordered = sorted(groups.items(), key=lambda item: (order[item[0][0]], -1 if item[0][1] is None else item[0][1]))
-    return [_layer(part, number, changes) for (part, number), changes in ordered]
+    return [_summarize_layer(part, number, changes) for (part, number), changes in ordered]
 
 
-def _layer(part: str, number: int | None, changes: list[TensorChange]) -> Layer:
+def _summarize_layer(part: str, number: int | None, changes: list[TensorChange]) -> LayerChange:
     changed = sum(one.how in ("changed", "form") for one in changes)
     finite = all(one.is_finite for one in changes)
-    return Layer(part, number, len(changes), changed, distance_of(changes) if finite else float("inf"))
+    return LayerChange(part, number, len(changes), changed, relative_distance(changes) if finite else float("inf"))
 
 
-def _layer_number(name: str) -> int | None:
+def _parse_layer_number(name: str) -> int | None:
     return next((int(word) for word in name.split(".") if word.isdecimal() and len(word) < 5), None)

@@ -13,44 +13,53 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from voxgraft.bases import base_folder
-from voxgraft.checkpoints.flat import flat_values
+from voxgraft.bases import resolve_base_folder
+from voxgraft.checkpoints.flat import iter_values
 from voxgraft.checkpoints.model import Checkpoint
-from voxgraft.checkpoints.shards import shards_at
+from voxgraft.checkpoints.shards import find_shards
 from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.codes import CATALOGUE
-from voxgraft.diagnosing.layers import Layer, layers_of
+from voxgraft.diagnosing.layers import LayerChange, summarize_layers
 from voxgraft.diagnosing.merged_card import keeps_old_languages
-from voxgraft.diagnosing.parts import low_rank_findings, refuse_part_of_ours
-from voxgraft.diagnosing.rows import BROKEN, ZERO, RowTable, row_tables
-from voxgraft.diagnosing.verdict import FAR, MOST, MOVED, Case, Verdict, is_far, likely_point, verdict_of
+from voxgraft.diagnosing.parts import lora_findings, refuse_partial_model
+from voxgraft.diagnosing.rows import ROW_NONFINITE, ROW_ZERO, RowTable, classify_rows
+from voxgraft.diagnosing.verdict import (
+    FAR_DISTANCE,
+    MAJORITY_SHARE,
+    MOVED_DISTANCE,
+    DiagnosisCase,
+    Verdict,
+    decide_verdict,
+    estimate_repair_point,
+    is_body_far,
+)
 from voxgraft.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
-from voxgraft.evaluating.sentences import built_in_set
+from voxgraft.evaluating.sentences import load_built_in_sentences
 from voxgraft.families.base import Family
-from voxgraft.files import is_folder, is_there
-from voxgraft.findings import Subject, look_at, opened
+from voxgraft.files import is_folder, path_exists
+from voxgraft.findings import CheckSubject, open_check_subject, run_checks
 from voxgraft.findings import base_rows as base_row_topic
 from voxgraft.findings import body as body_topic
 from voxgraft.findings import optimizer as optimizer_topic
-from voxgraft.findings.body import Body
-from voxgraft.findings.moved_rows import Move, move_findings, moves_of
-from voxgraft.findings.optimizer import Optimizer, RowMoments
-from voxgraft.findings.sizes import has_second_spare, size_table
-from voxgraft.findings.text_tables import is_stand_in, text_tables
+from voxgraft.findings.body import BodyComparison
+from voxgraft.findings.moved_rows import RowMove, find_row_moves, row_move_findings
+from voxgraft.findings.optimizer import OptimizerSnapshot, RowMoments
+from voxgraft.findings.sizes import has_second_spare_row, size_table
+from voxgraft.findings.text_tables import find_text_tables, is_stand_in
 from voxgraft.results import Table
 from voxgraft.run_settings import TokenizerSettings
 from voxgraft.settings import CheckSettings
-from voxgraft.text.texts import Texts
+from voxgraft.text.texts import TextCorpus
 
-__all__ = ["NAMES", "Diagnosis", "examined", "look", "require_grounds"]
+__all__ = ["FAMILY_TITLES", "Diagnosis", "diagnose_checkpoint", "examine_subject", "require_base_and_tokenizer"]
 
-NAMES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tiny base"}
-_MEASURED = ("base rows", "body", "optimizer state")
+FAMILY_TITLES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tiny base"}
+_MEASURED_TOPICS = ("base rows", "body", "optimizer state")
 """Topics whose comparisons are kept here."""
-_SENTENCES = 200
-_REACH = 0.1
+_MAX_BUILT_IN_SENTENCES = 200
+_MIN_LEARNED_REACH = 0.1
 """How far all steps together could have carried a value, by its size, for gradients to have taught it something."""
-Made = TypeVar("Made")
+TopicT = TypeVar("TopicT")
 
 
 @dataclass(slots=True)
@@ -58,7 +67,7 @@ class Diagnosis:
     """All that was found of one checkpoint."""
 
     path: Path
-    case: Case
+    case: DiagnosisCase
     what: str
     family: str
     verdict: Verdict
@@ -66,7 +75,7 @@ class Diagnosis:
     checked: list[str]
     not_checked: dict[str, str]
     tables: list[RowTable] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[LayerChange] = field(default_factory=list)
     distance: float | None = None
     """How far the body moved, by its length."""
     unusable: tuple[str, ...] = ()
@@ -75,13 +84,13 @@ class Diagnosis:
     """Tensors of the body with values that are not finite."""
     lost_rows: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Tables of the body of which single rows are lost, and which."""
-    moves: list[Move] = field(default_factory=list)
+    moves: list[RowMove] = field(default_factory=list)
     """Text tables whose new rows are not in their places."""
-    seated: int = 0
+    num_pieces_with_rows: int = 0
     """Pieces that the embedding has rows for."""
     second_spare: bool = False
     """Whether a row behind the pieces was provably never read."""
-    optimizer: Optimizer | None = None
+    optimizer: OptimizerSnapshot | None = None
     moments: list[RowMoments] = field(default_factory=list)
     sizes: Table | None = None
     heard: list[dict[str, Any]] = field(default_factory=list)
@@ -93,10 +102,10 @@ class Diagnosis:
     def readable(self) -> bool:
         return bool(self.tables or self.layers or self.case.run)
 
-    def judge_anew(self, *, kept: bool) -> None:
+    def update_verdict(self, *, kept: bool) -> None:
         """The verdict with what ears have found of the old languages."""
         self.case = replace(self.case, kept=kept)
-        self.verdict = verdict_of(self.findings, self.case, readable=self.readable)
+        self.verdict = decide_verdict(self.findings, self.case, readable=self.readable)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -120,26 +129,26 @@ class Diagnosis:
         }
 
 
-def look(settings: DiagnoseSettings) -> Diagnosis:
+def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     """Everything about a checkpoint file, or about the one checkpoint in a folder."""
     if settings.base is None:
         cure = "name the folder of the base that it was made from with --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
-    if not is_there(settings.checkpoint):
+    if not path_exists(settings.checkpoint):
         raise FileError("file-missing", f"{settings.checkpoint.name} is not there", where=settings.checkpoint)
-    refuse_part_of_ours(settings.checkpoint)
-    base = base_folder(settings.base)
-    with opened(_check_settings(settings, base)) as subject:
-        require_grounds(subject)
+    refuse_partial_model(settings.checkpoint)
+    base = resolve_base_folder(settings.base)
+    with open_check_subject(_to_check_settings(settings, base)) as subject:
+        require_base_and_tokenizer(subject)
         _read_built_in_texts(subject)
         kept = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
         file = subject.settings.checkpoint if is_folder(settings.checkpoint) else None
         named = settings.checkpoint, settings.base, settings.tokenizer
-        case = Case(*named, file=file, language=settings.language, kept=kept)
-        return examined(subject, case, low_rank_findings(subject))
+        case = DiagnosisCase(*named, file=file, language=settings.language, kept=kept)
+        return examine_subject(subject, case, lora_findings(subject))
 
 
-def require_grounds(subject: Subject) -> None:
+def require_base_and_tokenizer(subject: CheckSubject) -> None:
     """Raise what is wrong with the base, or with a tokenizer that was named: without them there is no verdict."""
     whole = subject.base is not None and subject.base_checkpoint is not None and subject.base_tokenizer is not None
     if whole and (subject.grown is not None or subject.settings.tokenizer.file is None):
@@ -149,11 +158,11 @@ def require_grounds(subject: Subject) -> None:
     raise ConfigError("config-missing", "`base` is not given", expected="--base")
 
 
-def _check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
+def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
     """The same for `findings`; of a folder its checkpoint, and its tokenizer unless another is named."""
     checkpoint, tokenizer = settings.checkpoint, settings.tokenizer
     if is_folder(checkpoint):
-        checkpoint, beside = _files_in(checkpoint, base, settings.family)
+        checkpoint, beside = _find_files_in_folder(checkpoint, base, settings.family)
         tokenizer = tokenizer or beside
     return CheckSettings(
         base=base,
@@ -167,12 +176,12 @@ def _check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
     )
 
 
-def _files_in(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | None]:
+def _find_files_in_folder(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | None]:
     """A folder that something like the base's own files stand in: merged, exported, or a copy."""
-    from voxgraft.bases import base_family
+    from voxgraft.bases import resolve_base_family
 
-    family = base_family(base, name)
-    if (shards := shards_at(folder)) is not None:
+    family = resolve_base_family(base, name)
+    if (shards := find_shards(folder)) is not None:
         tokenizers = (folder / file for file in family.tokenizer_names)
         return shards, next((path for path in tokenizers if path.is_file()), None)
     for checkpoint in (folder / file for file in family.checkpoint_names):
@@ -183,64 +192,66 @@ def _files_in(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | 
     return files.checkpoint, files.tokenizer
 
 
-def _read_built_in_texts(subject: Subject) -> None:
+def _read_built_in_texts(subject: CheckSubject) -> None:
     """Our own sentences of the language, where the user names no texts: enough to see letters without a piece."""
     language = subject.settings.language
-    own = built_in_set(language) if language and subject.texts is None and subject.grown is not None else None
+    own = (
+        load_built_in_sentences(language) if language and subject.texts is None and subject.grown is not None else None
+    )
     if own is not None:
-        subject.texts = Texts(tuple(one.text for one in own.spread(_SENTENCES).sentences))
+        subject.texts = TextCorpus(tuple(one.text for one in own.spread(_MAX_BUILT_IN_SENTENCES).sentences))
 
 
-def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diagnosis:
+def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[Finding] = ()) -> Diagnosis:
     """Look at all topics, keep what was measured, and judge. `case` says what it is about; the rest is filled in here.
 
     `more` are findings from elsewhere.
     """
-    outcome, family = look_at(subject, data=case.run is not None, without=_MEASURED), subject.family
-    measured = _Measured(subject, [*more, *(_levelled(subject, case, item) for item in outcome.findings)])
+    outcome, family = run_checks(subject, with_data=case.run is not None, skip_topics=_MEASURED_TOPICS), subject.family
+    measured = _Measurements(subject, [*more, *(_adjust_level(subject, case, item) for item in outcome.findings)])
     tables, body = measured.rows(), measured.body()
     findings = list(dict.fromkeys(measured.findings))
-    seats = _Seats.of(subject)
+    seats = _EmbeddingRows.of(subject)
     case = replace(
         case,
-        family=NAMES.get(family.name, family.name) if family else "",
+        family=FAMILY_TITLES.get(family.name, family.name) if family else "",
         base_tokenizer=subject.base.tokenizer if subject.base else None,
         base_suffix=subject.base.checkpoint.suffix if subject.base else case.base_suffix,
-        distance=_judged_distance(body),
+        distance=_distance_for_verdict(body),
         unusable=body.unusable_share if body else 0.0,
         not_finite=body.not_finite_share if body else 0.0,
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
-        empty_rows=_most_of_new([table for table in tables if table.role == "embedding"], ZERO),
-        ruined_rows=_most_of_new([table for table in tables if table.role == "embedding"], BROKEN),
-        learnt_by_moments=measured.has_learnt(tables),
-        noise=any(item.code == "new-rows-random" and _names_embedding(subject, item) for item in findings),
+        empty_rows=_max_share_of_new([table for table in tables if table.role == "embedding"], ROW_ZERO),
+        ruined_rows=_max_share_of_new([table for table in tables if table.role == "embedding"], ROW_NONFINITE),
+        learnt_by_moments=measured.has_learned(tables),
+        noise=any(item.code == "new-rows-random" and _mentions_embedding(subject, item) for item in findings),
         short_rows=seats.wanted > seats.rows >= (subject.base_pieces or 0) > 0,
         moved_fits=any(one.how == "shifted" and seats.rows == seats.wanted + one.shift for one in measured.moves),
-        sharded=subject.checkpoint is not None and shards_at(subject.checkpoint.path) is not None,
-        is_base=_is_base(subject, findings, tables),
-        sounds=bool(family and family.shipped()),
+        sharded=subject.checkpoint is not None and find_shards(subject.checkpoint.path) is not None,
+        is_base=_is_base_itself(subject, findings, tables),
+        sounds=bool(family and family.shipped_folder()),
         data_to_come=case.steps is None and any(_is_missing_data(item) for item in outcome.findings),
         has_optimizer=measured.optimizer is not None,
         has_new_rows=any(len(table.kinds) > table.num_base + (subject.spare_rows or 0) for table in tables),
     )
-    case = replace(case, point=_measured_point(subject, body, case))
+    case = replace(case, point=_measure_repair_point(subject, body, case))
     return Diagnosis(
         path=case.checkpoint,
         case=case,
-        what=_what(subject.checkpoint, family),
+        what=_describe_checkpoint(subject.checkpoint, family),
         family=family.name if family else "",
-        verdict=verdict_of(findings, case, readable=subject.checkpoint is not None or case.run is not None),
+        verdict=decide_verdict(findings, case, readable=subject.checkpoint is not None or case.run is not None),
         findings=findings,
         checked=[*outcome.checked, *measured.checked],
         not_checked={**outcome.not_checked, **measured.not_checked},
         tables=tables,
-        layers=layers_of(body, family) if body and family else [],
+        layers=summarize_layers(body, family) if body and family else [],
         distance=body.distance if body else None,
         unusable=body.unusable if body else (),
         not_finite=tuple(body.not_finite) if body else (),
         lost_rows={name: one.rows for name, one in body.lost_rows.items()} if body else {},
         moves=measured.moves,
-        seated=seats.seated,
+        num_pieces_with_rows=seats.num_pieces_with_rows,
         second_spare=seats.second_spare,
         optimizer=measured.optimizer,
         moments=measured.moments,
@@ -249,71 +260,81 @@ def examined(subject: Subject, case: Case, more: Sequence[Finding] = ()) -> Diag
 
 
 @dataclass(frozen=True, slots=True)
-class _Seats:
+class _EmbeddingRows:
     """How many rows the embedding has, how many its tokenizer needs, and how many of them stand for pieces."""
 
     rows: int = 0
     wanted: int = 0
-    seated: int = 0
+    num_pieces_with_rows: int = 0
     second_spare: bool = False
 
     @classmethod
-    def of(cls, subject: Subject) -> _Seats:
+    def of(cls, subject: CheckSubject) -> _EmbeddingRows:
         checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
-        table = text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
+        table = find_text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
         if table is None or family is None or tokenizer is None or subject.base_pieces is None:
             return cls()
         rows, wanted = table.shape[0], tokenizer.size + family.spare_rows
         spare = family.spare_rows
-        if spare and rows < wanted and rows != subject.base_pieces + spare and not has_second_spare(subject, rows - 1):
+        if (
+            spare
+            and rows < wanted
+            and rows != subject.base_pieces + spare
+            and not has_second_spare_row(subject, rows - 1)
+        ):
             spare = 0  # nothing shows that the last row is the spare one, and a trained row is never cut off
-        second = bool(spare) and rows == wanted + spare and has_second_spare(subject, tokenizer.size)
+        second = bool(spare) and rows == wanted + spare and has_second_spare_row(subject, tokenizer.size)
         return cls(rows, wanted, max(rows - spare, 0), second)
 
 
-def _names_embedding(subject: Subject, item: Finding) -> bool:
+def _mentions_embedding(subject: CheckSubject, item: Finding) -> bool:
     return subject.family is not None and subject.family.graft_points[0].tensor in item.found
 
 
-def _is_base(subject: Subject, findings: Sequence[Finding], tables: list[RowTable]) -> bool:
+def _is_base_itself(subject: CheckSubject, findings: Sequence[Finding], tables: list[RowTable]) -> bool:
     """Whether every tensor is the base's, and none has a row more."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     codes = {item.code for item in findings}
     if base is None or checkpoint is None or family is None or not tables:
         return False
-    ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
+    ours, theirs = find_text_tables(base, family), find_text_tables(checkpoint, family)
     grown = {point: info.shape for point, info in theirs.items()} != {point: info.shape for point, info in ours.items()}
     whole = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
     return bool(whole) and not grown and "base-rows-changed" not in codes and "base-rows-shrunk" not in codes
 
 
-def _most_of_new(tables: list[RowTable], kind: str) -> float:
+def _max_share_of_new(tables: list[RowTable], kind: str) -> float:
     """The share of a kind among new rows, in the table that has most."""
     return max((table.share_of_new(kind) for table in tables), default=0.0)
 
 
-def _judged_distance(body: Body | None) -> float | None:
+def _distance_for_verdict(body: BodyComparison | None) -> float | None:
     """What the verdict goes by: a few lost tensors are a fault of their own, and say nothing of the others."""
     if body is None:
         return None
-    return body.distance_of_usable if body.unusable_share < MOST else body.distance
+    return body.usable_distance if body.unusable_share < MAJORITY_SHARE else body.distance
 
 
-def _measured_point(subject: Subject, body: Body | None, case: Case) -> float | None:
+def _measure_repair_point(subject: CheckSubject, body: BodyComparison | None, case: DiagnosisCase) -> float | None:
     """The point that `repair` is proposed to take, measured by the same comparison that judges its result.
 
     None where there is nothing to repair, or where what is too far away cannot be mended by a point.
     """
-    far = body is not None and is_far(case) and (case.distance or 0) < FAR and body.unusable_share < MOST
+    far = (
+        body is not None
+        and is_body_far(case)
+        and (case.distance or 0) < FAR_DISTANCE
+        and body.unusable_share < MAJORITY_SHARE
+    )
     if not far or body is None or case.sounds:
         return None
-    point = likely_point(case.distance or MOVED)
-    while point > 0 and (distance := body_topic.distance_at(subject, body, point)) >= MOVED:
-        point = min(math.floor(100 * point * 0.99 * MOVED / distance) / 100, round(point - 0.01, 2))
+    point = estimate_repair_point(case.distance or MOVED_DISTANCE)
+    while point > 0 and (distance := body_topic.measure_blend_distance(subject, body, point)) >= MOVED_DISTANCE:
+        point = min(math.floor(100 * point * 0.99 * MOVED_DISTANCE / distance) / 100, round(point - 0.01, 2))
     return max(point, 0.0)
 
 
-def _levelled(subject: Subject, case: Case, item: Finding) -> Finding:
+def _adjust_level(subject: CheckSubject, case: DiagnosisCase, item: Finding) -> Finding:
     """More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
 
     Data that is not there is still to come in a run that was never trained, and gone in one that was. A wrapper's
@@ -336,21 +357,21 @@ def _is_missing_data(item: Finding) -> bool:
     return item.level == "note" and CATALOGUE[item.code].area == "data" and CATALOGUE[item.code].level == "error"
 
 
-class _Measured:
+class _Measurements:
     """The topics whose comparisons are kept. One of our errors in a topic is a finding; the others go on."""
 
-    def __init__(self, subject: Subject, findings: list[Finding]) -> None:
+    def __init__(self, subject: CheckSubject, findings: list[Finding]) -> None:
         self.subject, self.findings = subject, findings
         self.checked: list[str] = []
         self.not_checked: dict[str, str] = {}
-        self.optimizer: Optimizer | None = None
+        self.optimizer: OptimizerSnapshot | None = None
         self.moments: list[RowMoments] = []
-        self.moves: list[Move] = []
+        self.moves: list[RowMove] = []
 
-    def has_learnt(self, tables: list[RowTable]) -> bool:
+    def has_learned(self, tables: list[RowTable]) -> bool:
         """Whether the optimizer shows that new rows had gradients, and steps that could carry them somewhere."""
-        found, had = self.optimizer, optimizer_topic.new_row_gradients(self.subject, self.moments)
-        if found is None or had is None or had.mean() < MOST:
+        found, had = self.optimizer, optimizer_topic.find_new_rows_with_gradients(self.subject, self.moments)
+        if found is None or had is None or had.mean() < MAJORITY_SHARE:
             return False
         table = next((one for one in tables if one.role == "embedding"), None)
         rate = max((*found.first_rates, *found.rates), default=None)
@@ -358,7 +379,7 @@ class _Measured:
             return True
         width = self._width(table.tensor)
         typical = float(np.nanmedian(table.lengths[table.num_base :])) / math.sqrt(max(width, 1))
-        return rate * found.step >= _REACH * typical
+        return rate * found.step >= _MIN_LEARNED_REACH * typical
 
     def _width(self, tensor: str) -> int:
         shape = self.subject.checkpoint.tensors[tensor].shape if self.subject.checkpoint is not None else ()
@@ -368,45 +389,47 @@ class _Measured:
         """All text tables, with what the optimizer keeps of them."""
         subject = self.subject
         if subject.checkpoint is None or subject.family is None:
-            self.not_checked |= dict.fromkeys(_MEASURED, "needs a checkpoint of a known family")
+            self.not_checked |= dict.fromkeys(_MEASURED_TOPICS, "needs a checkpoint of a known family")
             return []
-        self.findings += _odd_tables(subject.checkpoint, subject.family)
-        self._attempt("checksums of the text tables", self._check_sums)
-        self._attempt("optimizer state", self._read_optimizer)
-        comparisons = self._attempt("base rows", lambda: base_row_topic.row_comparisons(subject)) or []
-        self.moves = self._attempt("places of the rows", lambda: moves_of(subject, comparisons)) or []
-        self.findings += base_row_topic.told(subject, comparisons, [one.tensor for one in self.moves])
-        self.findings += move_findings(subject, self.moves)
-        return self._attempt("rows one by one", lambda: row_tables(subject, comparisons, self.moments)) or []
+        self.findings += _malformed_table_findings(subject.checkpoint, subject.family)
+        self._try_topic("checksums of the text tables", self._verify_checksums)
+        self._try_topic("optimizer state", self._read_optimizer)
+        comparisons = self._try_topic("base rows", lambda: base_row_topic.compare_base_rows(subject)) or []
+        self.moves = self._try_topic("places of the rows", lambda: find_row_moves(subject, comparisons)) or []
+        self.findings += base_row_topic.row_comparison_findings(
+            subject, comparisons, [one.tensor for one in self.moves]
+        )
+        self.findings += row_move_findings(subject, self.moves)
+        return self._try_topic("rows one by one", lambda: classify_rows(subject, comparisons, self.moments)) or []
 
-    def body(self) -> Body | None:
+    def body(self) -> BodyComparison | None:
         """Everything else."""
-        body = self._attempt("body", lambda: body_topic.measured_body(self.subject))
+        body = self._try_topic("body", lambda: body_topic.compare_body(self.subject))
         if body is not None:
             _require_finite_base(self.subject, body)
-            self.findings += body_topic.told(self.subject, body)
+            self.findings += body_topic.body_comparison_findings(self.subject, body)
         return body
 
-    def _check_sums(self) -> None:
+    def _verify_checksums(self) -> None:
         checkpoint, family = self.subject.checkpoint, self.subject.family
         if checkpoint is None or family is None or checkpoint.format != "torch-zip":
             return
-        for info in text_tables(checkpoint, family).values():
-            for _ in flat_values(checkpoint, info):
+        for info in find_text_tables(checkpoint, family).values():
+            for _ in iter_values(checkpoint, info):
                 pass
 
     def _read_optimizer(self) -> None:
         subject = self.subject
         if subject.checkpoint is None or subject.family is None:
             return
-        self.optimizer = optimizer_topic.optimizer_of(subject.checkpoint)
+        self.optimizer = optimizer_topic.read_optimizer_snapshot(subject.checkpoint)
         if self.optimizer is not None:
-            tables = list(text_tables(subject.checkpoint, subject.family).values())
+            tables = list(find_text_tables(subject.checkpoint, subject.family).values())
             pieces, spare = subject.base_pieces, subject.family.spare_rows
-            self.moments = optimizer_topic.row_moments(subject.checkpoint, self.optimizer, tables, pieces, spare)
-            self.findings += optimizer_topic.told(subject, self.optimizer, self.moments)
+            self.moments = optimizer_topic.read_row_moments(subject.checkpoint, self.optimizer, tables, pieces, spare)
+            self.findings += optimizer_topic.optimizer_snapshot_findings(subject, self.optimizer, self.moments)
 
-    def _attempt(self, topic: str, make: Callable[[], Made]) -> Made | None:
+    def _try_topic(self, topic: str, make: Callable[[], TopicT]) -> TopicT | None:
         try:
             made = make()
         except VoxgraftError as error:
@@ -417,7 +440,7 @@ class _Measured:
         return made
 
 
-def _require_finite_base(subject: Subject, body: Body) -> None:
+def _require_finite_base(subject: CheckSubject, body: BodyComparison) -> None:
     """A distance from what is not finite is none; the checkpoint is not to blame for it."""
     odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
     if odd is not None and subject.base is not None:
@@ -425,9 +448,9 @@ def _require_finite_base(subject: Subject, body: Body) -> None:
         raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
 
 
-def _odd_tables(checkpoint: Checkpoint, family: Family) -> list[Finding]:
+def _malformed_table_findings(checkpoint: Checkpoint, family: Family) -> list[Finding]:
     """Tensors with the name of a text table that are none, so that nothing else is said of them."""
-    known = {info.name for info in text_tables(checkpoint, family).values()}
+    known = {info.name for info in find_text_tables(checkpoint, family).values()}
     names = [point.tensor for point in family.graft_points if point.tensor in checkpoint.tensors]
     odd = [checkpoint.tensors[name] for name in names if name not in known and not is_stand_in(checkpoint)]
     return [
@@ -436,16 +459,16 @@ def _odd_tables(checkpoint: Checkpoint, family: Family) -> list[Finding]:
     ]
 
 
-def _what(checkpoint: Checkpoint | None, family: Family | None) -> str:
+def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -> str:
     """The file in a few words: which model, how it is kept, how large it is."""
     if checkpoint is None:
         return "a file that cannot be read as a checkpoint of a known family"
     kinds = sorted({info.dtype for info in checkpoint.tensors.values()})
     size = checkpoint.source.size
     shown = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-    name = NAMES.get(family.name, family.name) if family else "a model"
+    name = FAMILY_TITLES.get(family.name, family.name) if family else "a model"
     model = "a stand-in" if is_stand_in(checkpoint) else name
-    table = next(iter(text_tables(checkpoint, family).values()), None) if family else None
+    table = next(iter(find_text_tables(checkpoint, family).values()), None) if family else None
     rows = f", {table.shape[0]:,} text rows" if table else ""
     kinds_of_file = {"safetensors": "safetensors", "torch-legacy": "a torch file from before torch 1.6"}
     kind = kinds_of_file.get(checkpoint.format, "a torch archive")

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import VoxgraftError
-from voxgraft.files import is_file, read_json, sha256_of
+from voxgraft.files import compute_sha256, is_file, read_json
 
-__all__ = ["card_beside", "is_of_last_training", "keeps_old_languages"]
+__all__ = ["find_merged_card", "is_of_last_training", "keeps_old_languages"]
 
-CARD_NAME = "merged.json"
-FORMAT = "voxgraft-merged-1"
-MOST_RISE = 0.05
+MERGED_CARD_NAME = "merged.json"
+MERGED_CARD_FORMAT = "voxgraft-merged-1"
+MAX_LOSS_RISE = 0.05
 """Of a held-out speech loss; what merged training is held to by default."""
 
 
-def card_beside(checkpoint: Path) -> dict[str, Any] | None:
+def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
     """The card in the folder of a checkpoint, if it names one that is there."""
-    path = checkpoint.parent / CARD_NAME
+    path = checkpoint.parent / MERGED_CARD_NAME
     if not is_file(path):
         return None
     try:
@@ -50,10 +50,10 @@ def keeps_old_languages(checkpoint: Path) -> bool | None:
 
     Judged by the losses themselves: the bound of a run is its user's, and may be as loose as they like.
     """
-    card = card_beside(checkpoint)
+    card = find_merged_card(checkpoint)
     if card is None or card["checkpoint"] != checkpoint.name or card.get("label"):
         return None
-    if card.get("format") != FORMAT or sha256_of(checkpoint) != card.get("checkpoint_sha256"):
+    if card.get("format") != MERGED_CARD_FORMAT or compute_sha256(checkpoint) != card.get("checkpoint_sha256"):
         return None  # what was measured is another file
     points, before = card.get("points"), card.get("speech_losses_before")
     listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
@@ -64,4 +64,4 @@ def keeps_old_languages(checkpoint: Path) -> bool | None:
     old = {name: (before[name], loss) for name, loss in now.items() if name in before and name != card.get("language")}
     if not old or not all(isinstance(loss, int | float) for pair in old.values() for loss in pair):
         return None
-    return all(loss <= first * (1 + MOST_RISE) for first, loss in old.values())
+    return all(loss <= first * (1 + MAX_LOSS_RISE) for first, loss in old.values())

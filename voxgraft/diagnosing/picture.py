@@ -16,55 +16,80 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from voxgraft.diagnosing.layers import Layer
+from voxgraft.diagnosing.layers import LayerChange
 from voxgraft.diagnosing.looking import Diagnosis
-from voxgraft.diagnosing.rows import KINDS, RowTable
-from voxgraft.diagnosing.verdict import FAR, MOVED
-from voxgraft.pictures import COLOURS, DOTS_PER_INCH, INK, PALE, STYLE, WORRY, make_readable
+from voxgraft.diagnosing.rows import ROW_KINDS, RowTable
+from voxgraft.diagnosing.verdict import FAR_DISTANCE, MOVED_DISTANCE
+from voxgraft.pictures import (
+    COLORS,
+    DOTS_PER_INCH,
+    FINDING_COLOR,
+    MATPLOTLIB_STYLE,
+    MUTED_COLOR,
+    TEXT_COLOR,
+    make_figure_renderable,
+)
 
-__all__ = ["KIND_COLOURS", "picture_of"]
+__all__ = ["ROW_KIND_COLORS", "draw_diagnosis"]
 
-FINE, SOFT = "#009e73", "#8fc1e3"
-KIND_COLOURS = dict(
+FINE_COLOR, SOFT_COLOR = "#009e73", "#8fc1e3"
+ROW_KIND_COLORS = dict(
     zip(
-        KINDS,
-        (FINE, "#e69f00", WORRY, "#a40000", COLOURS[0], "#000000", COLOURS[3], "#a40000", "#7a4fa3", SOFT, PALE, INK),
+        ROW_KINDS,
+        (
+            FINE_COLOR,
+            "#e69f00",
+            FINDING_COLOR,
+            "#a40000",
+            COLORS[0],
+            "#000000",
+            COLORS[3],
+            "#a40000",
+            "#7a4fa3",
+            SOFT_COLOR,
+            MUTED_COLOR,
+            TEXT_COLOR,
+        ),
         strict=True,
     )
 )
 """Green is the base's own, blue is new; the warm ones are damage."""
-MOST_POINTS = 4000
-SMALLEST = 1e-7
+MAX_POINTS = 4000
+MIN_DRAWN_CHANGE = 1e-7
 """Lowest move that is drawn: rows of the same bits lie on the floor."""
-WORDS = {"RESUME": FINE, "REPAIR": "#b36b00", "START FRESH": "#a40000"}
-Draw = Callable[[Axes], None]
+VERDICT_COLORS = {"RESUME": FINE_COLOR, "REPAIR": "#b36b00", "START FRESH": "#a40000"}
+PanelDrawer = Callable[[Axes], None]
 
 
-def picture_of(found: Diagnosis) -> bytes:
+def draw_diagnosis(found: Diagnosis) -> bytes:
     """All panels that there is something for."""
-    panels: list[tuple[str, Draw]] = [
-        (f"rows of {table.tensor}", partial(_moves, table=table)) for table in found.tables if table.role != "head-bias"
+    panels: list[tuple[str, PanelDrawer]] = [
+        (f"rows of {table.tensor}", partial(_draw_row_changes, table=table))
+        for table in found.tables
+        if table.role != "head-bias"
     ]
     if found.tables:
-        panels.append((f"length of the rows of {found.tables[0].tensor}", lambda axes: _lengths(axes, found.tables[0])))
+        panels.append(
+            (f"length of the rows of {found.tables[0].tensor}", lambda axes: _draw_row_lengths(axes, found.tables[0]))
+        )
     if found.layers:
-        panels.append(("how far the body moved, layer by layer", lambda axes: _layers(axes, found.layers)))
+        panels.append(("how far the body moved, layer by layer", lambda axes: _draw_layers(axes, found.layers)))
     if found.moments:
         title = f"what the optimizer keeps for {found.moments[0].tensor}"
-        panels.append((title, lambda axes: _moments(axes, found)))
-    return _drawn(panels, found)
+        panels.append((title, lambda axes: _draw_moments(axes, found)))
+    return _draw_figure(panels, found)
 
 
-def _drawn(panels: Sequence[tuple[str, Draw]], found: Diagnosis) -> bytes:
+def _draw_figure(panels: Sequence[tuple[str, PanelDrawer]], found: Diagnosis) -> bytes:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
         columns = 2 if len(panels) > 1 else 1
         rows = max(1, -(-len(panels) // columns))
         figure = Figure(figsize=(6.6 * columns, 3.5 * rows + 0.8), layout="constrained")
         verdict = found.verdict
-        figure.suptitle(f"{verdict.word}: {_cut(verdict.sentence, 62 * columns)}", x=0.01, ha="left", fontsize=11)
-        figure.texts[0].set_color(WORDS[verdict.word])
+        figure.suptitle(f"{verdict.word}: {_truncate(verdict.sentence, 62 * columns)}", x=0.01, ha="left", fontsize=11)
+        figure.texts[0].set_color(VERDICT_COLORS[verdict.word])
         figure.texts[0].set_fontweight("bold")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, (title, draw) in zip(grid.flat, panels, strict=False):
@@ -72,98 +97,103 @@ def _drawn(panels: Sequence[tuple[str, Draw]], found: Diagnosis) -> bytes:
             draw(axes)
         for axes in list(grid.flat)[len(panels) :]:
             axes.set_axis_off()
-        make_readable(figure)
+        make_figure_renderable(figure)
         stream = io.BytesIO()
         figure.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
         return stream.getvalue()
 
 
-def _moves(axes: Axes, table: RowTable) -> None:
+def _draw_row_changes(axes: Axes, table: RowTable) -> None:
     """Every base row by how far it moved; new rows lie on a line of their own, since the base has none to compare."""
-    at = _thinned(len(table.kinds))
-    height = np.clip(np.nan_to_num(table.moved[at], nan=SMALLEST), SMALLEST, 1e3)
-    height[np.isnan(table.moved[at])] = SMALLEST / 3
-    for number, kind in enumerate(KINDS):
+    at = _thin_indices(len(table.kinds))
+    height = np.clip(np.nan_to_num(table.moved[at], nan=MIN_DRAWN_CHANGE), MIN_DRAWN_CHANGE, 1e3)
+    height[np.isnan(table.moved[at])] = MIN_DRAWN_CHANGE / 3
+    for number, kind in enumerate(ROW_KINDS):
         own = table.kinds[at] == number
         if own.any():
             label = f"{kind}: {table.counts[kind]:,}"
-            axes.scatter(at[own], height[own], s=5, color=KIND_COLOURS[kind], label=label, linewidths=0, zorder=3)
+            axes.scatter(at[own], height[own], s=5, color=ROW_KIND_COLORS[kind], label=label, linewidths=0, zorder=3)
     axes.set_yscale("log")
-    axes.set_ylim(SMALLEST / 6, max(3.0, float(height.max()) * 2))
-    axes.axhline(0.5, color=PALE, linestyle="--", linewidth=0.9)
-    axes.set_yticks([SMALLEST / 3, SMALLEST, 1e-5, 1e-3, 1e-1, 1], ["new", "same bits", "1e-5", "1e-3", "0.1", "1"])
+    axes.set_ylim(MIN_DRAWN_CHANGE / 6, max(3.0, float(height.max()) * 2))
+    axes.axhline(0.5, color=MUTED_COLOR, linestyle="--", linewidth=0.9)
+    axes.set_yticks(
+        [MIN_DRAWN_CHANGE / 3, MIN_DRAWN_CHANGE, 1e-5, 1e-3, 1e-1, 1], ["new", "same bits", "1e-5", "1e-3", "0.1", "1"]
+    )
     axes.set_yticks([], minor=True)
     axes.set_xlabel("row")
     axes.set_ylabel("change by its length")
-    _rows_axis(axes)
-    _named(axes)
+    _format_row_axis(axes)
+    _add_legend(axes)
 
 
-def _lengths(axes: Axes, table: RowTable) -> None:
-    at = _thinned(len(table.kinds))
+def _draw_row_lengths(axes: Axes, table: RowTable) -> None:
+    at = _thin_indices(len(table.kinds))
     lengths = np.nan_to_num(table.lengths[at], nan=0.0, posinf=0.0)
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(ROW_KINDS):
         own = table.kinds[at] == number
         if own.any():
-            axes.scatter(at[own], lengths[own], s=5, color=KIND_COLOURS[kind], linewidths=0, zorder=3)
+            axes.scatter(at[own], lengths[own], s=5, color=ROW_KIND_COLORS[kind], linewidths=0, zorder=3)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("row")
     axes.set_ylabel("length")
-    _rows_axis(axes)
+    _format_row_axis(axes)
 
 
-def _layers(axes: Axes, layers: Sequence[Layer]) -> None:
+def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
     """Parts side by side, each with its layers; infinite where values are not finite."""
     parts = list(dict.fromkeys(layer.part for layer in layers))
     finite = [layer.distance for layer in layers if np.isfinite(layer.distance)]
-    top = max([*finite, MOVED * 1.2]) * 1.15
+    top = max([*finite, MOVED_DISTANCE * 1.2]) * 1.15
     for number, part in enumerate(parts):
         own = [(at, layer) for at, layer in enumerate(layers) if layer.part == part]
         heights = [layer.distance if np.isfinite(layer.distance) else top for _, layer in own]
-        axes.bar([at for at, _ in own], heights, width=0.85, color=COLOURS[number % len(COLOURS)], label=part, zorder=2)
+        axes.bar([at for at, _ in own], heights, width=0.85, color=COLORS[number % len(COLORS)], label=part, zorder=2)
     axes.set_ylim(0, top)
-    for level, words in ((MOVED, "old languages may suffer"), (FAR, "mostly another body")):
+    for level, words in ((MOVED_DISTANCE, "old languages may suffer"), (FAR_DISTANCE, "mostly another body")):
         if level < top:
-            axes.axhline(level, color=WORRY, linestyle="--", linewidth=0.9, zorder=3)
+            axes.axhline(level, color=FINDING_COLOR, linestyle="--", linewidth=0.9, zorder=3)
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
-            axes.text(len(layers) - 0.5, level, words, ha="right", va="bottom", color=WORRY, bbox=box, zorder=4)
+            axes.text(len(layers) - 0.5, level, words, ha="right", va="bottom", color=FINDING_COLOR, bbox=box, zorder=4)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}" if top > 0.05 else f"{share:.2%}"))
     axes.set_xticks([])
     axes.set_xlabel("layers, in the order of the parts below")
     axes.set_ylabel("change by their length")
-    _named(axes)
+    _add_legend(axes)
 
 
-def _moments(axes: Axes, found: Diagnosis) -> None:
+def _draw_moments(axes: Axes, found: Diagnosis) -> None:
     one = found.moments[0]
-    at = _thinned(len(one.first))
-    for values, colour, label in ((one.second, SOFT, "second moment (root)"), (one.first, COLOURS[0], "first moment")):
+    at = _thin_indices(len(one.first))
+    for values, colour, label in (
+        (one.second, SOFT_COLOR, "second moment (root)"),
+        (one.first, COLORS[0], "first moment"),
+    ):
         shown = np.clip(values[at], 1e-20, None)
         axes.scatter(at, shown, s=4, color=colour, linewidths=0, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:.0e}"))
     base = next((table.num_base for table in found.tables if table.tensor == one.tensor), 0)
-    axes.axvline(base - 0.5, color=WORRY, linestyle="--", linewidth=0.9, label=f"first new row: {base:,}")
+    axes.axvline(base - 0.5, color=FINDING_COLOR, linestyle="--", linewidth=0.9, label=f"first new row: {base:,}")
     axes.set_xlabel("row")
     axes.set_ylabel("length (1e-20: none)")
-    _rows_axis(axes)
-    _named(axes)
+    _format_row_axis(axes)
+    _add_legend(axes)
 
 
-def _rows_axis(axes: Axes) -> None:
+def _format_row_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row:,.0f}"))
 
 
-def _named(axes: Axes) -> None:
+def _add_legend(axes: Axes) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.17), ncols=3, borderaxespad=0, borderpad=0, markerscale=2)
 
 
-def _thinned(count: int) -> NDArray[np.int64]:
+def _thin_indices(count: int) -> NDArray[np.int64]:
     """So many rows as can be seen, evenly; the last ones are always among them, where spare rows stand."""
-    step = max(1, count // MOST_POINTS)
+    step = max(1, count // MAX_POINTS)
     return np.unique(np.concatenate([np.arange(0, count, step), np.arange(max(0, count - 3), count)]))
 
 
-def _cut(text: str, letters: int) -> str:
+def _truncate(text: str, letters: int) -> str:
     return text if len(text) <= letters else text[: letters - 1] + "…"

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints.model import TensorInfo
-from voxgraft.findings.base_rows import BLOCK_ROWS, Comparison, Side
-from voxgraft.findings.new_rows import is_noise
+from voxgraft.findings.base_rows import BLOCK_ROWS, RowComparison, TableReader
+from voxgraft.findings.new_rows import are_rows_noise
 from voxgraft.findings.optimizer import RowMoments
-from voxgraft.findings.subject import Subject
-from voxgraft.findings.text_tables import text_tables
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.findings.text_tables import find_text_tables
 
-__all__ = ["KINDS", "RowTable", "row_tables"]
+__all__ = ["ROW_KINDS", "RowTable", "classify_rows"]
 
-SAME, DECAYED, DRIFTED, OVERWRITTEN = "the base's", "shrunk by decay", "drifted", "overwritten"
-NEW, ZERO, EQUAL, COPIED, NOISE, UNTRAINED = (
+ROW_SAME, ROW_DECAYED, ROW_DRIFTED, ROW_OVERWRITTEN = "the base's", "shrunk by decay", "drifted", "overwritten"
+ROW_NEW, ROW_ZERO, ROW_EQUAL, ROW_COPIED, ROW_NOISE, ROW_UNTRAINED = (
     "new",
     "new, all zero",
     "new, equal to another",
@@ -28,10 +28,23 @@ NEW, ZERO, EQUAL, COPIED, NOISE, UNTRAINED = (
     "new, still random numbers",
     "new, no gradient ever",
 )
-SPARE, BROKEN = "spare", "not finite"
-KINDS = (SAME, DECAYED, DRIFTED, OVERWRITTEN, NEW, ZERO, EQUAL, COPIED, NOISE, UNTRAINED, SPARE, BROKEN)
-_OVERWRITTEN = 0.5
-_BESIDE = 0.6
+ROW_SPARE, ROW_NONFINITE = "spare", "not finite"
+ROW_KINDS = (
+    ROW_SAME,
+    ROW_DECAYED,
+    ROW_DRIFTED,
+    ROW_OVERWRITTEN,
+    ROW_NEW,
+    ROW_ZERO,
+    ROW_EQUAL,
+    ROW_COPIED,
+    ROW_NOISE,
+    ROW_UNTRAINED,
+    ROW_SPARE,
+    ROW_NONFINITE,
+)
+_OVERWRITTEN_ROW_CHANGE = 0.5
+_MAX_DECAY_RESIDUAL = 0.6
 """Of what a row lost: a row whose change is mostly along itself has only shrunk."""
 
 
@@ -53,13 +66,13 @@ class RowTable:
     @property
     def counts(self) -> dict[str, int]:
         """How many rows of each kind there are, those of none left out."""
-        found = np.bincount(self.kinds, minlength=len(KINDS))
-        return {kind: int(count) for kind, count in zip(KINDS, found, strict=True) if count}
+        found = np.bincount(self.kinds, minlength=len(ROW_KINDS))
+        return {kind: int(count) for kind, count in zip(ROW_KINDS, found, strict=True) if count}
 
     def share_of_new(self, kind: str) -> float:
         """How many of the rows behind the base's pieces are of one kind."""
         new = self.kinds[self.num_base :]
-        return float((new == KINDS.index(kind)).mean()) if len(new) else 0.0
+        return float((new == ROW_KINDS.index(kind)).mean()) if len(new) else 0.0
 
     def to_json(self) -> dict[str, Any]:
         changed = self.moved[: self.num_base]
@@ -75,7 +88,7 @@ class RowTable:
         }
 
 
-def row_tables(subject: Subject, comparisons: list[Comparison], moments: list[RowMoments]) -> list[RowTable]:
+def classify_rows(subject: CheckSubject, comparisons: list[RowComparison], moments: list[RowMoments]) -> list[RowTable]:
     """All text tables of the checkpoint, in the family's order."""
     checkpoint, family = subject.checkpoint, subject.family
     if checkpoint is None or family is None:
@@ -83,47 +96,49 @@ def row_tables(subject: Subject, comparisons: list[Comparison], moments: list[Ro
     compared = {one.tensor: one for one in comparisons}
     kept = {one.tensor: one for one in moments}
     return [
-        _table(subject, point.role, info, compared.get(info.name), kept.get(info.name))
-        for point, info in text_tables(checkpoint, family).items()
+        _classify_table(subject, point.role, info, compared.get(info.name), kept.get(info.name))
+        for point, info in find_text_tables(checkpoint, family).items()
         if info.shape[0]
     ]
 
 
-def _table(
-    subject: Subject, role: str, info: TensorInfo, compared: Comparison | None, moments: RowMoments | None
+def _classify_table(
+    subject: CheckSubject, role: str, info: TensorInfo, compared: RowComparison | None, moments: RowMoments | None
 ) -> RowTable:
     num_rows = info.shape[0]
     num_base = compared.num_rows if compared else min(subject.base_pieces or 0, num_rows)
     spare = min(subject.spare_rows or 0, num_rows - num_base)
     last_new = num_rows - spare
-    looked = _looked(subject, info, num_base, last_new)
-    kinds = np.full(num_rows, KINDS.index(SAME), np.uint8)
-    kinds[num_base:last_new] = KINDS.index(NEW)
-    kinds[last_new:] = KINDS.index(SPARE)
+    looked = _scan_rows(subject, info, num_base, last_new)
+    kinds = np.full(num_rows, ROW_KINDS.index(ROW_SAME), np.uint8)
+    kinds[num_base:last_new] = ROW_KINDS.index(ROW_NEW)
+    kinds[last_new:] = ROW_KINDS.index(ROW_SPARE)
     moved = np.full(num_rows, np.nan, np.float32)
     if compared is not None:
         moved[:num_base] = 0
         moved[compared.changed] = compared.relative
-        kinds[compared.changed] = _base_kinds(compared, info)
-    _mark_new(kinds, looked, (num_base, last_new), moments, role)
-    kinds[~np.isfinite(looked.lengths)] = KINDS.index(BROKEN)
+        kinds[compared.changed] = _classify_changed_rows(compared, info)
+    _classify_new_rows(kinds, looked, (num_base, last_new), moments, role)
+    kinds[~np.isfinite(looked.lengths)] = ROW_KINDS.index(ROW_NONFINITE)
     return RowTable(
         info.name, role, num_base, kinds, moved, looked.lengths, rounded=bool(compared and compared.rounded)
     )
 
 
-def _base_kinds(compared: Comparison, info: TensorInfo) -> NDArray[np.uint8]:
+def _classify_changed_rows(compared: RowComparison, info: TensorInfo) -> NDArray[np.uint8]:
     if len(info.shape) == 1:  # a single value has no direction: all of them together say what happened
-        kind = DECAYED if compared.shrank_together else DRIFTED
-        return np.full(len(compared.changed), KINDS.index(kind), np.uint8)
+        kind = ROW_DECAYED if compared.is_uniform_decay else ROW_DRIFTED
+        return np.full(len(compared.changed), ROW_KINDS.index(kind), np.uint8)
     lost = 1 - compared.factor
-    along = (lost > 0) & (compared.beside <= _BESIDE * np.abs(lost))
-    kinds = np.where(compared.relative >= _OVERWRITTEN, KINDS.index(OVERWRITTEN), KINDS.index(DRIFTED))
-    return np.where(along, KINDS.index(DECAYED), kinds).astype(np.uint8)
+    along = (lost > 0) & (compared.beside <= _MAX_DECAY_RESIDUAL * np.abs(lost))
+    kinds = np.where(
+        compared.relative >= _OVERWRITTEN_ROW_CHANGE, ROW_KINDS.index(ROW_OVERWRITTEN), ROW_KINDS.index(ROW_DRIFTED)
+    )
+    return np.where(along, ROW_KINDS.index(ROW_DECAYED), kinds).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _RowScan:
     """What one pass over a table has found."""
 
     lengths: NDArray[np.float32]
@@ -133,9 +148,9 @@ class _Looked:
     """Whether the new rows are independent random numbers."""
 
 
-def _looked(subject: Subject, info: TensorInfo, first: int, last: int) -> _Looked:
+def _scan_rows(subject: CheckSubject, info: TensorInfo, first: int, last: int) -> _RowScan:
     assert subject.checkpoint is not None
-    side, num_rows = Side(subject.checkpoint, info), info.shape[0]
+    side, num_rows = TableReader(subject.checkpoint, info), info.shape[0]
     lengths = np.empty(num_rows, np.float32)
     digests: list[bytes] = []
     for start in range(0, num_rows, BLOCK_ROWS):
@@ -151,31 +166,31 @@ def _looked(subject: Subject, info: TensorInfo, first: int, last: int) -> _Looke
     equal, copied = np.zeros(num_rows, bool), np.zeros(num_rows, bool)
     equal[first : first + len(digests)] = [counts[digest] > 1 for digest in digests]
     copied[first : first + len(digests)] = [digest == spare for digest in digests]
-    random = len(info.shape) == 2 and is_noise(side.rows(first, last))
-    return _Looked(lengths, equal, copied, random)
+    random = len(info.shape) == 2 and are_rows_noise(side.rows(first, last))
+    return _RowScan(lengths, equal, copied, random)
 
 
-def _spare_digest(subject: Subject, info: TensorInfo) -> bytes | None:
+def _spare_digest(subject: CheckSubject, info: TensorInfo) -> bytes | None:
     """The base's own spare row of a table, as `_looked` would know it."""
     base, family, pieces = subject.base_checkpoint, subject.family, subject.base_pieces
     if base is None or family is None or pieces is None or not family.spare_rows or len(info.shape) != 2:
         return None
-    own = next((old for old in text_tables(base, family).values() if old.name == info.name), None)
+    own = next((old for old in find_text_tables(base, family).values() if old.name == info.name), None)
     if own is None or own.shape[0] <= pieces or own.shape[1:] != info.shape[1:]:
         return None
-    return hashlib.blake2b(Side(base, own).rows(pieces, pieces + 1).tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(TableReader(base, own).rows(pieces, pieces + 1).tobytes(), digest_size=16).digest()
 
 
-def _mark_new(
-    kinds: NDArray[np.uint8], looked: _Looked, span: tuple[int, int], moments: RowMoments | None, role: str
+def _classify_new_rows(
+    kinds: NDArray[np.uint8], looked: _RowScan, span: tuple[int, int], moments: RowMoments | None, role: str
 ) -> None:
     """The kind of each new row; of several that fit, the last one here."""
     new = slice(*span)
     if role == "head-bias":  # a bias of zero, or two equal ones, mean nothing
         return
     if looked.random:
-        kinds[new] = KINDS.index(NOISE)
+        kinds[new] = ROW_KINDS.index(ROW_NOISE)
     if moments is not None and role == "embedding":
-        kinds[new][moments.second[new] == 0] = KINDS.index(UNTRAINED)
-    for mask, kind in ((looked.equal, EQUAL), (looked.lengths == 0, ZERO), (looked.copied, COPIED)):
-        kinds[new][mask[new]] = KINDS.index(kind)
+        kinds[new][moments.second[new] == 0] = ROW_KINDS.index(ROW_UNTRAINED)
+    for mask, kind in ((looked.equal, ROW_EQUAL), (looked.lengths == 0, ROW_ZERO), (looked.copied, ROW_COPIED)):
+        kinds[new][mask[new]] = ROW_KINDS.index(kind)

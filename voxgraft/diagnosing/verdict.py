@@ -16,18 +16,28 @@ from typing import Any, Literal
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import Finding
 
-__all__ = ["FAR", "MOVED", "Case", "Repair", "Verdict", "Word", "is_far", "likely_point", "verdict_of"]
+__all__ = [
+    "FAR_DISTANCE",
+    "MOVED_DISTANCE",
+    "DiagnosisCase",
+    "RepairKind",
+    "Verdict",
+    "VerdictWord",
+    "decide_verdict",
+    "estimate_repair_point",
+    "is_body_far",
+]
 
-Word = Literal["RESUME", "REPAIR", "START FRESH"]
-Repair = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
-MOVED, FAR = 0.015, 0.3
+VerdictWord = Literal["RESUME", "REPAIR", "START FRESH"]
+RepairKind = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
+MOVED_DISTANCE, FAR_DISTANCE = 0.015, 0.3
 """Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
 anything below the first (docs/diagnosing.md); in one of them English was half gone at twice that. From the second on,
 the way back to the first leaves less than a tenth of what was learnt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DiagnosisCase:
     """What the verdict is about, beside the findings."""
 
     checkpoint: Path
@@ -86,72 +96,74 @@ class Case:
 class Verdict:
     """The answer. `sentence` says what happened, `reason` why the word is the right one."""
 
-    word: Word
+    word: VerdictWord
     sentence: str
     reason: str
     commands: tuple[str, ...]
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[RepairKind, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class _FatalFault:
     """What a finding means for the whole: in a sentence, and why nothing is left to go on with."""
 
     sentence: str
     reason: str
 
 
-_UNREADABLE = _Fault(
+_UNREADABLE_FAULT = _FatalFault(
     "the file cannot be read: {found}",
     "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
 )
-_WRONG_IDS = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
-_LOST = {
-    "checkpoint-stand-in": _Fault(
+_WRONG_IDS_REASON = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
+_FATAL_FAULTS = {
+    "checkpoint-stand-in": _FatalFault(
         "this never was {family}: nothing of the base was lost; start from the base",
         "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
         "base's own file is untouched",
     ),
-    "checkpoint-family": _Fault("this is another model: {found}", "nothing of it fits this base"),
+    "checkpoint-family": _FatalFault("this is another model: {found}", "nothing of it fits this base"),
     **{
-        code: _Fault("the run does not belong to its parts any more: {found}", "what was learnt fits them no longer")
+        code: _FatalFault(
+            "the run does not belong to its parts any more: {found}", "what was learnt fits them no longer"
+        )
         for code in ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer")
     },
     **{
-        code: _Fault("its text tables are not of the base's kind: {found}", "nothing of it fits this base")
+        code: _FatalFault("its text tables are not of the base's kind: {found}", "nothing of it fits this base")
         for code in ("tensor-missing", "tensor-shape")
     },
-    "torch-checksum": _Fault("the file was damaged after it was written: {found}", _UNREADABLE.reason),
-    "rows-scattered": _Fault("the rows were numbered anew: {found}", _WRONG_IDS),
-    "rows-copied": _Fault(
+    "torch-checksum": _FatalFault("the file was damaged after it was written: {found}", _UNREADABLE_FAULT.reason),
+    "rows-scattered": _FatalFault("the rows were numbered anew: {found}", _WRONG_IDS_REASON),
+    "rows-copied": _FatalFault(
         "the embedding was written over: {found}", "what its new rows had learnt is nowhere else, and no base has it"
     ),
-    "tokenizer-flat-map": _Fault(
+    "tokenizer-flat-map": _FatalFault(
         "it was trained with a flat map in place of a tokenizer: {found}",
-        "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS,
+        "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS_REASON,
     ),
-    "special-ids-moved": _Fault("the tokenizer numbers everything anew: {found}", _WRONG_IDS),
-    "tokenizer-not-grown": _Fault("the tokenizer moved pieces of the base: {found}", _WRONG_IDS),
-    "config-start-stop": _Fault(
+    "special-ids-moved": _FatalFault("the tokenizer numbers everything anew: {found}", _WRONG_IDS_REASON),
+    "tokenizer-not-grown": _FatalFault("the tokenizer moved pieces of the base: {found}", _WRONG_IDS_REASON),
+    "config-start-stop": _FatalFault(
         "texts began and ended with the wrong ids: {found}", "the model has learnt marks that no program gives it"
     ),
-    "proof-unknown-letters": _Fault(
+    "proof-unknown-letters": _FatalFault(
         "letters of the language have no piece: {found}",
         "what is unknown in the text was never learnt; the tokenizer has to be made again, with every single character",
     ),
-    "prepared-ids-unknown": _Fault("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
-    "prepared-ids-outside": _Fault("the data has ids without rows: {found}", _WRONG_IDS),
-    "prepared-other-tokenizer": _Fault("the data was spelled by another tokenizer: {found}", _WRONG_IDS),
-    "prepared-codes-padded": _Fault(
+    "prepared-ids-unknown": _FatalFault("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
+    "prepared-ids-outside": _FatalFault("the data has ids without rows: {found}", _WRONG_IDS_REASON),
+    "prepared-other-tokenizer": _FatalFault("the data was spelled by another tokenizer: {found}", _WRONG_IDS_REASON),
+    "prepared-codes-padded": _FatalFault(
         "it learnt padding: {found}",
         "the body has learnt to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
     ),
 }
 """By code of an error, in the order in which they are told: after these nothing is worth going on with."""
-_REPAIRS: dict[str, tuple[Repair, str]] = {
+_REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "head-not-grown": ("head", "the embedding grew and the head did not"),
     "embedding-not-grown": ("head", "the head grew and the embedding did not"),
     "bias-not-grown": ("head", "the head grew and its bias did not"),
@@ -174,7 +186,7 @@ _REPAIRS: dict[str, tuple[Repair, str]] = {
     "checkpoint-float64": ("resave", "its numbers are float64: {found}"),
 }
 """By code of a finding: the repair that answers it, and the fault in words."""
-_BESIDES = {
+_RESUME_NOTES = {
     "config-vs-rows": ("its config is not its own", "write the number of pieces that it has into the config"),
     "config-vs-tokenizer": ("its config is not its own", "write the number of pieces that it has into the config"),
     "proof-changed": (
@@ -191,42 +203,42 @@ _BESIDES = {
     "moments-on-base-rows": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
 }
 """By code of a finding: what is told with RESUME, and what to do about it."""
-_OTHER_BASE = "; if it was made from another base (the English one, an older one), name that with --base"
-_BY_OTHER_RULES = frozenset(
-    "ids-past-table rows-vs-tokenizer tensor-not-finite "  # of rows: `_unfit`, `_ruined`, `_repair`
+_OTHER_BASE_HINT = "; if it was made from another base (the English one, an older one), name that with --base"
+_CODES_WITH_OWN_RULES = frozenset(
+    "ids-past-table rows-vs-tokenizer tensor-not-finite "  # of rows: `_unfit`, `_verdict_ruined`, `_repair`
     "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # told with RESUME
 )
 """Codes of errors that are neither in _LOST nor in _REPAIRS and still have their answer."""
-_MARGIN = 0.02
+_ROUNDING_MARGIN = 0.02
 """Rounding to bf16 adds a little to a distance."""
-MOST = 0.5
+MAJORITY_SHARE = 0.5
 """From this share on nothing of the whole is worth going on with."""
 
 
-def verdict_of(findings: Sequence[Finding], case: Case, *, readable: bool = True) -> Verdict:
+def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable: bool = True) -> Verdict:
     """The answer to all findings at once."""
     errors = {item.code: item for item in reversed(findings) if item.level == "error"}
     told = {item.code: item for item in reversed(findings)}
-    if by_hand := _by_hand(told, errors, case):
+    if by_hand := _verdict_by_hand(told, errors, case):
         return by_hand
-    if not readable and not errors.keys() & _LOST.keys():
+    if not readable and not errors.keys() & _FATAL_FAULTS.keys():
         item = next(iter(errors.values()), None)
-        return _lost(_UNREADABLE, item.found if item else "nothing in it is known", case)
-    for code, fault in _LOST.items():
+        return _verdict_fatal_fault(_UNREADABLE_FAULT, item.found if item else "nothing in it is known", case)
+    for code, fault in _FATAL_FAULTS.items():
         if code in errors:
-            return _lost(fault, errors[code].found, case)
+            return _verdict_fatal_fault(fault, errors[code].found, case)
     return (
-        _unfit(told, errors, case)
-        or _unlearnt(told, case)
-        or _ruined(errors, case)
-        or _far(case)
-        or _repair(told, case)
-        or _unanswered(errors, case)
-        or _resume(told, case)
+        _verdict_rows_misfit(told, errors, case)
+        or _verdict_nothing_learned(told, case)
+        or _verdict_ruined(errors, case)
+        or _verdict_body_too_far(case)
+        or _verdict_repair(told, case)
+        or _verdict_unhandled_error(errors, case)
+        or _verdict_resume(told, case)
     )
 
 
-def _by_hand(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> Verdict | None:
+def _verdict_by_hand(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
     """A file that is whole, but not yet a checkpoint: the program that wrote it can make one of it."""
     item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
     if item is None or case.run is not None:
@@ -235,12 +247,12 @@ def _by_hand(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -
     return Verdict("REPAIR", sentence, f"by hand: {item.cure}", ("then voxgraft diagnose NEW",))
 
 
-def _lost(fault: _Fault, found: str, case: Case) -> Verdict:
+def _verdict_fatal_fault(fault: _FatalFault, found: str, case: DiagnosisCase) -> Verdict:
     sentence = fault.sentence.format(found=found, family=case.family or "the base")
-    return Verdict("START FRESH", sentence, fault.reason, _fresh(case))
+    return Verdict("START FRESH", sentence, fault.reason, _start_fresh_commands(case))
 
 
-def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> Verdict | None:
+def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
     """Rows that do not fit the tokenizer, where no repair makes them fit."""
     item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
     if item is None or told.keys() & {"head-not-grown", "embedding-not-grown", "bias-not-grown"} or case.moved_fits:
@@ -250,55 +262,61 @@ def _unfit(told: dict[str, Finding], errors: dict[str, Finding], case: Case) -> 
     reason = (
         "rows mean nothing without the tokenizer that they were learnt with: name it with --tokenizer, or start again"
     )
-    return Verdict("START FRESH", f"tokenizer and rows do not belong together: {item.found}", reason, _fresh(case))
+    return Verdict(
+        "START FRESH", f"tokenizer and rows do not belong together: {item.found}", reason, _start_fresh_commands(case)
+    )
 
 
-def _unlearnt(told: dict[str, Finding], case: Case) -> Verdict | None:
+def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
     item = told.get("new-rows-untrained")
     if item is None and case.noise and not case.learnt_by_moments:
         item = told.get("new-rows-random")
-    if item is None and case.empty_rows >= MOST:
+    if item is None and case.empty_rows >= MAJORITY_SHARE:
         item = told.get("new-rows-zero")
     if item is None:
         return None
     untouched = "body-same" in told and "base-rows-same" in told
     sentence = f"nothing was learnt of the new language: {item.found}"
     reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
-    return Verdict("START FRESH", sentence, reason, _fresh(case))
+    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
 
 
-def _ruined(errors: dict[str, Finding], case: Case) -> Verdict | None:
+def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
     """Damage that the base could mend, but to so much of the whole that only the base would be left."""
     is_graft = case.run is not None and case.file is None
-    if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MOST):
+    if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MAJORITY_SHARE):
         sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
-        return Verdict("START FRESH", sentence, "what is not finite cannot be brought back", _fresh(case))
+        return Verdict(
+            "START FRESH", sentence, "what is not finite cannot be brought back", _start_fresh_commands(case)
+        )
     item = errors.get("body-not-finite") or errors.get("body-overflow")
-    if item is not None and case.not_finite >= MOST:
+    if item is not None and case.not_finite >= MAJORITY_SHARE:
         what = "the training blew up" if "body-not-finite" in errors else "it does not fit into fp16"
         reason = (
             "what is not finite cannot be brought back; an earlier checkpoint, or one that is not fp16, may be whole"
         )
-        return Verdict("START FRESH", f"{what}: {item.found}", reason, _fresh(case))
+        return Verdict("START FRESH", f"{what}: {item.found}", reason, _start_fresh_commands(case))
     item = errors.get("body-form") or errors.get("body-lost")
-    if item is None or case.unusable < MOST or ("body-form" not in errors and case.kept):
+    if item is None or case.unusable < MAJORITY_SHARE or ("body-form" not in errors and case.kept):
         return None
     sentence = f"the body is another: {item.found}"
-    reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE}"
-    return Verdict("START FRESH", sentence, reason, _fresh(case))
+    reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE_HINT}"
+    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
 
 
-def _far(case: Case) -> Verdict | None:
-    if case.distance is None or case.distance < FAR or case.kept:
+def _verdict_body_too_far(case: DiagnosisCase) -> Verdict | None:
+    if case.distance is None or case.distance < FAR_DISTANCE or case.kept:
         return None
     sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
-    reason = "back where old languages can be heard, less than a tenth of what was learnt would be left" + _OTHER_BASE
-    return Verdict("START FRESH", sentence, reason, _fresh(case))
+    reason = (
+        "back where old languages can be heard, less than a tenth of what was learnt would be left" + _OTHER_BASE_HINT
+    )
+    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
 
 
-def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
-    faults: dict[Repair, list[str]] = {}
-    for code, (repair, words) in _REPAIRS.items():
+def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    faults: dict[RepairKind, list[str]] = {}
+    for code, (repair, words) in _REPAIRS_BY_CODE.items():
         borne = case.kept and (code == "body-lost" or (code == "speech-rows-lost" and not case.dead_rows))
         if code in told and not borne:
             faults.setdefault(repair, []).append(words.format(found=told[code].found))
@@ -306,10 +324,10 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
         faults.setdefault("rows", ["text rows are not finite"])
     item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
-        if not faults and not case.has_new_rows and not is_far(case) and _extends(told, case):
-            return _extend(item, case)
+        if not faults and not case.has_new_rows and not is_body_far(case) and _can_extend(told, case):
+            return _verdict_extend(item, case)
         faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
-    if is_far(case):
+    if is_body_far(case):
         lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
         faults["body"] = [f"the body moved by {case.distance or 0:.1%} of its length, {lost}"]
     if not faults:
@@ -326,54 +344,56 @@ def _repair(told: dict[str, Finding], case: Case) -> Verdict | None:
     elif set(faults) == {"resave"}:
         reason = "nothing in it is broken; saving it again is enough"
     sentence = "; ".join(words for listed in faults.values() for words in listed)
-    return Verdict("REPAIR", sentence, reason, (_repair_command(case, tuple(faults)),), tuple(faults))
+    return Verdict("REPAIR", sentence, reason, (_format_repair_command(case, tuple(faults)),), tuple(faults))
 
 
-def is_far(case: Case) -> bool:
+def is_body_far(case: DiagnosisCase) -> bool:
     """Whether old languages are lost, as far as anybody knows."""
     moved = case.distance is not None and case.distance > 0
-    return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED))
+    return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED_DISTANCE))
 
 
-def _extends(told: dict[str, Finding], case: Case) -> bool:
+def _can_extend(told: dict[str, Finding], case: DiagnosisCase) -> bool:
     """Whether `extend` can read the file, which must be a single one, and is all that it needs."""
     one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
     return one_file and bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
 
 
-def _extend(item: Finding, case: Case) -> Verdict:
+def _verdict_extend(item: Finding, case: DiagnosisCase) -> Verdict:
     """The base's own rows, and a tokenizer that has grown since."""
-    command = f"voxgraft extend {_quoted(case.checkpoint)} --tokenizer {_quoted(case.tokenizer)}"
-    own = f" --base-tokenizer {_quoted(case.base_tokenizer)}" if case.base_tokenizer else ""
+    command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
+    own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
     return Verdict(
         "REPAIR",
         f"it has no rows for the new pieces: {item.found}",
         "the base's rows are all there; growing adds the others",
-        (f"{command}{own} --output {_repaired_name(case.checkpoint, case.checkpoint.suffix)}",),
+        (f"{command}{own} --output {_repaired_file_name(case.checkpoint, case.checkpoint.suffix)}",),
     )
 
 
-def _unanswered(errors: dict[str, Finding], case: Case) -> Verdict | None:
+def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
     """Errors that no other rule knows: whatever they are, something has to be put right before going on."""
-    answered = _BY_OTHER_RULES | _LOST.keys() | _REPAIRS.keys()
+    answered = _CODES_WITH_OWN_RULES | _FATAL_FAULTS.keys() | _REPAIRS_BY_CODE.keys()
     item = next((item for code, item in reversed(errors.items()) if code not in answered), None)
     if item is None:
         return None
     cure = item.cure or CATALOGUE[item.code].cure
     if case.run is None and CATALOGUE[item.code].area == "checkpoints":
-        return Verdict("START FRESH", f"it cannot be read whole: {item.found}", cure, _fresh(case))
-    again = f"voxgraft train {_quoted(case.run)}" if case.run else f"voxgraft diagnose {_quoted(case.checkpoint)}"
+        return Verdict("START FRESH", f"it cannot be read whole: {item.found}", cure, _start_fresh_commands(case))
+    again = (
+        f"voxgraft train {_quote_path(case.run)}" if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
+    )
     sentence = f"something has to be put right before it can go on: {item.found}"
     return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
 
 
-def _resume(told: dict[str, Finding], case: Case) -> Verdict:
+def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     afresh = told.keys() & {"moments-mismatch", "moments-on-base-rows"}
     if case.run is not None:
-        return _resume_run(told, case)
+        return _verdict_resume_run(told, case)
     if case.distance:
         sentence = f"nothing is broken; the body moved by {case.distance:.1%} of its length"
-        reason = f"that is less than {MOVED:.1%}, up to which old languages have stayed; listen to them all the same"
+        reason = f"that is less than {MOVED_DISTANCE:.1%}, up to which old languages have stayed; listen to them all the same"
         if case.kept:
             reason = "old languages were measured, and they are as the base speaks them"
     else:
@@ -386,15 +406,17 @@ def _resume(told: dict[str, Finding], case: Case) -> Verdict:
     if (long := told.get("new-rows-scale")) is not None:
         sentence = f"the base in it is not damaged, but {long.found}"
         reason = "such rows drown everything else in a sentence: listen to it before you go on, or grow the base again"
-    besides = {words: cure.format(found=told[code].found) for code, (words, cure) in _BESIDES.items() if code in told}
+    besides = {
+        words: cure.format(found=told[code].found) for code, (words, cure) in _RESUME_NOTES.items() if code in told
+    }
     sentence = ", but ".join([sentence, *besides])
     reason = "; ".join([reason, *besides.values()])
-    return Verdict("RESUME", sentence, reason, (_resume_command(case, fresh_optimizer=bool(afresh)),))
+    return Verdict("RESUME", sentence, reason, (_format_resume_command(case, fresh_optimizer=bool(afresh)),))
 
 
-def _resume_run(told: dict[str, Finding], case: Case) -> Verdict:
+def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     """A run goes on from its newest whole step by itself; without any it begins again."""
-    train = f"voxgraft train {_quoted(case.run)}"
+    train = f"voxgraft train {_quote_path(case.run)}"
     if case.steps is None:
         sentence, reason = "nothing is wrong with the run; it has no saved step yet", "training begins at the start"
     elif not case.steps:
@@ -410,53 +432,53 @@ def _resume_run(told: dict[str, Finding], case: Case) -> Verdict:
         reason += "; first read what was told: " + ", ".join(sorted({item.code for item in worries}))
     if case.data_to_come:
         sentence += ", and its data is still to come"
-        train = f"voxgraft prepare {_quoted(case.run)}, then {train}"
+        train = f"voxgraft prepare {_quote_path(case.run)}, then {train}"
     return Verdict("RESUME", sentence, reason, (train,))
 
 
-def _resume_command(case: Case, *, fresh_optimizer: bool) -> str:
+def _format_resume_command(case: DiagnosisCase, *, fresh_optimizer: bool) -> str:
     """Ours cannot go on with another trainer's state: the trainer that wrote it does."""
     if case.has_optimizer and not fresh_optimizer:
-        return f"in the trainer that wrote it: --resume {_quoted(case.checkpoint)}"
-    return f"in the trainer that wrote it: start from {_quoted(case.checkpoint)} with a fresh optimizer"
+        return f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
+    return f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a fresh optimizer"
 
 
-def _repair_command(case: Case, repairs: Collection[Repair]) -> str:
-    parts = [f"voxgraft repair {_quoted(case.file or case.checkpoint)}"]
-    parts += [f"--base {_quoted(case.base)}"] if case.base else []
-    parts += [f"--tokenizer {_quoted(case.tokenizer)}"] if case.tokenizer else []
+def _format_repair_command(case: DiagnosisCase, repairs: Collection[RepairKind]) -> str:
+    parts = [f"voxgraft repair {_quote_path(case.file or case.checkpoint)}"]
+    parts += [f"--base {_quote_path(case.base)}"] if case.base else []
+    parts += [f"--tokenizer {_quote_path(case.tokenizer)}"] if case.tokenizer else []
     if "body" in repairs:
         language = f" --language {case.language or 'CODE'}"
-        parts.append(f"--choose{language}" if case.sounds else f"--body {_point(case):g}")
+        parts.append(f"--choose{language}" if case.sounds else f"--body {_repair_point(case):g}")
     suffix = ".safetensors" if set(repairs) == {"resave"} else case.base_suffix
-    return " ".join([*parts, f"--output {_repaired_name(case.checkpoint, suffix)}"])
+    return " ".join([*parts, f"--output {_repaired_file_name(case.checkpoint, suffix)}"])
 
 
-def _point(case: Case) -> float:
-    return case.point if case.point is not None else likely_point(case.distance or MOVED)
+def _repair_point(case: DiagnosisCase) -> float:
+    return case.point if case.point is not None else estimate_repair_point(case.distance or MOVED_DISTANCE)
 
 
-def likely_point(distance: float) -> float:
+def estimate_repair_point(distance: float) -> float:
     """A point at which the body is nearer to the base than old languages have borne, rounded towards the base.
 
     Distances are nearly proportional to the point. Where old languages were lost below that distance, half of the way
     is proposed.
     """
-    share = (1 - _MARGIN) * MOVED / distance if distance >= MOVED else 0.5
+    share = (1 - _ROUNDING_MARGIN) * MOVED_DISTANCE / distance if distance >= MOVED_DISTANCE else 0.5
     return math.floor(100 * share) / 100
 
 
-def _fresh(case: Case) -> tuple[str, ...]:
+def _start_fresh_commands(case: DiagnosisCase) -> tuple[str, ...]:
     if case.run is not None:
-        return (f"voxgraft graft {_quoted(case.run)}", f"voxgraft train {_quoted(case.run)} --fresh")
-    base = _quoted(case.base) if case.base else "BASE"
+        return (f"voxgraft graft {_quote_path(case.run)}", f"voxgraft train {_quote_path(case.run)} --fresh")
+    base = _quote_path(case.base) if case.base else "BASE"
     language = case.language or "CODE"
     return (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
 
 
-def _repaired_name(path: Path, suffix: str) -> str:
+def _repaired_file_name(path: Path, suffix: str) -> str:
     return shlex.quote(f"{path.stem}.repaired{suffix}")
 
 
-def _quoted(path: Path | None) -> str:
+def _quote_path(path: Path | None) -> str:
     return shlex.quote(str(path)) if path is not None else "FILE"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BASES", "PublishedBase", "PublishedFile"]
+__all__ = ["PUBLISHED_BASES", "PublishedBase", "PublishedFile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,35 @@ class PublishedBase:
     files: tuple[PublishedFile, ...]
 
 
-_CHATTERBOX, _INDEX = "ResembleAI/chatterbox", "IndexTeam/IndexTTS-2"
+_CHATTERBOX_REPOSITORY, _INDEXTTS2_REPOSITORY = "ResembleAI/chatterbox", "IndexTeam/IndexTTS-2"
 
 
-def _same(repository: str, name: str, what: str, about_bytes: int, *, needed: bool = True) -> PublishedFile:
+def _file_with_same_name(
+    repository: str, name: str, what: str, about_bytes: int, *, needed: bool = True
+) -> PublishedFile:
     return PublishedFile(repository, name, name, what, about_bytes, needed)
 
 
-BASES = {
+PUBLISHED_BASES = {
     "chatterbox-multilingual": PublishedBase(
         "Chatterbox multilingual (v2), 23 languages",
         "chatterbox",
         "MIT, (c) Resemble AI",
         (
-            _same(_CHATTERBOX, "t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752),
-            _same(_CHATTERBOX, "grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989),
-            _same(_CHATTERBOX, "ve.pt", "voice encoder: preparing and speaking", 5_698_626),
-            _same(_CHATTERBOX, "s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844),
-            _same(_CHATTERBOX, "conds.pt", "built-in voice", 107_374),
-            _same(_CHATTERBOX, "Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752
+            ),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989
+            ),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "ve.pt", "voice encoder: preparing and speaking", 5_698_626),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844
+            ),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "conds.pt", "built-in voice", 107_374),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163
+            ),
         ),
     ),
     "chatterbox-english": PublishedBase(
@@ -62,11 +72,18 @@ BASES = {
         "chatterbox",
         "MIT, (c) Resemble AI",
         (
-            _same(_CHATTERBOX, "t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
-            _same(_CHATTERBOX, "tokenizer.json", "text tokenizer", 25_470),
-            _same(_CHATTERBOX, "ve.safetensors", "voice encoder: preparing and speaking", 5_695_784),
-            _same(_CHATTERBOX, "s3gen.safetensors", "S3Gen: codes for preparing, sound for speaking", 1_056_484_620),
-            _same(_CHATTERBOX, "conds.pt", "built-in voice", 107_374),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "tokenizer.json", "text tokenizer", 25_470),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "ve.safetensors", "voice encoder: preparing and speaking", 5_695_784
+            ),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY,
+                "s3gen.safetensors",
+                "S3Gen: codes for preparing, sound for speaking",
+                1_056_484_620,
+            ),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "conds.pt", "built-in voice", 107_374),
         ),
     ),
     "indextts2": PublishedBase(
@@ -74,10 +91,15 @@ BASES = {
         "indextts2",
         "bilibili Model Use License Agreement; parts of others have licences of their own, on their pages",
         (
-            _same(_INDEX, "config.yaml", "sizes and file names", 3_000),
-            _same(_INDEX, "gpt.pth", "the GPT, the language model", 3_484_663_079),
-            _same(_INDEX, "bpe.model", "text tokenizer", 475_997),
-            _same(_INDEX, "wav2vec2bert_stats.pt", "mean and variance of the speech features: preparing", 9_343),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "config.yaml", "sizes and file names", 3_000),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "gpt.pth", "the GPT, the language model", 3_484_663_079),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "bpe.model", "text tokenizer", 475_997),
+            _file_with_same_name(
+                _INDEXTTS2_REPOSITORY,
+                "wav2vec2bert_stats.pt",
+                "mean and variance of the speech features: preparing",
+                9_343,
+            ),
             PublishedFile(
                 "facebook/w2v-bert-2.0",
                 "model.safetensors",
@@ -100,9 +122,13 @@ BASES = {
                 "semantic codec: from features to codes, for preparing",
                 177_183_712,
             ),
-            _same(_INDEX, "s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223),
-            _same(_INDEX, "feat1.pt", "voices behind the emotion vectors: speaking", 57_170),
-            _same(_INDEX, "feat2.pt", "emotion vectors: speaking", 374_866),
+            _file_with_same_name(
+                _INDEXTTS2_REPOSITORY, "s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223
+            ),
+            _file_with_same_name(
+                _INDEXTTS2_REPOSITORY, "feat1.pt", "voices behind the emotion vectors: speaking", 57_170
+            ),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "feat2.pt", "emotion vectors: speaking", 374_866),
             PublishedFile(
                 "funasr/campplus",
                 "campplus_cn_common.bin",
@@ -125,7 +151,7 @@ BASES = {
                 1_405,
             ),
             PublishedFile(
-                _INDEX,
+                _INDEXTTS2_REPOSITORY,
                 "qwen0.6bemo4-merge/",
                 "qwen0.6bemo4-merge/",
                 "emotion from a text: speaking",

@@ -12,20 +12,20 @@ from pathlib import Path
 from voxgraft import progress
 from voxgraft.downloading.catalogue import PublishedBase, PublishedFile
 from voxgraft.errors import FileError
-from voxgraft.files import free_bytes, is_file, is_folder, read_bytes, sha256_of, write_error
-from voxgraft.sharing.hub import HubFile, fetch_file, hub_files
+from voxgraft.files import build_write_error, compute_sha256, free_disk_bytes, is_file, is_folder, read_bytes
+from voxgraft.sharing.hub import HubFile, download_hub_file, list_hub_files
 
-__all__ = ["Wanted", "fetch", "planned", "published"]
+__all__ = ["DownloadItem", "download_missing_files", "list_published_files", "plan_download_offline"]
 
-PARTS_NAME = ".download"
+PARTIAL_FOLDER_NAME = ".download"
 """In the base folder while files are fetched; what is in it is gone on with."""
-SLACK_BYTES = 256 << 20
-MAX_SMALL_BYTES = 256 << 20
+DOWNLOAD_SLACK_BYTES = 256 << 20
+MAX_GIT_FILE_BYTES = 256 << 20
 """A hub keeps no file of that size in git itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DownloadItem:
     """One file to have: where it is, where it goes, and how it is known."""
 
     file: PublishedFile
@@ -38,41 +38,42 @@ class Wanted:
     there: bool = False
 
 
-def planned(base: PublishedBase, folder: Path, *, optional: bool) -> list[Wanted]:
+def plan_download_offline(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
     """The list by heart, without a network: sizes are about right."""
     chosen = [file for file in base.files if file.needed or optional]
     return [
-        Wanted(file, file.name, file.place, file.about_bytes, there=_stands(folder / file.place)) for file in chosen
+        DownloadItem(file, file.name, file.place, file.about_bytes, there=_is_present(folder / file.place))
+        for file in chosen
     ]
 
 
-def published(base: PublishedBase, folder: Path, *, optional: bool) -> list[Wanted]:
+def list_published_files(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
     """The same as the hub has it, with sizes and hashes; folders file by file."""
     chosen = [file for file in base.files if file.needed or optional]
     listings = {
-        one: {entry.name: entry for entry in hub_files(one)} for one in dict.fromkeys(f.repository for f in chosen)
+        one: {entry.name: entry for entry in list_hub_files(one)} for one in dict.fromkeys(f.repository for f in chosen)
     }
-    return [wanted for file in chosen for wanted in _of_listing(file, listings[file.repository], folder)]
+    return [wanted for file in chosen for wanted in _items_from_listing(file, listings[file.repository], folder)]
 
 
-def fetch(wanted: Iterable[Wanted], folder: Path) -> dict[str, str]:
+def download_missing_files(wanted: Iterable[DownloadItem], folder: Path) -> dict[str, str]:
     """Fetch what is not there; SHA-256 by place, of all of them."""
     wanted = list(wanted)
     missing = [one for one in wanted if not one.there]
-    _require_room(folder, sum(one.num_bytes for one in missing))
+    _require_download_space(folder, sum(one.num_bytes for one in missing))
     hashes: dict[str, str] = {}
-    with progress.task("fetching", sum(one.num_bytes for one in missing)) as advance:
+    with progress.progress_task("fetching", sum(one.num_bytes for one in missing)) as advance:
         for one in wanted:
             if one.there:
-                hashes[one.place] = _checked_hash(one, folder / one.place)
+                hashes[one.place] = _verify_hash(one, folder / one.place)
                 continue
-            hashes[one.place] = _fetch_one(one, folder)
+            hashes[one.place] = _download_item(one, folder)
             advance(one.num_bytes)
-    shutil.rmtree(folder / PARTS_NAME, ignore_errors=True)
+    shutil.rmtree(folder / PARTIAL_FOLDER_NAME, ignore_errors=True)
     return hashes
 
 
-def _of_listing(file: PublishedFile, listing: Mapping[str, HubFile], folder: Path) -> list[Wanted]:
+def _items_from_listing(file: PublishedFile, listing: Mapping[str, HubFile], folder: Path) -> list[DownloadItem]:
     names = [name for name in listing if name.startswith(file.name)] if file.is_folder else [file.name]
     if not names or any(name not in listing for name in names):
         found = f"{file.repository} has no {file.name}"
@@ -82,17 +83,17 @@ def _of_listing(file: PublishedFile, listing: Mapping[str, HubFile], folder: Pat
         entry = listing[name]
         place = file.place + name.removeprefix(file.name) if file.is_folder else file.place
         there = is_file(folder / place) and (folder / place).stat().st_size == entry.num_bytes
-        found_files.append(Wanted(file, name, place, entry.num_bytes, entry.sha256, entry.git_id, there))
+        found_files.append(DownloadItem(file, name, place, entry.num_bytes, entry.sha256, entry.git_id, there))
     return found_files
 
 
-def _fetch_one(one: Wanted, folder: Path) -> str:
+def _download_item(one: DownloadItem, folder: Path) -> str:
     """Into its place once it is known to be the right one; a wrong one is removed, so that the next call fetches it."""
     target = folder / one.place
-    parts = folder / PARTS_NAME / one.file.repository.replace("/", "--")
-    fetched = fetch_file(one.file.repository, one.name, parts)
+    parts = folder / PARTIAL_FOLDER_NAME / one.file.repository.replace("/", "--")
+    fetched = download_hub_file(one.file.repository, one.name, parts)
     try:
-        digest = _checked_hash(one, fetched)
+        digest = _verify_hash(one, fetched)
     except FileError:
         fetched.unlink(missing_ok=True)
         raise
@@ -100,15 +101,15 @@ def _fetch_one(one: Wanted, folder: Path) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(fetched, target)
     except OSError as error:
-        raise write_error(error, target) from None
+        raise build_write_error(error, target) from None
     return digest
 
 
-def _checked_hash(one: Wanted, path: Path) -> str:
-    actual = sha256_of(path)
+def _verify_hash(one: DownloadItem, path: Path) -> str:
+    actual = compute_sha256(path)
     stated, found = one.sha256, actual
     if stated is None and one.git_id is not None:
-        stated, found = one.git_id, _git_id(path)
+        stated, found = one.git_id, _compute_git_id(path)
     if stated is not None and found != stated:
         kind = "sha256" if one.sha256 else "git id"
         expected = f"{stated[:12]}, as {one.file.repository} has it"
@@ -116,17 +117,17 @@ def _checked_hash(one: Wanted, path: Path) -> str:
     return actual
 
 
-def _git_id(path: Path) -> str:
+def _compute_git_id(path: Path) -> str:
     """What git calls a file of these bytes."""
-    data = read_bytes(path, MAX_SMALL_BYTES)
+    data = read_bytes(path, MAX_GIT_FILE_BYTES)
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def _require_room(folder: Path, num_bytes: int) -> None:
-    free = free_bytes(folder)
-    if free is not None and free < num_bytes + SLACK_BYTES:
+def _require_download_space(folder: Path, num_bytes: int) -> None:
+    free = free_disk_bytes(folder)
+    if free is not None and free < num_bytes + DOWNLOAD_SLACK_BYTES:
         raise FileError("disk-too-small", f"{num_bytes:,} bytes are to come, {free:,} are free", where=folder)
 
 
-def _stands(path: Path) -> bool:
+def _is_present(path: Path) -> bool:
     return is_file(path) or (is_folder(path) and any(path.iterdir()))

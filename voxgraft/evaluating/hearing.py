@@ -15,117 +15,134 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
-from voxgraft.audio.resample import resampled
+from voxgraft.audio.resample import resample
 from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.evaluating.forms import SPACELESS, letters, phones_form, words
-from voxgraft.evaluating.rates import Score, Tally, error_rate, tally, unmeasured
-from voxgraft.evaluating.sentences import Sentence
-from voxgraft.listening import Heard, Listener, open_listener, whisper
-from voxgraft.normalising import normaliser_of
+from voxgraft.evaluating.forms import (
+    LANGUAGES_WITHOUT_SPACES,
+    normalize_letters,
+    normalize_phones,
+    split_normalized_words,
+)
+from voxgraft.evaluating.rates import EditCount, Score, compute_error_rate, count_edits, unmeasured_score
+from voxgraft.evaluating.sentences import EvalSentence
+from voxgraft.listening import Recognizer, Transcript, open_recognizer, whisper
+from voxgraft.normalising import build_normalizer
 
-__all__ = ["ERRORS", "Ear", "errors_of", "how_to_add", "open_ear", "require_recogniser", "sentence_error"]
+__all__ = [
+    "ERROR_MEASURES",
+    "Transcriber",
+    "compute_error_rates",
+    "compute_sentence_errors",
+    "format_recognizer_hint",
+    "open_transcriber",
+    "require_recognizer",
+]
 
 Wave = NDArray[np.float32]
-AT_ONCE = 16
+ASR_BATCH_SIZE = 16
 """Waves that a listener is given in one call."""
-ERRORS = ("phone_error", "cer", "wer")
-NOTHING = Heard("", ())
-MIN_SECONDS = 0.25
-BUILT_IN, NOBODY = "built-in", "none"
+ERROR_MEASURES = ("phone_error", "cer", "wer")
+EMPTY_TRANSCRIPT = Transcript("", ())
+MIN_ASR_SECONDS = 0.25
+BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
 
 
-MOST_NAMED = 12
-_REGION = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
-RECOGNISERS = "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
+MAX_LANGUAGES_NAMED = 12
+_REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
+RECOGNIZER_CURE = (
+    "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
+)
 
 
 @dataclass(frozen=True)
-class Ear:
+class Transcriber:
     """The recogniser; or none, and why. With a recogniser, why there is none for a language that it does not know."""
 
-    listener: Listener | None
+    listener: Recognizer | None
     why: str = ""
 
-    def deaf_to(self, language: str) -> str:
+    def why_unsupported(self, language: str) -> str:
         """Why a language is not listened to; empty if it is."""
         if self.listener is None:
             return self.why
-        if self.listener.languages is not None and self._code(language) not in self.listener.languages:
-            return self.why or _unknown_language(self.listener, language)
+        if self.listener.languages is not None and self._find_language_code(language) not in self.listener.languages:
+            return self.why or _format_unknown_language(self.listener, language)
         return ""
 
-    def _code(self, language: str) -> str:
+    def _find_language_code(self, language: str) -> str:
         """The code by which the recogniser knows a language: pt for pt-BR, but not sr for sr-Latn, which it would write
         in other letters."""
-        known, plain = self.listener.languages if self.listener else None, _REGION.sub("", language)
+        known, plain = self.listener.languages if self.listener else None, _REGION_SUFFIX.sub("", language)
         return plain if known is not None and language not in known and plain in known else language
 
-    def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Heard]:
+    def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Transcript]:
         """Every wave, in its order, at a sample rate that the listener takes."""
         assert self.listener is not None
-        wanted, code = self.listener.sample_rate or rate, self._code(language)
-        heard = [NOTHING] * len(waves)
+        wanted, code = self.listener.sample_rate or rate, self._find_language_code(language)
+        heard = [EMPTY_TRANSCRIPT] * len(waves)
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
-        with progress.task(f"listening to {who}", len(sounding)) as advance:
-            for first in range(0, len(sounding), AT_ONCE):
-                some = sounding[first : first + AT_ONCE]
-                filled = [_filled(resampled(waves[at], rate, wanted), wanted) for at in some]
+        with progress.progress_task(f"listening to {who}", len(sounding)) as advance:
+            for first in range(0, len(sounding), ASR_BATCH_SIZE):
+                some = sounding[first : first + ASR_BATCH_SIZE]
+                filled = [_pad_wave(resample(waves[at], rate, wanted), wanted) for at in some]
                 for at, found in zip(some, self.listener.hear(filled, wanted, code), strict=True):
                     heard[at] = found
                 advance(len(some))
         return heard
 
 
-def _unknown_language(listener: Listener, language: str) -> str:
+def _format_unknown_language(listener: Recognizer, language: str) -> str:
     known = sorted(listener.languages or ())
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    return f"the recogniser {listener.name} does not know {language}, only {', '.join(known[:MOST_NAMED])}{more}"
+    more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
+    return (
+        f"the recogniser {listener.name} does not know {language}, only {', '.join(known[:MAX_LANGUAGES_NAMED])}{more}"
+    )
 
 
-def open_ear(setting: str | None, language: str | None = None) -> Ear:
-    """The recogniser that is named; else the built-in one, or Whisper for a `language` that only Whisper knows.
+def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
+    """The recogniser that is named; else the built-in one, or Whisper for a `run_language` that only Whisper knows.
 
     That there is none is a reason and no error, unless one was named.
     """
-    if setting == NOBODY:
-        return Ear(None, "no recogniser was asked for (none)")
+    if setting == NO_RECOGNIZER:
+        return Transcriber(None, "no recogniser was asked for (none)")
     if setting is not None:
-        return Ear(open_listener(setting))
+        return Transcriber(open_recognizer(setting))
     try:
-        ear = Ear(open_listener(BUILT_IN))
+        ear = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
     except VoxgraftError as error:
-        ear = Ear(None, f"the built-in recogniser cannot be opened: {error.finding.found}")
-    if language is None or not (deaf := ear.deaf_to(language)):
+        ear = Transcriber(None, f"the built-in recogniser cannot be opened: {error.finding.found}")
+    if language is None or not (deaf := ear.why_unsupported(language)):
         return ear
-    other = _installed_whisper()
+    other = _find_installed_whisper()
     if isinstance(other, str):
         return replace(ear, why=f"{deaf}; {other}")
-    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := other.deaf_to(language)) else other
+    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := other.why_unsupported(language)) else other
 
 
-def require_recogniser(setting: str | None, language: str) -> None:
+def require_recognizer(setting: str | None, language: str) -> None:
     """Raise unless a recogniser that is named can be opened and knows the language."""
-    if setting in (None, NOBODY):
+    if setting in (None, NO_RECOGNIZER):
         return
-    ear = open_ear(setting)
-    if why := ear.deaf_to(language):
-        raise ConfigError("listener-language", why, cure=RECOGNISERS)
+    ear = open_transcriber(setting)
+    if why := ear.why_unsupported(language):
+        raise ConfigError("listener-language", why, cure=RECOGNIZER_CURE)
 
 
-def _installed_whisper() -> Ear | str:
+def _find_installed_whisper() -> Transcriber | str:
     """Whisper, where it is installed with a model; else why not."""
-    if not whisper.is_installed():
+    if not whisper.is_whisper_installed():
         return "faster-whisper is not installed"
-    model = whisper.downloaded_model()
+    model = whisper.find_downloaded_whisper()
     if model is None:
         return "faster-whisper is installed and has no model on this machine"
     try:
-        return Ear(whisper.Whisper(model))
+        return Transcriber(whisper.WhisperRecognizer(model))
     except VoxgraftError as error:
         return error.finding.found
 
 
-def how_to_add(subject: str) -> str:
+def format_recognizer_hint(subject: str) -> str:
     """What to do where no recogniser knows the language; `subject` is what is evaluated, as typed."""
     return (
         f"to measure errors, add a recogniser: `pip install faster-whisper`, then "
@@ -134,64 +151,70 @@ def how_to_add(subject: str) -> str:
     )
 
 
-def _filled(wave: Wave, rate: int) -> Wave:
-    missing = round(MIN_SECONDS * rate) - len(wave)
+def _pad_wave(wave: Wave, rate: int) -> Wave:
+    missing = round(MIN_ASR_SECONDS * rate) - len(wave)
     return np.pad(wave, (0, missing)) if missing > 0 else wave
 
 
-def errors_of(meant: Sequence[Sentence], heard: Sequence[Heard], seed: int) -> dict[str, Score]:
+def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:
     """Phone, letter and word error over sentences of one language, and the first two of common and rare ones apart."""
     pairs = list(zip(meant, heard, strict=True))
     language = meant[0].language if meant else ""
     found = {
-        "phone_error": _phone_error(pairs, seed),
-        "cer": error_rate([_letters(*pair) for pair in pairs], seed),
-        "wer": unmeasured(f"{language} is written without spaces between words")
-        if language in SPACELESS
-        else error_rate([_words(*pair) for pair in pairs], seed),
+        "phone_error": _compute_phone_error_rate(pairs, seed),
+        "cer": compute_error_rate([_count_letter_edits(*pair) for pair in pairs], seed),
+        "wer": unmeasured_score(f"{language} is written without spaces between words")
+        if language in LANGUAGES_WITHOUT_SPACES
+        else compute_error_rate([_count_word_edits(*pair) for pair in pairs], seed),
     }
     rare = [pair for pair in pairs if pair[0].rare]
     common = [pair for pair in pairs if not pair[0].rare]
     if rare and common:
         for name, part in (("common", common), ("rare", rare)):
-            found[f"phone_error_{name}"] = _phone_error(part, seed)
-            found[f"cer_{name}"] = error_rate([_letters(*pair) for pair in part], seed)
+            found[f"phone_error_{name}"] = _compute_phone_error_rate(part, seed)
+            found[f"cer_{name}"] = compute_error_rate([_count_letter_edits(*pair) for pair in part], seed)
     return found
 
 
-def sentence_error(meant: Sentence, heard: Heard) -> dict[str, float | None]:
+def compute_sentence_errors(meant: EvalSentence, heard: Transcript) -> dict[str, float | None]:
     """The same of one sentence, for whoever looks at it."""
-    by_name = {"cer": _letters(meant, heard), "phone_error": _phones(meant, heard)}
+    by_name = {"cer": _count_letter_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
     return {name: one.edits / one.length if one is not None and one.length else None for name, one in by_name.items()}
 
 
-def _phone_error(pairs: Sequence[tuple[Sentence, Heard]], seed: int) -> Score:
+def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], seed: int) -> Score:
     if not any(meant.phones for meant, _ in pairs):
-        return unmeasured("the sentences have no phones to compare with")
+        return unmeasured_score("the sentences have no phones to compare with")
     if any(heard.phones is None for _, heard in pairs):  # what was not heard at all has no phones with any listener
-        return unmeasured("the listener writes letters, not phones")
-    return error_rate([one for pair in pairs if (one := _phones(*pair)) is not None], seed)
+        return unmeasured_score("the listener writes letters, not phones")
+    return compute_error_rate([one for pair in pairs if (one := _count_phone_edits(*pair)) is not None], seed)
 
 
-def _letters(meant: Sentence, heard: Heard) -> Tally:
+def _count_letter_edits(meant: EvalSentence, heard: Transcript) -> EditCount:
     language = meant.language
-    return tally(letters(_read(meant.text, language), language), letters(_read(heard.text, language), language))
+    return count_edits(
+        normalize_letters(_normalize_text(meant.text, language), language),
+        normalize_letters(_normalize_text(heard.text, language), language),
+    )
 
 
-def _words(meant: Sentence, heard: Heard) -> Tally:
+def _count_word_edits(meant: EvalSentence, heard: Transcript) -> EditCount:
     language = meant.language
-    return tally(words(_read(meant.text, language), language), words(_read(heard.text, language), language))
+    return count_edits(
+        split_normalized_words(_normalize_text(meant.text, language), language),
+        split_normalized_words(_normalize_text(heard.text, language), language),
+    )
 
 
-_normaliser = lru_cache(maxsize=64)(normaliser_of)
+_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
 
 
-def _read(text: str, language: str) -> str:
+def _normalize_text(text: str, language: str) -> str:
     """Numbers in words, and one form of each apostrophe: recognisers write 2026 where people say words."""
-    return _normaliser(language).normalise(text).text
+    return _load_normalizer(language).normalise(text).text
 
 
-def _phones(meant: Sentence, heard: Heard) -> Tally | None:
+def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> EditCount | None:
     if meant.phones is None or heard.phones is None:
         return None
-    return tally(phones_form(meant.phones), phones_form(heard.phones))
+    return count_edits(normalize_phones(meant.phones), normalize_phones(heard.phones))

@@ -12,25 +12,25 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from voxgraft.evaluating.charts import history_charts
+from voxgraft.evaluating.charts import draw_history_charts
 from voxgraft.evaluating.judging import Evaluation
 from voxgraft.evaluating.report_parts import (
-    about,
-    bars,
-    blind,
-    figures,
     language_name,
-    listening,
-    points_list,
-    proofs,
-    score_table,
+    render_blind_test,
+    render_checklist,
+    render_error_bars,
+    render_figures,
+    render_method,
+    render_players,
+    render_proofs,
+    render_score_table,
 )
-from voxgraft.evaluating.verdicts import Point
+from voxgraft.evaluating.verdicts import ChecklistItem
 from voxgraft.history import History
 
-__all__ = ["report_html"]
+__all__ = ["render_report"]
 
-SECTIONS = (
+REPORT_SECTIONS = (
     ("checklist", "Checklist"),
     ("scores", "Before and after"),
     ("listen", "Listen"),
@@ -41,48 +41,48 @@ SECTIONS = (
 )
 
 
-PRIVATE = "Nothing on this page was loaded from a network, and nothing that you do on it is sent anywhere."
+PRIVACY_NOTE = "Nothing on this page was loaded from a network, and nothing that you do on it is sent anywhere."
 
 
-def report_html(
-    document: Mapping[str, Any], found: Evaluation, points: Sequence[Point], history: History | None
+def render_report(
+    document: Mapping[str, Any], found: Evaluation, points: Sequence[ChecklistItem], history: History | None
 ) -> str:
     """The whole page. `document` is what scores.json holds."""
-    charts = history_charts(history) if history is not None else []
+    charts = draw_history_charts(history) if history is not None else []
     parts = {
-        "checklist": points_list(points),
-        "scores": bars(found) + score_table(found),
-        "listen": listening(document, found),
+        "checklist": render_checklist(points),
+        "scores": render_error_bars(found) + render_score_table(found),
+        "listen": render_players(document, found),
         "curves": f'<div class="charts">{"".join(charts)}</div>' if charts else "",
-        "proofs": proofs(document, found),
-        "blind": blind(found, _digest(document)),
-        "about": about(document, found),
+        "proofs": render_proofs(document, found),
+        "blind": render_blind_test(found, _hash_utterances(document)),
+        "about": render_method(document, found),
     }
-    shown = [(name, title) for name, title in SECTIONS if parts[name]]
+    shown = [(name, title) for name, title in REPORT_SECTIONS if parts[name]]
     links = "".join(f'<a href="#{name}">{title}</a>' for name, title in (*shown, ("words", "Words")))
-    body = "".join(_section(name, title, parts[name]) for name, title in shown)
+    body = "".join(_render_section(name, title, parts[name]) for name, title in shown)
     return "\n".join(
         [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(_title(document, found))}</title>",
-            f"<style>{_asset('report.css')}</style></head><body>",
-            _header(document, found),
+            f"<title>{escape(_format_title(document, found))}</title>",
+            f"<style>{_read_asset('report.css')}</style></head><body>",
+            _render_header(document, found),
             f'<nav aria-label="Sections"><div>{links}<button id="theme" type="button">theme</button></div></nav>',
-            f"<main>{body}<footer>{escape(_made_by(document))}</footer></main>",
-            f"<script>{_asset('report.js')}</script></body></html>\n",
+            f"<main>{body}<footer>{escape(_format_footer(document))}</footer></main>",
+            f"<script>{_read_asset('report.js')}</script></body></html>\n",
         ]
     )
 
 
-def _title(document: Mapping[str, Any], found: Evaluation) -> str:
+def _format_title(document: Mapping[str, Any], found: Evaluation) -> str:
     subject = document["subject"]
     new = f"{language_name(found.language)} on {subject['family']}" if found.language else subject["title"]
     return f"{new}: {subject['title']}" if found.language else str(new)
 
 
-def _header(document: Mapping[str, Any], found: Evaluation) -> str:
+def _render_header(document: Mapping[str, Any], found: Evaluation) -> str:
     subject = document["subject"]
     step = f", step {subject['step']:,}" if subject["step"] is not None else ""
     what = f"{subject['system']} ({subject['mode']}{step}) against the base it was made on"
@@ -95,23 +95,23 @@ def _header(document: Mapping[str, Any], found: Evaluation) -> str:
     return (
         f'<header class="top"><h1>{escape(str(new))}</h1>'
         f"<p>{escape(str(subject['title']))}: {escape(what)}. Every sentence was spoken by both, with the same voice "
-        f"and the same draws.</p>{label}{figures(document, found)}</header>"
+        f"and the same draws.</p>{label}{render_figures(document, found)}</header>"
     )
 
 
-def _made_by(document: Mapping[str, Any]) -> str:
-    return f"Made by voxgraft {document['versions']['voxgraft']}. {PRIVATE}"
+def _format_footer(document: Mapping[str, Any]) -> str:
+    return f"Made by voxgraft {document['versions']['voxgraft']}. {PRIVACY_NOTE}"
 
 
-def _section(name: str, title: str, content: str) -> str:
+def _render_section(name: str, title: str, content: str) -> str:
     return f'<section id="{name}"><h2>{title}</h2>{content}</section>'
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files("voxgraft").joinpath(f"data/report/{name}").read_text(encoding="utf-8")
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def _hash_utterances(document: Mapping[str, Any]) -> str:
     """A name for what was heard, so that a browser keeps the answers of one report apart from those of another."""
     text = json.dumps(document["utterances"], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

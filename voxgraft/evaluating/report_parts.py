@@ -10,69 +10,88 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from voxgraft.evaluating.judging import AFTER, BEFORE, ORIGINAL, SHUFFLED, Evaluation, Utterance
-from voxgraft.evaluating.marks import CODEC, RECORDINGS
+from voxgraft.evaluating.judging import (
+    WHO_AFTER,
+    WHO_BEFORE,
+    WHO_ORIGINAL,
+    WHO_SHUFFLED,
+    EvaluatedUtterance,
+    Evaluation,
+)
+from voxgraft.evaluating.marks import WHO_CODEC, WHO_RECORDINGS
 from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.scoring import MEASURES, Row, shown_measures
-from voxgraft.evaluating.verdicts import Point, is_goal, kept_word, main_error, title_of, written
-from voxgraft.text.characters import exemplar
+from voxgraft.evaluating.scoring import SCORE_MEASURES, ScoreRow, select_shown_measures
+from voxgraft.evaluating.verdicts import (
+    ChecklistItem,
+    choose_main_error,
+    format_score,
+    is_unreached_goal,
+    measure_title,
+    summarize_retention,
+)
+from voxgraft.text.characters import find_exemplar
 
 __all__ = [
-    "about",
-    "bars",
-    "blind",
-    "figures",
     "language_name",
-    "listening",
-    "points_list",
-    "proofs",
-    "score_table",
+    "render_blind_test",
+    "render_checklist",
+    "render_error_bars",
+    "render_figures",
+    "render_method",
+    "render_players",
+    "render_proofs",
+    "render_score_table",
 ]
 
-SIGNS = {"yes": ("✓", "good", "yes"), "no": ("✗", "bad", "no"), "unknown": ("–", "soft", "not measured")}
-NOT_YET = ("○", "soft", "not yet")
-NAMES = {
-    BEFORE: "base, before",
-    AFTER: "after",
-    SHUFFLED: "control: other sentences' text",
-    CODEC: "held-out clips through the codec",
+ANSWER_SIGNS = {"yes": ("✓", "good", "yes"), "no": ("✗", "bad", "no"), "unknown": ("–", "soft", "not measured")}
+NOT_YET_SIGN = ("○", "soft", "not yet")
+ROW_NAMES = {
+    WHO_BEFORE: "base, before",
+    WHO_AFTER: "after",
+    WHO_SHUFFLED: "control: other sentences' text",
+    WHO_CODEC: "held-out clips through the codec",
 }
-TITLES = {ORIGINAL: "original recording"}
+PLAYER_TITLES = {WHO_ORIGINAL: "original recording"}
 """Of players, where they are not called as in scores.json."""
 
 
-def _name(row: Row) -> str:
-    return NAMES.get(row.who) or row.title.removeprefix("mark: ")
+def _row_name(row: ScoreRow) -> str:
+    return ROW_NAMES.get(row.who) or row.title.removeprefix("mark: ")
 
 
 def language_name(code: str | None) -> str:
     """A language as people call it in English."""
-    entry = exemplar(code) if code else None
+    entry = find_exemplar(code) if code else None
     return entry.name if entry else str(code)
 
 
-def figures(document: Mapping[str, Any], found: Evaluation) -> str:
+def render_figures(document: Mapping[str, Any], found: Evaluation) -> str:
     """The few numbers that matter most, large."""
-    cards = [_new_language_figure(document, found), _kept_figure(found), _mark_figure(found), _stop_figure(found)]
+    cards = [
+        _render_new_language_figure(document, found),
+        _render_retention_figure(found),
+        _render_reference_figure(found),
+        _render_stop_figure(found),
+    ]
     return f'<div class="figures">{"".join(card for card in cards if card)}</div>'
 
 
-def points_list(points: Sequence[Point]) -> str:
+def render_checklist(points: Sequence[ChecklistItem]) -> str:
     """The checklist."""
     items = []
     for point in points:
-        sign, style, word = NOT_YET if is_goal(point) else SIGNS[point.answer]
+        sign, style, word = NOT_YET_SIGN if is_unreached_goal(point) else ANSWER_SIGNS[point.answer]
         items.append(
             f'<li><span class="sign {style}" aria-label="{word}">{sign}</span><div>{escape(point.question)}'
-            f'<div class="said">{_tight(escape(point.found))}</div></div></li>'
+            f'<div class="said">{_join_percent_signs(escape(point.found))}</div></div></li>'
         )
     lead = '<p class="lead">Each point is answered by a measurement alone: ✓ yes, ✗ no, ○ not yet, – not measured.</p>'
     return f'{lead}<div class="card"><ul class="checks">{"".join(items)}</ul></div>'
 
 
-def bars(found: Evaluation) -> str:
+def render_error_bars(found: Evaluation) -> str:
     """The main error of everybody, as bars with their intervals; nothing where nothing was heard."""
-    name = main_error(found)
+    name = choose_main_error(found)
     if name is None:
         return ""
     highest = max((row.score(name).high or row.score(name).value or 0.0 for row in found.rows), default=0.0)
@@ -81,51 +100,52 @@ def bars(found: Evaluation) -> str:
     for language in found.languages:
         parts.append(f"<h3>{escape(language_name(language))}</h3>")
         heard = [row for row in found.rows if row.language == language and row.score(name).value is not None]
-        parts += [_bar(row, row.score(name), name, scale) for row in heard]
-    lead = (
-        f"{title_of(name).capitalize()}: {_about_measure(name)} The thin line holds 95 of 100 draws of the sentences."
-    )
+        parts += [_render_bar(row, row.score(name), name, scale) for row in heard]
+    lead = f"{measure_title(name).capitalize()}: {_describe_measure(name)} The thin line holds 95 of 100 draws of the sentences."
     return f'<p class="lead">{escape(lead)}</p><div class="card"><div class="bars">{"".join(parts)}</div></div>'
 
 
-def score_table(found: Evaluation) -> str:
+def render_score_table(found: Evaluation) -> str:
     """Every score that anybody has."""
-    shown = shown_measures(found.rows)
+    shown = select_shown_measures(found.rows)
     head = "".join(f'<th class="num" title="{escape(one.about)}">{escape(one.title)}</th>' for one in shown)
     body = []
     for language in found.languages:
         name = escape(language_name(language))
         body.append(f'<tr class="group"><th colspan="{len(shown) + 1}">{name}</th></tr>')
         for row in (row for row in found.rows if row.language == language):
-            cells = "".join(f'<td class="num">{_cell(one.name, row.score(one.name))}</td>' for one in shown)
-            body.append(f"<tr><td>{escape(_name(row))}</td>{cells}</tr>")
+            cells = "".join(f'<td class="num">{_render_cell(one.name, row.score(one.name))}</td>' for one in shown)
+            body.append(f"<tr><td>{escape(_row_name(row))}</td>{cells}</tr>")
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f'<div class="card scroll">{table}</div>{_kinds_table(found)}'
+    return f'<div class="card scroll">{table}</div>{_render_word_kinds_table(found)}'
 
 
-def listening(document: Mapping[str, Any], found: Evaluation) -> str:
+def render_players(document: Mapping[str, Any], found: Evaluation) -> str:
     """Players for the same sentences before and after; or, in plain words, why there is nothing to hear."""
     if not any(one.wav for one in found.utterances):
         why = document["listener"]["why"] or "no sentence was chosen to be played"
         return f'<div class="card"><b>Nothing was listened to.</b> {escape(str(why)).capitalize()}.</div>'
     heard = any(one.heard for one in found.utterances)
-    original = any(one.who == ORIGINAL for one in found.utterances)
+    original = any(one.who == WHO_ORIGINAL for one in found.utterances)
     lead = "The same sentences and voices, before and after." + (" Beside them the original recordings." * original)
     parts = [f'<p class="lead">{lead}{" Beside each: what the recogniser heard." * heard}</p>']
     if why := document["listener"]["why"]:
-        how = _code(escape(str(document["listener"].get("how", ""))))
+        how = _render_code(escape(str(document["listener"].get("how", ""))))
         parts.append(f'<div class="card">No recogniser: {escape(str(why))}. Listen, and {how}.</div>')
     for language in found.languages:
-        cards = "".join(_say(language, number, *pair) for number, pair in enumerate(_played(found, language)))
+        cards = "".join(
+            _render_sentence(language, number, *pair)
+            for number, pair in enumerate(_list_played_sentences(found, language))
+        )
         if cards:
             parts.append(f'<h3>{escape(language_name(language))}</h3><div class="says">{cards}</div>')
     return "".join(parts)
 
 
-def proofs(document: Mapping[str, Any], found: Evaluation) -> str:
+def render_proofs(document: Mapping[str, Any], found: Evaluation) -> str:
     """What is proven, in words, with the numbers."""
     assert found.change is not None
-    change, word = found.change, kept_word(found)
+    change, word = found.change, summarize_retention(found)
     system = escape(str(document["subject"]["system"]))
     style = {"equal": "good", "not equal": "bad"}.get(word, "soft")
     lines = [
@@ -141,7 +161,7 @@ def proofs(document: Mapping[str, Any], found: Evaluation) -> str:
         same = (
             "equal by <code>torch.equal</code>" if kept.equal else f"not equal, by up to {kept.largest_difference:.3g}"
         )
-        kl = f"; KL to the base {written('kl', kept.kl)} nats a code" if kept.kl.value is not None else ""
+        kl = f"; KL to the base {format_score('kl', kept.kl)} nats a code" if kept.kl.value is not None else ""
         lines.append(
             f"{name}: at {kept.positions:,} positions of what the base said, all logits are {same}; spoken again, "
             f"{kept.same_codes:,} of {kept.spoken:,} sentences came out code for code the same{kl}."
@@ -153,7 +173,7 @@ def proofs(document: Mapping[str, Any], found: Evaluation) -> str:
     return f'<div class="card proofs">{"".join(f"<p>{line}</p>" for line in lines)}</div>'
 
 
-def blind(found: Evaluation, digest: str) -> str:
+def render_blind_test(found: Evaluation, digest: str) -> str:
     """A page for human ears: rate without knowing who speaks, or choose between two."""
     if not any(one.wav for one in found.utterances):
         return ""
@@ -170,11 +190,11 @@ def blind(found: Evaluation, digest: str) -> str:
     )
 
 
-def about(document: Mapping[str, Any], found: Evaluation) -> str:
+def render_method(document: Mapping[str, Any], found: Evaluation) -> str:
     """Who listened, to which sentences, in which voices; what was not measured, and why."""
     listener = document["listener"]
     heard = listener["name"] or f"nobody: {listener['why']}"
-    sets = "; ".join(_sentences_in_words(language, one) for language, one in document["sentences"].items())
+    sets = "; ".join(_format_sentence_set(language, one) for language, one in document["sentences"].items())
     sampling = ", ".join(f"{name} {value}" for name, value in document["sampling"].items())
     rows = {
         "recogniser": heard,
@@ -186,47 +206,49 @@ def about(document: Mapping[str, Any], found: Evaluation) -> str:
         "computed on": f"{document['device']} in {document['dtype']}, torch {document['versions']['torch']}",
     }
     facts = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in rows.items())
-    meanings = "".join(f"<dt>{escape(one.title)}</dt><dd>{escape(one.about)}</dd>" for one in MEASURES)
+    meanings = "".join(f"<dt>{escape(one.title)}</dt><dd>{escape(one.about)}</dd>" for one in SCORE_MEASURES)
     missing = "".join(
-        f"<dt>{escape(_summary(entry['what']))}</dt><dd>{escape(entry['why'])}</dd>"
+        f"<dt>{escape(_shorten_list(entry['what']))}</dt><dd>{escape(entry['why'])}</dd>"
         for entry in document["not_measured"]
     )
     return (
         f'<div class="card"><dl>{facts}</dl></div>'
-        f'<div id="words">{_folded("What the words mean", meanings)}</div>'
-        f"{_folded('What was not measured, and why', missing)}"
+        f'<div id="words">{_render_details("What the words mean", meanings)}</div>'
+        f"{_render_details('What was not measured, and why', missing)}"
     )
 
 
-def _folded(title: str, entries: str) -> str:
+def _render_details(title: str, entries: str) -> str:
     """A list that opens when it is asked for; nothing of nothing."""
     return f'<details class="card"><summary>{title}</summary><dl>{entries}</dl></details>' if entries else ""
 
 
-def _figure(what: str, big: str, note: str, style: str = "") -> str:
+def _render_figure(what: str, big: str, note: str, style: str = "") -> str:
     return (
         f'<div class="card figure"><div class="what">{escape(what)}</div>'
-        f'<div class="big {style}">{_tight(escape(big))}</div><div class="note">{_tight(escape(note))}</div></div>'
+        f'<div class="big {style}">{_join_percent_signs(escape(big))}</div><div class="note">{_join_percent_signs(escape(note))}</div></div>'
     )
 
 
-def _new_language_figure(document: Mapping[str, Any], found: Evaluation) -> str:
+def _render_new_language_figure(document: Mapping[str, Any], found: Evaluation) -> str:
     if found.language is None:
         return ""
-    name, now = main_error(found), found.row(found.language, AFTER)
+    name, now = choose_main_error(found), found.row(found.language, WHO_AFTER)
     if now is None:
         return ""
     what = language_name(found.language)
     if name is None:
-        return _unheard_figure(document, now, what)
-    before = found.row(found.language, BEFORE)
-    old = f", before {written(name, before.score(name))}" if before else ""
+        return _render_unrecognized_figure(document, now, what)
+    before = found.row(found.language, WHO_BEFORE)
+    old = f", before {format_score(name, before.score(name))}" if before else ""
     own = now.score(name)
-    between = _between(name, own)
-    return _figure(f"{what}, {title_of(name)}", written(name, own), f"{between}{old}".removeprefix(", "))
+    between = _format_bare_interval(name, own)
+    return _render_figure(
+        f"{what}, {measure_title(name)}", format_score(name, own), f"{between}{old}".removeprefix(", ")
+    )
 
 
-def _unheard_figure(document: Mapping[str, Any], now: Row, what: str) -> str:
+def _render_unrecognized_figure(document: Mapping[str, Any], now: ScoreRow, what: str) -> str:
     """Without a recogniser: whether the text is used at all, which is what can be known."""
     why = f"No error rate: {document['listener']['why']}"
     for name, note in (
@@ -234,67 +256,67 @@ def _unheard_figure(document: Mapping[str, Any], now: Row, what: str) -> str:
         ("length_fit", "correlation of the length of the speech with that of the text; 0 is speech without its text"),
     ):
         if (score := now.score(name)).value is not None:
-            return _figure(f"{what}, {title_of(name)}", written(name, score), f"{note}. {why}")
-    return _figure(f"{what}, recognised", "–", why)
+            return _render_figure(f"{what}, {measure_title(name)}", format_score(name, score), f"{note}. {why}")
+    return _render_figure(f"{what}, recognised", "–", why)
 
 
-def _kept_figure(found: Evaluation) -> str:
-    word = kept_word(found)
+def _render_retention_figure(found: Evaluation) -> str:
+    word = summarize_retention(found)
     names = ", ".join(language_name(kept.language) for kept in found.kept) or "no language of the base"
     assert found.change is not None
     style = {"equal": "good", "not equal": "bad"}.get(word, "soft")
-    return _figure(
+    return _render_figure(
         f"{names}: speech logits", word, f"{found.change.changed:,} of {found.change.total:,} values changed", style
     )
 
 
-def _mark_figure(found: Evaluation) -> str:
+def _render_reference_figure(found: Evaluation) -> str:
     """The mark of the headline's own error; else of letters, beside what the graft has of that."""
-    main = main_error(found)
-    marks = [row for row in found.rows if row.who in (RECORDINGS, CODEC) and row.language == found.language]
+    main = choose_main_error(found)
+    marks = [row for row in found.rows if row.who in (WHO_RECORDINGS, WHO_CODEC) and row.language == found.language]
     for name in dict.fromkeys(filter(None, (main, "cer"))):
         row = next((row for row in marks if row.score(name).value is not None), None)
         if row is None:
             continue
-        told = f"of {_name(row)}"
-        if name != main and main is not None and (now := found.row(row.language, AFTER)) is not None:
-            told += f"; now {written(name, now.score(name))} (no mark for {title_of(main)})"
-        return _figure(f"the mark, {title_of(name)}", written(name, row.score(name)), told)
+        told = f"of {_row_name(row)}"
+        if name != main and main is not None and (now := found.row(row.language, WHO_AFTER)) is not None:
+            told += f"; now {format_score(name, now.score(name))} (no mark for {measure_title(main)})"
+        return _render_figure(f"the mark, {measure_title(name)}", format_score(name, row.score(name)), told)
     return ""
 
 
-def _stop_figure(found: Evaluation) -> str:
-    now = found.row(found.language, AFTER) if found.language else None
+def _render_stop_figure(found: Evaluation) -> str:
+    now = found.row(found.language, WHO_AFTER) if found.language else None
     if now is None or now.score("runaway").value is None:
         return ""
     runaway, cut = now.score("runaway"), now.score("cut")
     failures = max(runaway.value or 0.0, cut.value or 0.0)
-    return _figure(
+    return _render_figure(
         "stop failures",
         f"{100 * failures:.0f} %",
-        f"{written('runaway', runaway)} ran on, {written('cut', cut)} were cut off",
+        f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off",
     )
 
 
-def _between(name: str, score: Score) -> str:
+def _format_bare_interval(name: str, score: Score) -> str:
     """An interval in words, without signs that stand beside the value already."""
     if score.low is None or score.high is None or score.low == score.high:
         return ""
-    low, high = (written(name, Score(value)).removesuffix(" %") for value in (score.low, score.high))
+    low, high = (format_score(name, Score(value)).removesuffix(" %") for value in (score.low, score.high))
     return f"{low} to {high}"
 
 
-def _tight(text: str) -> str:
+def _join_percent_signs(text: str) -> str:
     """A number and its sign stay on one line."""
     return text.replace(" %", "\u00a0%")
 
 
-def _about_measure(name: str) -> str:
-    return next((one.about[0].lower() + one.about[1:] for one in MEASURES if one.name == name), "")
+def _describe_measure(name: str) -> str:
+    return next((one.about[0].lower() + one.about[1:] for one in SCORE_MEASURES if one.name == name), "")
 
 
-def _bar(row: Row, score: Score, name: str, scale: float) -> str:
-    label = escape(_name(row))
+def _render_bar(row: ScoreRow, score: Score, name: str, scale: float) -> str:
+    label = escape(_row_name(row))
     if score.value is None:
         track = f'<div class="track" title="{escape(score.why)}"></div>'
         return f'<div class="bar"><div class="name">{label}</div>{track}<div class="value soft">–</div></div>'
@@ -311,25 +333,25 @@ def _bar(row: Row, score: Score, name: str, scale: float) -> str:
     fill = f'<div class="fill {row.who}" style="width:{place(score.value):.2f}%"></div>'
     return (
         f'<div class="bar"><div class="name">{label}</div><div class="track">{fill}{whisker}</div>'
-        f'<div class="value">{_tight(written(name, score))}</div></div>'
+        f'<div class="value">{_join_percent_signs(format_score(name, score))}</div></div>'
     )
 
 
-def _cell(name: str, score: Score) -> str:
+def _render_cell(name: str, score: Score) -> str:
     if score.value is None:
         return f'<span class="soft" title="{escape(score.why)}">–</span>'
-    between = _between(name, score)
-    return _tight(written(name, score)) + (f"<small>{between}</small>" if between else "")
+    between = _format_bare_interval(name, score)
+    return _join_percent_signs(format_score(name, score)) + (f"<small>{between}</small>" if between else "")
 
 
-def _kinds_table(found: Evaluation) -> str:
+def _render_word_kinds_table(found: Evaluation) -> str:
     """Words that training may have heard, and words that it cannot have heard, apart."""
     rows = []
     for row in found.rows:
         kinds = [row.scores.get(f"{name}_{kind}") for name in ("phone_error", "cer") for kind in ("common", "rare")]
-        if row.who in (BEFORE, AFTER) and any(score is not None and score.value is not None for score in kinds):
-            cells = "".join(f'<td class="num">{_cell("cer", score or Score(None))}</td>' for score in kinds)
-            rows.append(f"<tr><td>{escape(language_name(row.language))}</td><td>{NAMES[row.who]}</td>{cells}</tr>")
+        if row.who in (WHO_BEFORE, WHO_AFTER) and any(score is not None and score.value is not None for score in kinds):
+            cells = "".join(f'<td class="num">{_render_cell("cer", score or Score(None))}</td>' for score in kinds)
+            rows.append(f"<tr><td>{escape(language_name(row.language))}</td><td>{ROW_NAMES[row.who]}</td>{cells}</tr>")
     if not rows:
         return ""
     head = "".join(
@@ -341,25 +363,31 @@ def _kinds_table(found: Evaluation) -> str:
     return f'<div class="card scroll">{table}</div>'
 
 
-def _code(text: str) -> str:
+def _render_code(text: str) -> str:
     """Commands between backquotes as such."""
     parts = text.split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
 
 
-def _played(found: Evaluation, language: str) -> Iterator[tuple[Utterance | None, Utterance | None, Utterance | None]]:
+def _list_played_sentences(
+    found: Evaluation, language: str
+) -> Iterator[tuple[EvaluatedUtterance | None, EvaluatedUtterance | None, EvaluatedUtterance | None]]:
     """Before, after and original of every sentence of which at least one can be heard."""
-    by_text: dict[str, dict[str, Utterance]] = {}
+    by_text: dict[str, dict[str, EvaluatedUtterance]] = {}
     for one in found.utterances:
         if one.sentence.language == language:
             by_text.setdefault(one.sentence.text, {})[one.who] = one
     for pair in by_text.values():
         if any(one.wav for one in pair.values()):
-            yield pair.get(BEFORE), pair.get(AFTER), pair.get(ORIGINAL)
+            yield pair.get(WHO_BEFORE), pair.get(WHO_AFTER), pair.get(WHO_ORIGINAL)
 
 
-def _say(
-    language: str, number: int, before: Utterance | None, after: Utterance | None, original: Utterance | None
+def _render_sentence(
+    language: str,
+    number: int,
+    before: EvaluatedUtterance | None,
+    after: EvaluatedUtterance | None,
+    original: EvaluatedUtterance | None,
 ) -> str:
     one = after or before
     assert one is not None
@@ -369,12 +397,12 @@ def _say(
     if before is not None and after is not None and before.wav is not None and before.wav == after.wav:
         spoken = [(after, "before and after, code for code the same")]
     if original is not None:
-        spoken.append((original, TITLES[ORIGINAL]))
-    players = "".join(_player(said, number, title) for said, title in spoken)
+        spoken.append((original, PLAYER_TITLES[WHO_ORIGINAL]))
+    players = "".join(_render_player(said, number, title) for said, title in spoken)
     return f'<div class="card say">{text}{players}</div>'
 
 
-def _player(one: Utterance, number: int, title: str) -> str:
+def _render_player(one: EvaluatedUtterance, number: int, title: str) -> str:
     language = one.sentence.language
     error = next((value for name in ("phone_error", "cer") if (value := one.errors.get(name)) is not None), None)
     facts = [f"{one.seconds:.1f} s"]
@@ -401,7 +429,7 @@ def _player(one: Utterance, number: int, title: str) -> str:
     return f'{head}<audio controls preload="none" {marked} src="data:audio/wav;base64,{source}"></audio>'
 
 
-def _sentences_in_words(language: str, one: Mapping[str, Any]) -> str:
+def _format_sentence_set(language: str, one: Mapping[str, Any]) -> str:
     words = f"{language_name(language)}: {one['count']} sentences, {one['rare']} with rare words ({one['source']}); "
     if "training" in one:
         return words + str(one["training"])
@@ -409,5 +437,5 @@ def _sentences_in_words(language: str, one: Mapping[str, Any]) -> str:
     return f"{words}{seen} of the sentences and {len(heard)} of the rare words stand in the training texts"
 
 
-def _summary(what: Sequence[str]) -> str:
+def _shorten_list(what: Sequence[str]) -> str:
     return ", ".join(what[:6]) + (f" and {len(what) - 6} more" if len(what) > 6 else "")

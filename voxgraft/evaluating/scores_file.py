@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import FileError
-from voxgraft.evaluating.judging import Evaluation, Utterance
+from voxgraft.evaluating.judging import EvaluatedUtterance, Evaluation
 from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.verdicts import Point, kept_word
-from voxgraft.files import existing_file, read_json
+from voxgraft.evaluating.verdicts import ChecklistItem, summarize_retention
+from voxgraft.files import read_json, require_file
 
-__all__ = ["FORMAT", "SCORES_NAME", "ReadScores", "read_scores", "scores_json"]
+__all__ = ["SCORES_FORMAT", "SCORES_NAME", "StoredScores", "build_scores_json", "read_scores"]
 
-FORMAT = "voxgraft-scores-1"
+SCORES_FORMAT = "voxgraft-scores-1"
 SCORES_NAME = "scores.json"
-MAX_BYTES = 64 << 20
+MAX_SCORES_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReadScores:
+class StoredScores:
     """What a comparison needs of a scores.json."""
 
     path: Path
@@ -41,11 +41,11 @@ class ReadScores:
         return self.scores.get((language, who), {}).get(name, Score(None, why="not in the file"))
 
 
-def scores_json(about: dict[str, Any], found: Evaluation, points: list[Point]) -> dict[str, Any]:
+def build_scores_json(about: dict[str, Any], found: Evaluation, points: list[ChecklistItem]) -> dict[str, Any]:
     """The whole document."""
     assert found.change is not None
     return {
-        "format": FORMAT,
+        "format": SCORES_FORMAT,
         **about,
         "language": found.language,
         "rows": [
@@ -58,27 +58,29 @@ def scores_json(about: dict[str, Any], found: Evaluation, points: list[Point]) -
             for row in found.rows
         ],
         "retention": {
-            "word": kept_word(found),
+            "word": summarize_retention(found),
             "base_values": found.change.to_json(),
             "languages": {kept.language: kept.to_json() for kept in found.kept},
         },
         "lengths": found.paces,
         "checklist": [point.to_json() for point in points],
-        "not_measured": _not_measured(found),
-        "utterances": [_utterance(one) for one in found.utterances],
+        "not_measured": _list_unmeasured(found),
+        "utterances": [_utterance_json(one) for one in found.utterances],
     }
 
 
-def read_scores(path: Path) -> ReadScores:
+def read_scores(path: Path) -> StoredScores:
     """A scores.json of this format, whoever wrote it."""
-    value = read_json(existing_file(path), MAX_BYTES)
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+    value = read_json(require_file(path), MAX_SCORES_BYTES)
+    if not isinstance(value, dict) or value.get("format") != SCORES_FORMAT:
         stated = value.get("format") if isinstance(value, dict) else None
-        raise FileError("scores-format", f"{path.name} has the format {stated!r}", expected=repr(FORMAT), where=path)
+        raise FileError(
+            "scores-format", f"{path.name} has the format {stated!r}", expected=repr(SCORES_FORMAT), where=path
+        )
     rows, retention = value.get("rows"), value.get("retention")
     if not isinstance(rows, list) or not isinstance(retention, dict):
         raise FileError("scores-format", f"{path.name} has no rows, or says nothing of retention", where=path)
-    scores = dict(_row(row, number, path) for number, row in enumerate(rows, 1))
+    scores = dict(_parse_row(row, number, path) for number, row in enumerate(rows, 1))
     kept = retention.get("languages")
     equal = {
         str(name): one.get("equal") if isinstance(one, dict) else None
@@ -88,10 +90,12 @@ def read_scores(path: Path) -> ReadScores:
     about = value.get("subject")
     if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
         raise FileError("scores-format", f"{path.name} does not say in words what was judged (subject)", where=path)
-    return ReadScores(path, about, language if isinstance(language, str) else None, scores, equal, _how(value))
+    return StoredScores(
+        path, about, language if isinstance(language, str) else None, scores, equal, _list_measurement_conditions(value)
+    )
 
 
-def _row(row: Any, number: int, path: Path) -> tuple[tuple[str, str], dict[str, Score]]:
+def _parse_row(row: Any, number: int, path: Path) -> tuple[tuple[str, str], dict[str, Score]]:
     """One row by language and who; an error where it is none, rather than scores that nobody gave."""
     scores = row.get("scores") if isinstance(row, dict) else None
     if not isinstance(scores, dict):
@@ -105,7 +109,7 @@ def _row(row: Any, number: int, path: Path) -> tuple[tuple[str, str], dict[str, 
     }
 
 
-def _how(value: dict[str, Any]) -> dict[str, str]:
+def _list_measurement_conditions(value: dict[str, Any]) -> dict[str, str]:
     listener, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
     sets, digest = sentences if isinstance(sentences, dict) else {}, value.get("base_sha256")
     told = (
@@ -121,7 +125,7 @@ def _how(value: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _not_measured(found: Evaluation) -> list[dict[str, Any]]:
+def _list_unmeasured(found: Evaluation) -> list[dict[str, Any]]:
     """Every reason once, with what it kept from being measured."""
     by_reason: dict[str, list[str]] = {}
     for row in found.rows:
@@ -131,7 +135,7 @@ def _not_measured(found: Evaluation) -> list[dict[str, Any]]:
     return [{"why": why, "what": what} for why, what in by_reason.items()]
 
 
-def _utterance(one: Utterance) -> dict[str, Any]:
+def _utterance_json(one: EvaluatedUtterance) -> dict[str, Any]:
     return {
         "language": one.sentence.language,
         "who": one.who,

@@ -13,37 +13,37 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from voxgraft.corpus.sets import open_set
+from voxgraft.corpus.sets import open_clip_dataset
 from voxgraft.errors import TextError
 from voxgraft.files import is_file, is_folder, read_lines, read_text, text_lines
 from voxgraft.importing.manifest import ManifestClip, read_manifest
 from voxgraft.run_settings import LANGUAGE_PATTERN
 
 __all__ = [
-    "Sentence",
+    "EvalSentence",
     "SentenceSet",
-    "built_in_languages",
-    "built_in_set",
-    "manifest_sentences",
-    "read_sentences",
+    "build_text_sentences",
+    "list_built_in_languages",
+    "load_built_in_sentences",
+    "load_manifest_sentences",
+    "load_sentence_sets",
+    "read_sentence_file",
     "require_sentences",
-    "sets_of",
-    "text_sentences",
 ]
 
-FOLDER = "data/sentences"
-ENDING = ".tsv"
-COLUMNS = ("text", "rare", "phones")
-BUILT_IN = "built-in"
-TEST_TEXTS = "test texts of the data set"
-VALIDATION_TEXTS = "validation texts of the data set, which has no test side; they also chose the best step"
-BOTH_TEXTS = "validation and test texts of the data set, of which one alone is for test"
-MIN_SENTENCES = 2
+SENTENCES_FOLDER = "data/sentences"
+SENTENCES_SUFFIX = ".tsv"
+SENTENCE_COLUMNS = ("text", "rare", "phones")
+BUILT_IN_SOURCE = "built-in"
+TEST_TEXTS_SOURCE = "test texts of the data set"
+VALIDATION_TEXTS_SOURCE = "validation texts of the data set, which has no test side; they also chose the best step"
+BOTH_TEXTS_SOURCE = "validation and test texts of the data set, of which one alone is for test"
+MIN_TEST_SENTENCES = 2
 """Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class EvalSentence:
     """One sentence, what it sounds like where that is known, and the words in it that no training has heard."""
 
     language: str
@@ -61,7 +61,7 @@ class SentenceSet:
     language: str
     source: str
     sha256: str
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[EvalSentence, ...]
 
     def spread(self, most: int) -> SentenceSet:
         """At most so many of the sentences, evenly over the whole set, so that every kind keeps its share."""
@@ -71,64 +71,68 @@ class SentenceSet:
         return replace(self, sentences=tuple(self.sentences[at * count // most] for at in range(most)))
 
 
-def built_in_languages() -> list[str]:
+def list_built_in_languages() -> list[str]:
     """Languages that have a set of ours."""
-    folder = resources.files("voxgraft").joinpath(FOLDER)
-    return sorted(entry.name.removesuffix(ENDING) for entry in folder.iterdir() if entry.name.endswith(ENDING))
+    folder = resources.files("voxgraft").joinpath(SENTENCES_FOLDER)
+    return sorted(
+        entry.name.removesuffix(SENTENCES_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SENTENCES_SUFFIX)
+    )
 
 
-def built_in_set(language: str) -> SentenceSet | None:
+def load_built_in_sentences(language: str) -> SentenceSet | None:
     """Our own set of a language, if there is one."""
-    if language not in built_in_languages():
+    if language not in list_built_in_languages():
         return None
-    with resources.as_file(resources.files("voxgraft").joinpath(f"{FOLDER}/{language}{ENDING}")) as path:
-        return replace(read_sentences(path), source=BUILT_IN)
+    with resources.as_file(
+        resources.files("voxgraft").joinpath(f"{SENTENCES_FOLDER}/{language}{SENTENCES_SUFFIX}")
+    ) as path:
+        return replace(read_sentence_file(path), source=BUILT_IN_SOURCE)
 
 
-def read_sentences(path: Path) -> SentenceSet:
+def read_sentence_file(path: Path) -> SentenceSet:
     """A set by file, named after its language: am.txt with a sentence on each line, or am.tsv with named columns."""
     language = path.stem
-    if not re.fullmatch(LANGUAGE_PATTERN, language) or path.suffix not in (".txt", ENDING):
-        expected = f"a file that is named after its language: am.txt, or am{ENDING}"
+    if not re.fullmatch(LANGUAGE_PATTERN, language) or path.suffix not in (".txt", SENTENCES_SUFFIX):
+        expected = f"a file that is named after its language: am.txt, or am{SENTENCES_SUFFIX}"
         raise TextError("sentences-name", f"{path.name} names no language", expected=expected, where=path)
-    if path.suffix == ENDING:
+    if path.suffix == SENTENCES_SUFFIX:
         lines = [(number, line) for number, line in enumerate(text_lines(read_text(path)), 1) if line.strip()]
-        sentences = _from_table(lines, language, path)
+        sentences = _parse_sentence_table(lines, language, path)
     else:
         lines = list(read_lines(path))
-        sentences = [Sentence(language, text) for _, text in lines]
+        sentences = [EvalSentence(language, text) for _, text in lines]
     sentences = [replace(one, text=unicodedata.normalize("NFC", one.text)) for one in sentences]
     unique = {one.text: one for one in sentences if any(character.isalpha() for character in one.text)}
     if not unique:
         raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
-    return SentenceSet(language, path.name, _digest(unique.values()), tuple(unique.values()))
+    return SentenceSet(language, path.name, _hash_sentences(unique.values()), tuple(unique.values()))
 
 
-def manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
+def load_manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
     """Texts of the clips that nothing was learnt from, each with its recording: test clips, else validation clips."""
-    sides: dict[str, dict[str, Sentence]] = {"test": {}, "validation": {}}
+    sides: dict[str, dict[str, EvalSentence]] = {"test": {}, "validation": {}}
     for clip in read_manifest(manifest):
         if clip.language == language and clip.is_used and clip.split in sides:
-            sentence = _of_clip(clip, manifest.parent)
+            sentence = _sentence_from_clip(clip, manifest.parent)
             if any(character.isalpha() for character in sentence.text):
                 sides[clip.split].setdefault(sentence.text, sentence)
     test, validation = sides["test"], sides["validation"]
-    if len(test) >= MIN_SENTENCES:
-        return _set_of(language, TEST_TEXTS, test.values())
-    source = BOTH_TEXTS if test else VALIDATION_TEXTS
-    return _set_of(language, source, {**validation, **test}.values())
+    if len(test) >= MIN_TEST_SENTENCES:
+        return _build_sentence_set(language, TEST_TEXTS_SOURCE, test.values())
+    source = BOTH_TEXTS_SOURCE if test else VALIDATION_TEXTS_SOURCE
+    return _build_sentence_set(language, source, {**validation, **test}.values())
 
 
-def _set_of(language: str, source: str, sentences: Iterable[Sentence]) -> SentenceSet | None:
+def _build_sentence_set(language: str, source: str, sentences: Iterable[EvalSentence]) -> SentenceSet | None:
     found = tuple(sentences)
-    return SentenceSet(language, source, _digest(found), found) if found else None
+    return SentenceSet(language, source, _hash_sentences(found), found) if found else None
 
 
-def text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
+def build_text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
     """The same of texts alone: those of a prepared validation set whose manifest is not here."""
     composed = dict.fromkeys(unicodedata.normalize("NFC", text.strip()) for text in texts)
-    found = (Sentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
-    return _set_of(language, VALIDATION_TEXTS, found)
+    found = (EvalSentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
+    return _build_sentence_set(language, VALIDATION_TEXTS_SOURCE, found)
 
 
 def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str, files: Sequence[Path]) -> None:
@@ -136,47 +140,47 @@ def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str,
 
     Data that is still to be imported, split or prepared is taken to bring some.
     """
-    if language in {path.stem for path in files} or language in built_in_languages():
+    if language in {path.stem for path in files} or language in list_built_in_languages():
         return
     if is_file(manifest):
         own = [clip for clip in read_manifest(manifest) if clip.language == language and clip.is_used]
-        if any(clip.split is None for clip in own) or manifest_sentences(manifest, language) is not None:
+        if any(clip.split is None for clip in own) or load_manifest_sentences(manifest, language) is not None:
             return
         found = f"no test or validation text of the data set has a letter, or is in {language}"
     else:
         sets = [path for path in valid_sets if is_folder(path)]
-        texts = [info.text for path in sets for info in open_set(path).infos]
-        if len(sets) < len(valid_sets) or text_sentences(texts, language) is not None:
+        texts = [info.text for path in sets for info in open_clip_dataset(path).infos]
+        if len(sets) < len(valid_sets) or build_text_sentences(texts, language) is not None:
             return
         found = f"the validation sets hold no text in {language}"
     expected = f"held-out texts, or --sentences {language}.txt"
     raise TextError("sentences-missing", f"{found}, and there are no built-in sentences", expected=expected)
 
 
-def _of_clip(clip: ManifestClip, folder: Path) -> Sentence:
-    audio = clip.audio_in(folder)
+def _sentence_from_clip(clip: ManifestClip, folder: Path) -> EvalSentence:
+    audio = clip.resolve_audio(folder)
     text = unicodedata.normalize("NFC", clip.text.strip())
-    return Sentence(clip.language, text, recording=audio if is_file(audio) else None)
+    return EvalSentence(clip.language, text, recording=audio if is_file(audio) else None)
 
 
-def sets_of(languages: Sequence[str], files: Sequence[Path], most: int) -> dict[str, SentenceSet]:
+def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: int) -> dict[str, SentenceSet]:
     """The sets of these languages: a user's own before ours; a language that has neither is left out."""
     own: dict[str, SentenceSet] = {}
     for path in files:
-        found = read_sentences(path)
+        found = read_sentence_file(path)
         if found.language in own:
             raise TextError("sentences-name", f"two sets of {found.language}", expected="one a language", where=path)
         if found.language not in languages:
             expected = f"one of {', '.join(languages)}"
             raise TextError("sentences-language", f"a set of {found.language}", expected=expected, where=path)
         own[found.language] = found
-    chosen = {language: own.get(language) or built_in_set(language) for language in languages}
+    chosen = {language: own.get(language) or load_built_in_sentences(language) for language in languages}
     return {language: found.spread(most) for language, found in chosen.items() if found is not None}
 
 
-def _from_table(lines: Sequence[tuple[int, str]], language: str, path: Path) -> list[Sentence]:
+def _parse_sentence_table(lines: Sequence[tuple[int, str]], language: str, path: Path) -> list[EvalSentence]:
     header = lines[0][1].split("\t") if lines else []
-    unknown = [name for name in header if name not in COLUMNS]
+    unknown = [name for name in header if name not in SENTENCE_COLUMNS]
     if "text" not in header or unknown or len(set(header)) != len(header):
         found = f"the first line is {' | '.join(header)!r:.80}"
         expected = "names of columns: text, and if you like rare and phones, with tabs between"
@@ -189,10 +193,10 @@ def _from_table(lines: Sequence[tuple[int, str]], language: str, path: Path) -> 
             raise TextError("sentences-columns", found, expected=f"{len(header)}", where=path)
         values = dict(zip(header, [*cells, *[""] * (len(header) - len(cells))], strict=True))
         phones = tuple(values.get("phones", "").split()) or None
-        sentences.append(Sentence(language, values["text"].strip(), tuple(values.get("rare", "").split()), phones))
+        sentences.append(EvalSentence(language, values["text"].strip(), tuple(values.get("rare", "").split()), phones))
     return sentences
 
 
-def _digest(sentences: Iterable[Sentence]) -> str:
+def _hash_sentences(sentences: Iterable[EvalSentence]) -> str:
     lines = (f"{one.text}\t{' '.join(one.rare)}\t{' '.join(one.phones or ())}\n" for one in sentences)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

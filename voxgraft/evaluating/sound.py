@@ -9,26 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
-from voxgraft.audio.resample import resampled
+from voxgraft.audio.resample import resample
 from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.rates import Score, unmeasured
-from voxgraft.evaluating.scoring import likeness_of
-from voxgraft.evaluating.speaking import Said
-from voxgraft.evaluating.systems import Place, System
-from voxgraft.families.encoding import REFERENCE, Clip, ClipEncoder
+from voxgraft.evaluating.rates import Score, unmeasured_score
+from voxgraft.evaluating.scoring import compute_voice_similarity
+from voxgraft.evaluating.speaking import SpokenSentence
+from voxgraft.evaluating.systems import ModelContext, SpeakingModel
+from voxgraft.families.encoding import REFERENCE_AUDIO, Clip, ClipEncoder
 from voxgraft.families.sounding import Vocoder
-from voxgraft.training.replay import Voice
+from voxgraft.training.replay import ReferenceVoice
 
-__all__ = ["Sound", "VoiceEar", "open_sound", "open_voice_ear"]
+__all__ = ["SpeechRenderer", "VoiceComparer", "open_speech_renderer", "open_voice_comparer"]
 
 Wave = NDArray[np.float32]
-AT_ONCE = 16
-MIN_SECONDS = 0.5
+VOCODER_BATCH_SIZE = 16
+MIN_SIMILARITY_SECONDS = 0.5
 """A shorter sound has no voice to speak of."""
 
 
 @dataclass(frozen=True)
-class Sound:
+class SpeechRenderer:
     """A waveform end; or none, and why."""
 
     vocoder: Vocoder | None
@@ -39,65 +39,65 @@ class Sound:
         assert self.vocoder is not None
         return self.vocoder.sample_rate
 
-    def in_voices(self, voices: Sequence[Clip]) -> Sound:
+    def restrict_to_voices(self, voices: Sequence[Clip]) -> SpeechRenderer:
         """The same, or none if it cannot sound like one of the voices."""
         why = next((told for voice in voices if self.vocoder and (told := self.vocoder.why_not(voice))), "")
-        return Sound(None, why) if why else self
+        return SpeechRenderer(None, why) if why else self
 
-    def waves(self, said: Sequence[Said], who: str) -> list[Wave]:
+    def waves(self, said: Sequence[SpokenSentence], who: str) -> list[Wave]:
         """Every utterance as sound; what could not be said is silence without a sample."""
         assert self.vocoder is not None
         found: list[Wave] = []
-        with progress.task(f"making sound of {who}", len(said)) as advance:
-            for first in range(0, len(said), AT_ONCE):
-                some = said[first : first + AT_ONCE]
+        with progress.progress_task(f"making sound of {who}", len(said)) as advance:
+            for first in range(0, len(said), VOCODER_BATCH_SIZE):
+                some = said[first : first + VOCODER_BATCH_SIZE]
                 found += self.vocoder.sound([one.codes or () for one in some], [one.voice.clip for one in some])
                 advance(len(some))
         return found
 
 
 @dataclass(frozen=True)
-class VoiceEar:
+class VoiceComparer:
     """The family's own voice encoder; or none that can be used, and why."""
 
     encoder: ClipEncoder | None
     why: str = ""
 
-    def likeness(self, said: Sequence[Said], waves: Sequence[Wave], rate: int, seed: int) -> Score:
+    def score_similarity(self, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int) -> Score:
         """How like the voices that were asked for the spoken ones are."""
         if self.encoder is None:
-            return unmeasured(self.why)
-        long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SECONDS * rate]
+            return unmeasured_score(self.why)
+        long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
         if not long:
-            return unmeasured("no utterance is long enough to have a voice")
+            return unmeasured_score("no utterance is long enough to have a voice")
         try:
-            clips = self.encoder.encode([resampled(waves[at], rate, self.encoder.sample_rate) for at in long])
+            clips = self.encoder.encode([resample(waves[at], rate, self.encoder.sample_rate) for at in long])
         except VoxgraftError as error:
-            return unmeasured(f"the voice encoder refused the speech: {error.finding.found}")
+            return unmeasured_score(f"the voice encoder refused the speech: {error.finding.found}")
         wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
-        return likeness_of([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
+        return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
 
 
-def open_sound(place: Place) -> Sound:
+def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
     """The waveform end of a base. That a family has none is no error: codes can be judged too."""
     vocoder = place.family.vocoder(place.files, place.device)
     if vocoder is None:
-        return Sound(None, f"the waveform end of {place.family.name} is not here, so its codes make no sound")
-    return Sound(vocoder)
+        return SpeechRenderer(None, f"the waveform end of {place.family.name} is not here, so its codes make no sound")
+    return SpeechRenderer(vocoder)
 
 
-def open_voice_ear(base: System, place: Place, voices: Sequence[Voice]) -> VoiceEar:
+def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> VoiceComparer:
     """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for."""
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
-        return VoiceEar(None, f"voices of {place.family.name} are not told by ear")
+        return VoiceComparer(None, f"voices of {place.family.name} are not told by ear")
     try:
         encoder = place.family.encoder(place.files, base.model)
     except VoxgraftError as error:
-        return VoiceEar(None, f"the base's voice encoder cannot be opened: {error.finding.found}")
+        return VoiceComparer(None, f"the base's voice encoder cannot be opened: {error.finding.found}")
     own = place.family.voices(place.files)
-    sounding = all(voice.name in own or REFERENCE in voice.clip.voice for voice in voices)
+    sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
     if encoder.reference_rate is not None and not sounding:
         why = "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
-        return VoiceEar(None, why)
-    return VoiceEar(encoder)
+        return VoiceComparer(None, why)
+    return VoiceComparer(encoder)

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.judging import AFTER, BEFORE
+from voxgraft.evaluating.judging import WHO_AFTER, WHO_BEFORE
 from voxgraft.evaluating.scores_file import SCORES_NAME, read_scores
-from voxgraft.exporting.sources import Source
+from voxgraft.exporting.sources import ExportSource
 from voxgraft.files import is_file
 
-__all__ = ["Cost", "measured_cost"]
+__all__ = ["LanguageCost", "collect_language_costs"]
 
-MEASURES = {"phone_error": "phone error", "cer": "letter error", "speech_loss": "speech loss"}
+COST_MEASURES = {"phone_error": "phone error", "cer": "letter error", "speech_loss": "speech loss"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class LanguageCost:
     """One language before and after, and who measured it."""
 
     language: str
@@ -36,22 +36,27 @@ class Cost:
         return asdict(self)
 
 
-def measured_cost(source: Source) -> list[Cost]:
+def collect_language_costs(source: ExportSource) -> list[LanguageCost]:
     """All that was measured of the merged checkpoint that is exported."""
     if source.merged is None or source.run is None:
         return []
-    return [*_of_training(source.merged), *_of_evaluations(source.run.eval, str(source.merged["checkpoint_sha256"]))]
+    return [
+        *_training_costs(source.merged),
+        *_evaluation_costs(source.run.eval, str(source.merged["checkpoint_sha256"])),
+    ]
 
 
-def _of_training(card: dict[str, Any]) -> Iterator[Cost]:
+def _training_costs(card: dict[str, Any]) -> Iterator[LanguageCost]:
     first = card.get("speech_losses_before") or {}
     for point in card.get("points") or []:
         if point.get("share") == card.get("share"):
             for language, loss in (point.get("speech_losses") or {}).items():
-                yield Cost(str(language), "speech loss", first.get(language), float(loss), "held out in training")
+                yield LanguageCost(
+                    str(language), "speech loss", first.get(language), float(loss), "held out in training"
+                )
 
 
-def _of_evaluations(folder: Path, sha256: str) -> Iterator[Cost]:
+def _evaluation_costs(folder: Path, sha256: str) -> Iterator[LanguageCost]:
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not is_file(place / SCORES_NAME):
             continue
@@ -63,12 +68,12 @@ def _of_evaluations(folder: Path, sha256: str) -> Iterator[Cost]:
         if scores.about.get("mode") != "merged" or scores.about.get("checkpoint_sha256") != sha256:
             continue
         for language in dict.fromkeys(language for language, _ in scores.scores):
-            yield from _scored(scores.scores, language, place.name)
+            yield from _score_costs(scores.scores, language, place.name)
 
 
-def _scored(scores: dict[tuple[str, str], dict[str, Any]], language: str, name: str) -> Iterator[Cost]:
-    before, after = (scores.get((language, who), {}) for who in (BEFORE, AFTER))
-    for key, title in MEASURES.items():
+def _score_costs(scores: dict[tuple[str, str], dict[str, Any]], language: str, name: str) -> Iterator[LanguageCost]:
+    before, after = (scores.get((language, who), {}) for who in (WHO_BEFORE, WHO_AFTER))
+    for key, title in COST_MEASURES.items():
         if key in after and after[key].value is not None:
             was = before[key].value if key in before else None
-            yield Cost(language, title, was, after[key].value, f"evaluation {name}")
+            yield LanguageCost(language, title, was, after[key].value, f"evaluation {name}")

@@ -15,110 +15,110 @@ from typing import Any
 
 from voxgraft import progress
 from voxgraft.errors import GraftError
-from voxgraft.exporting.sources import Source
-from voxgraft.families.base import Front
-from voxgraft.spelling import Spelling
-from voxgraft.text.characters import exemplar, is_letter, own_scripts, script_of
+from voxgraft.exporting.sources import ExportSource
+from voxgraft.families.base import TextFrontend
+from voxgraft.spelling import TextEncoder
+from voxgraft.text.characters import find_exemplar, find_language_scripts, is_letter, script_of
 from voxgraft.text.texts import read_texts
-from voxgraft.tokenizers import tokenizer_from
+from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.tokenizers.bpe_json import BpeJson
+from voxgraft.tokenizers.bpe_json import BpeJsonTokenizer
 
-__all__ = ["DropIn", "make_drop_in"]
+__all__ = ["DropInTokenizer", "build_drop_in_tokenizer"]
 
-_PLACEHOLDER = re.compile(r"\[PLACEHOLDER\d*\]")
-_CANGJIE = re.compile(r"\[cj_.\]")
+_PLACEHOLDER_TOKEN = re.compile(r"\[PLACEHOLDER\d*\]")
+_CANGJIE_TOKEN = re.compile(r"\[cj_.\]")
 _LANGUAGE_TAG = re.compile(r"\[[a-z]{2,3}\]")
 _TYPED_TAG = re.compile(r"\[[a-z]{2,3}(?:-[a-z0-9]+)*\]")
 KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
 """Latin words stand in every language's texts."""
-SHARE = 0.02
+OWN_SCRIPT_SHARE = 0.02
 """A script with this share of a language's letters is one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class DropIn:
+class DropInTokenizer:
     """The tokenizer file, and at which old id each new one stands."""
 
     data: bytes
     places: dict[int, int]
-    taken: tuple[str, ...]
+    replaced_pieces: tuple[str, ...]
     """Pieces of the base that are no more."""
-    room: int
+    num_reusable_ids: int
     """Ids that the language does not use, taken or not."""
-    proven: int
+    num_proven_sentences: int
     """Sentences of the new language that are spelled alike, id for id."""
 
 
-def make_drop_in(source: Source) -> DropIn:
+def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     """Reuse ids, and prove on the language's own texts that it reads as before."""
     base, grown = source.base_tokenizer, source.graft.tokenizer
-    if not isinstance(base, BpeJson):
+    if not isinstance(base, BpeJsonTokenizer):
         raise GraftError("drop-in-family", f"a tokenizer of the kind {base.kind}", expected="one of Chatterbox's")
-    spelling = Spelling.of(source.family, base, grown, source.language, source.graft.card.rules)
-    sentences = _sentences(source)
-    used = _used(spelling, sentences)
-    free = [one for one in _reusable(base, source, sentences) if one not in used]
+    spelling = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
+    sentences = _collect_sentences(source)
+    used = _find_used_ids(spelling, sentences)
+    free = [one for one in _find_reusable_ids(base, source, sentences) if one not in used]
     new = range(base.size, grown.size)
     if len(free) < len(new):
         found = f"{len(new):,} new pieces, and the base has {len(free):,} ids that the language does not use"
         raise GraftError("drop-in-no-room", found, where=source.graft.folder)
     places = dict(zip(new, free, strict=False))
-    data = _document(base, grown, places)
-    tokenizer = tokenizer_from(data, Path(base.path.name))
+    data = _build_tokenizer_json(base, grown, places)
+    tokenizer = parse_tokenizer(data, Path(base.path.name))
     if tokenizer.size != base.size:
         raise GraftError("drop-in-moved", f"{tokenizer.size:,} ids", expected=f"{base.size:,}")
-    proven = _prove(spelling, tokenizer, places, sentences)
-    return DropIn(data, places, tuple(base.shown(one) for one in places.values()), len(free), proven)
+    proven = _prove_encoding(spelling, tokenizer, places, sentences)
+    return DropInTokenizer(data, places, tuple(base.shown(one) for one in places.values()), len(free), proven)
 
 
-def _sentences(source: Source) -> list[str]:
+def _collect_sentences(source: ExportSource) -> list[str]:
     """The run's own texts; without a run, every piece and letter by itself."""
-    entry = exemplar(source.language)
+    entry = find_exemplar(source.language)
     letters = list(entry.letters) if entry else []
     if source.texts:
         return [*letters, *read_texts(source.texts).sentences]
     tokenizer = source.graft.tokenizer
-    whole = tokenizer.whole_ids
+    whole = tokenizer.control_ids
     pieces = [tokenizer.pieces[one] for one in range(source.graft.card.base_pieces, tokenizer.size) if one not in whole]
     return [*letters, *(piece for piece in pieces if piece)]
 
 
-def _used(spelling: Spelling, sentences: Sequence[str]) -> set[int]:
+def _find_used_ids(spelling: TextEncoder, sentences: Sequence[str]) -> set[int]:
     """Ids in any text of the run: one that is taken although a single sentence needs it would be lost."""
     used: set[int] = set()
-    with progress.task("ids that the language uses", len(sentences)) as advance:
+    with progress.progress_task("ids that the language uses", len(sentences)) as advance:
         for text in sentences:
             used.update(spelling.encode(text, spelling.language))
             advance(1)
     return used
 
 
-def _reusable(base: BpeJson, source: Source, sentences: Iterable[str]) -> Iterator[int]:
+def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: Iterable[str]) -> Iterator[int]:
     """Ids that carry nothing the language needs, those first that nobody misses."""
     seen = Counter(character for text in sentences for character in text)
-    entry = exemplar(source.language)
-    own = {*own_scripts(entry.letters if entry else "", seen, SHARE), *KEPT_SCRIPTS}
+    entry = find_exemplar(source.language)
+    own = {*find_language_scripts(entry.letters if entry else "", seen, OWN_SCRIPT_SHARE), *KEPT_SCRIPTS}
     fixed = {*source.family.special_ids.values(), source.family.start_id, source.family.stop_id, base.unknown_id}
     front = source.family.front(base.path)
     by_kind: dict[int, list[int]] = {}
     for at, piece in enumerate(base.pieces):
         if piece is None or at in fixed:
             continue
-        kind = _whole_kind(piece) if at in base.whole_ids else _spelled_kind(piece, own, front)
+        kind = _added_token_rank(piece) if at in base.control_ids else _piece_rank(piece, own, front)
         if kind is not None:
             by_kind.setdefault(kind, []).append(at)
     for kind in sorted(by_kind):
         yield from by_kind[kind]
 
 
-def _whole_kind(piece: str) -> int | None:
+def _added_token_rank(piece: str) -> int | None:
     """Placeholders first, then keys of Chinese characters, tags of other languages last; sounds are kept."""
-    kinds = {0: _PLACEHOLDER, 2: _CANGJIE, 4: _LANGUAGE_TAG}
+    kinds = {0: _PLACEHOLDER_TOKEN, 2: _CANGJIE_TOKEN, 4: _LANGUAGE_TAG}
     return next((kind for kind, pattern in kinds.items() if pattern.fullmatch(piece)), None)
 
 
-def _spelled_kind(piece: str, own: set[str], front: Front) -> int | None:
+def _piece_rank(piece: str, own: set[str], front: TextFrontend) -> int | None:
     """Pieces that no text can become, since the front writes them otherwise; then letters of other scripts."""
     if front.prepare(piece, None) != piece:
         return 1
@@ -127,13 +127,13 @@ def _spelled_kind(piece: str, own: set[str], front: Front) -> int | None:
     return 3 if foreign and len(letters) == len(piece) else None
 
 
-def _document(base: BpeJson, grown: Tokenizer, places: dict[int, int]) -> bytes:
+def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict[int, int]) -> bytes:
     """The grown file with its new pieces at reused ids, and without the pieces that stood there."""
     document = json.loads(grown.data)
     gone = {base.pieces[one] for one in places.values()}
     model = document["model"]
     # No merge of a piece that is gone could ever act in a text of the language.
-    model["merges"] = [merge for merge in model["merges"] if gone.isdisjoint(_parts(merge))]
+    model["merges"] = [merge for merge in model["merges"] if gone.isdisjoint(_merge_parts(merge))]
     vocab = {piece: places.get(at, at) for piece, at in model["vocab"].items() if piece not in gone}
     model["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
     added = [
@@ -145,12 +145,14 @@ def _document(base: BpeJson, grown: Tokenizer, places: dict[int, int]) -> bytes:
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
 
 
-def _parts(merge: Any) -> tuple[str, ...]:
+def _merge_parts(merge: Any) -> tuple[str, ...]:
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left, right, left + right
 
 
-def _prove(spelling: Spelling, tokenizer: Tokenizer, places: dict[int, int], sentences: Sequence[str]) -> int:
+def _prove_encoding(
+    spelling: TextEncoder, tokenizer: Tokenizer, places: dict[int, int], sentences: Sequence[str]
+) -> int:
     """Every sentence as the stock program is given it, with the tag typed in front, against voxgraft's own spelling."""
     language, tag = spelling.language, spelling.tag or ""
     proven = 0

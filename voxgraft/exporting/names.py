@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["CARD_NAME", "FORMAT", "LOADER_NAME", "README_NAME", "UNHASHED"]
+__all__ = ["EXPORT_CARD_NAME", "EXPORT_FORMAT", "EXPORT_README_NAME", "LOADER_NAME", "UNHASHED_FILES"]
 
-FORMAT = "voxgraft-export-1"
-CARD_NAME, README_NAME, LOADER_NAME = "export.json", "README.md", "load.py"
-UNHASHED = (CARD_NAME, README_NAME, ".gitattributes")
+EXPORT_FORMAT = "voxgraft-export-1"
+EXPORT_CARD_NAME, EXPORT_README_NAME, LOADER_NAME = "export.json", "README.md", "load.py"
+UNHASHED_FILES = (EXPORT_CARD_NAME, EXPORT_README_NAME, ".gitattributes")
 """Files without a hash in the card: itself, the page, which people and hubs edit, and what a hub adds of its own."""

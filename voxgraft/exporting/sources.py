@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.bases import base_family, base_folder
-from voxgraft.config import read_settings, settings_from
-from voxgraft.errors import ConfigError, GraftError, refuse
-from voxgraft.evaluating.subjects import left_by
+from voxgraft.bases import resolve_base_family, resolve_base_folder
+from voxgraft.config import parse_settings, read_settings_values
+from voxgraft.errors import ConfigError, GraftError, raise_first_error
+from voxgraft.evaluating.subjects import detect_trained_output
 from voxgraft.exchange_settings import ExportSettings
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.stock import Facts
-from voxgraft.files import existing_folder, is_file, is_folder, sha256_of
-from voxgraft.findings import look_at, opened
-from voxgraft.graft_folder import ADAPTER_NAME, CARD_NAME, Graft, open_graft
-from voxgraft.journal import Journal
-from voxgraft.merged_folder import MERGED_NAME, read_merged
-from voxgraft.preparing.choosing import run_texts
+from voxgraft.families.stock import ExportInfo
+from voxgraft.files import compute_sha256, is_file, is_folder, require_folder
+from voxgraft.findings import open_check_subject, run_checks
+from voxgraft.graft_folder import ADAPTER_NAME, GRAFT_CARD_NAME, Graft, load_graft
+from voxgraft.journal import RunJournal
+from voxgraft.merged_folder import MERGED_FOLDER_NAME, read_merged_card
+from voxgraft.preparing.choosing import resolve_text_files
 from voxgraft.run import RunFolder
 from voxgraft.run_settings import RunSettings
 from voxgraft.settings import CheckSettings
-from voxgraft.text.characters import exemplar
+from voxgraft.text.characters import find_exemplar
 from voxgraft.tokenizers.base import Tokenizer
 
-__all__ = ["Source", "open_source"]
+__all__ = ["ExportSource", "open_export_source"]
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """One graft, its base, and the run that it comes from if there is one."""
 
     family: Family
@@ -51,7 +51,7 @@ class Source:
 
     @property
     def language_name(self) -> str:
-        entry = exemplar(self.language)
+        entry = find_exemplar(self.language)
         return entry.name if entry else self.language
 
     @property
@@ -63,12 +63,12 @@ class Source:
     def merged_checkpoint(self) -> Path | None:
         if self.merged is None or self.run is None:
             return None
-        return self.run.path / MERGED_NAME / str(self.merged["checkpoint"])
+        return self.run.path / MERGED_FOLDER_NAME / str(self.merged["checkpoint"])
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ExportInfo:
         card = self.graft.card
-        return Facts(self.language, self.language_name, card.tag, self.graft.tokenizer.size, card.base_pieces)
+        return ExportInfo(self.language, self.language_name, card.tag, self.graft.tokenizer.size, card.base_pieces)
 
     @property
     def trained_step(self) -> int | None:
@@ -79,70 +79,72 @@ class Source:
         return int(trained["step"]) if isinstance(trained, dict) else None
 
 
-def open_source(settings: ExportSettings) -> Source:
+def open_export_source(settings: ExportSettings) -> ExportSource:
     """What the path names, checked; an error that says what could stand there for anything else."""
-    path = existing_folder(settings.subject)
+    path = require_folder(settings.subject)
     run = RunFolder(path)
     if is_file(run.settings):
-        return _of_run(run, settings)
-    if is_file(path / CARD_NAME):
-        return _of_graft(path, settings)
-    found = f"{path.name} holds neither run.yaml nor {CARD_NAME}"
+        return _open_run_source(run, settings)
+    if is_file(path / GRAFT_CARD_NAME):
+        return _open_graft_source(path, settings)
+    found = f"{path.name} holds neither run.yaml nor {GRAFT_CARD_NAME}"
     raise GraftError("export-subject", found, expected="the folder of a run or of a graft", where=path)
 
 
-def _of_run(run: RunFolder, settings: ExportSettings) -> Source:
-    values = read_settings(RunSettings, run.settings)
+def _open_run_source(run: RunFolder, settings: ExportSettings) -> ExportSource:
+    values = read_settings_values(RunSettings, run.settings)
     if settings.base is not None:
-        values["base"] = base_folder(settings.base)
-    own = settings_from(RunSettings, values, run.settings)
-    _require_checked(settings_from(CheckSettings, {**values, "run": run.path}, run.settings))
-    which = left_by(run, Journal(run.journal).read())
+        values["base"] = resolve_base_folder(settings.base)
+    own = parse_settings(RunSettings, values, run.settings)
+    _require_passing_check(parse_settings(CheckSettings, {**values, "run": run.path}, run.settings))
+    which = detect_trained_output(run, RunJournal(run.journal).read())
     if which == "as-in-the-seeds":
         found = "the last training was one as in the seeds, whose rows and body are not the base's"
         raise GraftError("export-seeds", found, where=run.path)
-    merged = read_merged(run.path / MERGED_NAME) if which == "merged" else None
-    return _source(own.base, settings.family or own.family, run.graft, (run, run_texts(own, run.path), merged))
+    merged = read_merged_card(run.path / MERGED_FOLDER_NAME) if which == "merged" else None
+    return _build_source(
+        own.base, settings.family or own.family, run.graft, (run, resolve_text_files(own, run.path), merged)
+    )
 
 
-def _of_graft(path: Path, settings: ExportSettings) -> Source:
-    graft = open_graft(path)
+def _open_graft_source(path: Path, settings: ExportSettings) -> ExportSource:
+    graft = load_graft(path)
     base = settings.base or Path(graft.card.family)
-    source = _source(base, settings.family or graft.card.family, path, (None, (), None))
+    source = _build_source(base, settings.family or graft.card.family, path, (None, (), None))
     given = {"base": source.files.folder, "tokenizer": {"file": graft.tokenizer.path}, "family": source.family.name}
-    _require_checked(settings_from(CheckSettings, {**given, "language": graft.card.language}, path))
+    _require_passing_check(parse_settings(CheckSettings, {**given, "language": graft.card.language}, path))
     return source
 
 
-def _source(
+def _build_source(
     base: Path | None,
     name: str | None,
     place: Path,
     of_run: tuple[RunFolder | None, tuple[Path, ...], dict[str, Any] | None],
-) -> Source:
+) -> ExportSource:
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", expected="--base FOLDER", where=place)
-    folder = base_folder(base)
+    folder = resolve_base_folder(base)
     if not is_folder(folder):
         cure = "name the base that it was made on: --base FOLDER."
         raise ConfigError("config-missing", f"the base {folder} is not there", where=place, cure=cure)
-    family = base_family(folder, name)
+    family = resolve_base_family(folder, name)
     files = family.files(folder)
-    graft = open_graft(place)
+    graft = load_graft(place)
     card = graft.card
     if card.family != family.name:
         raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
     from voxgraft.tokenizers import open_tokenizer
 
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
-        actual, wanted = sha256_of(path), str(card.base.get(f"{part}_sha256"))
+        actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
         if actual != wanted:
             expected = f"{wanted[:12]}, on which the graft was made"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
-    return Source(family, files, open_tokenizer(files.tokenizer), graft, *of_run)
+    return ExportSource(family, files, open_tokenizer(files.tokenizer), graft, *of_run)
 
 
-def _require_checked(settings: CheckSettings) -> None:
+def _require_passing_check(settings: CheckSettings) -> None:
     """Refuse what `check` says no to. Training data is no part of an export."""
-    with opened(settings) as subject:
-        refuse(look_at(subject, data=False).findings)
+    with open_check_subject(settings) as subject:
+        raise_first_error(run_checks(subject, with_data=False).findings)

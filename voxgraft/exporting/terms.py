@@ -12,20 +12,20 @@ from typing import Any
 from voxgraft import asking
 from voxgraft.errors import Finding, GraftError, finding
 from voxgraft.exchange_settings import ExportSettings
-from voxgraft.files import existing_file, is_file, is_text, read_json
+from voxgraft.files import is_encodable_text, is_file, read_json, require_file
 
-__all__ = ["TERMS_NAME", "Terms", "asked_terms", "read_terms"]
+__all__ = ["TERMS_NAME", "ShareTerms", "read_terms", "resolve_terms"]
 
 TERMS_NAME = "terms.json"
-FORMAT = "voxgraft-terms-1"
+TERMS_FORMAT = "voxgraft-terms-1"
 NOT_STATED = "not stated"
-EXAMPLES = {"--data-licence": " 'CC BY 4.0'", "--consent": " 'all speakers have agreed in writing'"}
+TERM_EXAMPLES = {"--data-licence": " 'CC BY 4.0'", "--consent": " 'all speakers have agreed in writing'"}
 """Words that such terms often have, after their flags."""
-MAX_LETTERS = 2000
+MAX_TERM_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ShareTerms:
     """What was said; None where nothing was."""
 
     base: str
@@ -36,21 +36,21 @@ class Terms:
     consent: str | None
 
     @property
-    def lacking(self) -> list[str]:
+    def missing_flags(self) -> list[str]:
         """Flags that would state what is not stated."""
         flags = {"--data-licence": self.data_licence, "--consent": self.consent, "--accept-terms": self.accepted}
         return [flag for flag, value in flags.items() if not value]
 
     def findings(self, export: str = "voxgraft export ...") -> list[Finding]:
         """What is not stated; `export` is the command that made it, to be given once more with the rest."""
-        if not self.lacking:
+        if not self.missing_flags:
             return []
-        missing = " ".join(f"{flag}{EXAMPLES.get(flag, '')}" for flag in self.lacking)
+        missing = " ".join(f"{flag}{TERM_EXAMPLES.get(flag, '')}" for flag in self.missing_flags)
         cure = f"with your own words in quotes, once more: {export} --overwrite {missing}"
         return [finding("terms-not-stated", "the export does not say under which terms it may be shared", cure=cure)]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": TERMS_FORMAT, **asdict(self)}
 
     def lines(self) -> list[str]:
         """For a README."""
@@ -61,29 +61,33 @@ class Terms:
             f"- Of the base, {accepted}: {self.base}",
             f"- Licence of the recordings and texts: {self.data_licence or f'**{NOT_STATED}**'}",
             f"- Consent of the speakers: {self.consent or f'**{NOT_STATED}**'}",
-            *([] if not self.lacking else ["", "What is not stated must be found out before this is shared."]),
+            *([] if not self.missing_flags else ["", "What is not stated must be found out before this is shared."]),
         ]
 
 
-def asked_terms(settings: ExportSettings, licence: str) -> Terms:
+def resolve_terms(settings: ExportSettings, licence: str) -> ShareTerms:
     """What the flags say; what they leave open is asked, if somebody is there."""
-    data_licence = settings.data_licence or asking.told(
+    data_licence = settings.data_licence or asking.ask_user(
         ["Terms go into the card of the export; an empty answer leaves one open."],
         "Under which licence are the recordings and texts that it was trained on?",
     )
-    consent = settings.consent or asking.told([], "How have the speakers consented to a voice model of their speech?")
-    accepted = settings.accept_terms or asking.confirmed([licence], "Do you pass these terms of the base on?")
-    return Terms(licence, bool(accepted), data_licence or None, consent or None)
+    consent = settings.consent or asking.ask_user(
+        [], "How have the speakers consented to a voice model of their speech?"
+    )
+    accepted = settings.accept_terms or asking.confirm_with_user([licence], "Do you pass these terms of the base on?")
+    return ShareTerms(licence, bool(accepted), data_licence or None, consent or None)
 
 
-def read_terms(folder: Path) -> Terms | None:
+def read_terms(folder: Path) -> ShareTerms | None:
     """The terms in a folder; None where there are none."""
     path = folder / TERMS_NAME
     if not is_file(path):
         return None
-    value = read_json(existing_file(path))
+    value = read_json(require_file(path))
     texts = {key: value.get(key) for key in ("base", "data_licence", "consent")} if isinstance(value, dict) else {}
-    sound = all(text is None or (is_text(text) and len(text) <= MAX_LETTERS) for text in texts.values())
-    if not texts or value.get("format") != FORMAT or not sound:
-        raise GraftError("terms-broken", f"{TERMS_NAME} is not in the format {FORMAT!r}", where=path)
-    return Terms(texts["base"] or "", value.get("accepted") is True, texts["data_licence"], texts["consent"])
+    sound = all(
+        text is None or (is_encodable_text(text) and len(text) <= MAX_TERM_CHARACTERS) for text in texts.values()
+    )
+    if not texts or value.get("format") != TERMS_FORMAT or not sound:
+        raise GraftError("terms-broken", f"{TERMS_NAME} is not in the format {TERMS_FORMAT!r}", where=path)
+    return ShareTerms(texts["base"] or "", value.get("accepted") is True, texts["data_licence"], texts["consent"])

@@ -10,18 +10,18 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 
-from voxgraft.graft_folder import RULES_NAME, TEXT_FOLDER
+from voxgraft.graft_folder import TEXT_FOLDER, TEXT_RULES_NAME
 from voxgraft.normalising import TextRules
 
-__all__ = ["text_package"]
+__all__ = ["build_text_package"]
 
-PACKAGE = "voxgraft.normalising"
-MODULES = (
+TEXT_PACKAGE = "voxgraft.normalising"
+TEXT_PACKAGE_MODULES = (
     *("abbreviations", "amharic", "base", "ethiopic", "languages", "numbers", "plain", "reading", "rules", "shapes"),
     *("tigrinya", "words"),
 )
 """What `rules` needs, and it itself."""
-_START = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
+_INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared
     prepared("...")  # text of the new language, as the original program has to be given it
@@ -44,25 +44,27 @@ def prepared(text):
 '''
 
 
-def text_package(rules: TextRules, body: str, modules: Mapping[str, str]) -> dict[str, str]:
+def build_text_package(rules: TextRules, body: str, modules: Mapping[str, str]) -> dict[str, str]:
     """The files of the package, by their place in the export.
 
     `body` is what `prepared` does, by the family; `modules` are sources of the family's own that it imports.
     """
     imports = [f"from .{name} import *" for name in modules] + ["from .rules import TextRules"]
     needs = " and `num2words`" if rules.numbers else ""
-    folder = resources.files(PACKAGE)
-    sources = {name: folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
-    files = {f"{name}.py": _relative(source) for name, source in sources.items()}
+    folder = resources.files(TEXT_PACKAGE)
+    sources = {name: folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in TEXT_PACKAGE_MODULES}
+    files = {f"{name}.py": _make_imports_relative(source) for name, source in sources.items()}
     files |= {f"{name}.py": source for name, source in modules.items()}
-    start = _START.format(imports="\n".join(sorted(imports)), rules_name=RULES_NAME, body=body, needs=needs)
+    start = _INIT_TEMPLATE.format(
+        imports="\n".join(sorted(imports)), rules_name=TEXT_RULES_NAME, body=body, needs=needs
+    )
     files["__init__.py"] = start
-    files[RULES_NAME] = json.dumps(rules.to_json(), ensure_ascii=False, indent=2) + "\n"
+    files[TEXT_RULES_NAME] = json.dumps(rules.to_json(), ensure_ascii=False, indent=2) + "\n"
     return {f"{TEXT_FOLDER}/{name}": text for name, text in files.items()}
 
 
-def _relative(source: str) -> str:
-    made = source.replace(f"from {PACKAGE}.", "from .").replace(f"from {PACKAGE} import", "from . import")
-    assert f"import {PACKAGE}" not in made
+def _make_imports_relative(source: str) -> str:
+    made = source.replace(f"from {TEXT_PACKAGE}.", "from .").replace(f"from {TEXT_PACKAGE} import", "from . import")
+    assert f"import {TEXT_PACKAGE}" not in made
     assert "from voxgraft" not in made
     return made

@@ -16,28 +16,36 @@ import torch
 from torch import Tensor
 
 from voxgraft import progress
-from voxgraft.checkpoints import Checkpoint, GrowthPlan, TableGrowth, TensorBytes, TensorInfo, grow, open_checkpoint
+from voxgraft.checkpoints import (
+    Checkpoint,
+    GrowthPlan,
+    TableGrowth,
+    TensorBytes,
+    TensorInfo,
+    grow_checkpoint,
+    open_checkpoint,
+)
 from voxgraft.checkpoints.dtypes import from_float32
-from voxgraft.checkpoints.sink import Sink
+from voxgraft.checkpoints.sink import ByteSink
 from voxgraft.checkpoints.write import write_safetensors, write_torch
 from voxgraft.errors import CheckpointError
-from voxgraft.exporting.sources import Source
+from voxgraft.exporting.sources import ExportSource
 from voxgraft.families.model import SpeechModel
-from voxgraft.families.opening import grow_model, open_model, save_model
-from voxgraft.files import CHUNK_BYTES, replacing, sha256_of
+from voxgraft.families.opening import grow_model, load_model, save_model
+from voxgraft.files import CHUNK_BYTES, atomic_write, compute_sha256
 from voxgraft.nn.adapter import merge_adapter
-from voxgraft.nn.frozen import load_new_state
-from voxgraft.nn.peft_format import load_peft
+from voxgraft.nn.frozen import load_new_rows
+from voxgraft.nn.peft_format import load_peft_adapter
 from voxgraft.peft_folder import read_peft_folder
 
-__all__ = ["Written", "write_dropped_in", "write_grown", "write_merged"]
+__all__ = ["ExportedCheckpoint", "write_drop_in_checkpoint", "write_grown_checkpoint", "write_merged_checkpoint"]
 
-BASE_TYPE = "base"
-ROUNDED = "BF16"
+BASE_DTYPE = "base"
+ROUNDED_DTYPE = "BF16"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ExportedCheckpoint:
     """One checkpoint as it was read again."""
 
     file: str
@@ -75,32 +83,34 @@ class Written:
         return {**asdict(self), "precision": self.precision, "kept": self.kept}
 
 
-def write_grown(source: Source, path: Path, *, dtype: str) -> Written:
+def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> ExportedCheckpoint:
     """The base with the graft's rows behind its own, and nothing else changed."""
     card = source.graft.card
     spare = source.family.spare_rows
     plan = GrowthPlan({name: TableGrowth(card.base_pieces, spare, rows) for name, rows in source.graft.rows.items()})
     with open_checkpoint(source.files.checkpoint) as base:
-        _require_format(base, path)
-        grow(base, plan, path)
-        _round(path, dtype)
-        return _read_again(base, path, source, dtype, body_may_change=False)
+        _require_base_format(base, path)
+        grow_checkpoint(base, plan, path)
+        _round_checkpoint(path, dtype)
+        return _verify_written_checkpoint(base, path, source, dtype, body_may_change=False)
 
 
-def write_merged(source: Source, path: Path, *, dtype: str) -> Written:
+def write_merged_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> ExportedCheckpoint:
     """What merged training has left, or the base with the adapter in its weights for good."""
     if source.merged_checkpoint is not None:
-        _copy(source.merged_checkpoint, path)
+        _copy_checkpoint_file(source.merged_checkpoint, path)
     else:
-        save_model(_merged(source), path)
-    _round(path, dtype)
+        save_model(_load_merged_model(source), path)
+    _round_checkpoint(path, dtype)
     with open_checkpoint(source.files.checkpoint) as base:
-        return _read_again(base, path, source, dtype, body_may_change=True)
+        return _verify_written_checkpoint(base, path, source, dtype, body_may_change=True)
 
 
-def write_dropped_in(source: Source, path: Path, places: Mapping[int, int], *, dtype: str) -> Written:
+def write_drop_in_checkpoint(
+    source: ExportSource, path: Path, places: Mapping[int, int], *, dtype: str
+) -> ExportedCheckpoint:
     """The merged one in the base's own size: `places` says at which old id each new one stands."""
-    model = _merged(source)
+    model = _load_merged_model(source)
     state = model.state_dict()
     base_pieces = source.graft.card.base_pieces
     new, old = torch.tensor(list(places.keys())), torch.tensor(list(places.values()))
@@ -109,120 +119,127 @@ def write_dropped_in(source: Source, path: Path, places: Mapping[int, int], *, d
         kept = torch.cat([table[:base_pieces], table[source.graft.tokenizer.size :]])
         kept[old] = table[new]
         state[point.tensor] = kept
-    _write_state(state, path)
-    _round(path, dtype)
+    _write_state_dict(state, path)
+    _round_checkpoint(path, dtype)
     with open_checkpoint(source.files.checkpoint) as base:
-        return _read_again(base, path, source, dtype, body_may_change=True, reused=frozenset(places.values()))
+        return _verify_written_checkpoint(
+            base, path, source, dtype, body_may_change=True, reused=frozenset(places.values())
+        )
 
 
 @torch.no_grad()
-def _merged(source: Source) -> SpeechModel:
+def _load_merged_model(source: ExportSource) -> SpeechModel:
     files = source.files
     if source.merged_checkpoint is not None:
-        return open_model(source.family, replace(files, checkpoint=source.merged_checkpoint), dtype=None)
-    model = open_model(source.family, files, dtype=None)
+        return load_model(source.family, replace(files, checkpoint=source.merged_checkpoint), dtype=None)
+    model = load_model(source.family, files, dtype=None)
     grow_model(model, source.graft.card.num_rows)
-    load_new_state(model, {name: torch.from_numpy(values) for name, values in source.graft.rows.items()})
+    load_new_rows(model, {name: torch.from_numpy(values) for name, values in source.graft.rows.items()})
     if source.adapter is not None:
-        load_peft(model, read_peft_folder(source.adapter))
+        load_peft_adapter(model, read_peft_folder(source.adapter))
         merge_adapter(model)
     return model
 
 
-def _copy(source: Path, path: Path) -> None:
-    with source.open("rb") as stream, replacing(path) as new:
+def _copy_checkpoint_file(source: Path, path: Path) -> None:
+    with source.open("rb") as stream, atomic_write(path) as new:
         shutil.copyfileobj(stream, new, CHUNK_BYTES)
 
 
-def _write_state(state: Mapping[str, Tensor], path: Path) -> None:
-    tensors = {name: _bytes_of(tensor) for name, tensor in state.items()}
-    with replacing(path) as stream:
+def _write_state_dict(state: Mapping[str, Tensor], path: Path) -> None:
+    tensors = {name: _to_tensor_bytes(tensor) for name, tensor in state.items()}
+    with atomic_write(path) as stream:
         write_safetensors(stream, tensors, None) if path.suffix == ".safetensors" else write_torch(stream, tensors)
 
 
-def _bytes_of(tensor: Tensor) -> TensorBytes:
+def _to_tensor_bytes(tensor: Tensor) -> TensorBytes:
     if tensor.dtype == torch.bfloat16:
         bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
         return TensorBytes("BF16", tuple(tensor.shape), lambda: [bits.tobytes()])
     return TensorBytes.of(tensor.contiguous().numpy())
 
 
-def _round(path: Path, dtype: str) -> None:
+def _round_checkpoint(path: Path, dtype: str) -> None:
     """Write a file again with its float32 numbers in half the room."""
-    if dtype == BASE_TYPE:
+    if dtype == BASE_DTYPE:
         return
     with open_checkpoint(path) as checkpoint:
-        tensors = {name: _rounded(checkpoint, info) for name, info in checkpoint.tensors.items()}
+        tensors = {name: _round_tensor(checkpoint, info) for name, info in checkpoint.tensors.items()}
         total = sum(tensor.num_bytes for tensor in tensors.values())
         with (
-            replacing(path, overwrite=True) as stream,
-            progress.task(f"rounding {path.name}", total) as advance,
+            atomic_write(path, overwrite=True) as stream,
+            progress.progress_task(f"rounding {path.name}", total) as advance,
         ):
-            sink = Sink(stream, advance=advance)
+            sink = ByteSink(stream, advance=advance)
             if checkpoint.format == "safetensors":
                 write_safetensors(sink, tensors, checkpoint.metadata)
             else:
                 write_torch(sink, tensors, wrapper=checkpoint.wrapper)
 
 
-def _rounded(checkpoint: Checkpoint, info: TensorInfo) -> TensorBytes:
+def _round_tensor(checkpoint: Checkpoint, info: TensorInfo) -> TensorBytes:
     if info.dtype != "F32":
-        return TensorBytes(info.dtype, info.shape, lambda: checkpoint.bytes_of(info))
+        return TensorBytes(info.dtype, info.shape, lambda: checkpoint.iter_bytes(info))
 
     def chunks() -> Iterable[bytes]:
-        yield from_float32(np.asarray(checkpoint.read(info.name), dtype=np.float32), ROUNDED).tobytes()
+        yield from_float32(np.asarray(checkpoint.read(info.name), dtype=np.float32), ROUNDED_DTYPE).tobytes()
 
-    return TensorBytes(ROUNDED, info.shape, chunks)
+    return TensorBytes(ROUNDED_DTYPE, info.shape, chunks)
 
 
-def _require_format(base: Checkpoint, path: Path) -> None:
+def _require_base_format(base: Checkpoint, path: Path) -> None:
     """A grown file keeps the format of the base, and its name is the stock program's choice."""
     if (path.suffix == ".safetensors") != (base.format == "safetensors"):
         found = f"{base.path.name} is a {base.format} file, and the stock program wants {path.name}"
         raise CheckpointError("output-suffix", found, where=base.path)
 
 
-def _read_again(
+def _verify_written_checkpoint(
     base: Checkpoint,
     path: Path,
-    source: Source,
+    source: ExportSource,
     dtype: str,
     *,
     body_may_change: bool,
     reused: frozenset[int] | None = None,
-) -> Written:
+) -> ExportedCheckpoint:
     """Open what was written and compare it with the base; an error names the first thing that is not as it must be."""
     pieces, spare = source.graft.card.base_pieces, source.family.spare_rows
     size = pieces if reused is not None else source.graft.tokenizer.size
     tables = {point.tensor for point in source.family.graft_points}
     same = changed = 0
-    with open_checkpoint(path) as written, progress.task(f"reading {path.name} again", len(written.tensors)) as advance:
-        expected = _names_of(source)
-        _require_names(expected, written, source)
+    with (
+        open_checkpoint(path) as written,
+        progress.progress_task(f"reading {path.name} again", len(written.tensors)) as advance,
+    ):
+        expected = _expected_tensor_names(source)
+        _require_tensor_names(expected, written, source)
         names = [name for name in base.tensors if name in expected]
         for name in names:
             was, now = base.tensors[name], written.tensors[name]
             shape = (size + spare, *was.shape[1:]) if name in tables else was.shape
-            _require_form(now, shape, was.dtype if dtype == BASE_TYPE or was.dtype != "F32" else ROUNDED, path)
+            _require_shape_and_dtype(
+                now, shape, was.dtype if dtype == BASE_DTYPE or was.dtype != "F32" else ROUNDED_DTYPE, path
+            )
             if name in tables:
-                _require_rows(base, written, name, pieces, reused or frozenset())
-            elif _is_same(base, written, name):
+                _require_base_rows(base, written, name, pieces, reused or frozenset())
+            elif _is_same_tensor(base, written, name):
                 same += 1
             elif body_may_change:
                 if not np.isfinite(np.asarray(written.read(name), dtype=np.float32)).all():
-                    raise _differs(path, f"{name} holds values that are not finite")
+                    raise _export_mismatch_error(path, f"{name} holds values that are not finite")
                 changed += 1
             else:
-                raise _differs(path, f"{name} is not the base's")
+                raise _export_mismatch_error(path, f"{name} is not the base's")
             advance(1)
         exact = all(written.tensors[name].dtype == base.tensors[name].dtype for name in names)
         kinds = sorted({written.tensors[name].dtype for name in names})
     new_rows = len(reused) if reused is not None else source.graft.card.num_rows
     kept = pieces - len(reused or ())
     size_bytes = path.stat().st_size
-    return Written(
+    return ExportedCheckpoint(
         path.name,
-        sha256_of(path),
+        compute_sha256(path),
         size_bytes,
         len(names),
         len(expected),
@@ -235,45 +252,45 @@ def _read_again(
     )
 
 
-def _names_of(source: Source) -> frozenset[str]:
+def _expected_tensor_names(source: ExportSource) -> frozenset[str]:
     """What the family's model is made of at the base's size, whatever the base's file holds."""
     with torch.device("meta"):
-        return frozenset(source.family.empty_model(source.files).state_dict())
+        return frozenset(source.family.build_empty_model(source.files).state_dict())
 
 
-def _require_names(names: frozenset[str], written: Checkpoint, source: Source) -> None:
-    there = {name for name in written.tensors if source.family.part_of(name) is not None}
+def _require_tensor_names(names: frozenset[str], written: Checkpoint, source: ExportSource) -> None:
+    there = {name for name in written.tensors if source.family.get_part_name(name) is not None}
     if there != names:
         lacking, more = sorted(names - there), sorted(there - names)
         found = (
             f"{len(lacking)} names are missing ({', '.join(lacking[:3])}), {len(more)} too many ({', '.join(more[:3])})"
         )
-        raise _differs(written.path, found, f"the {len(names)} names of {source.family.name}")
+        raise _export_mismatch_error(written.path, found, f"the {len(names)} names of {source.family.name}")
 
 
-def _require_form(now: TensorInfo, shape: tuple[int, ...], dtype: str, path: Path) -> None:
+def _require_shape_and_dtype(now: TensorInfo, shape: tuple[int, ...], dtype: str, path: Path) -> None:
     if (now.shape, now.dtype) != (shape, dtype):
-        raise _differs(path, f"{now.name} is {now.dtype} {list(now.shape)}", f"{dtype} {list(shape)}")
+        raise _export_mismatch_error(path, f"{now.name} is {now.dtype} {list(now.shape)}", f"{dtype} {list(shape)}")
 
 
-def _require_rows(base: Checkpoint, written: Checkpoint, name: str, pieces: int, reused: frozenset[int]) -> None:
+def _require_base_rows(base: Checkpoint, written: Checkpoint, name: str, pieces: int, reused: frozenset[int]) -> None:
     """Base rows, and the spare ones behind them, are the base's; those of reused ids are the new language's."""
     was, now = base.tensors[name], written.tensors[name]
-    before, after = (_bits(one, name, now.dtype) for one in (base, written))
+    before, after = (_tensor_bits(one, name, now.dtype) for one in (base, written))
     kept = np.ones(pieces, dtype=bool)
     kept[list(reused)] = False
     spare = was.shape[0] - pieces
     tail = np.array_equal(before[pieces:], after[after.shape[0] - spare :]) if spare else True
     if not np.array_equal(before[:pieces][kept], after[:pieces][kept]) or not tail:
-        raise _differs(written.path, f"a base row of {name} is not the base's")
+        raise _export_mismatch_error(written.path, f"a base row of {name} is not the base's")
 
 
-def _is_same(base: Checkpoint, written: Checkpoint, name: str) -> bool:
+def _is_same_tensor(base: Checkpoint, written: Checkpoint, name: str) -> bool:
     dtype = written.tensors[name].dtype
-    return np.array_equal(_bits(base, name, dtype), _bits(written, name, dtype))
+    return np.array_equal(_tensor_bits(base, name, dtype), _tensor_bits(written, name, dtype))
 
 
-def _bits(checkpoint: Checkpoint, name: str, dtype: str) -> np.ndarray[Any, Any]:
+def _tensor_bits(checkpoint: Checkpoint, name: str, dtype: str) -> np.ndarray[Any, Any]:
     """A tensor's bits, after rounding where the other file is rounded. Signs of zero count."""
     raw = checkpoint.read(name, raw=True)
     if checkpoint.tensors[name].dtype != dtype:
@@ -281,5 +298,5 @@ def _bits(checkpoint: Checkpoint, name: str, dtype: str) -> np.ndarray[Any, Any]
     return raw.view(np.dtype(f"u{raw.dtype.itemsize}")) if raw.dtype.kind == "f" else raw
 
 
-def _differs(path: Path, found: str, expected: str = "") -> CheckpointError:
+def _export_mismatch_error(path: Path, found: str, expected: str = "") -> CheckpointError:
     return CheckpointError("export-differs", found, expected=expected, where=path)

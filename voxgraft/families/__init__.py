@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from voxgraft.errors import ConfigError, FileError, VoxgraftError, nearest
+from voxgraft.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
 from voxgraft.families.base import Family
-from voxgraft.files import existing_folder
+from voxgraft.files import require_folder
 
-_FAMILIES = {
+_FAMILY_CLASSES = {
     "chatterbox": ("voxgraft.families.chatterbox.family", "Chatterbox"),
     "indextts2": ("voxgraft.families.indextts2.family", "IndexTTS2"),
     "tiny": ("voxgraft.families.tiny.family", "Tiny"),
@@ -18,27 +18,27 @@ _FAMILIES = {
 
 def family_names() -> list[str]:
     """Names of all families, in the order in which they are tried."""
-    return list(_FAMILIES)
+    return list(_FAMILY_CLASSES)
 
 
-def family(name: str) -> Family:
+def get_family(name: str) -> Family:
     """The family of that name."""
-    if name not in _FAMILIES:
-        hint = nearest(name, family_names())
-        cure = f"did you mean `{hint}`?" if hint else f"known families: {', '.join(_FAMILIES)}."
+    if name not in _FAMILY_CLASSES:
+        hint = find_nearest_name(name, family_names())
+        cure = f"did you mean `{hint}`?" if hint else f"known families: {', '.join(_FAMILY_CLASSES)}."
         raise ConfigError("family-unknown", f"there is no family `{name}`", cure=cure)
-    module, kind = _FAMILIES[name]
+    module, kind = _FAMILY_CLASSES[name]
     made = getattr(import_module(module), kind)()
     assert isinstance(made, Family)
     return made
 
 
-def family_of(folder: Path) -> Family:
+def detect_family(folder: Path) -> Family:
     """The family whose files stand in a base folder; never guessed when none or several fit."""
-    existing_folder(folder)
+    require_folder(folder)
     failures: dict[Family, FileError] = {}
     refusals: list[VoxgraftError] = []
-    for candidate in map(family, family_names()):
+    for candidate in map(get_family, family_names()):
         try:
             candidate.files(folder)
         except FileError as error:
@@ -49,8 +49,8 @@ def family_of(folder: Path) -> Family:
             return candidate
     if refusals:
         raise refusals[0]
-    from voxgraft.families.near_misses import refuse_folder
+    from voxgraft.families.near_misses import refuse_unsupported_folder
 
-    refuse_folder(folder, failures)
+    refuse_unsupported_folder(folder, failures)
     looked = "; ".join(f"{candidate.name}: {error.finding.found}" for candidate, error in failures.items())
     raise FileError("base-unknown", looked, where=folder)

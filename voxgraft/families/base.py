@@ -11,19 +11,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from voxgraft.errors import ConfigError, Finding, nearest
-from voxgraft.families.description import Description, Shape, Size
-from voxgraft.families.layout import Frame
+from voxgraft.errors import ConfigError, Finding, find_nearest_name
+from voxgraft.families.description import BaseDescription, ModelSize, Shape
+from voxgraft.families.layout import SequenceSpec
 
 if TYPE_CHECKING:  # what needs torch is imported by whoever calls
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
     from voxgraft.families.sounding import Vocoder
     from voxgraft.families.stock import StockProgram
-    from voxgraft.nn.sampling import Sampling
+    from voxgraft.nn.sampling import SamplingParams
 
-Role = Literal["embedding", "head", "head-bias"]
-EmotionFrom = Literal["target", "prompt"]
+GraftPointRole = Literal["embedding", "head", "head-bias"]
+EmotionSource = Literal["target", "prompt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class GraftPoint:
     """One tensor with a row per text token, by its name in the published state dict."""
 
     tensor: str
-    role: Role
+    role: GraftPointRole
 
 
 @dataclass(frozen=True, slots=True)
-class RateRange:
+class LearningRateRange:
     """The learning rates that make sense for a part, lowest and highest."""
 
     low: float
@@ -53,7 +53,7 @@ class BaseFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class SpeakingStyle:
     """How something shall be said, beside whose voice it is. None is as the base does it unless told otherwise."""
 
     exaggeration: float | None = None
@@ -66,7 +66,7 @@ class Manner:
         return [own.name for own in fields(self) if getattr(self, own.name) is not None]
 
 
-class Front(ABC):
+class TextFrontend(ABC):
     """Text to the string that the tokenizer file is given, exactly as the stock program does it."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Front(ABC):
 
     @abstractmethod
     def prepare(self, text: str, language: str | None) -> str:
-        """Cleaned text to tokenizer input. `language` is the code whose tag is put in front, where there are tags."""
+        """Cleaned text to tokenizer input. `run_language` is the code whose tag is put in front, where there are tags."""
 
 
 class Family(ABC):
@@ -97,15 +97,15 @@ class Family(ABC):
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
-    rates: ClassVar[dict[str, RateRange]]
+    rates: ClassVar[dict[str, LearningRateRange]]
     """Sane learning rates by part: rows, adapter, body."""
     code_hz: ClassVar[float]
     """Speech codes per second."""
     loss_weights: ClassVar[tuple[float, float]]
     """Of text and speech, where the user does not say."""
-    new_run: ClassVar[dict[str, Any]] = {}
+    run_defaults: ClassVar[dict[str, Any]] = {}
     """Training settings that a new run of this family begins with, where they are not the usual ones."""
-    imitates: ClassVar[bool] = True
+    clones_voices: ClassVar[bool] = True
     """Whether any recording lends its voice; else only voices that the base has by name."""
     licence: ClassVar[str]
     """What the base's licence passes on to a graft, in one sentence."""
@@ -115,15 +115,15 @@ class Family(ABC):
         """The files of a base folder; an error that lists what was looked for if one is missing."""
 
     @abstractmethod
-    def front(self, tokenizer: Path | None = None) -> Front:
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:
         """The text front of a tokenizer file; tables may lie beside it (Chatterbox: the Cangjie table for Chinese)."""
 
     @abstractmethod
-    def frame(self, num_text_ids: int, size: Any = None) -> Frame:
+    def frame(self, num_text_ids: int, size: Any = None) -> SequenceSpec:
         """What a model's sequences are made of, with that many text ids; `size` is `size_of` its base, or published."""
 
     @abstractmethod
-    def empty_model(self, files: BaseFiles) -> SpeechModel:
+    def build_empty_model(self, files: BaseFiles) -> SpeechModel:
         """A model of the size that the files show, not yet filled; an error where they make no whole one."""
 
     @abstractmethod
@@ -131,43 +131,43 @@ class Family(ABC):
         """The front end of a base, on the model's device; an error that names the files it needs if one is missing."""
 
     @abstractmethod
-    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionFrom = "target") -> Any:
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:
         """What an utterance in the prompt's voice is conditioned on. `target` is the clip that is learnt from, if any;
         `emotion_from` says whose emotion goes with it, in families that know emotions apart from voices.
         """
 
-    def in_manner(self, condition: Any, manner: Manner) -> Any:
+    def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
         """The condition in another manner; an error that names what this family cannot be told."""
         if asked := manner.asked():
             raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
         return condition
 
-    def mixed_emotion(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:  # noqa: ARG002
+    def mix_emotions(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:  # noqa: ARG002
         """What shares of a family's named emotions make, and how much of the whole that is; most have none."""
         raise ConfigError("manner-unknown", f"{self.name} has no named emotions")
 
     @abstractmethod
-    def stock_sampling(self) -> Sampling:
+    def stock_sampling(self) -> SamplingParams:
         """How the stock program draws speech unless told otherwise."""
 
     @abstractmethod
-    def configured_pieces(self, config: Path) -> int | None:
+    def read_config_pieces(self, config: Path) -> int | None:
         """The number of text pieces that the base's own config file states, if it states one."""
 
     @abstractmethod
-    def recognises(self, shapes: Mapping[str, Shape]) -> bool:
+    def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         """Whether a file's tensors are this family's, whole or not."""
 
     @abstractmethod
-    def near_miss(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
         """What to say of a file that is easily taken for this family's and is another model; None for all others."""
 
     @abstractmethod
-    def size_of(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> Size:
+    def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> ModelSize:
         """The model's size by looking; an error with the differences if the tensors make no whole model."""
 
     @abstractmethod
-    def part_of(self, tensor: str) -> str | None:
+    def get_part_name(self, tensor: str) -> str | None:
         """The part of the model that a tensor belongs to, in a word; None for a second name of another tensor."""
 
     def is_computed(self, tensor: str) -> bool:  # noqa: ARG002 (of families that store such tables)
@@ -175,10 +175,10 @@ class Family(ABC):
         return False
 
     @abstractmethod
-    def describe(self, files: BaseFiles, rows: int) -> Description:
+    def describe(self, files: BaseFiles, rows: int) -> BaseDescription:
         """Release, languages and other files of a base with that many text rows."""
 
-    def tokenizer_of(self, checkpoint: Path) -> Path:
+    def find_tokenizer(self, checkpoint: Path) -> Path:
         """The tokenizer that belongs to a checkpoint, in the same folder; an error if it is not there."""
         return self.files(checkpoint.parent).tokenizer
 
@@ -186,7 +186,7 @@ class Family(ABC):
         """The language's tag as the tokenizer spells it, or None where the family has no tags."""
         return f"[{language.lower()}]" if self.has_tags else None
 
-    def shipped(self) -> Path | None:
+    def shipped_folder(self) -> Path | None:
         """The base folder that comes with voxgraft, for families that have one; an error where it was left out."""
         return None
 
@@ -198,7 +198,7 @@ class Family(ABC):
         """One of `voices`; an error that names those that are there."""
         voices = self.voices(files)
         if name not in voices:
-            raise voice_unknown(name, voices, files.folder)
+            raise unknown_voice_error(name, voices, files.folder)
         return voices[name]
 
     @abstractmethod
@@ -210,9 +210,9 @@ class Family(ABC):
         return None
 
 
-def voice_unknown(name: str, there: Collection[str], where: Path | str = "") -> ConfigError:
+def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
-    hint = nearest(name, list(there))
-    expected = f"one of {', '.join(there)}" if there else "no name: this family speaks like a recording"
+    hint = find_nearest_name(name, list(known))
+    expected = f"one of {', '.join(known)}" if known else "no name: this family speaks like a recording"
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Purpose = Literal["preparing", "speaking"]
+SideFilePurpose = Literal["preparing", "speaking"]
 Shape = tuple[int, ...]
 
 
@@ -14,12 +14,12 @@ class SideFile:
     """A file beside the checkpoint: its names, the published one first, and what it is for (nothing: optional)."""
 
     names: tuple[str, ...]
-    purposes: tuple[Purpose, ...]
+    purposes: tuple[SideFilePurpose, ...]
     what: str
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class BaseDescription:
     """What a family knows of one base beyond its tensors."""
 
     release: str
@@ -29,7 +29,7 @@ class Description:
     """Checkpoints of other releases in the same folder."""
 
 
-class Size(Protocol):
+class ModelSize(Protocol):
     """What every model's size has, whatever else it has."""
 
     @property

@@ -10,24 +10,26 @@ from pathlib import Path
 
 from voxgraft.errors import CheckpointError
 
-Shape = tuple[int, ...]
-MAX_NAMED = 6
+ShapeLike = tuple[int, ...]
+MAX_LISTED_DIFFERENCES = 6
 
 
-def require_whole(
-    found: Mapping[str, Shape], expected: Mapping[str, Shape], model: str, where: str | Path = ""
+def require_exact_tensors(
+    found: Mapping[str, ShapeLike], expected: Mapping[str, ShapeLike], model: str, where: str | Path = ""
 ) -> None:
     """Raise unless a file has exactly the tensors of the model: none missing, none of another shape, none besides."""
-    differences = list(_differences(found, expected))
+    differences = list(_iter_differences(found, expected))
     if not differences:
         return
-    named = "; ".join(differences[:MAX_NAMED])
-    more = f"; and {len(differences) - MAX_NAMED:,} more" if len(differences) > MAX_NAMED else ""
+    named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+    more = (
+        f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more" if len(differences) > MAX_LISTED_DIFFERENCES else ""
+    )
     text = f"{len(found):,} tensors that are no whole {model}: {named}{more}"
     raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
 
 
-def _differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> Iterator[str]:
+def _iter_differences(found: Mapping[str, ShapeLike], expected: Mapping[str, ShapeLike]) -> Iterator[str]:
     for name, shape in expected.items():
         if name not in found:
             yield f"{name} {list(shape)} is missing"

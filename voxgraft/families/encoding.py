@@ -1,6 +1,6 @@
 """From recordings to what is kept of them: speech codes, and what a voice is made of.
 
-What every family's encoder is. Encoders take 16 kHz mono; `recording_clip` brings a recording there.
+What every family's encoder is. Encoders take 16 kHz mono; `encode_recording` brings a recording there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.resample import resampled
-from voxgraft.audio.waves import Wave
+from voxgraft.audio.resample import resample
+from voxgraft.audio.waves import Waveform
 
-__all__ = ["REFERENCE", "Clip", "ClipEncoder", "recording_clip"]
+__all__ = ["REFERENCE_AUDIO", "Clip", "ClipEncoder", "encode_recording"]
 
-REFERENCE = "reference"
+REFERENCE_AUDIO = "reference"
 """Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a waveform end."""
 
 
@@ -40,14 +40,14 @@ class ClipEncoder(ABC):
     reference_seconds: float = 10.0
 
     @abstractmethod
-    def encode(self, waves: Sequence[Wave]) -> list[Clip]:
+    def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Every recording as if it were alone; those of similar length go through together."""
 
 
-def recording_clip(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
+def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
     """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
-    clip = encoder.encode([resampled(samples, rate, encoder.sample_rate)])[0]
+    clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:
         return clip
     longest = round(encoder.reference_seconds * wanted)
-    return replace(clip, voice={**clip.voice, REFERENCE: resampled(samples, rate, wanted)[:longest]})
+    return replace(clip, voice={**clip.voice, REFERENCE_AUDIO: resample(samples, rate, wanted)[:longest]})

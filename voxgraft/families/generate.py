@@ -16,28 +16,28 @@ import torch
 from torch import Tensor
 
 from voxgraft.errors import ConfigError, GraftError
-from voxgraft.families.fast_loop import FastLoop, LoopKind
-from voxgraft.families.layout import lay_out, spoken_position
-from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states, pack
-from voxgraft.families.stream_state import LOOK_EVERY, StreamState, speaking_dtype
-from voxgraft.nn.attention import Prefill, Step
-from voxgraft.nn.fast_step import can_step_fast
-from voxgraft.nn.packed_body import PackedBody
-from voxgraft.nn.sampling import Sampling, draw, guided, penalised, scores
+from voxgraft.families.fast_loop import DecodeGraph, DecodeGraphKey
+from voxgraft.families.layout import build_sequence, code_position
+from voxgraft.families.model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.families.stream_state import CODES_PER_CHECK, DecodeState, get_decode_dtype
+from voxgraft.nn.attention import DecodeContext, PrefillContext
+from voxgraft.nn.fast_step import supports_fused_decode
+from voxgraft.nn.packed_body import PackedBackbone
+from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
-__all__ = ["Prompt", "Speaker", "Spoken", "Streams", "Watch", "generate"]
+__all__ = ["DecodeSession", "GeneratedCodes", "GenerationPrompt", "SpeechGenerator", "StopCallback", "generate_codes"]
 
-Watch = Callable[[Tensor], Tensor]
+StopCallback = Callable[[Tensor], Tensor]
 """Sees what was spoken so far, [N, codes], every few codes, and says who shall stop now. [N] bool"""
 
-MAX_LOOPS = 2
+MAX_DECODE_GRAPHS = 2
 """Graphs, each with its cache, that a speaker keeps: full batches, and the rest at the end."""
-ROOM = 256
+CACHE_LENGTH_STEP = 256
 """Caches have room for a multiple of so many codes, so that one serves utterances of many lengths."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class GenerationPrompt:
     """One utterance to speak. What it is drawn with depends on its own seed, never on who is spoken beside it."""
 
     text_ids: Sequence[int]
@@ -46,19 +46,21 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class GeneratedCodes:
     """The codes of one utterance, without start and stop, and whether it came to its end by itself."""
 
     codes: list[int]
     stopped: bool
 
 
-def generate(model: SpeechModel, prompts: Sequence[Prompt], sampling: Sampling) -> list[Spoken]:
+def generate_codes(
+    model: SpeechModel, prompts: Sequence[GenerationPrompt], sampling: SamplingParams
+) -> list[GeneratedCodes]:
     """Speak every prompt, side by side. Who speaks more than once keeps a `Speaker`."""
-    return Speaker(model).speak(prompts, sampling)
+    return SpeechGenerator(model).speak(prompts, sampling)
 
 
-class Speaker:
+class SpeechGenerator:
     """A model that is ready to speak again and again: it keeps packed weights, caches and captured graphs.
 
     The model may be trained, and its adapter's gate opened or closed, between two calls. Memory is given back with the
@@ -67,64 +69,66 @@ class Speaker:
 
     def __init__(self, model: SpeechModel) -> None:
         self.model = model
-        self._body: PackedBody | None = None
-        self._loops: dict[LoopKind, FastLoop] = {}
+        self._body: PackedBackbone | None = None
+        self._graphs: dict[DecodeGraphKey, DecodeGraph] = {}
         self._places: list[int] = []
 
     @torch.no_grad()
-    def speak(self, prompts: Sequence[Prompt], sampling: Sampling, watch: Watch | None = None) -> list[Spoken]:
+    def speak(
+        self, prompts: Sequence[GenerationPrompt], sampling: SamplingParams, watch: StopCallback | None = None
+    ) -> list[GeneratedCodes]:
         """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
-        return Streams(self.model, prompts, sampling, self).run(watch)
+        return DecodeSession(self.model, prompts, sampling, self).run(watch)
 
     @property
-    def loops(self) -> list[FastLoop]:
+    def graphs(self) -> list[DecodeGraph]:
         """The captured graphs that are kept, the last used at the end."""
-        return list(self._loops.values())
+        return list(self._graphs.values())
 
-    def loop(self, kind: LoopKind, longest_prompt: int, max_codes: int) -> FastLoop | None:
+    def loop(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph | None:
         """A graph for streams like these, captured if there is none; None where only plain steps can be taken."""
-        model, dtype = self.model, speaking_dtype(self.model)
-        if not can_step_fast(model.body, model.device, dtype):
+        model, dtype = self.model, get_decode_dtype(self.model)
+        if not supports_fused_decode(model.body, model.device, dtype):
             return None
-        self._forget_if_moved(dtype)
+        self._drop_graphs_if_moved(dtype)
         try:
-            return self._fast(kind, longest_prompt, max_codes)
+            return self._get_or_capture(kind, longest_prompt, max_codes)
         except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
             self._body = None
-            self._loops.clear()
+            self._graphs.clear()
             return None
 
-    def _fast(self, kind: LoopKind, longest_prompt: int, max_codes: int) -> FastLoop:
-        model, dtype = self.model, speaking_dtype(self.model)
+    def _get_or_capture(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph:
+        model, dtype = self.model, get_decode_dtype(self.model)
         if self._body is None:
-            self._body = PackedBody(model.body, dtype)
+            self._body = PackedBackbone(model.body, dtype)
         self._body.refresh(model.body)
-        found = self._loops.pop(kind, None)
-        needed = longest_prompt + _rounded_up(max_codes, LOOK_EVERY)
+        found = self._graphs.pop(kind, None)
+        needed = longest_prompt + _round_up_to(max_codes, CODES_PER_CHECK)
         if found is None or found.length < needed or found.max_codes < max_codes:
-            room = min(_rounded_up(max_codes, ROOM), model.frame.max_codes)
-            length = _rounded_up(longest_prompt, ROOM) + _rounded_up(room, LOOK_EVERY)
+            room = min(_round_up_to(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
+            length = _round_up_to(longest_prompt, CACHE_LENGTH_STEP) + _round_up_to(room, CODES_PER_CHECK)
             found = None  # its cache makes way for the larger one
-            while len(self._loops) >= MAX_LOOPS:
-                del self._loops[next(iter(self._loops))]
+            while len(self._graphs) >= MAX_DECODE_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
             rows = kind.num_streams * (2 if kind.guided else 1)
-            state = StreamState.of(model, kind.num_streams, rows, length, room)
-            found = FastLoop(model, self._body, kind, state)
-        self._loops[kind] = found
+            state = DecodeState.of(model, kind.num_streams, rows, length, room)
+            found = DecodeGraph(model, self._body, kind, state)
+        self._graphs[kind] = found
         return found
 
-    def _forget_if_moved(self, dtype: torch.dtype) -> None:
+    def _drop_graphs_if_moved(self, dtype: torch.dtype) -> None:
         """Graphs hold the places of the tables around the body; the body itself they read from the packed copy."""
         inside = {id(parameter) for parameter in self.model.body.parameters()}
         around = (parameter for parameter in self.model.parameters() if id(parameter) not in inside)
         places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
         if places != self._places:
-            self._loops.clear()
+            self._graphs.clear()
             self._body = None
         self._places = places
 
 
-class Streams:
+class DecodeSession:
     """N utterances in the course of being spoken. Everything that a step touches stays on the device.
 
     Those of one speaker share its room: begin new ones when the old are done.
@@ -132,7 +136,11 @@ class Streams:
 
     @torch.no_grad()
     def __init__(
-        self, model: SpeechModel, prompts: Sequence[Prompt], sampling: Sampling, speaker: Speaker | None = None
+        self,
+        model: SpeechModel,
+        prompts: Sequence[GenerationPrompt],
+        sampling: SamplingParams,
+        speaker: SpeechGenerator | None = None,
     ) -> None:
         if not prompts:
             raise GraftError("packing", "no prompts", expected="at least one")
@@ -145,9 +153,9 @@ class Streams:
             raise ConfigError("sampling", found, expected="0")
         self.model, self.frame, self.sampling = model, frame, sampling
         self.num_streams = len(prompts)
-        self._first_position = spoken_position(frame, 0, stock=sampling.stock)
+        self._first_position = code_position(frame, 0, stock=sampling.stock)
         batch = self._batch(prompts)
-        self.loop, self.state = self._room(batch.packing.longest, speaker)
+        self.loop, self.state = self._allocate_state(batch.packing.longest, speaker)
         self.state.begin(frame)
         self._prefill(batch)
         ids = torch.arange(self.state.logits.shape[1], device=model.device)
@@ -165,86 +173,86 @@ class Streams:
         return self.state.codes
 
     @property
-    def num_spoken(self) -> Tensor:
+    def num_generated(self) -> Tensor:
         """How many codes that is. [N]"""
-        return self.state.num_spoken
+        return self.state.num_generated
 
     @torch.no_grad()
-    def run(self, watch: Watch | None = None) -> list[Spoken]:
+    def run(self, watch: StopCallback | None = None) -> list[GeneratedCodes]:
         """Speak to the end. Whoever `watch` stops counts as stopped: who asked for it knows whom."""
         limit = self.sampling.max_codes
-        for first in range(0, limit, LOOK_EVERY):
+        for first in range(0, limit, CODES_PER_CHECK):
             if self.loop is None:
-                self._plain_steps(limit - first)
+                self._eager_steps(limit - first)
             else:
                 self._draw_noise(self.loop.noise)
                 self.loop.advance()
             if watch is not None:
-                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + LOOK_EVERY, limit)]))
+                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
             if bool(self.state.stopped.all()):
                 break
-        return self._result()
+        return self._collect_results()
 
-    def penalised(self) -> Tensor:
+    def penalized_logits(self) -> Tensor:
         """What the next codes are drawn from, before temperature and cuts. [N, V]"""
         logits = self.logits
         if self.sampling.guidance > 0:
-            logits = guided(logits, self.sampling.guidance)
-        logits = penalised(logits, self.state.heard, self.sampling.repetition_penalty)
+            logits = apply_guidance(logits, self.sampling.guidance)
+        logits = apply_repetition_penalty(logits, self.state.heard, self.sampling.repetition_penalty)
         return logits.masked_fill(self._unreadable, -torch.inf) if self.sampling.readable else logits
 
     def speak(self, noise: Tensor | None) -> None:
         """Draw the next code of every stream; a stream that has stopped stays so."""
         state = self.state
-        chosen = draw(scores(self.penalised(), self.sampling), noise)  # [N]
+        chosen = sample_codes(filter_logits(self.penalized_logits(), self.sampling), noise)  # [N]
         chosen = torch.where(state.stopped, self.frame.speech_stop, chosen)
-        state.codes.scatter_(1, state.num_spoken[:, None], chosen[:, None])
+        state.codes.scatter_(1, state.num_generated[:, None], chosen[:, None])
         state.heard.scatter_(1, chosen[:, None], True)
         state.stopped.logical_or_(chosen == self.frame.speech_stop)
-        state.num_spoken.add_(1)
+        state.num_generated.add_(1)
 
     def listen(self) -> None:
         """Feed the codes just drawn, and get the logits of the next."""
         state = self.state
-        last = state.num_spoken - 1  # [N]
+        last = state.num_generated - 1  # [N]
         ids = state.codes.gather(1, last[:, None])[:, 0]
         vectors = self.model.embed_speech(ids, last + self._first_position)  # [N, W]
-        step = Step(state.cache)
+        step = DecodeContext(state.cache)
         hidden = self.model.body(vectors.repeat(len(state.logits) // self.num_streams, 1), step)
         step.finish()
         state.logits.copy_(self.model.speech_logits(hidden))
 
-    def _batch(self, prompts: Sequence[Prompt]) -> PackedBatch:
+    def _batch(self, prompts: Sequence[GenerationPrompt]) -> PackedBatch:
         """Conditioning, text and start of every row."""
         twice = 2 if self.sampling.guidance > 0 else 1
-        layouts = [lay_out(self.frame, prompt.text_ids, stock=self.sampling.stock) for prompt in prompts] * twice
+        layouts = [build_sequence(self.frame, prompt.text_ids, stock=self.sampling.stock) for prompt in prompts] * twice
         conditions = [prompt.condition for prompt in prompts] * twice
         silent = [row >= len(prompts) for row in range(len(layouts))]
-        return pack(self.model, layouts, conditions, silent=silent)
+        return pack_batch(self.model, layouts, conditions, silent=silent)
 
-    def _room(self, longest: int, speaker: Speaker | None) -> tuple[FastLoop | None, StreamState]:
+    def _allocate_state(self, longest: int, speaker: SpeechGenerator | None) -> tuple[DecodeGraph | None, DecodeState]:
         sampling = self.sampling
         if speaker is not None:
-            kind = LoopKind.of(self.num_streams, sampling, self._first_position)
+            kind = DecodeGraphKey.of(self.num_streams, sampling, self._first_position)
             loop = speaker.loop(kind, longest, sampling.max_codes)
             if loop is not None:
                 loop.set(sampling)
                 return loop, loop.state
         rows = self.num_streams * (2 if sampling.guidance > 0 else 1)
         length = longest + sampling.max_codes
-        return None, StreamState.of(self.model, self.num_streams, rows, length, sampling.max_codes)
+        return None, DecodeState.of(self.model, self.num_streams, rows, length, sampling.max_codes)
 
     def _prefill(self, batch: PackedBatch) -> None:
-        context = Prefill(batch.packing, self.state.cache)
-        hidden = hidden_states(self.model, batch, context)
+        context = PrefillContext(batch.packing, self.state.cache)
+        hidden = compute_hidden_states(self.model, batch, context)
         context.finish()
         self.state.logits.copy_(self.model.speech_logits(hidden[batch.packing.last]))
 
-    def _plain_steps(self, num_left: int) -> None:
+    def _eager_steps(self, num_left: int) -> None:
         """Speak and feed up to `LOOK_EVERY` codes; the very last is not fed, since nothing comes after it."""
-        noise = self.logits.new_empty(self.num_streams, LOOK_EVERY, self.logits.shape[1])
+        noise = self.logits.new_empty(self.num_streams, CODES_PER_CHECK, self.logits.shape[1])
         self._draw_noise(noise)
-        for at in range(min(LOOK_EVERY, num_left)):
+        for at in range(min(CODES_PER_CHECK, num_left)):
             self.speak(noise[:, at] if self.sampling.temperature > 0 else None)
             if at + 1 < num_left:
                 self.listen()
@@ -255,14 +263,14 @@ class Streams:
             for own, generator in zip(noise, self._generators, strict=True):
                 own.exponential_(generator=generator)
 
-    def _result(self) -> list[Spoken]:
-        num_spoken = min(int(self.num_spoken[0]), self.sampling.max_codes)
+    def _collect_results(self) -> list[GeneratedCodes]:
+        num_spoken = min(int(self.num_generated[0]), self.sampling.max_codes)
         stop, spoken = self.frame.speech_stop, []
         for row in self.codes[:, :num_spoken].tolist():
             stopped = stop in row
-            spoken.append(Spoken(row[: row.index(stop)] if stopped else row, stopped))
+            spoken.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
         return spoken
 
 
-def _rounded_up(number: int, unit: int) -> int:
+def _round_up_to(number: int, unit: int) -> int:
     return -(-number // unit) * unit

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from voxgraft.errors import GraftError
 
-__all__ = ["UNSCORED", "Frame", "Layout", "Part", "lay_out", "spoken_position"]
+__all__ = ["IGNORED_TARGET", "SequencePart", "SequenceSpec", "TokenSequence", "build_sequence", "code_position"]
 
-Ids = NDArray[np.int64]
-AnyIds = NDArray[np.integer[Any]]
-UNSCORED = -100
+IdArray = NDArray[np.int64]
+AnyIdArray = NDArray[np.integer[Any]]
+IGNORED_TARGET = -100
 """The target of a position that no loss looks at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SequenceSpec:
     """What a family's sequences are made of, and how long their parts may be.
 
     A sequence is conditioning, then text (start, ids, stop), then speech (start, codes, stop). Text and speech count
@@ -43,74 +43,78 @@ class Frame:
     num_conditioning: int = 34
     guided: bool = False
     """Whether the model was taught to read without text, which guidance goes by."""
-    barred_text: frozenset[int] = frozenset()
+    forbidden_text_ids: frozenset[int] = frozenset()
     """Ids that the stock program takes out of a text; one that is there would be unheard."""
     stock_start_positions: tuple[int, ...] = (0,)
     """With how many start ids the stock program begins to speak, and at which positions."""
     stock_first_position: int = 1
     """The position that the stock program gives to the first code it has spoken."""
-    heard_before: tuple[int, ...] = ()
+    initial_penalized_codes: tuple[int, ...] = ()
     """Codes that the stock program's repetition penalty takes for spoken before the first one is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SequencePart:
     """Text or speech of one sequence; all three arrays have one entry per position."""
 
-    ids: Ids
-    positions: Ids
-    targets: Ids
+    ids: IdArray
+    positions: IdArray
+    targets: IdArray
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TokenSequence:
     """One sequence. Without codes it is a prompt: its speech is what stands before the first code to be spoken."""
 
     num_conditioning: int
-    text: Part
-    speech: Part
+    text: SequencePart
+    speech: SequencePart
 
     @property
     def length(self) -> int:
         return self.num_conditioning + len(self.text.ids) + len(self.speech.ids)
 
 
-def lay_out(
-    frame: Frame, text_ids: Sequence[int] | AnyIds, codes: Sequence[int] | AnyIds | None = None, *, stock: bool = True
-) -> Layout:
+def build_sequence(
+    frame: SequenceSpec,
+    text_ids: Sequence[int] | AnyIdArray,
+    codes: Sequence[int] | AnyIdArray | None = None,
+    *,
+    stock: bool = True,
+) -> TokenSequence:
     """A sequence to learn from, or, without codes, one to speak from.
 
     Chatterbox's own program begins to speak with two start ids, and IndexTTS-2's skips the position after the first;
     `stock=False` begins as sequences to learn from do.
     """
-    text = _checked(text_ids, frame.num_text_ids, frame.max_text, "text id")
-    barred = sorted(set(text.tolist()) & frame.barred_text)
+    text = _validate_ids(text_ids, frame.num_text_ids, frame.max_text, "text id")
+    barred = sorted(set(text.tolist()) & frame.forbidden_text_ids)
     if barred:
         cure = "take them out of the tokenizer's output; no piece of a language may stand on them."
         raise GraftError("ids-barred", f"the text holds the ids {barred}", expected="ordinary pieces", cure=cure)
-    text_part = _part(np.concatenate([[frame.text_start], text, [frame.text_stop]]))
+    text_part = _build_part(np.concatenate([[frame.text_start], text, [frame.text_stop]]))
     if codes is not None:
-        spoken = _checked(codes, frame.num_codes, frame.max_codes, "speech code")
-        speech_part = _part(np.concatenate([[frame.speech_start], spoken, [frame.speech_stop]]))
+        spoken = _validate_ids(codes, frame.num_codes, frame.max_codes, "speech code")
+        speech_part = _build_part(np.concatenate([[frame.speech_start], spoken, [frame.speech_stop]]))
     else:
         positions = np.asarray(frame.stock_start_positions if stock else (0,), dtype=np.int64)
         starts = np.full(len(positions), frame.speech_start, dtype=np.int64)
-        speech_part = Part(starts, positions, np.full(len(positions), UNSCORED, dtype=np.int64))
-    return Layout(frame.num_conditioning, text_part, speech_part)
+        speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORED_TARGET, dtype=np.int64))
+    return TokenSequence(frame.num_conditioning, text_part, speech_part)
 
 
-def spoken_position(frame: Frame, index: int, *, stock: bool = True) -> int:
+def code_position(frame: SequenceSpec, index: int, *, stock: bool = True) -> int:
     """The position of the code that was spoken as number `index`, counted from 0."""
     return index + (frame.stock_first_position if stock else 1)
 
 
-def _part(ids: Ids) -> Part:
+def _build_part(ids: IdArray) -> SequencePart:
     """Each position is asked for the next id; the last one is asked for nothing."""
     ids = ids.astype(np.int64)
-    return Part(ids, np.arange(len(ids)), np.concatenate([ids[1:], [UNSCORED]]))
+    return SequencePart(ids, np.arange(len(ids)), np.concatenate([ids[1:], [IGNORED_TARGET]]))
 
 
-def _checked(ids: Sequence[int] | AnyIds, num_ids: int, limit: int, what: str) -> Ids:
+def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, what: str) -> IdArray:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         found = f"{what}s as {array.dtype} of shape {list(array.shape)}"

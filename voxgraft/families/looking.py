@@ -14,16 +14,16 @@ from voxgraft.checkpoints.opening import open_checkpoint
 from voxgraft.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.families.base import Family
 from voxgraft.families.description import Shape
-from voxgraft.files import existing_folder, is_file
+from voxgraft.files import is_file, require_folder
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-MAX_LOOKED_AT = 64
+MAX_SCANNED_FILES = 64
 """A folder with more checkpoints than this is an archive of runs, and no base."""
-POINTER = b"version https://git-lfs"
+LFS_POINTER_PREFIX = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckpointScan:
     """One checkpoint file: its tensors, or why it cannot be opened."""
 
     path: Path
@@ -31,75 +31,77 @@ class Seen:
     refusal: Finding | None = None
 
 
-def look_at(path: Path) -> Seen:
+def scan_checkpoint(path: Path) -> CheckpointScan:
     """The names and shapes in one file. A file that cannot be opened is no error here: it is told when it is used."""
     try:
         with open_checkpoint(path) as checkpoint:
-            return Seen(path, {name: info.shape for name, info in checkpoint.tensors.items()})
+            return CheckpointScan(path, {name: info.shape for name, info in checkpoint.tensors.items()})
     except VoxgraftError as error:
-        return Seen(path, refusal=error.finding)
+        return CheckpointScan(path, refusal=error.finding)
 
 
-def look_around(folder: Path) -> list[Seen]:
+def scan_folder(folder: Path) -> list[CheckpointScan]:
     """Every checkpoint in a folder, by its name; nothing where there are too many to be a base."""
-    paths = files_ending(folder, CHECKPOINT_SUFFIXES)
-    return [look_at(path) for path in paths] if len(paths) <= MAX_LOOKED_AT else []
+    paths = list_files_with_suffix(folder, CHECKPOINT_SUFFIXES)
+    return [scan_checkpoint(path) for path in paths] if len(paths) <= MAX_SCANNED_FILES else []
 
 
-def files_ending(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def list_files_with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The files of a folder whose names end so, in order."""
-    names = sorted(os.listdir(existing_folder(folder)))
+    names = sorted(os.listdir(require_folder(folder)))
     return [folder / name for name in names if name.endswith(suffixes) and is_file(folder / name)]
 
 
-def refuse_mistaken(family: Family, checkpoint: Path, tokenizer: Path) -> None:
+def refuse_lookalike_files(family: Family, checkpoint: Path, tokenizer: Path) -> None:
     """Raise if files that have the family's names are another model's, or only stand for files in a git repository."""
-    seen = look_at(checkpoint)
+    seen = scan_checkpoint(checkpoint)
     if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
         raise CheckpointError.of(seen.refusal)
-    refuse_pointer(tokenizer)
-    if item := family.near_miss(seen.path, seen.shapes):
+    refuse_lfs_pointer(tokenizer)
+    if item := family.check_lookalike(seen.path, seen.shapes):
         raise CheckpointError.of(item)
 
 
-def refuse_pointer(path: Path) -> None:
+def refuse_lfs_pointer(path: Path) -> None:
     """Raise if a file is a git-lfs pointer. Whatever else is wrong with it is told by who opens it."""
     try:
         with path.open("rb") as stream:
-            start = stream.read(len(POINTER))
+            start = stream.read(len(LFS_POINTER_PREFIX))
     except OSError:
         return
-    if start == POINTER:
+    if start == LFS_POINTER_PREFIX:
         raise CheckpointError("checkpoint-lfs", f"{path.name} is a git-lfs pointer", where=path)
 
 
-def own_named(family: Family, folder: Path, missing: FileError) -> tuple[Path, Path]:
+def find_files_by_content(family: Family, folder: Path, missing: FileError) -> tuple[Path, Path]:
     """Checkpoint and tokenizer of a base whose files have names of their own, by what is in them.
 
     Where no file holds the family's tensors this raises what the family mistook one for, else `missing`.
     """
-    around = look_around(folder)
-    candidates = [seen for seen in around if family.recognises(seen.shapes)]
+    around = scan_folder(folder)
+    candidates = [seen for seen in around if family.matches_tensors(seen.shapes)]
     if not candidates:
-        mistaken = (family.near_miss(seen.path, seen.shapes) for seen in around)
+        mistaken = (family.check_lookalike(seen.path, seen.shapes) for seen in around)
         if item := next(filter(None, mistaken), None):
             raise CheckpointError.of(item)
         raise missing
     if len(candidates) > 1:
-        listed = ", ".join(f"{seen.path.name} ({_rows(family, seen):,} text rows)" for seen in candidates)
+        listed = ", ".join(f"{seen.path.name} ({_count_text_rows(family, seen):,} text rows)" for seen in candidates)
         cure = f"give the one that is meant its published name ({family.checkpoint_names[0]}), or move the others away."
         raise FileError("base-several", f"several files hold the model: {listed}", where=folder, cure=cure)
-    return candidates[0].path, fitting_tokenizer(family, candidates[0])
+    return candidates[0].path, find_matching_tokenizer(family, candidates[0])
 
 
-def fitting_tokenizer(family: Family, seen: Seen) -> Path:
+def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
     """The one tokenizer beside a checkpoint that has a piece for each of its rows; an error if that is none or two."""
     from voxgraft.tokenizers import open_tokenizer
 
-    folder, pieces = seen.path.parent, _rows(family, seen) - family.spare_rows
+    folder, pieces = seen.path.parent, _count_text_rows(family, seen) - family.spare_rows
     others: list[str] = []
     fitting: list[Path] = []
-    for path in files_ending(folder, tuple({Path(name).suffix for name in family.tokenizer_names}))[:MAX_LOOKED_AT]:
+    for path in list_files_with_suffix(folder, tuple({Path(name).suffix for name in family.tokenizer_names}))[
+        :MAX_SCANNED_FILES
+    ]:
         try:
             tokenizer = open_tokenizer(path)
         except VoxgraftError:
@@ -119,7 +121,7 @@ def fitting_tokenizer(family: Family, seen: Seen) -> Path:
     raise FileError("base-file-missing", found, expected="the tokenizer that belongs to the checkpoint", where=folder)
 
 
-def prefix_finding(seen: Seen, tables: tuple[str, ...]) -> Finding | None:
+def check_tensor_prefix(seen: CheckpointScan, tables: tuple[str, ...]) -> Finding | None:
     """What to say of a file whose names all stand behind a prefix, as a wrapper around the model saves them."""
     for name in seen.shapes:
         for table in tables:
@@ -130,6 +132,6 @@ def prefix_finding(seen: Seen, tables: tuple[str, ...]) -> Finding | None:
     return None
 
 
-def _rows(family: Family, seen: Seen) -> int:
+def _count_text_rows(family: Family, seen: CheckpointScan) -> int:
     shape = seen.shapes.get(family.graft_points[0].tensor, ())
     return shape[0] if shape else 0

@@ -19,16 +19,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.errors import GraftError
-from voxgraft.families.layout import UNSCORED, Frame, Layout, Part
-from voxgraft.nn.attention import Backend, Context, Packing
-from voxgraft.nn.body import Body
+from voxgraft.families.layout import IGNORED_TARGET, SequencePart, SequenceSpec, TokenSequence
+from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing
+from voxgraft.nn.body import Backbone
 from voxgraft.nn.grown import GrownEmbedding
 from voxgraft.nn.losses import cross_entropy_sum
 
-__all__ = ["Conditions", "Losses", "PackedBatch", "PackedPart", "SpeechModel", "hidden_states", "losses", "pack"]
+__all__ = [
+    "ConditionBatch",
+    "LossSums",
+    "PackedBatch",
+    "PackedTokens",
+    "SpeechModel",
+    "compute_hidden_states",
+    "compute_losses",
+    "pack_batch",
+]
 
 
-class Conditions(Protocol):
+class ConditionBatch(Protocol):
     """Voice and manner of B utterances: the family's own tensors, one entry per utterance."""
 
     def __len__(self) -> int: ...
@@ -39,20 +48,20 @@ class Conditions(Protocol):
 class SpeechModel(nn.Module, ABC):
     """Text rows and speech rows around a body. Names and shapes of its tensors are upstream's."""
 
-    text_table: ClassVar[str]
+    text_embedding_name: ClassVar[str]
     """Module names of the text embedding and the text head: the graft points."""
     text_head_name: ClassVar[str]
     spare_rows: ClassVar[int] = 0
-    unreached: ClassVar[tuple[str, ...]] = ()
+    unused_param_prefixes: ClassVar[tuple[str, ...]] = ()
     """How the names of parameters begin that no loss reaches."""
 
     @property
     @abstractmethod
-    def body(self) -> Body: ...
+    def body(self) -> Backbone: ...
 
     @property
     @abstractmethod
-    def frame(self) -> Frame:
+    def frame(self) -> SequenceSpec:
         """What this model's sequences are made of, at its own sizes and with its own text rows."""
 
     @abstractmethod
@@ -60,11 +69,11 @@ class SpeechModel(nn.Module, ABC):
         """Module names of every linear layer of the body, for an adapter."""
 
     @abstractmethod
-    def collate(self, conditions: Sequence[Any]) -> Conditions:
+    def collate(self, conditions: Sequence[Any]) -> ConditionBatch:
         """Conditions of single utterances as one; an error unless each has the right shapes."""
 
     @abstractmethod
-    def conditioning(self, conditions: Any) -> Tensor:
+    def embed_conditions(self, conditions: Any) -> Tensor:
         """Conditions of B utterances -> [B, C, W]; computed anew each time, nothing is kept."""
 
     @abstractmethod
@@ -86,7 +95,7 @@ class SpeechModel(nn.Module, ABC):
     @property
     def num_text_ids(self) -> int:
         """Ids that a text may hold, new ones included and spare rows not."""
-        table = self.get_submodule(self.text_table)
+        table = self.get_submodule(self.text_embedding_name)
         if isinstance(table, GrownEmbedding):
             return table.rows.num_ids
         assert isinstance(table, nn.Embedding)
@@ -98,7 +107,7 @@ class SpeechModel(nn.Module, ABC):
 
 
 @dataclass(frozen=True)
-class PackedPart:
+class PackedTokens:
     """Text or speech of all sequences of a pack, one after another, and what is asked of it."""
 
     ids: Tensor  # [N]
@@ -106,8 +115,8 @@ class PackedPart:
     scored: Tensor  # [M] places in the pack that are asked for a target
     targets: Tensor  # [M]
 
-    def to(self, device: torch.device | str) -> PackedPart:
-        return PackedPart(*(x.to(device) for x in (self.ids, self.positions, self.scored, self.targets)))
+    def to(self, device: torch.device | str) -> PackedTokens:
+        return PackedTokens(*(x.to(device) for x in (self.ids, self.positions, self.scored, self.targets)))
 
 
 @dataclass(frozen=True)
@@ -117,8 +126,8 @@ class PackedBatch:
     packing: Packing
     order: Tensor  # [T] where each position's vector stands in conditioning, then text, then speech
     conditions: Any
-    text: PackedPart
-    speech: PackedPart
+    text: PackedTokens
+    speech: PackedTokens
     silent: Tensor | None = None  # [N of text] whose text embedding is zero; None where none is
 
     def to(self, device: torch.device | str) -> PackedBatch:
@@ -134,7 +143,7 @@ class PackedBatch:
 
 
 @dataclass(frozen=True)
-class Losses:
+class LossSums:
     """Sums of cross-entropy and the positions they are over; whoever adds up several packs divides once, at the end."""
 
     text_sum: Tensor
@@ -152,13 +161,13 @@ class Losses:
         return self.speech_sum / max(self.speech_count, 1)
 
 
-def pack(
+def pack_batch(
     model: SpeechModel,
-    layouts: Sequence[Layout],
+    layouts: Sequence[TokenSequence],
     conditions: Sequence[Any],
     *,
     silent: Sequence[bool] = (),
-    backend: Backend | None = None,
+    backend: AttentionBackend | None = None,
     device: torch.device | str | None = None,
 ) -> PackedBatch:
     """One batch of sequences, on the model's device unless another is named. Nothing out of range gets past here.
@@ -176,25 +185,25 @@ def pack(
     after_text = after_conditioning + [len(layout.text.ids) for layout in layouts]
     texts, speeches = [layout.text for layout in layouts], [layout.speech for layout in layouts]
     for layout in layouts:
-        _require_in_frame(layout, frame)
+        _require_within_spec(layout, frame)
     conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
-    text_places, speech_places = _places(texts, after_conditioning), _places(speeches, after_text)
+    text_places, speech_places = _pack_indices(texts, after_conditioning), _pack_indices(speeches, after_text)
     order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
     return PackedBatch(
-        packing=Packing.of([layout.length for layout in layouts], "cpu", backend or _backend(model)),
+        packing=Packing.of([layout.length for layout in layouts], "cpu", backend or _choose_backend(model)),
         order=torch.from_numpy(order),
         conditions=model.collate(conditions),
-        text=_packed(texts, text_places, ~mute),
-        speech=_packed(speeches, speech_places, np.ones_like(mute)),
+        text=_pack_part(texts, text_places, ~mute),
+        speech=_pack_part(speeches, speech_places, np.ones_like(mute)),
         silent=torch.from_numpy(np.repeat(mute, [len(part.ids) for part in texts])) if mute.any() else None,
     ).to(device or model.device)
 
 
-def hidden_states(model: SpeechModel, batch: PackedBatch, context: Context | None = None) -> Tensor:
+def compute_hidden_states(model: SpeechModel, batch: PackedBatch, context: AttentionContext | None = None) -> Tensor:
     """The body's output at every position of a batch. [T, W]"""
     vectors = torch.cat(
         [
-            model.conditioning(batch.conditions).flatten(0, 1),
+            model.embed_conditions(batch.conditions).flatten(0, 1),
             model.embed_text(batch.text.ids, batch.text.positions, batch.silent),
             model.embed_speech(batch.speech.ids, batch.speech.positions),
         ]
@@ -203,14 +212,14 @@ def hidden_states(model: SpeechModel, batch: PackedBatch, context: Context | Non
     return out
 
 
-def losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None = None) -> Losses:
+def compute_losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None = None) -> LossSums:
     """Next-token cross-entropy of text and of speech over the positions that have a target.
 
     `chunk` bounds how many positions' logits exist at once.
     """
-    hidden = hidden_states(model, batch)
+    hidden = compute_hidden_states(model, batch)
     text, speech = batch.text, batch.speech
-    return Losses(
+    return LossSums(
         cross_entropy_sum(model.text_logits, hidden[text.scored], text.targets, chunk=chunk),
         len(text.targets),
         cross_entropy_sum(model.speech_logits, hidden[speech.scored], speech.targets, chunk=chunk),
@@ -218,24 +227,24 @@ def losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None = None) 
     )
 
 
-def _backend(model: SpeechModel) -> Backend | None:
+def _choose_backend(model: SpeechModel) -> AttentionBackend | None:
     """What suits the model's device and dtype; under autocast the body's numbers are half precision."""
-    from voxgraft.nn.attention import best_backend
+    from voxgraft.nn.attention import choose_attention_backend
 
     device = model.device
     autocast = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if autocast else next(model.parameters()).dtype
-    return best_backend(device, dtype, model.body.head_width if torch.is_grad_enabled() else None)
+    return choose_attention_backend(device, dtype, model.body.head_width if torch.is_grad_enabled() else None)
 
 
-def _places(parts: Sequence[Part], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pack_indices(parts: Sequence[SequencePart], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, starts, strict=True)])
 
 
-def _packed(parts: Sequence[Part], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedPart:
+def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:
     targets = np.concatenate([part.targets for part in parts])
-    scored = (targets != UNSCORED) & np.repeat(heard, [len(part.ids) for part in parts])
-    return PackedPart(
+    scored = (targets != IGNORED_TARGET) & np.repeat(heard, [len(part.ids) for part in parts])
+    return PackedTokens(
         ids=torch.from_numpy(np.concatenate([part.ids for part in parts])),
         positions=torch.from_numpy(np.concatenate([part.positions for part in parts])),
         scored=torch.from_numpy(places[scored]),
@@ -243,7 +252,7 @@ def _packed(parts: Sequence[Part], places: NDArray[np.int64], heard: NDArray[np.
     )
 
 
-def _require_in_frame(layout: Layout, frame: Frame) -> None:
+def _require_within_spec(layout: TokenSequence, frame: SequenceSpec) -> None:
     """A layout may come from a file that was made with another graft; the GPU must never be the one to find out."""
     last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
     for what, part, highest, longest in (

@@ -16,22 +16,22 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxgraft.families.model import PackedBatch, PackedPart
+from voxgraft.families.model import PackedBatch, PackedTokens
 from voxgraft.nn.attention import Packing
-from voxgraft.nn.losses import IGNORED
-from voxgraft.nn.tiles import most_tiles
+from voxgraft.nn.losses import IGNORE_INDEX
+from voxgraft.nn.tiles import max_num_tiles
 
-__all__ = ["Lengths", "Mould", "Moulds", "filled", "pinned", "tensors_of"]
+__all__ = ["BatchBucket", "BatchBucketSet", "ClipLengths", "list_batch_tensors", "pad_to_bucket", "pin_batch"]
 
-STEPS = 64
+NUM_BUCKET_SIZES = 64
 """Sizes up to that of a whole pack."""
-ALIGNMENT = 128
+BUCKET_ALIGNMENT = 128
 """Matrix kernels work in tiles of this many positions."""
-SLACK = 1.1
+BUCKET_SLACK = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Mould:
+class BatchBucket:
     """What every part of a filled pack comes to."""
 
     positions: int
@@ -43,7 +43,7 @@ class Mould:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class ClipLengths:
     """What the clips of a training are like, as far as sizes depend on it."""
 
     text: NDArray[np.int64]  # [clips] text positions
@@ -55,47 +55,47 @@ class Lengths:
         return self.text + self.speech + self.num_conditioning
 
 
-class Moulds:
+class BatchBucketSet:
     """The sizes for a training: a function of its clips and of how large a pack may be, so the same after a resume."""
 
-    def __init__(self, clips: list[Lengths], pack_tokens: int) -> None:
-        """`clips` are those of each set; in a pack the sets are mixed as they may be."""
-        self._unit = _rounded_up(pack_tokens / STEPS)
-        self._most = _rounded_up(pack_tokens) + self._unit
-        self._longest = _rounded_up(max(int(each.positions.max()) for each in clips))
-        self._text = _Part([each.text for each in clips], clips)
-        self._speech = _Part([each.speech for each in clips], clips)
-        self._per_position = max(len(each.text) / float(each.positions.sum()) for each in clips)
+    def __init__(self, clips: list[ClipLengths], pack_tokens: int) -> None:
+        """`read_first_clips` are those of each set; in a pack the sets are mixed as they may be."""
+        self._unit = _align_up(pack_tokens / NUM_BUCKET_SIZES)
+        self._max_positions = _align_up(pack_tokens) + self._unit
+        self._longest = _align_up(max(int(each.positions.max()) for each in clips))
+        self._text = _PartBound([each.text for each in clips], clips)
+        self._speech = _PartBound([each.speech for each in clips], clips)
+        self._clips_per_position = max(len(each.text) / float(each.positions.sum()) for each in clips)
 
-    def of(self, batch: PackedBatch, at_least: int = 0) -> Mould | None:
+    def of(self, batch: PackedBatch, at_least: int = 0) -> BatchBucket | None:
         """The smallest that a pack fits into; None where it is of no size that was foreseen."""
         num_positions = max(len(batch.order), at_least)
-        for positions in range(_up_to(num_positions, self._unit), self._most + 1, self._unit):
-            mould = Mould(
+        for positions in range(_round_up(num_positions, self._unit), self._max_positions + 1, self._unit):
+            mould = BatchBucket(
                 positions,
-                int(self._per_position * positions * SLACK) + 16,
+                int(self._clips_per_position * positions * BUCKET_SLACK) + 16,
                 self._text.most(positions),
                 self._speech.most(positions),
                 self._longest,
             )
-            if _fits(batch, mould):
+            if _fits_bucket(batch, mould):
                 return mould
         return None
 
 
-class _Part:
+class _PartBound:
     """How many positions of one part a pack may have."""
 
-    def __init__(self, lengths: list[NDArray[np.int64]], clips: list[Lengths]) -> None:
+    def __init__(self, lengths: list[NDArray[np.int64]], clips: list[ClipLengths]) -> None:
         totals = [float(each.positions.sum()) for each in clips]
         self._share = max(float(part.sum()) / total for part, total in zip(lengths, totals, strict=True))
         self._longest = max(int(part.max()) for part in lengths)
 
     def most(self, positions: int) -> int:
-        return min(positions, _rounded_up(self._share * positions * SLACK + self._longest))
+        return min(positions, _align_up(self._share * positions * BUCKET_SLACK + self._longest))
 
 
-def filled(batch: PackedBatch, mould: Mould) -> PackedBatch:
+def pad_to_bucket(batch: PackedBatch, mould: BatchBucket) -> PackedBatch:
     """The same pack with every tensor as long as the mould has it; still on the processor."""
     num_sequences = len(batch.conditions)
     slots = len(batch.order) - len(batch.text.ids) - len(batch.speech.ids)
@@ -103,21 +103,21 @@ def filled(batch: PackedBatch, mould: Mould) -> PackedBatch:
     sequences = mould.sequences
     return replace(
         batch,
-        packing=_packing(batch.packing, mould),
-        order=_order(batch, mould, slots, sequences * num_conditioning),
-        conditions=_conditions(batch.conditions, sequences),
-        text=_part(batch.text, mould.text, mould.positions),
-        speech=_part(batch.speech, mould.speech, mould.positions),
-        silent=_silent(batch, mould.text),
+        packing=_pad_packing(batch.packing, mould),
+        order=_pad_order(batch, mould, slots, sequences * num_conditioning),
+        conditions=_pad_conditions(batch.conditions, sequences),
+        text=_pad_part(batch.text, mould.text, mould.positions),
+        speech=_pad_part(batch.speech, mould.speech, mould.positions),
+        silent=_pad_silent(batch, mould.text),
     )
 
 
-def pinned(batch: PackedBatch) -> PackedBatch:
+def pin_batch(batch: PackedBatch) -> PackedBatch:
     """The same pack where a device can fetch it by itself."""
     conditions, packing = batch.conditions, batch.packing
     values = (getattr(conditions, one.name) for one in fields(conditions))
     text, speech = (
-        PackedPart(*(getattr(part, one.name).pin_memory() for one in fields(part)))
+        PackedTokens(*(getattr(part, one.name).pin_memory() for one in fields(part)))
         for part in (batch.text, batch.speech)
     )
     return replace(
@@ -137,7 +137,7 @@ def pinned(batch: PackedBatch) -> PackedBatch:
     )
 
 
-def tensors_of(batch: PackedBatch) -> list[Tensor]:
+def list_batch_tensors(batch: PackedBatch) -> list[Tensor]:
     """Every tensor of a pack in a fixed order, for copying one pack over another."""
     conditions = [getattr(batch.conditions, one.name) for one in fields(batch.conditions)]
     parts = [
@@ -149,7 +149,7 @@ def tensors_of(batch: PackedBatch) -> list[Tensor]:
     return [packing.offsets, packing.positions, packing.rows, *tiles, batch.order, *conditions, *parts, *silent]
 
 
-def _fits(batch: PackedBatch, mould: Mould) -> bool:
+def _fits_bucket(batch: PackedBatch, mould: BatchBucket) -> bool:
     filling = -(-(mould.positions - len(batch.order)) // mould.longest)
     return (
         len(batch.conditions) + filling <= mould.sequences
@@ -159,7 +159,7 @@ def _fits(batch: PackedBatch, mould: Mould) -> bool:
     )
 
 
-def _packing(packing: Packing, mould: Mould) -> Packing:
+def _pad_packing(packing: Packing, mould: BatchBucket) -> Packing:
     """Filling as sequences after the others; those that are still missing are empty."""
     missing = mould.positions - len(packing.positions)
     whole, rest = divmod(missing, mould.longest)
@@ -167,17 +167,17 @@ def _packing(packing: Packing, mould: Mould) -> Packing:
     made = Packing.of(lengths, "cpu", packing.backend)
     empty = mould.sequences - len(lengths)
     offsets = torch.cat([made.offsets, made.offsets[-1:].expand(empty)])
-    return replace(made, offsets=offsets, longest=mould.longest, tiles=_tiles(made.tiles, mould))
+    return replace(made, offsets=offsets, longest=mould.longest, tiles=_pad_tiles(made.tiles, mould))
 
 
-def _tiles(tiles: Tensor | None, mould: Mould) -> Tensor | None:
+def _pad_tiles(tiles: Tensor | None, mould: BatchBucket) -> Tensor | None:
     """Work lists as long as any pack of this mould may need; no work is done for entries of zeros."""
     if tiles is None:
         return None
-    return F.pad(tiles, (0, 0, 0, most_tiles(mould.positions, mould.sequences) - tiles.shape[1]))
+    return F.pad(tiles, (0, 0, 0, max_num_tiles(mould.positions, mould.sequences) - tiles.shape[1]))
 
 
-def _order(batch: PackedBatch, mould: Mould, slots: int, filled_slots: int) -> Tensor:
+def _pad_order(batch: PackedBatch, mould: BatchBucket, slots: int, filled_slots: int) -> Tensor:
     """The vectors of a part begin later where the parts before it are filled; filling takes the vectors left over."""
     texts = len(batch.text.ids)
     order = batch.order.numpy()
@@ -192,35 +192,35 @@ def _order(batch: PackedBatch, mould: Mould, slots: int, filled_slots: int) -> T
     return torch.from_numpy(np.concatenate([moved, filling]))
 
 
-def _part(part: PackedPart, most: int, positions: int) -> PackedPart:
+def _pad_part(part: PackedTokens, most: int, positions: int) -> PackedTokens:
     missing = most - len(part.scored)
-    return PackedPart(
-        ids=_zeros_after(part.ids, most),
-        positions=_zeros_after(part.positions, most),
+    return PackedTokens(
+        ids=_pad_with_zeros(part.ids, most),
+        positions=_pad_with_zeros(part.positions, most),
         scored=torch.cat([part.scored, torch.arange(missing) % positions]),
-        targets=torch.cat([part.targets, part.targets.new_full((missing,), IGNORED)]),
+        targets=torch.cat([part.targets, part.targets.new_full((missing,), IGNORE_INDEX)]),
     )
 
 
-def _silent(batch: PackedBatch, most: int) -> Tensor:
+def _pad_silent(batch: PackedBatch, most: int) -> Tensor:
     silent = torch.zeros(len(batch.text.ids), dtype=torch.bool) if batch.silent is None else batch.silent
-    return _zeros_after(silent, most)
+    return _pad_with_zeros(silent, most)
 
 
-def _conditions(conditions: Any, sequences: int) -> Any:
+def _pad_conditions(conditions: Any, sequences: int) -> Any:
     """The first voice again and again."""
     missing = sequences - len(conditions)
     values = (getattr(conditions, one.name) for one in fields(conditions))
     return type(conditions)(*(torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in values))
 
 
-def _zeros_after(values: Tensor, length: int) -> Tensor:
+def _pad_with_zeros(values: Tensor, length: int) -> Tensor:
     return torch.cat([values, values.new_zeros(length - len(values))])
 
 
-def _rounded_up(value: float) -> int:
-    return _up_to(int(np.ceil(value)), ALIGNMENT)
+def _align_up(value: float) -> int:
+    return _round_up(int(np.ceil(value)), BUCKET_ALIGNMENT)
 
 
-def _up_to(value: int, unit: int) -> int:
+def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit

@@ -13,12 +13,12 @@ from typing import ClassVar
 
 from voxgraft.families.base import BaseFiles
 
-__all__ = ["GROWN", "MERGED", "Facts", "StockFolder", "StockProgram"]
+__all__ = ["GROWN", "MERGED", "ExportInfo", "StockFolder", "StockProgram"]
 
 GROWN, MERGED = "grown", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
-TEXT_PACKAGE = '''def _text_package():
+TEXT_PACKAGE_LOADER = '''def _text_package():
     """The package beside this file, under a name of its own: exports of other languages may be loaded as well."""
     place = FOLDER / "voxgraft_text" / "__init__.py"
     name = "voxgraft_text_" + hashlib.sha256(str(FOLDER).encode()).hexdigest()[:12]
@@ -34,7 +34,7 @@ prepared = _text_package().prepared
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ExportInfo:
     """What a loader has to know of an export."""
 
     language: str
@@ -73,7 +73,7 @@ class StockProgram(ABC):
         """The folder for a checkpoint with rows for that many pieces."""
 
     @abstractmethod
-    def loader(self, facts: Facts, files: BaseFiles) -> str | None:
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:
         """A short program that loads an export of another size; None where the program needs none."""
 
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (most have one program)
@@ -82,13 +82,13 @@ class StockProgram(ABC):
         return "    return RULES.apply(text)", {}
 
     @abstractmethod
-    def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
         """Lines of Python for the README: how the new language is spoken."""
 
 
-def beside_of(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[str, Path], tuple[str, ...]]:
+def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Of the named files and folders those that are in the base, and the names of those that are not."""
-    from voxgraft.files import is_there
+    from voxgraft.files import path_exists
 
-    there = {name: files.folder / name for name in names if is_there(files.folder / name)}
+    there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
     return there, tuple(name for name in names if name not in there)

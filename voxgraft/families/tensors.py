@@ -15,23 +15,23 @@ from torch import Tensor
 from voxgraft import progress
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.errors import CheckpointError, FileError
-from voxgraft.files import existing_file, is_file, is_folder
+from voxgraft.files import is_file, is_folder, require_file
 
-__all__ = ["Shape", "iter_tensors", "part_file", "read_tensors", "stored_shapes", "stored_tensor"]
+__all__ = ["Shape", "find_part_file", "iter_tensors", "read_stored_tensor", "read_tensor_shapes", "read_tensors"]
 
 Shape = tuple[int, ...]
 FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
 """Formats whose values may be rounded or widened to another floating-point type."""
 BIT_VIEWS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 """Formats that NumPy only carries as bits."""
-MAX_NAMED = 10
+MAX_LISTED_MISMATCHES = 10
 """Misfits that the error names; the rest are counted."""
 
 
 def read_tensors(
     path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
 ) -> dict[str, Tensor]:
-    """The tensors that `shapes` names, in its order and under its names; in the file `prefix` stands before each.
+    """The tensors that `build_shape_patterns` names, in its order and under its names; in the file `prefix` stands before each.
 
     All that are missing or of another shape are refused in one error, before any value is read; what else the file
     holds is left alone. `dtype=None` keeps each tensor as it is stored. In memory: the result and one tensor more.
@@ -48,34 +48,34 @@ def iter_tensors(
     Every name and shape is checked before the first one is given. Each tensor is the caller's own copy.
     """
     with open_checkpoint(path) as checkpoint:
-        _require_fitting(checkpoint, shapes, prefix, floats_only=dtype is not None)
+        _require_matching_tensors(checkpoint, shapes, prefix, floats_only=dtype is not None)
         infos = {name: checkpoint.tensors[prefix + name] for name in shapes}
         total = sum(info.num_bytes for info in infos.values())
-        with progress.task(f"reading {path.name}", total) as advance:
+        with progress.progress_task(f"reading {path.name}", total) as advance:
             for name, info in sorted(infos.items(), key=lambda item: item[1].start):
-                tensor = _tensor(checkpoint, info, dtype)
+                tensor = _read_tensor(checkpoint, info, dtype)
                 yield name, tensor
                 del tensor  # else it would stay in memory while the next one is read
                 advance(info.num_bytes)
         checkpoint.source.check_unchanged()
 
 
-def stored_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
+def read_tensor_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
     """The shape of every tensor whose name starts with `prefix`, by the rest of its name. No values are read."""
     with open_checkpoint(path) as checkpoint:
         matching = {name: info for name, info in checkpoint.tensors.items() if name.startswith(prefix)}
         return {name.removeprefix(prefix): info.shape for name, info in matching.items()}
 
 
-def stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
+def read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
     """One tensor of an opened checkpoint, in the type in which it is stored."""
-    return _tensor(checkpoint, checkpoint.tensors[name], None)
+    return _read_tensor(checkpoint, checkpoint.tensors[name], None)
 
 
-def part_file(place: Path, names: tuple[str, ...]) -> Path:
+def find_part_file(place: Path, names: tuple[str, ...]) -> Path:
     """The file itself, or the first of `names` that is in a folder."""
     if not is_folder(place):
-        return existing_file(place)
+        return require_file(place)
     for name in names:
         if is_file(place / name):
             return place / name
@@ -83,16 +83,22 @@ def part_file(place: Path, names: tuple[str, ...]) -> Path:
     raise FileError("base-file-missing", found, where=place)
 
 
-def _require_fitting(checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool) -> None:
-    misfits = list(_misfits(checkpoint, shapes, prefix, floats_only=floats_only))
+def _require_matching_tensors(
+    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
+) -> None:
+    misfits = list(_iter_mismatches(checkpoint, shapes, prefix, floats_only=floats_only))
     if misfits:
-        more = f"; and {len(misfits) - MAX_NAMED} more" if len(misfits) > MAX_NAMED else ""
-        found = f"{len(misfits)} of {len(shapes)} tensors do not fit: {'; '.join(misfits[:MAX_NAMED])}{more}"
+        more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
+        found = (
+            f"{len(misfits)} of {len(shapes)} tensors do not fit: {'; '.join(misfits[:MAX_LISTED_MISMATCHES])}{more}"
+        )
         expected = "every tensor of the model, in its own shape"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
 
 
-def _misfits(checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool) -> Iterator[str]:
+def _iter_mismatches(
+    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
+) -> Iterator[str]:
     for name, shape in shapes.items():
         info = checkpoint.tensors.get(prefix + name)
         if info is None:
@@ -103,7 +109,7 @@ def _misfits(checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *
             yield f"{prefix}{name} holds {info.dtype}, not floating-point numbers"
 
 
-def _tensor(checkpoint: Checkpoint, info: TensorInfo, dtype: torch.dtype | None) -> Tensor:
+def _read_tensor(checkpoint: Checkpoint, info: TensorInfo, dtype: torch.dtype | None) -> Tensor:
     raw = checkpoint.read(info.name, raw=True)
     if info.dtype in BIT_VIEWS:
         signed = np.dtype(f"i{raw.dtype.itemsize}")

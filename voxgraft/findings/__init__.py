@@ -3,7 +3,7 @@
 Below the verbs: `check` prints all of these, `train` refuses to start on the errors among them. Nothing is changed.
 """
 
-from voxgraft.findings.subject import Subject, opened
-from voxgraft.findings.topics import TOPICS, Outcome, Topic, look_at
+from voxgraft.findings.subject import CheckSubject, open_check_subject
+from voxgraft.findings.topics import CHECK_TOPICS, CheckOutcome, CheckTopic, run_checks
 
-__all__ = ["TOPICS", "Outcome", "Subject", "Topic", "look_at", "opened"]
+__all__ = ["CHECK_TOPICS", "CheckOutcome", "CheckSubject", "CheckTopic", "open_check_subject", "run_checks"]

@@ -11,41 +11,41 @@ from numpy.typing import NDArray
 from voxgraft import progress
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.errors import Finding, finding
-from voxgraft.findings.body import rounded
-from voxgraft.findings.subject import Subject
-from voxgraft.findings.text_tables import text_tables
+from voxgraft.findings.body import round_to_dtype
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.findings.text_tables import find_text_tables
 
-Array = NDArray[np.float32]
+RowArray = NDArray[np.float32]
 BLOCK_ROWS = 512
 """Measures are taken in float64: eight copies of a block of full width stay under 50 MB."""
-SPARE_SAMPLE = 1024
+SPARE_SAMPLE_ROWS = 1024
 """New rows that are enough to see how the first differs from the others."""
-OVERWRITTEN = 0.5
+OVERWRITTEN_CHANGE = 0.5
 """A typical change of half a row's length or more is no training: the row was written anew."""
-_FACTOR_SPREAD = 0.6
+_DECAY_SPREAD = 0.6
 """Decay in float32 rounds to whole units in the last place, so that rows and values shrink a little unevenly."""
-_ROUNDING = 1e-4
+_DECAY_ROUNDING = 1e-4
 """By length of a row: what is left beside a multiple of it after many steps of decay in float32, and far less than
 training leaves."""
-_STILL_NEAR, _FAR = 0.9, 0.5
+_TRAINED_COPY_COSINE, _OTHER_ROWS_COSINE = 0.9, 0.5
 """Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TableReader:
     """One of two tables that are compared."""
 
     checkpoint: Checkpoint
     info: TensorInfo
 
-    def rows(self, start: int, stop: int) -> Array:
+    def rows(self, start: int, stop: int) -> RowArray:
         """Some rows as float32 [rows, width]; a bias has width 1."""
         values = self.checkpoint.read_rows(self.info.name, start, stop)
         return np.ascontiguousarray(values, dtype=np.float32).reshape(stop - start, *self.info.shape[1:] or (1,))
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RowComparison:
     """One table against the base's, row by row. The arrays have an entry per row that differs."""
 
     tensor: str
@@ -61,49 +61,51 @@ class Comparison:
     """What is left beside that multiple, by length of the base's row."""
 
     @property
-    def shrank_together(self) -> bool:
+    def is_uniform_decay(self) -> bool:
         """Whether all rows became the same, smaller multiple of themselves."""
         if len(self.changed) < max(2, 0.99 * self.num_rows):
             return False
         loss = 1 - float(np.median(self.factor))
-        near = np.abs(1 - self.factor - loss) <= _FACTOR_SPREAD * abs(loss)
-        clean = self.beside <= _FACTOR_SPREAD * abs(loss)
+        near = np.abs(1 - self.factor - loss) <= _DECAY_SPREAD * abs(loss)
+        clean = self.beside <= _DECAY_SPREAD * abs(loss)
         return loss > 0 and bool(np.mean(near & clean) >= 0.99)
 
 
-def base_row_findings(subject: Subject) -> list[Finding]:
+def base_row_findings(subject: CheckSubject) -> list[Finding]:
     """Which base rows are not the base's bits, how far they moved, and whether weight decay explains it."""
-    return told(subject, row_comparisons(subject))
+    return row_comparison_findings(subject, compare_base_rows(subject))
 
 
-def row_comparisons(subject: Subject) -> list[Comparison]:
+def compare_base_rows(subject: CheckSubject) -> list[RowComparison]:
     """Every text table whose rows are as wide as the base's, against the base's own."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return []
-    ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
+    ours, theirs = find_text_tables(base, family), find_text_tables(checkpoint, family)
     found = []
     for point, old in ours.items():
         new = theirs.get(point)
         if new is None or old.shape[1:] != new.shape[1:]:
             continue
         num_rows = min(subject.base_pieces or old.shape[0] - family.spare_rows, old.shape[0], new.shape[0])
-        found.append(_compare(Side(base, old), Side(checkpoint, new), num_rows))
+        found.append(_compare_rows(TableReader(base, old), TableReader(checkpoint, new), num_rows))
     return found
 
 
-def told(subject: Subject, comparisons: list[Comparison], but: Collection[str] = ()) -> list[Finding]:
+def row_comparison_findings(
+    subject: CheckSubject, comparisons: list[RowComparison], skip_tensors: Collection[str] = ()
+) -> list[Finding]:
     """What comparisons of a subject's tables have to say; of the tables in `but` something else is said."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return []
     findings = [
-        _changed_finding(compared, subject)
+        _changed_rows_finding(compared, subject)
         for compared in comparisons
-        if len(compared.changed) and compared.tensor not in but
+        if len(compared.changed) and compared.tensor not in skip_tensors
     ]
-    ours = text_tables(base, family)
-    for point, new in text_tables(checkpoint, family).items():
+    ours = find_text_tables(base, family)
+    for point, new in find_text_tables(checkpoint, family).items():
         old = ours.get(point)
         if old is not None and old.shape[1:] != new.shape[1:]:
             found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
@@ -119,12 +121,12 @@ def told(subject: Subject, comparisons: list[Comparison], but: Collection[str] =
     return findings
 
 
-def spare_row_findings(subject: Subject) -> list[Finding]:
+def spare_row_findings(subject: CheckSubject) -> list[Finding]:
     """Whether the base's spare row stands where the first new piece should be."""
     base, checkpoint, family, pieces = subject.base_checkpoint, subject.checkpoint, subject.family, subject.base_pieces
     if base is None or checkpoint is None or family is None or pieces is None or not family.spare_rows:
         return []
-    ours, theirs = text_tables(base, family), text_tables(checkpoint, family)
+    ours, theirs = find_text_tables(base, family), find_text_tables(checkpoint, family)
     copied: list[str] = []
     near: list[str] = []
     for point, old in ours.items():
@@ -132,16 +134,18 @@ def spare_row_findings(subject: Subject) -> list[Finding]:
         grown = new is not None and new.shape[0] > pieces + family.spare_rows
         if new is None or not grown or old.shape[0] <= pieces or old.shape[1:] != new.shape[1:]:
             continue
-        spare = Side(base, old).rows(pieces, pieces + 1)
-        rows = Side(checkpoint, new).rows(pieces, min(pieces + SPARE_SAMPLE, new.shape[0] - family.spare_rows))
-        if _bits(spare)[0].tobytes() == _bits(rows)[0].tobytes():
+        spare = TableReader(base, old).rows(pieces, pieces + 1)
+        rows = TableReader(checkpoint, new).rows(
+            pieces, min(pieces + SPARE_SAMPLE_ROWS, new.shape[0] - family.spare_rows)
+        )
+        if _as_bits(spare)[0].tobytes() == _as_bits(rows)[0].tobytes():
             copied.append(new.name)
         elif is_spare_copy(spare[0], rows):
             near.append(new.name)
-    return _spare_finding(subject, copied, near)
+    return _spare_copy_findings(subject, copied, near)
 
 
-def _spare_finding(subject: Subject, copied: list[str], near: list[str]) -> list[Finding]:
+def _spare_copy_findings(subject: CheckSubject, copied: list[str], near: list[str]) -> list[Finding]:
     pieces = subject.base_pieces or 0
     piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
     head = f"row {pieces:,}, the first new piece ({piece}),"
@@ -155,19 +159,23 @@ def _spare_finding(subject: Subject, copied: list[str], near: list[str]) -> list
     return []
 
 
-def is_spare_copy(spare: Array, rows: Array) -> bool:
+def is_spare_copy(spare: RowArray, rows: RowArray) -> bool:
     """The same bits, or a trained copy: the first row points where the spare does, and the others mostly do not."""
     if np.array_equal(spare, rows[0]):
         return True
     if rows.shape[1] == 1:  # a single value points nowhere
         return False
-    ours, theirs = _finite(spare.astype(np.float64)), _finite(rows.astype(np.float64))
+    ours, theirs = _zero_nonfinite(spare.astype(np.float64)), _zero_nonfinite(rows.astype(np.float64))
     lengths = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours)
     cosines = (theirs @ ours) / np.maximum(lengths, 1e-12)
-    return bool(cosines[0] >= _STILL_NEAR and np.median(cosines[1:]) < _FAR) if len(rows) > 1 else False
+    return (
+        bool(cosines[0] >= _TRAINED_COPY_COSINE and np.median(cosines[1:]) < _OTHER_ROWS_COSINE)
+        if len(rows) > 1
+        else False
+    )
 
 
-def is_unread_row(subject: Subject, row: int, second_moments: NDArray[np.float32] | None) -> bool:
+def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.float32] | None) -> bool:
     """Whether a row behind the pieces was provably never read: then it is a second spare, and no piece that was learnt.
 
     Only the embedding tells: in the head, a row that is never the answer gets gradients as well.
@@ -176,48 +184,50 @@ def is_unread_row(subject: Subject, row: int, second_moments: NDArray[np.float32
     if base is None or checkpoint is None or family is None or pieces is None:
         return False
     point = family.graft_points[0]
-    old, new = (text_tables(one, family).get(point) for one in (base, checkpoint))
+    old, new = (find_text_tables(one, family).get(point) for one in (base, checkpoint))
     if old is None or new is None or old.shape[1:] != new.shape[1:] or not pieces < old.shape[0] or row >= new.shape[0]:
         return False
     if second_moments is not None and len(second_moments) == new.shape[0] and second_moments[pieces:row].any():
         return not second_moments[row]
-    spare, own = Side(base, old).rows(pieces, pieces + 1), Side(checkpoint, new).rows(row, row + 1)
+    spare, own = TableReader(base, old).rows(pieces, pieces + 1), TableReader(checkpoint, new).rows(row, row + 1)
     if not own.any():
         return True
-    if any(np.array_equal(_bits(own), _bits(rounded(spare, short))) for short in ("F32", "BF16", "F16")):
+    if any(np.array_equal(_as_bits(own), _as_bits(round_to_dtype(spare, short))) for short in ("F32", "BF16", "F16")):
         return True
-    _, factor, beside = _measures(spare.astype(np.float64), own.astype(np.float64))[:, 0]
+    _, factor, beside = _row_change_measures(spare.astype(np.float64), own.astype(np.float64))[:, 0]
     # Weight decay needs no gradient: it shrinks a row along itself, up to the rounding of its format.
-    return bool(0 < factor <= 1 and beside <= (_ROUNDING if new.dtype == "F32" else 16 * _ROUNDING) * factor)
+    return bool(
+        0 < factor <= 1 and beside <= (_DECAY_ROUNDING if new.dtype == "F32" else 16 * _DECAY_ROUNDING) * factor
+    )
 
 
-def _compare(ours: Side, theirs: Side, num_rows: int) -> Comparison:
+def _compare_rows(ours: TableReader, theirs: TableReader, num_rows: int) -> RowComparison:
     changed: list[NDArray[np.int64]] = []
     measures: list[NDArray[np.float64]] = []
     exact = True
-    for start, before, after in _blocks(ours, theirs, num_rows):
-        whole, differs = before, (_bits(before) != _bits(after)).any(axis=1)
+    for start, before, after in _read_block_pairs(ours, theirs, num_rows):
+        whole, differs = before, (_as_bits(before) != _as_bits(after)).any(axis=1)
         if differs.any() and ours.info.dtype != theirs.info.dtype:
-            before = rounded(before, theirs.info.dtype)
-            differs = (_bits(before) != _bits(after)).any(axis=1)
+            before = round_to_dtype(before, theirs.info.dtype)
+            differs = (_as_bits(before) != _as_bits(after)).any(axis=1)
             exact = False
         for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they are kept as now
             at = np.flatnonzero(differs)
-            near = rounded(rounded(whole[at], short), theirs.info.dtype)
-            as_short = (_bits(near) == _bits(after[at])).all(axis=1)
+            near = round_to_dtype(round_to_dtype(whole[at], short), theirs.info.dtype)
+            as_short = (_as_bits(near) == _as_bits(after[at])).all(axis=1)
             differs[at[as_short]] = False
             exact = exact and not as_short.any()
         at = np.flatnonzero(differs)
         changed.append(at + start)
-        measures.append(_measures(before[at].astype(np.float64), after[at].astype(np.float64)))
+        measures.append(_row_change_measures(before[at].astype(np.float64), after[at].astype(np.float64)))
     relative, factor, beside = np.concatenate(measures, axis=1) if measures else np.empty((3, 0))
     rows = np.concatenate(changed) if changed else np.empty(0, np.int64)
-    return Comparison(theirs.info.name, num_rows, not exact, rows, relative, factor, beside)
+    return RowComparison(theirs.info.name, num_rows, not exact, rows, relative, factor, beside)
 
 
-def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+def _row_change_measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
     """Relative change, nearest multiple and what is beside it, for each row. Shape [3, rows]."""
-    before, after = _finite(before), _finite(after)
+    before, after = _zero_nonfinite(before), _zero_nonfinite(after)
     squares = np.maximum((before**2).sum(axis=1), 1e-30)
     factor = (before * after).sum(axis=1) / squares
     beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
@@ -225,29 +235,31 @@ def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArra
     return np.stack([relative, factor, beside])
 
 
-def _blocks(ours: Side, theirs: Side, num_rows: int) -> Iterator[tuple[int, Array, Array]]:
+def _read_block_pairs(
+    ours: TableReader, theirs: TableReader, num_rows: int
+) -> Iterator[tuple[int, RowArray, RowArray]]:
     """First row and both tables' rows, a block at a time."""
-    with progress.task(f"comparing {theirs.info.name}", num_rows) as advance:
+    with progress.progress_task(f"comparing {theirs.info.name}", num_rows) as advance:
         for start in range(0, num_rows, BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, num_rows)
             yield start, ours.rows(start, stop), theirs.rows(start, stop)
             advance(stop - start)
 
 
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _zero_nonfinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Zero for values that are not finite, which are another topic's."""
     return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _bits(rows: Array) -> NDArray[np.uint32]:
+def _as_bits(rows: RowArray) -> NDArray[np.uint32]:
     return rows.view(np.uint32)
 
 
-def _changed_finding(compared: Comparison, subject: Subject) -> Finding:
+def _changed_rows_finding(compared: RowComparison, subject: CheckSubject) -> Finding:
     assert subject.checkpoint is not None
     where = subject.checkpoint.path
     head = f"{len(compared.changed):,} of {compared.num_rows:,} base rows of {compared.tensor}"
-    if compared.shrank_together:
+    if compared.is_uniform_decay:
         factor = float(np.median(compared.factor))
         found = f"{head} shrank together to {factor:.6g} of the base's"
         return finding("base-rows-shrunk", found, expected="the base's bits", where=where)
@@ -258,6 +270,6 @@ def _changed_finding(compared: Comparison, subject: Subject) -> Finding:
         f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
         f"row {worst} ({piece}) by {float(compared.relative.max()):.2g}"
     )
-    if typical >= OVERWRITTEN:
+    if typical >= OVERWRITTEN_CHANGE:
         found += ": the rows were overwritten, not trained"
     return finding("base-rows-changed", found, expected="the base's bits", where=where)

@@ -14,36 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft import progress
-from voxgraft.checkpoints.dtypes import FLOATS, from_float32, to_float32
-from voxgraft.checkpoints.flat import flat_values, side_by_side
+from voxgraft.checkpoints.dtypes import FLOAT_DTYPES, from_float32, to_float32
+from voxgraft.checkpoints.flat import iter_values, pair_chunks
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
-from voxgraft.findings.speech_rows import NONE_LOST, LostRows, lost_rows, marks_of
-from voxgraft.findings.subject import Subject
+from voxgraft.findings.speech_rows import NO_LOST_ROWS, LostRows, find_lost_rows, find_start_stop_rows
+from voxgraft.findings.subject import CheckSubject
 from voxgraft.findings.text_tables import is_stand_in
 
 __all__ = [
-    "Body",
+    "BodyComparison",
     "TensorChange",
+    "body_comparison_findings",
     "body_findings",
-    "distance_at",
-    "measured_body",
-    "other_tensors",
-    "rounded",
-    "told",
+    "body_tensor_names",
+    "compare_body",
+    "measure_blend_distance",
+    "round_to_dtype",
 ]
 
-_NAMED = 3
-_LOST = 0.5
+_MAX_NAMED_TENSORS = 3
+_LOST_DISTANCE = 0.5
 """Of its own length: a matrix that moved so far was not trained, but written anew, emptied or damaged."""
-_LOST_STEP = 0.1
+_LOST_MEAN_STEP = 0.1
 """Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
-_RECOMPUTED = 0.2
+_RECOMPUTED_DISTANCE = 0.2
 """Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it."""
-_PROBED = 512
+_PROBE_VALUES = 512
 """Values that are looked at before a whole piece is: most tensors show in these that they are full float32."""
-How = Literal["same", "rounded", "changed", "form"]
+TensorChangeKind = Literal["same", "rounded", "changed", "form"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TensorChange:
     """One tensor against the base's: squared lengths of the difference and of the base's values, both 0 if unknown."""
 
     name: str
-    how: How
+    how: TensorChangeKind
     """same bits; the base's, rounded to a shorter format; changed; another form (shape, or other whole numbers)."""
     moved: float = 0.0
     base: float = 0.0
@@ -60,12 +60,12 @@ class TensorChange:
     num_values: int = 0
     """Of the base's tensor."""
     num_bad: int = 0
-    """Values that are not finite. `moved` is measured on the others."""
+    """Values that are not finite. `interpolate_tensor` is measured on the others."""
     overflowed: bool = False
     """All of these are infinite and the tensor is kept as F16, which holds nothing above 65,504."""
     computed: bool = False
     """A table that the program computes. No training moves it, so it says nothing about how far a body moved."""
-    lost_rows: LostRows = NONE_LOST
+    lost_rows: LostRows = NO_LOST_ROWS
     """Of a table with a row per code or position: rows in which nothing of the base is left."""
 
     @property
@@ -74,13 +74,13 @@ class TensorChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class BodyComparison:
     """All tensors that are no text table: those that both files have, compared, and those that only the base has."""
 
     changes: tuple[TensorChange, ...]
     missing: tuple[str, ...]
 
-    def named(self, how: How) -> list[str]:
+    def named(self, how: TensorChangeKind) -> list[str]:
         return [one.name for one in self.changes if one.how == how]
 
     @property
@@ -118,16 +118,16 @@ class Body:
     @property
     def distance(self) -> float:
         """How far the whole body moved, by its length; values that are not finite are left out."""
-        return distance_of([one for one in self.changes if not one.computed])
+        return relative_distance([one for one in self.changes if not one.computed])
 
     @property
-    def distance_of_usable(self) -> float:
+    def usable_distance(self) -> float:
         """The same without the lost ones, each of which would outweigh all others."""
-        return distance_of([one for one in self.changes if not one.lost and not one.computed])
+        return relative_distance([one for one in self.changes if not one.lost and not one.computed])
 
 
 @dataclass(frozen=True, slots=True)
-class Blend:
+class TensorBlend:
     """A point between base and tuned at which a tensor is compared in place of the tuned one."""
 
     share: float
@@ -147,43 +147,43 @@ class Blend:
         after = np.where(np.isfinite(after) & ~lost, after, before)
         value = (before + self.share * (after.astype(np.float64) - before)).astype(np.float32)
         # As in `repair`: what became infinite in fp16 is kept in the base's own format.
-        return rounded(value, old.dtype if new.dtype == "F16" and self.change.num_bad else new.dtype)
+        return round_to_dtype(value, old.dtype if new.dtype == "F16" and self.change.num_bad else new.dtype)
 
 
-def distance_of(changes: list[TensorChange]) -> float:
+def relative_distance(changes: list[TensorChange]) -> float:
     """Length of the difference by length of the base's values, of several tensors together."""
     return math.sqrt(sum(one.moved for one in changes) / max(sum(one.base for one in changes), 1e-30))
 
 
-def body_findings(subject: Subject) -> list[Finding]:
+def body_findings(subject: CheckSubject) -> list[Finding]:
     """Compare all other tensors, streaming. The claim about speech is made only if it was seen to hold."""
-    body = measured_body(subject)
-    return told(subject, body) if body else []
+    body = compare_body(subject)
+    return body_comparison_findings(subject, body) if body else []
 
 
-def measured_body(subject: Subject) -> Body | None:
+def compare_body(subject: CheckSubject) -> BodyComparison | None:
     """The comparison itself; None where there is nothing to compare."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None or is_stand_in(checkpoint):
         return None
-    names = other_tensors(base, family)
+    names = body_tensor_names(base, family)
     there = [name for name in names if name in checkpoint.tensors]
     changes = []
-    marks = marks_of(subject)
-    with progress.task("comparing everything else with the base", _num_bytes(base, there)) as advance:
+    marks = find_start_stop_rows(subject)
+    with progress.progress_task("comparing everything else with the base", _total_bytes(base, there)) as advance:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
-            change = _change(base, checkpoint, name, family)
+            change = _compare_tensor(base, checkpoint, name, family)
             if change.how == "changed":
-                change = _without_lost_rows(change, lost_rows(subject, name, marks), base.tensors[name])
+                change = _exclude_lost_rows(change, find_lost_rows(subject, name, marks), base.tensors[name])
             changes.append(change)
             advance(base.tensors[name].num_bytes)
     order = {name: at for at, name in enumerate(names)}
     changes.sort(key=lambda one: order[one.name])
-    return Body(tuple(changes), tuple(name for name in names if name not in checkpoint.tensors))
+    return BodyComparison(tuple(changes), tuple(name for name in names if name not in checkpoint.tensors))
 
 
-def distance_at(subject: Subject, body: Body, share: float) -> float:
-    """The distance that a body repaired to `share` of its way from the base will be measured to have.
+def measure_blend_distance(subject: CheckSubject, body: BodyComparison, share: float) -> float:
+    """The distance that a body repaired to `hash_uniform` of its way from the base will be measured to have.
 
     Nearly proportional to the share, but a shorter number format rounds every value again, which adds to it.
     """
@@ -193,22 +193,26 @@ def distance_at(subject: Subject, body: Body, share: float) -> float:
     assert family is not None
     changes = []
     used = [one for one in body.changes if not one.computed and not one.lost and one.how != "form"]
-    with progress.task(f"measuring the body at {share:g}", _num_bytes(base, [one.name for one in used])) as advance:
+    with progress.progress_task(
+        f"measuring the body at {share:g}", _total_bytes(base, [one.name for one in used])
+    ) as advance:
         for one in used:
             changes.append(
-                _change(base, checkpoint, one.name, family, Blend(share, one)) if one.how == "changed" else one
+                _compare_tensor(base, checkpoint, one.name, family, TensorBlend(share, one))
+                if one.how == "changed"
+                else one
             )
             advance(base.tensors[one.name].num_bytes)
-    return distance_of(changes)
+    return relative_distance(changes)
 
 
-def told(subject: Subject, body: Body) -> list[Finding]:
+def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> list[Finding]:
     """What a comparison has to say."""
     where = subject.checkpoint.path if subject.checkpoint else ""
     findings: list[Finding] = []
     total = len(body.changes) + len(body.missing)
     if body.missing:
-        found = f"{len(body.missing):,} of the base's {total:,} other tensors are not in the file{_first(body.missing)}"
+        found = f"{len(body.missing):,} of the base's {total:,} other tensors are not in the file{_format_first_names(body.missing)}"
         findings.append(finding("body-missing", found, where=where))
     for code, odd_ones in (
         ("body-not-finite", [one for one in body.changes if one.num_bad and not one.overflowed]),
@@ -216,21 +220,21 @@ def told(subject: Subject, body: Body) -> list[Finding]:
     ):
         if odd_ones:
             bad, values = [one.name for one in odd_ones], sum(one.num_bad for one in odd_ones)
-            found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_first(bad)}"
+            found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_format_first_names(bad)}"
             what = "infinite values in fp16" if code == "body-overflow" else "such values"
             findings.append(finding(code, f"{found}: {values:,} {what}", where=where))
     if odd := body.named("form"):
-        found = f"{len(odd):,} of {len(body.changes):,} other tensors have another shape or kind of number{_first(odd)}"
+        found = f"{len(odd):,} of {len(body.changes):,} other tensors have another shape or kind of number{_format_first_names(odd)}"
         findings.append(finding("body-form", found, expected="the base's shapes and numbers", where=where))
     if lost := body.lost:
-        found = f"{len(lost):,} of {len(body.changes):,} other tensors have nothing left of the base's{_first(lost)}"
-        expected = f"tensors that moved by less than {_LOST:.0%} of their length"
+        found = f"{len(lost):,} of {len(body.changes):,} other tensors have nothing left of the base's{_format_first_names(lost)}"
+        expected = f"tensors that moved by less than {_LOST_DISTANCE:.0%} of their length"
         findings.append(finding("body-lost", found, expected=expected, where=where))
     for name, rows in body.lost_rows.items():
-        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{_first(rows.names)}"
+        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{_format_first_names(rows.names)}"
         findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
     if differing := body.named("changed"):
-        found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_first(differing)}"
+        found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_format_first_names(differing)}"
         found += f"; together they moved by {body.distance:.2g} of their length"
         findings.append(finding("body-changed", found, expected="the base's bits", where=where))
     if findings or not body.changes:
@@ -244,7 +248,7 @@ def told(subject: Subject, body: Body) -> list[Finding]:
     return findings
 
 
-def other_tensors(base: Checkpoint, family: Family) -> list[str]:
+def body_tensor_names(base: Checkpoint, family: Family) -> list[str]:
     """The base's tensors that are no text table, nor a second name for one."""
     tables = [info for point in family.graft_points if (info := base.tensors.get(point.tensor)) is not None]
     return [
@@ -254,33 +258,33 @@ def other_tensors(base: Checkpoint, family: Family) -> list[str]:
     ]
 
 
-def _change(
-    base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family, blend: Blend | None = None
+def _compare_tensor(
+    base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family, blend: TensorBlend | None = None
 ) -> TensorChange:
     old, new = base.tensors[name], checkpoint.tensors[name]
     other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name))
-    floats = old.dtype in FLOATS and new.dtype in FLOATS
+    floats = old.dtype in FLOAT_DTYPES and new.dtype in FLOAT_DTYPES
     if old.shape != new.shape or (not floats and old.dtype != new.dtype):
         return other
     exact = same = infinite = True
     moved = length = left = 0.0
     num_bad = num_seen = 0
-    for ours, theirs in side_by_side(flat_values(base, old), flat_values(checkpoint, new)):
+    for ours, theirs in pair_chunks(iter_values(base, old), iter_values(checkpoint, new)):
         equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
         if not floats:
             exact = exact and equal
             continue
         before = to_float32(ours, old.dtype).astype(np.float32, copy=False)
-        length += _squares(before)
+        length += _sum_of_squares(before)
         num_seen += len(before)
         if equal:
-            left += _squares(before)
+            left += _sum_of_squares(before)
             continue
         exact = False
         after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
         if blend is not None:
             after = blend.of(before, after, old, new, num_seen - len(before))
-        near = _in_format_of(before, after, new.dtype)
+        near = _match_number_format(before, after, new.dtype)
         same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
         if not (finite := np.isfinite(after)).all():  # also a value of the base that the shorter format cannot hold
             same = False
@@ -288,74 +292,74 @@ def _change(
             infinite = infinite and not np.isnan(after).any()
             near = np.where(finite, near, before)
             after = np.where(finite, after, before)
-        moved += _squares_between(near, after)
-        left += _squares(after)
+        moved += _squared_distance(near, after)
+        left += _sum_of_squares(after)
     if exact:
         return replace(other, how="same", base=length)
     if not floats:
         return other
-    lost = not same and ((length > 0 and left == 0) or _is_lost(old, moved, length))
+    lost = not same and ((length > 0 and left == 0) or _is_tensor_lost(old, moved, length))
     if other.computed and not lost:
-        lost = not same and moved >= _RECOMPUTED**2 * length
+        lost = not same and moved >= _RECOMPUTED_DISTANCE**2 * length
         same = not lost and not num_bad
     overflowed = bool(num_bad) and infinite and new.dtype == "F16"
-    how: How = "rounded" if same else "changed"
+    how: TensorChangeKind = "rounded" if same else "changed"
     return replace(other, how=how, moved=moved, base=length, lost=lost, num_bad=num_bad, overflowed=overflowed)
 
 
-def _in_format_of(before: NDArray[np.float32], after: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+def _match_number_format(before: NDArray[np.float32], after: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
     """The base's values in the shortest format that holds all of the others, whatever type the file keeps them as.
 
     A checkpoint that was trained or exported as bf16 and saved as float32 is the base rounded, and did not drift.
     """
-    own = before if dtype == "F32" else rounded(before, dtype)
+    own = before if dtype == "F32" else round_to_dtype(before, dtype)
     shown: list[str] = []
-    for part in (slice(_PROBED), slice(None)):
-        pairs = ((name, rounded(after[part], name)) for name in ("BF16", "F16") if name != dtype)
+    for part in (slice(_PROBE_VALUES), slice(None)):
+        pairs = ((name, round_to_dtype(after[part], name)) for name in ("BF16", "F16") if name != dtype)
         shown = [name for name, short in pairs if np.array_equal(short, after[part], equal_nan=True)]
         if not shown:
             return own
-    nears = [rounded(rounded(before, name), dtype) for name in shown]
+    nears = [round_to_dtype(round_to_dtype(before, name), dtype) for name in shown]
     nears = [nears[0], *nears, own] if dtype == "F32" else [own, *nears]
     return next((near for near in nears if np.array_equal(near, after)), nears[0])
 
 
-def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+def round_to_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
     """Values in another format, as float32 again."""
     with np.errstate(over="ignore", invalid="ignore"):
         return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
 
 
-def _without_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
+def _exclude_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
     """A change with its lost rows told apart: they make neither the whole table a lost one nor the body a far one."""
-    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_lost(old, rows.moved, rows.base):
+    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_tensor_lost(old, rows.moved, rows.base):
         return change
     return replace(change, lost_rows=rows, lost=False, moved=rows.moved)
 
 
-def _is_lost(old: TensorInfo, moved: float, length: float) -> bool:
+def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
     """Whether a finite change is farther than any training goes."""
-    if not math.isfinite(moved) or moved < _LOST**2 * length:
+    if not math.isfinite(moved) or moved < _LOST_DISTANCE**2 * length:
         return False
     is_matrix = len(old.shape) > 1 and length > 0
-    return is_matrix or math.sqrt(moved / max(old.num_values, 1)) >= _LOST_STEP
+    return is_matrix or math.sqrt(moved / max(old.num_values, 1)) >= _LOST_MEAN_STEP
 
 
-def _squares(values: NDArray[np.float32]) -> float:
+def _sum_of_squares(values: NDArray[np.float32]) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(np.dot(values, values))
         return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))
 
 
-def _squares_between(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
+def _squared_distance(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        return _squares(after - before)
+        return _sum_of_squares(after - before)
 
 
-def _num_bytes(base: Checkpoint, names: list[str]) -> int:
+def _total_bytes(base: Checkpoint, names: list[str]) -> int:
     return sum(base.tensors[name].num_bytes for name in names)
 
 
-def _first(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > _NAMED else ""
-    return f" ({', '.join(names[:_NAMED])}{more})"
+def _format_first_names(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > _MAX_NAMED_TENSORS else ""
+    return f" ({', '.join(names[:_MAX_NAMED_TENSORS])}{more})"

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from voxgraft.checkpoints.opening import dangerous_globals
+from voxgraft.checkpoints.opening import find_dangerous_globals
 from voxgraft.errors import Finding, VoxgraftError, finding
-from voxgraft.findings.subject import Subject
+from voxgraft.findings.subject import CheckSubject
 
-_NAMED = 5
+_MAX_NAMED_GLOBALS = 5
 
 
-def pickle_findings(subject: Subject) -> list[Finding]:
+def pickle_findings(subject: CheckSubject) -> list[Finding]:
     """Names that loading a file would import and that could run anything."""
     findings: list[Finding] = []
     for path in subject.checkpoint_paths or ():
         try:
-            names = dangerous_globals(path)
+            names = find_dangerous_globals(path)
         except VoxgraftError as error:
             findings.append(error.finding)
             continue
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            found = f"{path.name} would import {', '.join(names[:_NAMED])}{more}"
+            more = f" and {len(names) - _MAX_NAMED_GLOBALS} more" if len(names) > _MAX_NAMED_GLOBALS else ""
+            found = f"{path.name} would import {', '.join(names[:_MAX_NAMED_GLOBALS])}{more}"
             findings.append(finding("pickle-code", found, expected="tensors and plain values", where=path))
     return findings
 
 
-def extra_findings(subject: Subject) -> list[Finding]:
+def checkpoint_extra_findings(subject: CheckSubject) -> list[Finding]:
     """A list of everything beside the tensors."""
     checkpoint = subject.checkpoint
     if checkpoint is None or not checkpoint.extras:

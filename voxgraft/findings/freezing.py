@@ -5,28 +5,28 @@ from __future__ import annotations
 import math
 
 from voxgraft.errors import Finding, finding
-from voxgraft.findings.old_numbers import OldNumbers
-from voxgraft.findings.subject import Subject
+from voxgraft.findings.old_numbers import OldConfigNumbers
+from voxgraft.findings.subject import CheckSubject
 
-_STEPS_IF_UNSAID = 100_000
+_DEFAULT_STEPS = 100_000
 
 
-def freeze_findings(subject: Subject) -> list[Finding]:
+def freeze_findings(subject: CheckSubject) -> list[Finding]:
     """The boundary against the base's size, the switch, and the leak."""
     old = subject.old
     if old is None:
         return []
     base = subject.base_pieces or (old.original_pieces.count if old.original_pieces else None)
-    findings = _boundary_findings(old, base, subject.grown.size if subject.grown else None)
+    findings = _freeze_boundary_findings(old, base, subject.grown.size if subject.grown else None)
     if old.freeze_original is False:
         found = "freeze_original_embeddings is false: the base's text rows are trained on the new language"
         findings.append(finding("freeze-off", found, expected="true", where=old.path))
     elif old.freeze_original or old.freeze_until is not None:
-        findings += _leak_findings(old)
+        findings += _freeze_leak_findings(old)
     return findings
 
 
-def _boundary_findings(old: OldNumbers, base: int | None, pieces: int | None) -> list[Finding]:
+def _freeze_boundary_findings(old: OldConfigNumbers, base: int | None, pieces: int | None) -> list[Finding]:
     stated = old.freeze_until
     if stated is None:
         return []
@@ -50,12 +50,12 @@ def _boundary_findings(old: OldNumbers, base: int | None, pieces: int | None) ->
     return findings
 
 
-def _leak_findings(old: OldNumbers) -> list[Finding]:
+def _freeze_leak_findings(old: OldConfigNumbers) -> list[Finding]:
     """AdamW takes `rate x decay` of every value at every step, whatever its gradient."""
     rate, decay = old.learning_rate, old.weight_decay
     if rate is None or decay is None or not rate.value * decay.value:
         return []
-    steps = old.steps.count if old.steps and old.steps.count else _STEPS_IF_UNSAID
+    steps = old.steps.count if old.steps and old.steps.count else _DEFAULT_STEPS
     left = math.exp(-rate.value * decay.value * steps)
     found = (
         f"a rate of {rate.value:g} with weight decay {decay.value:g} leaves {left:.2%} of a masked row "

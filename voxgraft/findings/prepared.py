@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 
 from voxgraft import progress
 from voxgraft.errors import FileError, Finding, Level, VoxgraftError, finding
-from voxgraft.files import existing_folder, parse_json, read_lines
-from voxgraft.findings.npy import read_ids
-from voxgraft.findings.subject import Subject
-from voxgraft.findings.text import shown_pieces, spelled
-from voxgraft.findings.text_tables import text_tables
+from voxgraft.files import parse_json, read_lines, require_folder
+from voxgraft.findings.npy import read_npy_ids
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.findings.text import encode_sentence, format_pieces
+from voxgraft.findings.text_tables import find_text_tables
 
 IDS_FOLDER = "text_ids"
-MANIFESTS = ("train_manifest.jsonl", "train_pairs.jsonl", "gpt_pairs_train.jsonl", "val_manifest.jsonl")
-_FIELDS = (("text", "text_ids_path"), ("target_text", "target_text_ids_path"))
+MANIFEST_NAMES = ("train_manifest.jsonl", "train_pairs.jsonl", "gpt_pairs_train.jsonl", "val_manifest.jsonl")
+_MANIFEST_FIELDS = (("text", "text_ids_path"), ("target_text", "target_text_ids_path"))
 """Keys of the text and of its file of ids: in a manifest of clips, and in one of pairs."""
-_MANY_UNKNOWN = 0.01
+_UNKNOWN_ERROR_SHARE = 0.01
 """From this share of unknown tokens on it is an error."""
-_SAMPLE = 200
-_FEW_DIFFERENT = 0.2
+_SAMPLE_SENTENCES = 200
+_MAX_DIFFERENT_SHARE = 0.2
 """Up to this share of sentences a different clean-up of the text explains it; above it the tokenizer is another."""
 
 
 @dataclass(slots=True)
-class _Seen:
+class _PreparedIdCounts:
     """What all files of ids hold together."""
 
     files: int = 0
@@ -48,74 +48,74 @@ class _Seen:
             self.first.setdefault(token, path)
 
 
-def prepared_id_findings(subject: Subject) -> list[Finding]:
+def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
     """Every file of ids: past the table, negative, deleted by the stock program, unknown, never on a new row."""
     if subject.prepared is None:
         return []
-    seen = _read_all(subject.prepared)
-    findings = _broken_findings(seen)
+    seen = _read_all_ids(subject.prepared)
+    findings = _unreadable_id_findings(seen)
     if not seen.counts:
         return findings
-    for owner, limit in _limits(subject).items():
+    for owner, limit in _id_limits(subject).items():
         outside = sorted(token for token in seen.counts if not 0 <= token < limit)
-        findings += _outside_finding(seen, outside, f"{owner} has {limit:,} (ids 0 to {limit - 1:,})")
-    if not _limits(subject):
-        findings += _outside_finding(seen, sorted(token for token in seen.counts if token < 0), "ids start at 0")
-    return [*findings, *_deleted_findings(subject, seen), *_share_findings(subject, seen)]
+        findings += _outside_id_findings(seen, outside, f"{owner} has {limit:,} (ids 0 to {limit - 1:,})")
+    if not _id_limits(subject):
+        findings += _outside_id_findings(seen, sorted(token for token in seen.counts if token < 0), "ids start at 0")
+    return [*findings, *_deleted_id_findings(subject, seen), *_prepared_share_findings(subject, seen)]
 
 
-def prepared_spelling_findings(subject: Subject) -> list[Finding]:
+def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
     """A sample of the manifest spelled again: the same ids, or the data belongs to another tokenizer."""
     prepared, spelling, tokenizer = subject.prepared, subject.spelling, subject.grown
     if prepared is None or spelling is None or tokenizer is None:
         return []
-    manifest = next((prepared / name for name in MANIFESTS if os.path.isfile(prepared / name)), None)
+    manifest = next((prepared / name for name in MANIFEST_NAMES if os.path.isfile(prepared / name)), None)
     if manifest is None:
-        found = f"none of {', '.join(MANIFESTS)} is in the folder, so the ids cannot be compared with their text"
+        found = f"none of {', '.join(MANIFEST_NAMES)} is in the folder, so the ids cannot be compared with their text"
         return [finding("file-missing", found, where=prepared, level="warning")]
     compared = different = 0
     first = ""
-    for text, path in _sample(manifest):
+    for text, path in _sample_manifest(manifest):
         try:
-            stored = read_ids(path).tolist()
+            stored = read_npy_ids(path).tolist()
         except VoxgraftError:
             continue  # every file of ids is judged by `prepared_id_findings`
-        ids = spelled(spelling, text)
+        ids = encode_sentence(spelling, text)
         compared += 1
-        if _without_tag(ids, spelling.tag, tokenizer.ids) != stored and ids != stored:
+        if _strip_tag(ids, spelling.tag, tokenizer.ids) != stored and ids != stored:
             different += 1
-            first = first or f"{text!r:.120} is stored as {shown_pieces(tokenizer, stored)}"
-            first += "" if different > 1 else f", and is spelled {shown_pieces(tokenizer, ids)}"
+            first = first or f"{text!r:.120} is stored as {format_pieces(tokenizer, stored)}"
+            first += "" if different > 1 else f", and is spelled {format_pieces(tokenizer, ids)}"
     if not compared:
         return [finding("prepared-empty", f"no file of ids of {manifest.name} is there", where=manifest)]
     if not different:
         return []
     found = f"{different:,} of {compared:,} sentences are spelled otherwise; the first: {first}"
-    level: Level = "error" if different > _FEW_DIFFERENT * compared else "warning"
+    level: Level = "error" if different > _MAX_DIFFERENT_SHARE * compared else "warning"
     return [finding("prepared-other-tokenizer", found, expected="0", where=manifest, level=level)]
 
 
-def _without_tag(ids: list[int], tag: str | None, by_piece: dict[str, int]) -> list[int]:
+def _strip_tag(ids: list[int], tag: str | None, by_piece: dict[str, int]) -> list[int]:
     return ids[1:] if tag is not None and ids[:1] == [by_piece.get(tag)] else ids
 
 
-def _read_all(folder: Path) -> _Seen:
+def _read_all_ids(folder: Path) -> _PreparedIdCounts:
     inner = folder / IDS_FOLDER
-    paths = sorted(existing_folder(inner if os.path.isdir(inner) else folder).glob("*.npy"))
+    paths = sorted(require_folder(inner if os.path.isdir(inner) else folder).glob("*.npy"))
     if not paths:
         raise FileError("prepared-empty", f"there is no {IDS_FOLDER}/*.npy", where=folder)
-    seen = _Seen(len(paths))
-    with progress.task("reading ids", len(paths)) as advance:
+    seen = _PreparedIdCounts(len(paths))
+    with progress.progress_task("reading ids", len(paths)) as advance:
         for path in paths:
             try:
-                seen.add(path, read_ids(path))
+                seen.add(path, read_npy_ids(path))
             except VoxgraftError as error:
                 seen.broken.append(error.finding)
             advance(1)
     return seen
 
 
-def _broken_findings(seen: _Seen) -> list[Finding]:
+def _unreadable_id_findings(seen: _PreparedIdCounts) -> list[Finding]:
     if not seen.broken:
         return []
     first = seen.broken[0]
@@ -123,20 +123,20 @@ def _broken_findings(seen: _Seen) -> list[Finding]:
     return [finding("npy-broken", found, expected=first.expected, where=first.where)]
 
 
-def _limits(subject: Subject) -> dict[str, int]:
+def _id_limits(subject: CheckSubject) -> dict[str, int]:
     """Who has how many rows or pieces that text may index."""
     limits: dict[str, int] = {}
     if subject.tokenizer is not None:
         limits[f"the tokenizer {subject.tokenizer.path.name}"] = subject.tokenizer.size
     if subject.checkpoint is not None and subject.family is not None:
-        for info in list(text_tables(subject.checkpoint, subject.family).values())[:1]:
+        for info in list(find_text_tables(subject.checkpoint, subject.family).values())[:1]:
             limits[f"{info.name}, without its spare row," if subject.family.spare_rows else info.name] = (
                 info.shape[0] - subject.family.spare_rows
             )
     return limits
 
 
-def _outside_finding(seen: _Seen, outside: list[int], expected: str) -> list[Finding]:
+def _outside_id_findings(seen: _PreparedIdCounts, outside: list[int], expected: str) -> list[Finding]:
     if not outside:
         return []
     tokens = sum(seen.counts[token] for token in outside)
@@ -145,7 +145,7 @@ def _outside_finding(seen: _Seen, outside: list[int], expected: str) -> list[Fin
     return [finding("prepared-ids-outside", found, expected=expected, where=seen.first[outside[-1]])]
 
 
-def _deleted_findings(subject: Subject, seen: _Seen) -> list[Finding]:
+def _deleted_id_findings(subject: CheckSubject, seen: _PreparedIdCounts) -> list[Finding]:
     family = subject.family
     deleted = sorted(family.deleted_ids & seen.counts.keys()) if family else []
     if not deleted:
@@ -155,14 +155,14 @@ def _deleted_findings(subject: Subject, seen: _Seen) -> list[Finding]:
     return [finding("prepared-ids-deleted", found, expected="never", where=seen.first[deleted[0]])]
 
 
-def _share_findings(subject: Subject, seen: _Seen) -> list[Finding]:
+def _prepared_share_findings(subject: CheckSubject, seen: _PreparedIdCounts) -> list[Finding]:
     tokenizer, pieces = subject.tokenizer, subject.base_pieces
     if tokenizer is None:
         return []
     total, unknown = seen.counts.total(), seen.counts[tokenizer.unknown_id]
     findings: list[Finding] = []
     if unknown:
-        level: Level = "error" if unknown >= _MANY_UNKNOWN * total else "warning"
+        level: Level = "error" if unknown >= _UNKNOWN_ERROR_SHARE * total else "warning"
         found = f"{unknown:,} of {total:,} tokens are unknown ({unknown / total:.1%})"
         where = seen.first[tokenizer.unknown_id]
         findings.append(finding("prepared-ids-unknown", found, expected="0", where=where, level=level))
@@ -172,27 +172,27 @@ def _share_findings(subject: Subject, seen: _Seen) -> list[Finding]:
     return findings
 
 
-def _sample(manifest: Path) -> Iterator[tuple[str, Path]]:
+def _sample_manifest(manifest: Path) -> Iterator[tuple[str, Path]]:
     """Texts with their files of ids, spread over the whole manifest; each file once."""
     entries: dict[Path, str] = {}
     for number, line in read_lines(manifest):
         entry = parse_json(line, f"{manifest}, line {number}")
-        if (found := _entry(entry, manifest.parent)) is not None:
+        if (found := _parse_manifest_entry(entry, manifest.parent)) is not None:
             entries[found[1]] = found[0]
         else:
-            expected = " or ".join(f"{text} and {path}" for text, path in _FIELDS)
+            expected = " or ".join(f"{text} and {path}" for text, path in _MANIFEST_FIELDS)
             where = f"{manifest}, line {number}"
             raise FileError("json-shape", "the line has no text with its file of ids", expected=expected, where=where)
     paths = list(entries)
-    step = max(1, len(paths) // _SAMPLE)
-    for path in paths[::step][:_SAMPLE]:
+    step = max(1, len(paths) // _SAMPLE_SENTENCES)
+    for path in paths[::step][:_SAMPLE_SENTENCES]:
         yield entries[path], path
 
 
-def _entry(entry: Any, folder: Path) -> tuple[str, Path] | None:
+def _parse_manifest_entry(entry: Any, folder: Path) -> tuple[str, Path] | None:
     if not isinstance(entry, dict):
         return None
-    for text_key, path_key in _FIELDS:
+    for text_key, path_key in _MANIFEST_FIELDS:
         text, path = entry.get(text_key), entry.get(path_key)
         if isinstance(text, str) and isinstance(path, str) and path and "\0" not in path:
             beside = folder / IDS_FOLDER / Path(path).name

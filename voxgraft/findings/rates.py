@@ -6,16 +6,16 @@ from pathlib import Path
 
 from voxgraft.errors import Finding, Level, finding
 from voxgraft.families.base import Family
-from voxgraft.findings.subject import Subject
+from voxgraft.findings.subject import CheckSubject
 from voxgraft.run import RUN_FILE
 from voxgraft.run_settings import TrainSettings
 
-_SETTINGS = {"rows": "row_rate", "adapter": "adapter_rate", "body": "body_rate"}
-_FAR_OUTSIDE = 10.0
+_RATE_SETTINGS = {"rows": "row_rate", "adapter": "adapter_rate", "body": "body_rate"}
+_ERROR_FACTOR = 10.0
 """This many times outside the range nothing good can come of it: an error, not a warning."""
 
 
-def run_rate_findings(subject: Subject) -> list[Finding]:
+def run_rate_findings(subject: CheckSubject) -> list[Finding]:
     """The rates of the parts that the run's mode trains."""
     family, run = subject.family, subject.run
     if family is None or run is None:
@@ -23,7 +23,7 @@ def run_rate_findings(subject: Subject) -> list[Finding]:
     train = subject.settings.train
     findings: list[Finding] = []
     for part in _trained_parts(train):
-        name = _SETTINGS[part]
+        name = _RATE_SETTINGS[part]
         findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / RUN_FILE)
     return findings
 
@@ -35,7 +35,7 @@ def _trained_parts(train: TrainSettings) -> tuple[str, ...]:
     return ("rows", "body") if train.mode == "merged" and train.full_body else ("rows", "adapter")
 
 
-def old_rate_findings(subject: Subject) -> list[Finding]:
+def old_rate_findings(subject: CheckSubject) -> list[Finding]:
     """An old trainer has one rate for everything, so it is judged as a rate for the body."""
     old, family = subject.old, subject.family
     if old is None or family is None or old.learning_rate is None:
@@ -53,7 +53,7 @@ def _rate_findings(family: Family, part: str, name: str, rate: float, where: Pat
     if allowed.low <= rate <= allowed.high:
         return []
     side = "below" if rate < allowed.low else "above"
-    far = not allowed.low / _FAR_OUTSIDE <= rate <= allowed.high * _FAR_OUTSIDE
+    far = not allowed.low / _ERROR_FACTOR <= rate <= allowed.high * _ERROR_FACTOR
     found = f"{name} is {rate:g}, {side} the range for the {part} of {family.name}"
     expected = f"{allowed.low:g} to {allowed.high:g}"
     level: Level = "error" if far else "warning"

@@ -11,16 +11,16 @@ from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
 from voxgraft.families.stand_in import stand_in_parts
 from voxgraft.findings.base_rows import is_unread_row
-from voxgraft.findings.old_numbers import OldNumbers, Stated
-from voxgraft.findings.optimizer import optimizer_of, row_moments
-from voxgraft.findings.subject import Subject
-from voxgraft.findings.text_tables import is_stand_in, text_tables
+from voxgraft.findings.old_numbers import OldConfigNumbers, StatedNumber
+from voxgraft.findings.optimizer import read_optimizer_snapshot, read_row_moments
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.findings.text_tables import find_text_tables, is_stand_in
 from voxgraft.graft_folder import ROWS_NAME, Graft
 from voxgraft.results import Table
-from voxgraft.tables import RowCount, row_findings
+from voxgraft.tables import RowCount, text_table_findings
 
 
-def size_table(subject: Subject) -> Table | None:
+def size_table(subject: CheckSubject) -> Table | None:
     """All sizes side by side, for people."""
     rows: list[tuple[str, str, str]] = []
     if subject.old and subject.old.pieces:
@@ -30,32 +30,32 @@ def size_table(subject: Subject) -> Table | None:
     if subject.grown:
         rows.append(("grown pieces", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
-        tables = text_tables(checkpoint, subject.family).values() if subject.family else ()
+        tables = find_text_tables(checkpoint, subject.family).values() if subject.family else ()
         rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name) for info in tables]
     return Table(("size", "number", "file"), tuple(rows)) if rows else None
 
 
-def base_size_findings(subject: Subject) -> list[Finding]:
+def base_size_findings(subject: CheckSubject) -> list[Finding]:
     """The base by itself: its tokenizer, its tables, its own config."""
     base, tokenizer, checkpoint = subject.base, subject.base_tokenizer, subject.base_checkpoint
     if base is None or tokenizer is None or checkpoint is None or subject.family is None:
         return []
-    findings = _row_findings(checkpoint, subject.family, tokenizer.size)
-    stated = subject.family.configured_pieces(base.config) if base.config else None
+    findings = _row_count_findings(checkpoint, subject.family, tokenizer.size)
+    stated = subject.family.read_config_pieces(base.config) if base.config else None
     if stated is not None:
-        number = Stated("the number of text tokens in the base's config", stated)
-        findings += _config_against(number, subject.family, tokenizer.size, str(base.config))
+        number = StatedNumber("the number of text tokens in the base's config", stated)
+        findings += _config_size_findings(number, subject.family, tokenizer.size, str(base.config))
     if not findings and subject.checkpoint is None:
-        findings += _spare_note(subject.family, tokenizer.size, checkpoint)
+        findings += _spare_row_note(subject.family, tokenizer.size, checkpoint)
     return findings
 
 
-def row_size_findings(subject: Subject) -> list[Finding]:
+def row_size_findings(subject: CheckSubject) -> list[Finding]:
     """The checkpoint's tables against the tokenizer; without a tokenizer against each other."""
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
     if checkpoint is None or family is None:
         return []
-    tables = text_tables(checkpoint, family)
+    tables = find_text_tables(checkpoint, family)
     if is_stand_in(checkpoint):
         return _stand_in_findings(subject)
     first = next(iter(tables.values()), None)
@@ -65,26 +65,26 @@ def row_size_findings(subject: Subject) -> list[Finding]:
         finding("head-missing", item.found, where=item.where)
         if item.code == "tensor-missing" and item.found in heads
         else item
-        for item in _row_findings(checkpoint, family, pieces, subject)
+        for item in _row_count_findings(checkpoint, family, pieces, subject)
     ]
     if not findings and tokenizer is not None:
-        findings += _spare_note(family, pieces, checkpoint)
+        findings += _spare_row_note(family, pieces, checkpoint)
     return findings
 
 
-def config_findings(subject: Subject) -> list[Finding]:
+def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     """The old config's number against the tokenizer, and against the rows; and its start and stop."""
     old, family, tokenizer = subject.old, subject.family, subject.tokenizer
     if old is None or family is None:
         return []
-    findings = _mark_findings(old, family)
+    findings = _start_stop_findings(old, family)
     if old.pieces is None:
         return findings
     if tokenizer is not None:
-        findings += _config_against(old.pieces, family, tokenizer.size, str(old.path))
+        findings += _config_size_findings(old.pieces, family, tokenizer.size, str(old.path))
     if subject.any_checkpoint is None:
         return findings
-    table = next(iter(text_tables(subject.any_checkpoint, family).values()), None)
+    table = next(iter(find_text_tables(subject.any_checkpoint, family).values()), None)
     expected = old.pieces.count + family.spare_rows
     if table is None or table.shape[0] == expected or (family.spare_rows and table.shape[0] == old.pieces.count):
         return findings
@@ -94,7 +94,7 @@ def config_findings(subject: Subject) -> list[Finding]:
     return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{expected:,} rows", where=where)]
 
 
-def _mark_findings(old: OldNumbers, family: Family) -> list[Finding]:
+def _start_stop_findings(old: OldConfigNumbers, family: Family) -> list[Finding]:
     """Start and stop of a text, which the model learnt on its own ids."""
     pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
     wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.count != own]
@@ -103,7 +103,7 @@ def _mark_findings(old: OldNumbers, family: Family) -> list[Finding]:
     return [finding("config-start-stop", found, expected=expected, where=old.path)] if wrong else []
 
 
-def graft_size_findings(subject: Subject) -> list[Finding]:
+def graft_size_findings(subject: CheckSubject) -> list[Finding]:
     """The graft's rows against the base's tables. That its own parts fit together was seen when it was opened."""
     graft, family = subject.graft, subject.family
     if graft is None or subject.base_checkpoint is None or subject.base_tokenizer is None:
@@ -117,10 +117,10 @@ def graft_size_findings(subject: Subject) -> list[Finding]:
         found = f"the graft is for a base of {graft.card.base_pieces:,} pieces"
         expected = f"{subject.base_tokenizer.size:,}, as {subject.base_tokenizer.path.name} has"
         findings.append(finding("graft-mismatch", found, expected=expected, where=graft.folder))
-    return findings + _row_shape_findings(graft, subject.base_checkpoint)
+    return findings + _graft_row_findings(graft, subject.base_checkpoint)
 
 
-def _row_shape_findings(graft: Graft, base: Checkpoint) -> list[Finding]:
+def _graft_row_findings(graft: Graft, base: Checkpoint) -> list[Finding]:
     findings: list[Finding] = []
     where = graft.folder / ROWS_NAME
     for name, rows in graft.rows.items():
@@ -133,40 +133,42 @@ def _row_shape_findings(graft: Graft, base: Checkpoint) -> list[Finding]:
     return findings
 
 
-def _row_findings(checkpoint: Checkpoint, family: Family, pieces: int, subject: Subject | None = None) -> list[Finding]:
+def _row_count_findings(
+    checkpoint: Checkpoint, family: Family, pieces: int, subject: CheckSubject | None = None
+) -> list[Finding]:
     """`row_findings`, with a row too many named for what it is."""
-    items = row_findings(checkpoint, family, pieces)
+    items = text_table_findings(checkpoint, family, pieces)
     doubled = pieces + 2 * family.spare_rows
-    tables = text_tables(checkpoint, family)
+    tables = find_text_tables(checkpoint, family)
     if not family.spare_rows or {info.shape[0] for info in tables.values()} != {doubled}:
         return items
-    if subject is not None and subject.base_checkpoint is not None and not has_second_spare(subject, pieces):
+    if subject is not None and subject.base_checkpoint is not None and not has_second_spare_row(subject, pieces):
         return [replace(item, found=f"{item.found}; row {pieces:,} is no second spare row") for item in items]
     found = f"{doubled:,} rows for {pieces:,} pieces: the spare row was added twice"
     named = finding("spare-counted-twice", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
     return [named if item.code == "rows-vs-tokenizer" else item for item in items]
 
 
-def has_second_spare(subject: Subject, pieces: int) -> bool:
+def has_second_spare_row(subject: CheckSubject, pieces: int) -> bool:
     """Whether the row behind the last piece was provably never trained. Sizes alone do not show that: a tokenizer that
     lacks one piece of those that were learnt gives the same numbers.
     """
     checkpoint, family = subject.checkpoint, subject.family
     if checkpoint is None or family is None:
         return False
-    optimizer = optimizer_of(checkpoint)
-    tables = list(text_tables(checkpoint, family).values())
-    moments = row_moments(checkpoint, optimizer, tables) if optimizer else []
+    optimizer = read_optimizer_snapshot(checkpoint)
+    tables = list(find_text_tables(checkpoint, family).values())
+    moments = read_row_moments(checkpoint, optimizer, tables) if optimizer else []
     own = next((one.second for one in moments if one.tensor == family.graft_points[0].tensor), None)
     return is_unread_row(subject, pieces, own)
 
 
-def _spare_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list[Finding]:
+def _spare_row_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list[Finding]:
     note = RowCount(pieces, 0, family.spare_rows).spare_note()
     return [finding("spare-row", note, where=checkpoint.path)] if note else []
 
 
-def _config_against(stated: Stated, family: Family, pieces: int, where: str) -> list[Finding]:
+def _config_size_findings(stated: StatedNumber, family: Family, pieces: int, where: str) -> list[Finding]:
     number = stated.count
     if number == pieces:
         return []
@@ -176,14 +178,14 @@ def _config_against(stated: Stated, family: Family, pieces: int, where: str) -> 
     return [finding(code, found, expected=f"{pieces:,}", where=where)]
 
 
-def _stand_in_findings(subject: Subject) -> list[Finding]:
+def _stand_in_findings(subject: CheckSubject) -> list[Finding]:
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
     if checkpoint is None or family is None:
         return []
     found = f"{checkpoint.path.name} holds {stand_in_parts(checkpoint.tensors)}"
     lacking = ", ".join(point.tensor for point in family.graft_points)
     findings = [finding("checkpoint-stand-in", found, expected=f"{lacking} and the body", where=checkpoint.path)]
-    table = next(iter(text_tables(checkpoint, family).values()), None)
+    table = next(iter(find_text_tables(checkpoint, family).values()), None)
     if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
         found = f"{table.name} has {table.shape[0]:,} rows, the tokenizer {tokenizer.size:,} pieces"
         code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"

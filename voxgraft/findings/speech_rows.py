@@ -12,27 +12,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.dtypes import FLOATS
+from voxgraft.checkpoints.dtypes import FLOAT_DTYPES
 from voxgraft.errors import VoxgraftError
-from voxgraft.findings.subject import Subject
+from voxgraft.findings.subject import CheckSubject
 
-__all__ = ["NONE_LOST", "LostRows", "lost_rows", "marks_of"]
+__all__ = ["NO_LOST_ROWS", "LostRows", "find_lost_rows", "find_start_stop_rows"]
 
-ROW_PARTS = ("speech tables", "positions", "speed rows")
+PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
 """Parts whose matrices have a row for each code or position."""
-_BLOCK_ROWS = 512
-_DEAD = 1e-3
+_SPEECH_BLOCK_ROWS = 512
+_DEAD_ROW_RATIO = 1e-3
 """Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them."""
-_OVERWRITTEN, _TURNED = 0.5, 0.5
+_OTHER_ROW_CHANGE, _OTHER_ROW_COSINE = 0.5, 0.5
 """A row that moved by this share of its length and has less than this cosine to the base's is another row."""
-_OTHERS_STAY = 0.9
+_STABLE_TABLE_COSINE = 0.9
 """Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
-_TIMES = 8.0
+_OUTLIER_FACTOR = 8.0
 """A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is
 always or never the answer, whatever its direction."""
 _BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
 """A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely."""
-_START, _STOP = "start of speech", "stop of speech"
+_START_NAME, _STOP_NAME = "start of speech", "stop of speech"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,58 +55,65 @@ class LostRows:
         return "are all zero" if self.dead == self.rows else "are far from the base's"
 
 
-NONE_LOST = LostRows()
+NO_LOST_ROWS = LostRows()
 
 
-def marks_of(subject: Subject) -> dict[int, str]:
+def find_start_stop_rows(subject: CheckSubject) -> dict[int, str]:
     """Start and stop of speech by their rows; empty where the base does not show its size."""
     family, base, files = subject.family, subject.base_checkpoint, subject.base
     if family is None or base is None or files is None:
         return {}
     try:
-        size = family.size_of(files, {name: info.shape for name, info in base.tensors.items()})
+        size = family.infer_size(files, {name: info.shape for name, info in base.tensors.items()})
         frame = family.frame(subject.base_pieces or 0, size)
     except VoxgraftError:  # a base that is not whole is told elsewhere
         return {}
-    return {frame.speech_start: _START, frame.speech_stop: _STOP}
+    return {frame.speech_start: _START_NAME, frame.speech_stop: _STOP_NAME}
 
 
-def lost_rows(subject: Subject, name: str, marks: dict[int, str]) -> LostRows:
+def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> LostRows:
     """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
-    if base is None or checkpoint is None or family is None or family.part_of(name) not in ROW_PARTS:
-        return NONE_LOST
+    if base is None or checkpoint is None or family is None or family.get_part_name(name) not in PARTS_WITH_ROWS:
+        return NO_LOST_ROWS
     old, new = base.tensors[name], checkpoint.tensors[name]
-    if old.shape != new.shape or len(old.shape) not in (1, 2) or old.dtype not in FLOATS or new.dtype not in FLOATS:
-        return NONE_LOST
-    is_speech = family.part_of(name) == "speech tables"
+    if (
+        old.shape != new.shape
+        or len(old.shape) not in (1, 2)
+        or old.dtype not in FLOAT_DTYPES
+        or new.dtype not in FLOAT_DTYPES
+    ):
+        return NO_LOST_ROWS
+    is_speech = family.get_part_name(name) == "speech tables"
     named = {row: mark for row, mark in marks.items() if is_speech and row < old.shape[0]}
     if len(old.shape) == 1:
-        before, after = (_finite(one.read(name)) for one in (base, checkpoint))
+        before, after = (_nan_nonfinite(one.read(name)) for one in (base, checkpoint))
         step = max(_BIAS_STEP, _BIAS_SPREAD * float(before.std()))
         far = np.abs(after - before) >= step
-        return _lost(far, np.zeros_like(far), named, (after - before, before))
+        return _build_lost_rows(far, np.zeros_like(far), named, (after - before, before))
     measures = []
-    for start in range(0, old.shape[0], _BLOCK_ROWS):
-        span = start, min(start + _BLOCK_ROWS, old.shape[0])
-        measures.append(_measures(*(_finite(one.read_rows(name, *span)) for one in (base, checkpoint))))
+    for start in range(0, old.shape[0], _SPEECH_BLOCK_ROWS):
+        span = start, min(start + _SPEECH_BLOCK_ROWS, old.shape[0])
+        measures.append(
+            _speech_row_measures(*(_nan_nonfinite(one.read_rows(name, *span)) for one in (base, checkpoint)))
+        )
     length, left, moved, along = np.concatenate(measures, axis=1)
     some = length > 0
     cosine = along / np.maximum(length * left, 1e-30)
-    dead = some & (left <= _DEAD * length)
+    dead = some & (left <= _DEAD_ROW_RATIO * length)
     alive = some & ~dead
-    other = alive & (moved >= _OVERWRITTEN * length) & (cosine < _TURNED)
+    other = alive & (moved >= _OTHER_ROW_CHANGE * length) & (cosine < _OTHER_ROW_COSINE)
     finite = alive & np.isfinite(cosine)
-    if not finite.any() or float(np.median(cosine[finite])) < _OTHERS_STAY:
+    if not finite.any() or float(np.median(cosine[finite])) < _STABLE_TABLE_COSINE:
         other[:] = False
     else:
         times = left / np.maximum(length, 1e-30)
         usual = float(np.median(times[finite]))
-        other |= finite & ((times > _TIMES * usual) | (_TIMES * times < usual))
-    return _lost(dead | other, dead, named, (moved, length))
+        other |= finite & ((times > _OUTLIER_FACTOR * usual) | (_OUTLIER_FACTOR * times < usual))
+    return _build_lost_rows(dead | other, dead, named, (moved, length))
 
 
-def _lost(
+def _build_lost_rows(
     rows: NDArray[np.bool_],
     dead: NDArray[np.bool_],
     named: dict[int, str],
@@ -118,12 +125,12 @@ def _lost(
     return LostRows(tuple(sorted(ordered)), tuple(np.flatnonzero(dead).tolist()), names, len(rows), moved, base)
 
 
-def _measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+def _speech_row_measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
     """Both lengths, length of the difference, and the product of the two, for each row. Shape [4, rows]."""
     lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
     return np.stack([*lengths, (before * after).sum(axis=1)])
 
 
-def _finite(values: NDArray[np.generic]) -> NDArray[np.float64]:
+def _nan_nonfinite(values: NDArray[np.generic]) -> NDArray[np.float64]:
     """Values that are not finite are another topic's, and the base has the originals."""
     return np.nan_to_num(values.astype(np.float64), nan=math.nan, posinf=math.nan, neginf=math.nan)

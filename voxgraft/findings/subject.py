@@ -12,33 +12,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from voxgraft.bases import base_family, base_tokenizer
+from voxgraft.bases import load_base_tokenizer, resolve_base_family
 from voxgraft.checkpoints.forms import Forms, forms_of, in_forms, num_rounded
 from voxgraft.checkpoints.model import Checkpoint
-from voxgraft.checkpoints.opening import open_checkpoint, open_foreign
-from voxgraft.checkpoints.prefixes import beside, common_prefix, without_prefix
+from voxgraft.checkpoints.opening import open_any_checkpoint, open_checkpoint
+from voxgraft.checkpoints.prefixes import find_model_prefix, list_other_model_tensors, strip_model_prefix
 from voxgraft.errors import Finding, VoxgraftError, finding
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.files import existing_folder
-from voxgraft.findings.old_numbers import OldNumbers, read_old_numbers
+from voxgraft.files import require_folder
+from voxgraft.findings.old_numbers import OldConfigNumbers, read_old_config_numbers
 from voxgraft.findings.text_tables import is_stand_in, table_names
-from voxgraft.graft_folder import Graft, open_graft, read_card, rules_beside
+from voxgraft.graft_folder import Graft, find_text_rules, load_graft, read_graft_card
 from voxgraft.normalising import NO_RULES, TextRules
-from voxgraft.preparing.choosing import run_texts
+from voxgraft.preparing.choosing import resolve_text_files
 from voxgraft.run import RunFolder
 from voxgraft.settings import CheckSettings
-from voxgraft.spelling import Spelling
-from voxgraft.tables import family_of_checkpoint
-from voxgraft.text.texts import Texts, read_texts
+from voxgraft.spelling import TextEncoder
+from voxgraft.tables import detect_checkpoint_family
+from voxgraft.text.texts import TextCorpus, read_texts
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
-Made = TypeVar("Made")
+PartT = TypeVar("PartT")
 
 
 @dataclass(slots=True)
-class Subject:
+class CheckSubject:
     """The parts; None where a part was not given or could not be opened."""
 
     settings: CheckSettings
@@ -49,8 +49,8 @@ class Subject:
     graft: Graft | None = None
     grown: Tokenizer | None = None
     checkpoint: Checkpoint | None = None
-    old: OldNumbers | None = None
-    texts: Texts | None = None
+    old: OldConfigNumbers | None = None
+    texts: TextCorpus | None = None
     prepared: Path | None = None
     findings: list[Finding] = field(default_factory=list)
     """What went wrong while the parts were opened."""
@@ -62,7 +62,7 @@ class Subject:
     @property
     def text_paths(self) -> tuple[Path, ...]:
         """Texts that are named, else the manifest of the run."""
-        return run_texts(self.settings, self.run)
+        return resolve_text_files(self.settings, self.run)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -96,22 +96,22 @@ class Subject:
         return self.base_tokenizer.size if self.base_tokenizer else None
 
     @property
-    def spelling(self) -> Spelling | None:
+    def spelling(self) -> TextEncoder | None:
         """How the new language is spelled; without the base's own tokenizer the grown one stands for both."""
         if self.family is None or self.tokenizer is None:
             return None
         base = self.base_tokenizer or self.tokenizer
-        return Spelling.of(self.family, base, self.tokenizer, self.settings.language, self.rules)
+        return TextEncoder.of(self.family, base, self.tokenizer, self.settings.language, self.rules)
 
     @property
     def rules(self) -> TextRules:
         """Text rules of the graft. How others normalised their texts is not known: those are read as they are."""
         if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
             return self.graft.card.rules
-        beside = rules_beside(self.grown.path) if self.grown is not None else None
+        beside = find_text_rules(self.grown.path) if self.grown is not None else None
         return beside or TextRules(NO_RULES, self.settings.language or "")
 
-    def attempt(self, make: Callable[[], Made]) -> Made | None:
+    def try_or_report(self, make: Callable[[], PartT]) -> PartT | None:
         """What `make` gives; None, and a finding, if it meets one of our errors."""
         try:
             return make()
@@ -121,46 +121,46 @@ class Subject:
 
 
 @contextlib.contextmanager
-def opened(settings: CheckSettings) -> Iterator[Subject]:
+def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
     """All parts that the settings name, open until the block ends."""
-    subject = Subject(settings)
+    subject = CheckSubject(settings)
     with contextlib.ExitStack() as stack:
-        _open_base(subject, stack)
-        _open_tokenizer(subject)
+        _open_subject_base(subject, stack)
+        _open_subject_tokenizer(subject)
         if (path := settings.checkpoint) is not None:
-            foreign = subject.attempt(lambda: stack.enter_context(open_foreign(path)))
-            subject.checkpoint = _unwrapped(subject, foreign)
+            foreign = subject.try_or_report(lambda: stack.enter_context(open_any_checkpoint(path)))
+            subject.checkpoint = _strip_wrapper(subject, foreign)
         if (old := settings.base_config) is not None:
-            subject.old = subject.attempt(lambda: read_old_numbers(old))
+            subject.old = subject.try_or_report(lambda: read_old_config_numbers(old))
         if paths := subject.text_paths:
-            subject.texts = subject.attempt(lambda: read_texts(paths))
+            subject.texts = subject.try_or_report(lambda: read_texts(paths))
         if (prepared := settings.prepared) is not None:
-            subject.prepared = subject.attempt(lambda: existing_folder(prepared))
+            subject.prepared = subject.try_or_report(lambda: require_folder(prepared))
         if subject.family is None:
-            subject.family = _family(subject)
+            subject.family = _detect_family(subject)
         _refuse_other_family(subject)
         yield subject
 
 
-def _open_base(subject: Subject, stack: contextlib.ExitStack) -> None:
+def _open_subject_base(subject: CheckSubject, stack: contextlib.ExitStack) -> None:
     settings = subject.settings
     if settings.base is None:
         return
     folder = settings.base
-    found = subject.family = subject.attempt(lambda: base_family(folder, settings.family))
+    found = subject.family = subject.try_or_report(lambda: resolve_base_family(folder, settings.family))
     if found is None:
         return
-    files = subject.base = subject.attempt(lambda: found.files(folder))
+    files = subject.base = subject.try_or_report(lambda: found.files(folder))
     if files is not None:
-        subject.base_tokenizer = subject.attempt(lambda: open_tokenizer(files.tokenizer))
-        subject.base_checkpoint = _open_checkpoint(subject, files.checkpoint, stack)
+        subject.base_tokenizer = subject.try_or_report(lambda: open_tokenizer(files.tokenizer))
+        subject.base_checkpoint = _try_open_checkpoint(subject, files.checkpoint, stack)
 
 
-def _open_checkpoint(subject: Subject, path: Path, stack: contextlib.ExitStack) -> Checkpoint | None:
-    return subject.attempt(lambda: stack.enter_context(open_checkpoint(path)))
+def _try_open_checkpoint(subject: CheckSubject, path: Path, stack: contextlib.ExitStack) -> Checkpoint | None:
+    return subject.try_or_report(lambda: stack.enter_context(open_checkpoint(path)))
 
 
-def _unwrapped(subject: Subject, checkpoint: Checkpoint | None) -> Checkpoint | None:
+def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Checkpoint | None:
     """A wrapper's name before all others is told, and then looked past; so are other models, and an old format."""
     if checkpoint is None:
         return None
@@ -169,15 +169,17 @@ def _unwrapped(subject: Subject, checkpoint: Checkpoint | None) -> Checkpoint | 
         found = f"{where.name} is a torch file from before torch 1.6"
         cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is run."
         subject.findings.append(finding("checkpoint-legacy", found, where=where, level="warning", cure=cure))
-    prefix, others = common_prefix(checkpoint), len(beside(checkpoint))
+    prefix, others = find_model_prefix(checkpoint), len(list_other_model_tensors(checkpoint))
     if prefix or others:
         words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
         words += [f"{others:,} tensors of other models are beside it"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
-    plain = without_prefix(checkpoint)
-    forms = subject.attempt(lambda: forms_of(plain, subject.base_checkpoint, table_names(subject.family))) or Forms()
+    plain = strip_model_prefix(checkpoint)
+    forms = (
+        subject.try_or_report(lambda: forms_of(plain, subject.base_checkpoint, table_names(subject.family))) or Forms()
+    )
     if forms.doubles:
-        subject.attempt(lambda: subject.findings.append(_double_finding(plain, forms)))
+        subject.try_or_report(lambda: subject.findings.append(_double_finding(plain, forms)))
     for name in forms.transposed:
         shape = plain.tensors[name].shape
         expected = f"{list(shape[::-1])}, one row for each piece"
@@ -193,51 +195,51 @@ def _double_finding(checkpoint: Checkpoint, forms: Forms) -> Finding:
     return finding("checkpoint-float64", found, expected="float32, float16 or bfloat16", where=checkpoint.path)
 
 
-def _open_tokenizer(subject: Subject) -> None:
+def _open_subject_tokenizer(subject: CheckSubject) -> None:
     """The tokenizer that is named, else the graft's. A graft whose parts do not fit still has a tokenizer."""
     named, run = subject.settings.tokenizer.file, subject.settings.run
     if named is not None:
-        subject.grown = subject.attempt(lambda: open_tokenizer(named))
+        subject.grown = subject.try_or_report(lambda: open_tokenizer(named))
     if run is None:
         return
     folder = RunFolder(run).graft
     if not os.path.isdir(folder):
         subject.findings.append(finding("graft-missing", f"{run} has no {folder.name} folder", where=run))
         return
-    subject.graft = subject.attempt(lambda: open_graft(folder))
+    subject.graft = subject.try_or_report(lambda: load_graft(folder))
     if named is None:
-        subject.grown = subject.graft.tokenizer if subject.graft else _tokenizer_of(subject, folder)
+        subject.grown = subject.graft.tokenizer if subject.graft else _open_graft_tokenizer(subject, folder)
 
 
-def _tokenizer_of(subject: Subject, folder: Path) -> Tokenizer | None:
-    card = subject.attempt(lambda: read_card(folder))
-    return subject.attempt(lambda: open_tokenizer(folder / card.tokenizer)) if card else None
+def _open_graft_tokenizer(subject: CheckSubject, folder: Path) -> Tokenizer | None:
+    card = subject.try_or_report(lambda: read_graft_card(folder))
+    return subject.try_or_report(lambda: open_tokenizer(folder / card.tokenizer)) if card else None
 
 
-def _family(subject: Subject) -> Family | None:
+def _detect_family(subject: CheckSubject) -> Family | None:
     """Without a base: what was named, else what the graft, the tensors, the old config, the special pieces say."""
     checkpoint, tokenizer, name = subject.checkpoint, subject.grown, subject.settings.family
     if name is not None:
-        return family(name)
+        return get_family(name)
     if subject.settings.base is not None:
         return None  # that the base is of no known family has been said
     if subject.graft is not None:
-        return family(subject.graft.card.family)
+        return get_family(subject.graft.card.family)
     if checkpoint is not None and not is_stand_in(checkpoint):
-        return subject.attempt(lambda: family_of_checkpoint(checkpoint, None))
+        return subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None))
     if subject.old is not None and subject.old.family is not None:
-        return family(subject.old.family)
+        return get_family(subject.old.family)
     if tokenizer is not None:
-        return subject.attempt(lambda: base_tokenizer(tokenizer.path, None)[0])
+        return subject.try_or_report(lambda: load_base_tokenizer(tokenizer.path, None)[0])
     return None
 
 
-def _refuse_other_family(subject: Subject) -> None:
+def _refuse_other_family(subject: CheckSubject) -> None:
     """A checkpoint of another family, or with no text table at all, is told and not looked at any further."""
     checkpoint, wanted = subject.checkpoint, subject.family
     if checkpoint is None or wanted is None or is_stand_in(checkpoint):
         return
-    actual = subject.attempt(lambda: family_of_checkpoint(checkpoint, None))
+    actual = subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None))
     if actual is not None and actual.name != wanted.name:
         found = f"{checkpoint.path.name} has the text tables of {actual.name}"
         subject.findings.append(finding("checkpoint-family", found, expected=wanted.name, where=checkpoint.path))

@@ -8,63 +8,63 @@ from dataclasses import replace
 
 from voxgraft import progress
 from voxgraft.errors import Finding, finding
-from voxgraft.findings.subject import Subject
-from voxgraft.graft_folder import CARD_NAME
-from voxgraft.importing.dataset import Dataset
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.graft_folder import GRAFT_CARD_NAME
+from voxgraft.importing.dataset import DatasetFolder
 from voxgraft.normalising import TextRules
-from voxgraft.preparing.choosing import manifest_path
+from voxgraft.preparing.choosing import resolve_manifest_path
 from voxgraft.run import RunFolder
-from voxgraft.spelling import Spelling
-from voxgraft.text.characters import named
-from voxgraft.text.suits import suit_findings
+from voxgraft.spelling import TextEncoder
+from voxgraft.text.characters import describe_character
+from voxgraft.text.suits import check_text_language
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
-from voxgraft.tokenizers.flat_map import FlatMap
-from voxgraft.tokenizers.prove import boundary_findings, own_letters
+from voxgraft.tokenizers.flat_map import FlatMapTokenizer
+from voxgraft.tokenizers.prove import check_word_boundaries, find_unknown_letters
 
-_NUM_SHOWN = 3
-_NUM_NAMED = 10
-_LONGEST_SHOWN = 60
+_NUM_EXAMPLES = 3
+_MAX_NAMED_CHARACTERS = 10
+_MAX_SHOWN_TOKENS = 60
 """Tokens; a longer sentence is cut, so that a report stays readable."""
 
 
-def text_findings(subject: Subject) -> list[Finding]:
+def text_findings(subject: CheckSubject) -> list[Finding]:
     """Shares, unknown characters with their counts, and three sentences piece by piece."""
     texts, spelling, tokenizer = subject.texts, subject.spelling, subject.tokenizer
     if texts is None or spelling is None or tokenizer is None:
         return []
     counts: Counter[int] = Counter()
     unknown: Counter[str] = Counter()
-    with progress.task("spelling the texts", len(texts.sentences)) as advance:
+    with progress.progress_task("spelling the texts", len(texts.sentences)) as advance:
         for sentence in texts.sentences:
-            ids = spelled(spelling, sentence)
+            ids = encode_sentence(spelling, sentence)
             counts.update(ids)
             if tokenizer.unknown_id in ids:
-                unknown.update(tokenizer.unknown_text(read_as(spelling, sentence)))
+                unknown.update(tokenizer.unknown_text(text_for_tokenizer(spelling, sentence)))
             advance(1)
     where = ", ".join(map(str, subject.text_paths))
     return [
-        *boundary_findings(spelling.new_text(texts.sentences)),
+        *check_word_boundaries(spelling.new_text(texts.sentences)),
         *digit_findings(spelling.rules, texts.sentences, where),
-        *(suit_findings(spelling.language, texts.sentences) if spelling.language else []),
-        *_share_findings(subject, counts, where),
-        *_unknown_findings(subject, unknown, counts[tokenizer.unknown_id], where),
-        *_spelled_findings(spelling, texts.sentences),
+        *(check_text_language(spelling.language, texts.sentences) if spelling.language else []),
+        *_text_share_findings(subject, counts, where),
+        *_unknown_character_findings(subject, unknown, counts[tokenizer.unknown_id], where),
+        *_encoded_example_findings(spelling, texts.sentences),
     ]
 
 
-def rule_findings(subject: Subject) -> list[Finding]:
+def text_rule_findings(subject: CheckSubject) -> list[Finding]:
     """Whether the graft states its text rules, and whether the clips were imported by the same ones."""
     graft, run = subject.graft, subject.run
     if graft is None:
         return []
     if graft.card.text is None:
-        return [finding("text-rules-missing", f"{CARD_NAME} states no text rules", where=graft.folder)]
+        return [finding("text-rules-missing", f"{GRAFT_CARD_NAME} states no text rules", where=graft.folder)]
     if run is None:
         return []
-    manifest = manifest_path(subject.settings.data.dataset, RunFolder(run).data)
+    manifest = resolve_manifest_path(subject.settings.data.dataset, RunFolder(run).data)
     used = {
         str(rules.get("text"))
-        for journal in Dataset(manifest.parent).journals()
+        for journal in DatasetFolder(manifest.parent).journals()
         if isinstance(rules := (journal.source or {}).get("rules"), dict)
         and (journal.source or {}).get("options", {}).get("language") == graft.card.language
     }
@@ -77,35 +77,35 @@ def rule_findings(subject: Subject) -> list[Finding]:
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:
     """Digits that the text rules leave in sentences."""
-    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.normaliser.normalise(sentence).text))]
+    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.normalizer.normalise(sentence).text))]
     if not left:
         return []
-    shown = next(part for part in rules.normaliser.normalise(left[0]).text.split() if any(map(str.isdecimal, part)))
+    shown = next(part for part in rules.normalizer.normalise(left[0]).text.split() if any(map(str.isdecimal, part)))
     found = f"{len(left):,} of {len(sentences):,} texts keep digits, the first {shown!r:.40}"
     return [finding("text-digits", found, where=where)]
 
 
-def spelled(spelling: Spelling, sentence: str) -> list[int]:
+def encode_sentence(spelling: TextEncoder, sentence: str) -> list[int]:
     """Ids of a sentence of the new language, with its tag where the language is known and has one."""
     tokenizer = spelling.grown or spelling.base
-    if spelling.language is not None and not isinstance(tokenizer, FlatMap):
+    if spelling.language is not None and not isinstance(tokenizer, FlatMapTokenizer):
         return spelling.encode(sentence, spelling.language)
-    return tokenizer.encode(read_as(spelling, sentence))
+    return tokenizer.encode(text_for_tokenizer(spelling, sentence))
 
 
-def read_as(spelling: Spelling, sentence: str) -> str:
+def text_for_tokenizer(spelling: TextEncoder, sentence: str) -> str:
     """What the tokenizer is given. The forks look the characters of a flat map up in the text as it stands."""
-    return sentence if isinstance(spelling.grown, FlatMap) else spelling.prepare(sentence)
+    return sentence if isinstance(spelling.grown, FlatMapTokenizer) else spelling.prepare(sentence)
 
 
-def shown_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+def format_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """A spelling for people: pieces with their ids, unknowns marked."""
     parts = [f"{'??' if token == tokenizer.unknown_id else tokenizer.shown(token)}·{token}" for token in ids]
-    more = f" ... ({len(parts):,} tokens)" if len(parts) > _LONGEST_SHOWN else ""
-    return " ".join(parts[:_LONGEST_SHOWN]) + more
+    more = f" ... ({len(parts):,} tokens)" if len(parts) > _MAX_SHOWN_TOKENS else ""
+    return " ".join(parts[:_MAX_SHOWN_TOKENS]) + more
 
 
-def _share_findings(subject: Subject, counts: Counter[int], where: str) -> list[Finding]:
+def _text_share_findings(subject: CheckSubject, counts: Counter[int], where: str) -> list[Finding]:
     tokenizer, pieces = subject.tokenizer, subject.base_pieces
     total = counts.total()
     if tokenizer is None or not total:
@@ -123,20 +123,22 @@ def _share_findings(subject: Subject, counts: Counter[int], where: str) -> list[
     return findings
 
 
-def _unknown_findings(subject: Subject, unknown: Counter[str], tokens: int, where: str) -> list[Finding]:
+def _unknown_character_findings(subject: CheckSubject, unknown: Counter[str], tokens: int, where: str) -> list[Finding]:
     """Letters and signs apart, as `prove` tells them: a letter of the language without a piece is an error."""
     texts, spelling, tokenizer = subject.texts, subject.spelling, subject.tokenizer
     if texts is None or spelling is None or tokenizer is None:
         return []
-    own = frozenset(own_letters(tokenizer, unknown, spelling.new_text(texts.sentences)))
+    own = frozenset(find_unknown_letters(tokenizer, unknown, spelling.new_text(texts.sentences)))
     findings: list[Finding] = []
     for code, letters in (("proof-unknown-letters", True), ("proof-unknown-symbols", False)):
         missing = [(sign, count) for sign, count in unknown.most_common() if (sign in own) == letters]
         missing = [(sign, count) for sign, count in missing if not sign.isspace() and sign != WORD_START]
         if not missing:
             continue
-        listed = "; ".join(f"{named(sign)} ({count:,}×)" for sign, count in missing[:_NUM_NAMED])
-        more = f"; and {len(missing) - _NUM_NAMED:,} more" if len(missing) > _NUM_NAMED else ""
+        listed = "; ".join(
+            f"{describe_character(sign)} ({count:,}×)" for sign, count in missing[:_MAX_NAMED_CHARACTERS]
+        )
+        more = f"; and {len(missing) - _MAX_NAMED_CHARACTERS:,} more" if len(missing) > _MAX_NAMED_CHARACTERS else ""
         kind = "letters" if letters else "signs"
         found = f"{len(missing):,} {kind} of the text have no piece: {listed}{more} ({tokens:,} unknown tokens in all)"
         item = finding(code, found, expected="a piece for each", where=where)
@@ -146,15 +148,15 @@ def _unknown_findings(subject: Subject, unknown: Counter[str], tokens: int, wher
     return findings
 
 
-def _spelled_findings(spelling: Spelling, sentences: Sequence[str]) -> list[Finding]:
+def _encoded_example_findings(spelling: TextEncoder, sentences: Sequence[str]) -> list[Finding]:
     """The first, the middle and the last sentence."""
     last = len(sentences) - 1
-    chosen = dict.fromkeys(round(at * last / (_NUM_SHOWN - 1)) for at in range(_NUM_SHOWN)) if sentences else {}
+    chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if sentences else {}
     tokenizer = spelling.grown or spelling.base
     return [
         finding(
             "text-spelled",
-            f"{sentences[at]!r:.200} is {shown_pieces(tokenizer, spelled(spelling, sentences[at]))}",
+            f"{sentences[at]!r:.200} is {format_pieces(tokenizer, encode_sentence(spelling, sentences[at]))}",
         )
         for at in chosen
     ]

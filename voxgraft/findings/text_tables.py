@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from voxgraft.checkpoints.dtypes import FLOATS
+from voxgraft.checkpoints.dtypes import FLOAT_DTYPES
 from voxgraft.checkpoints.model import Checkpoint, TensorInfo
 from voxgraft.families import stand_in
 from voxgraft.families.base import Family, GraftPoint
 
-MAX_ROWS = 1 << 20
+MAX_TABLE_ROWS = 1 << 20
 """No tokenizer has more pieces. A hostile file can state any number, in a few bytes, and every row is looked at."""
 
 
@@ -16,14 +16,19 @@ def is_stand_in(checkpoint: Checkpoint) -> bool:
     return stand_in.is_stand_in(checkpoint.tensors)
 
 
-def text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, TensorInfo]:
+def find_text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, TensorInfo]:
     """The tables that are there and have the form of rows, in the family's order."""
     tables: dict[GraftPoint, TensorInfo] = {}
     for point in family.graft_points:
         name = stand_in.STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
         info = checkpoint.tensors.get(name)
         rank = 1 if point.role == "head-bias" else 2
-        if info is not None and info.dtype in FLOATS and len(info.shape) == rank and info.shape[0] <= MAX_ROWS:
+        if (
+            info is not None
+            and info.dtype in FLOAT_DTYPES
+            and len(info.shape) == rank
+            and info.shape[0] <= MAX_TABLE_ROWS
+        ):
             tables[point] = info
     return tables
 

@@ -6,24 +6,24 @@ from dataclasses import replace
 
 from voxgraft.errors import Finding, finding
 from voxgraft.families.base import Family
-from voxgraft.findings.subject import Subject
-from voxgraft.spelling import Spelling, prove_spelling
-from voxgraft.text.texts import Texts
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.spelling import TextEncoder, prove_text_encoder
+from voxgraft.text.texts import TextCorpus
 from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.tokenizers.flat_map import FlatMap
+from voxgraft.tokenizers.flat_map import FlatMapTokenizer
 
-_SAID_HERE = frozenset({"tokenizer-flat-map", "tokenizer-gaps", "tag-splits"})
+_REPORTED_ELSEWHERE = frozenset({"tokenizer-flat-map", "tokenizer-gaps", "tag-splits"})
 """What a proof would say a second time."""
 
 
-def tokenizer_findings(subject: Subject) -> list[Finding]:
+def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     """Everything that shows without the base: a flat map, gaps, moved specials, deleted ids, a tag that splits."""
     tokenizer, family, language = subject.tokenizer, subject.family, subject.settings.language
     if tokenizer is None:
         return []
     where = tokenizer.path
     findings: list[Finding] = []
-    if isinstance(tokenizer, FlatMap):
+    if isinstance(tokenizer, FlatMapTokenizer):
         found = f"{where.name} is a flat map of {len(tokenizer.ids):,} tokens to ids, without merges"
         findings.append(finding("tokenizer-flat-map", found, where=where))
     if tokenizer.gaps:
@@ -33,29 +33,29 @@ def tokenizer_findings(subject: Subject) -> list[Finding]:
         )
         findings.append(finding("tokenizer-gaps", found, expected="ids without gaps", where=where))
     if family is not None:
-        findings += _special_findings(tokenizer, family)
+        findings += _special_id_findings(tokenizer, family)
         tag = family.tag(language) if language and subject.grown is not None else None
         findings += _tag_findings(tokenizer, tag) if tag else []
     return findings
 
 
-def proof_findings(subject: Subject) -> list[Finding]:
+def tokenizer_proof_findings(subject: CheckSubject) -> list[Finding]:
     """Promise 1 on the built-in corpus and the user's own. What the new text itself becomes is another topic."""
     base, grown, family, settings = subject.base_tokenizer, subject.grown, subject.family, subject.settings
     if base is None or grown is None or family is None or grown.sha256 == base.sha256:
         return []
-    spelling = Spelling.of(family, base, grown, settings.language, subject.rules)
-    proof = prove_spelling(spelling, Texts(()), settings.proof_texts)
-    items = [item for item in proof.findings if item.code not in _SAID_HERE]
+    spelling = TextEncoder.of(family, base, grown, settings.language, subject.rules)
+    proof = prove_text_encoder(spelling, TextCorpus(()), settings.proof_texts)
+    items = [item for item in proof.findings if item.code not in _REPORTED_ELSEWHERE]
     return [replace(item, where=item.where or str(grown.path)) for item in items]
 
 
-def _special_findings(tokenizer: Tokenizer, family: Family) -> list[Finding]:
+def _special_id_findings(tokenizer: Tokenizer, family: Family) -> list[Finding]:
     where = tokenizer.path
     findings: list[Finding] = []
     moved = {piece: at for piece, at in family.special_ids.items() if tokenizer.ids.get(piece) != at}
     if moved:
-        now = ", ".join(f"{piece} is {_place(tokenizer, piece)}" for piece in moved)
+        now = ", ".join(f"{piece} is {_format_piece_id(tokenizer, piece)}" for piece in moved)
         expected = ", ".join(f"{piece} on {at}" for piece, at in moved.items())
         findings.append(finding("special-ids-moved", now, expected=expected, where=where))
     own = {at: piece for piece, at in family.special_ids.items()}
@@ -67,12 +67,12 @@ def _special_findings(tokenizer: Tokenizer, family: Family) -> list[Finding]:
     return findings
 
 
-def _place(tokenizer: Tokenizer, piece: str) -> str:
+def _format_piece_id(tokenizer: Tokenizer, piece: str) -> str:
     return f"on {tokenizer.ids[piece]}" if piece in tokenizer.ids else "not there"
 
 
 def _tag_findings(tokenizer: Tokenizer, tag: str) -> list[Finding]:
-    if tokenizer.has_whole(tag):
+    if tokenizer.has_control_token(tag):
         return []
     spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
     there = "is a piece but no added token, and is" if tag in tokenizer.ids else "is not in the tokenizer, and is"

@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 from voxgraft.errors import Finding, VoxgraftError
 from voxgraft.findings.base_rows import base_row_findings, spare_row_findings
-from voxgraft.findings.belonging import belonging_findings
+from voxgraft.findings.belonging import provenance_findings
 from voxgraft.findings.body import body_findings
 from voxgraft.findings.evaluation import evaluation_findings
-from voxgraft.findings.file_contents import extra_findings, pickle_findings
+from voxgraft.findings.file_contents import checkpoint_extra_findings, pickle_findings
 from voxgraft.findings.freezing import freeze_findings
 from voxgraft.findings.new_rows import new_row_findings
 from voxgraft.findings.optimizer import optimizer_findings
-from voxgraft.findings.prepared import prepared_id_findings, prepared_spelling_findings
+from voxgraft.findings.prepared import prepared_encoding_findings, prepared_id_findings
 from voxgraft.findings.prepared_codes import prepared_code_findings
 from voxgraft.findings.rates import old_rate_findings, run_rate_findings
-from voxgraft.findings.sizes import base_size_findings, config_findings, graft_size_findings, row_size_findings
-from voxgraft.findings.subject import Subject
-from voxgraft.findings.text import rule_findings, text_findings
-from voxgraft.findings.tokenizer import proof_findings, tokenizer_findings
-from voxgraft.findings.training_data import data_findings
-from voxgraft.findings.values import value_findings
+from voxgraft.findings.sizes import base_size_findings, graft_size_findings, old_config_size_findings, row_size_findings
+from voxgraft.findings.subject import CheckSubject
+from voxgraft.findings.text import text_findings, text_rule_findings
+from voxgraft.findings.tokenizer import tokenizer_findings, tokenizer_proof_findings
+from voxgraft.findings.training_data import training_data_findings
+from voxgraft.findings.values import nonfinite_row_findings
 
-DATA = "training data"
-_WORDS = {
+DATA_TOPIC = "training data"
+_PART_NAMES = {
     "any_checkpoint": "a checkpoint or a base",
     "base": "the base",
     "base_checkpoint": "the base's checkpoint",
@@ -48,52 +48,54 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class CheckTopic:
     """One thing to look at: which parts of the subject it needs, and the function that looks."""
 
     name: str
     needs: tuple[str, ...]
-    look: Callable[[Subject], list[Finding]]
+    look: Callable[[CheckSubject], list[Finding]]
 
-    def missing(self, subject: Subject) -> list[str]:
+    def missing(self, subject: CheckSubject) -> list[str]:
         """What it needs and does not have, in words. Where there is no base at all, its parts are not listed."""
-        words = list(dict.fromkeys(_WORDS[need] for need in self.needs if getattr(subject, need) is None))
+        words = list(dict.fromkeys(_PART_NAMES[need] for need in self.needs if getattr(subject, need) is None))
         if subject.settings.base is None and any(word.startswith("the base") for word in words):
             words = [*(word for word in words if not word.startswith("the base")), "a base"]
         return words
 
 
-TOPICS = (
-    Topic("base", ("base", "base_checkpoint", "base_tokenizer"), base_size_findings),
-    Topic("run and base belong together", ("run", "base"), belonging_findings),
-    Topic("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
-    Topic("safety of the files", ("checkpoint_paths",), pickle_findings),
-    Topic("tokenizer", ("tokenizer",), tokenizer_findings),
-    Topic("text rules", ("graft",), rule_findings),
-    Topic("old text", ("grown", "base_tokenizer"), proof_findings),
-    Topic("rows", ("checkpoint", "family"), row_size_findings),
-    Topic("values of the rows", ("any_checkpoint", "family"), value_findings),
-    Topic("sizes in the old config", ("old", "family"), config_findings),
-    Topic("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
-    Topic("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
-    Topic("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
-    Topic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
-    Topic("what else is in the checkpoint", ("checkpoint",), extra_findings),
-    Topic("optimizer state", ("checkpoint", "family"), optimizer_findings),
-    Topic("text", ("texts", "spelling"), text_findings),
-    Topic("prepared ids", ("prepared",), prepared_id_findings),
-    Topic("prepared codes", ("prepared", "family"), prepared_code_findings),
-    Topic("spelling of the prepared data", ("prepared", "grown", "spelling"), prepared_spelling_findings),
-    Topic("freezing in the old config", ("old",), freeze_findings),
-    Topic("rates in the old config", ("old", "family"), old_rate_findings),
-    Topic("rates of the run", ("run", "family"), run_rate_findings),
-    Topic("evaluation", ("run", "family"), evaluation_findings),
-    Topic(DATA, ("run", "graft", "base", "base_checkpoint", "base_tokenizer", "family"), data_findings),
+CHECK_TOPICS = (
+    CheckTopic("base", ("base", "base_checkpoint", "base_tokenizer"), base_size_findings),
+    CheckTopic("run and base belong together", ("run", "base"), provenance_findings),
+    CheckTopic("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
+    CheckTopic("safety of the files", ("checkpoint_paths",), pickle_findings),
+    CheckTopic("tokenizer", ("tokenizer",), tokenizer_findings),
+    CheckTopic("text rules", ("graft",), text_rule_findings),
+    CheckTopic("old text", ("grown", "base_tokenizer"), tokenizer_proof_findings),
+    CheckTopic("rows", ("checkpoint", "family"), row_size_findings),
+    CheckTopic("values of the rows", ("any_checkpoint", "family"), nonfinite_row_findings),
+    CheckTopic("sizes in the old config", ("old", "family"), old_config_size_findings),
+    CheckTopic("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
+    CheckTopic("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
+    CheckTopic("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
+    CheckTopic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
+    CheckTopic("what else is in the checkpoint", ("checkpoint",), checkpoint_extra_findings),
+    CheckTopic("optimizer state", ("checkpoint", "family"), optimizer_findings),
+    CheckTopic("text", ("texts", "spelling"), text_findings),
+    CheckTopic("prepared ids", ("prepared",), prepared_id_findings),
+    CheckTopic("prepared codes", ("prepared", "family"), prepared_code_findings),
+    CheckTopic("spelling of the prepared data", ("prepared", "grown", "spelling"), prepared_encoding_findings),
+    CheckTopic("freezing in the old config", ("old",), freeze_findings),
+    CheckTopic("rates in the old config", ("old", "family"), old_rate_findings),
+    CheckTopic("rates of the run", ("run", "family"), run_rate_findings),
+    CheckTopic("evaluation", ("run", "family"), evaluation_findings),
+    CheckTopic(
+        DATA_TOPIC, ("run", "graft", "base", "base_checkpoint", "base_tokenizer", "family"), training_data_findings
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """All findings, and which topics were looked at and which not, so that silence is never taken for a pass."""
 
     findings: tuple[Finding, ...]
@@ -106,7 +108,7 @@ class Outcome:
         return sum(item.level == "error" for item in self.findings)
 
 
-def look_at(subject: Subject, *, data: bool = True, without: Collection[str] = ()) -> Outcome:
+def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Collection[str] = ()) -> CheckOutcome:
     """Look at every topic whose parts are there. One of our errors in a topic is a finding; the others go on.
 
     Without `data` the training data is left to whoever opens it anyway; topics in `without` likewise.
@@ -114,7 +116,9 @@ def look_at(subject: Subject, *, data: bool = True, without: Collection[str] = (
     findings = list(subject.findings)
     checked: list[str] = []
     not_checked: dict[str, str] = {}
-    for topic in [topic for topic in TOPICS if topic.name not in without and (data or topic.name != DATA)]:
+    for topic in [
+        topic for topic in CHECK_TOPICS if topic.name not in skip_topics and (with_data or topic.name != DATA_TOPIC)
+    ]:
         if missing := topic.missing(subject):
             not_checked[topic.name] = f"needs {' and '.join(missing)}"
             continue
@@ -124,4 +128,4 @@ def look_at(subject: Subject, *, data: bool = True, without: Collection[str] = (
         except VoxgraftError as error:
             findings.append(error.finding)
             not_checked[topic.name] = f"stopped by {error.code}"
-    return Outcome(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)
+    return CheckOutcome(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)

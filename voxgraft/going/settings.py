@@ -1,4 +1,4 @@
-"""What `go` can be told. The docstring under a field is its help."""
+"""What `run_pipeline` can be told. The docstring under a field is its help."""
 
 from __future__ import annotations
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from voxgraft.config import AnySettings, merged_values, read_settings, settings_from
+from voxgraft.config import AnySettings, deep_merge, parse_settings, read_settings_values
 from voxgraft.errors import ConfigError, FileError, GraftError
 from voxgraft.files import is_file
 from voxgraft.going.settings import GoSettings, StageName
-from voxgraft.graft_folder import CARD_NAME, GraftCard, read_card
-from voxgraft.results import Result
+from voxgraft.graft_folder import GRAFT_CARD_NAME, GraftCard, read_graft_card
+from voxgraft.results import CommandResult
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
-from voxgraft.run_yaml import settings_of
-from voxgraft.training.step_folders import StepFolder, damage_of, step_folders
+from voxgraft.run_yaml import load_command_settings
+from voxgraft.training.step_folders import StepFolder, find_step_damage, list_step_folders
 
-__all__ = ["Decision", "Stage", "Work"]
+__all__ = ["PipelineContext", "PipelineStage", "StageDecision"]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class StageDecision:
     """Whether a stage runs, and the reason that its user is told."""
 
     runs: bool
@@ -35,8 +35,8 @@ class Decision:
         return self.was or self.why
 
 
-class Work:
-    """A run as it is at this moment, and what `go` was told."""
+class PipelineContext:
+    """A run as it is at this moment, and what `run_pipeline` was told."""
 
     def __init__(self, settings: GoSettings) -> None:
         self.told, self.run = settings, RunFolder(settings.run)
@@ -47,29 +47,31 @@ class Work:
 
     @cached_property
     def settings(self) -> RunSettings:
-        """What run.yaml says, and what `go` was given of the same keys over it."""
-        values = merged_values(read_settings(RunSettings, self.run.settings), self.told.given)
-        return settings_from(RunSettings, values, self.run.settings)
+        """What run.yaml says, and what `run_pipeline` was given of the same keys over it."""
+        values = deep_merge(read_settings_values(RunSettings, self.run.settings), self.told.given)
+        return parse_settings(RunSettings, values, self.run.settings)
 
-    def settings_of(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
-        """A verb's settings as its command line would have them, with what `go` was given."""
-        return settings_of(kind, self.run, **self.told.given, **flags)
+    def verb_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
+        """A verb's settings as its command line would have them, with what `run_pipeline` was given."""
+        return load_command_settings(kind, self.run, **self.told.given, **flags)
 
     @property
     def language(self) -> str:
         if self.settings.language is None:
-            raise ConfigError("config-missing", "`language` is not given", where=self.run.settings)
+            raise ConfigError("config-missing", "`run_language` is not given", where=self.run.settings)
         return self.settings.language
 
     @property
     def card(self) -> GraftCard | None:
         """What the run's graft says of itself; None where there is none yet."""
-        return read_card(self.run.graft) if is_file(self.run.graft / CARD_NAME) else None
+        return read_graft_card(self.run.graft) if is_file(self.run.graft / GRAFT_CARD_NAME) else None
 
     @property
     def last_step(self) -> StepFolder | None:
         """The newest saved step that is whole, by its sizes."""
-        whole = (folder for folder in reversed(step_folders(self.run)) if damage_of(folder, quick=True) is None)
+        whole = (
+            folder for folder in reversed(list_step_folders(self.run)) if find_step_damage(folder, quick=True) is None
+        )
         return next(whole, None)
 
     @property
@@ -78,7 +80,7 @@ class Work:
         card, step = self.card, self.last_step
         return (card is not None and "trained" in card.method) or (step is not None and step.step > 0)
 
-    def changed(self, what: str) -> Decision:
+    def changed(self, what: str) -> StageDecision:
         """A trained run asks for something else now: what is done about it is for its user to say."""
         if self.told.when_changed == "stop":
             found = f"the run was trained, and {what}"
@@ -86,14 +88,14 @@ class Work:
         fresh = self.told.when_changed == "fresh"
         flag = f"(--when-changed {self.told.when_changed})"
         if not fresh:
-            return Decision(False, f"{what}; kept as it is {flag}")
-        return Decision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
+            return StageDecision(False, f"{what}; kept as it is {flag}")
+        return StageDecision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """One stage: decides by what lies in the run, and runs one verb."""
 
     name: StageName
-    decide: Callable[[Work], Decision]
-    work: Callable[[Work], Result]
+    decide: Callable[[PipelineContext], StageDecision]
+    work: Callable[[PipelineContext], CommandResult]

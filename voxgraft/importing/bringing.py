@@ -12,39 +12,39 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from voxgraft.amounts import first_of
+from voxgraft.amounts import format_names
 from voxgraft.errors import FileError, VoxgraftError, WriteError
 from voxgraft.importing.cleaning import clean_cues
-from voxgraft.importing.columns import read_columns
+from voxgraft.importing.columns import read_arrow_rows
 from voxgraft.importing.cues import Cue
-from voxgraft.importing.cutting import NO_PAUSE, TOO_LONG, TOO_SHORT, Cut, cut_cues
-from voxgraft.importing.dataset import Dataset, Journal, discard, read_journal
+from voxgraft.importing.cutting import NO_PAUSE, TOO_LONG, TOO_SHORT, AudioSegment, cut_segments
+from voxgraft.importing.dataset import DatasetFolder, ImportJournal, delete_file, read_import_journal
 from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.lists import read_list, side_car_rows
+from voxgraft.importing.lists import read_sidecar_rows, read_transcript_list
 from voxgraft.importing.manifest import ManifestClip
-from voxgraft.importing.media import Media
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.rolling import unrolled
-from voxgraft.importing.row_cuts import row_cuts
-from voxgraft.importing.rows import Row, recordings_of
-from voxgraft.importing.sound_files import write_clip
-from voxgraft.importing.sources import SoundMark, Source
+from voxgraft.importing.media import MediaReader
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.rolling import dedupe_rolling_captions
+from voxgraft.importing.row_cuts import read_row_audio
+from voxgraft.importing.rows import TranscriptRow, infer_recordings
+from voxgraft.importing.sound_files import write_clip_audio
+from voxgraft.importing.sources import AudioStamp, ImportSource
 from voxgraft.importing.subtitles import read_subtitles
-from voxgraft.importing.tape import Tape
-from voxgraft.importing.voice_model import VoiceModel
-from voxgraft.normalising import Normaliser, normaliser_of
+from voxgraft.importing.tape import RollingAudioBuffer
+from voxgraft.importing.voice_model import SileroVad
+from voxgraft.normalising import Normalizer, build_normalizer
 
-__all__ = ["Brought", "ImportOptions", "Task", "bring", "remake"]
+__all__ = ["ImportOptions", "ImportTask", "SourceImportResult", "import_source", "rewrite_damaged_clips"]
 
-SHORTEST_SECONDS = 0.05
-SHORT_SECONDS = 0.25
+MIN_CLIP_SECONDS = 0.05
+MAX_MISSING_SECONDS = 0.25
 """Where a recording ends so long before the end that a list gives for a part of it, words are missing."""
-_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 """What ends the name of one part of a dataset in several parquet files."""
-VERSION = 2
+CUT_VERSION = 2
 """Of how clips are cut: a source that was half cut in another way is begun anew."""
 
-_CUT = ("audio", "start", "end", "seconds", "text_as_found")
+_CUT_FIELDS = ("audio", "start", "end", "seconds", "text_as_found")
 """What must agree before a clip's file is written again."""
 
 
@@ -76,17 +76,17 @@ class ImportOptions:
         Of `names` alone, where given. What a journal of an older version does not have was the default.
         """
         usual = ImportOptions(self.language).flags()
-        then = {**usual, **_flags({**ImportOptions(self.language).to_json(), **before})}
+        then = {**usual, **_options_by_flag({**ImportOptions(self.language).to_json(), **before})}
         now = self.flags()
         chosen = [name for name in now if names is None or name in names]
         return {name: (then[name], now[name]) for name in chosen if then[name] != now[name]}
 
     def flags(self) -> dict[str, Any]:
         """Values by the names of the settings that they come from."""
-        return _flags(self.to_json())
+        return _options_by_flag(self.to_json())
 
 
-def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
+def _options_by_flag(values: Mapping[str, Any]) -> dict[str, Any]:
     given = values.get("cut")
     cut = {**asdict(CutOptions()), **(given if isinstance(given, Mapping) else {})}
     own = {name: value for name, value in values.items() if name not in ("cut", "ending")}
@@ -95,75 +95,75 @@ def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class SourceImportResult:
     """What became of one source."""
 
     recording: str
     clips: int
     seconds: float
     rejected: int
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SourceProblem, ...] = ()
     failed: bool = False
     speakers: tuple[str, ...] = ()
-    speakers_by: str = ""
+    speaker_origin: str = ""
     """Where the names of the speakers come from, in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ImportTask:
     """One source that is to be brought in, and what is known of it."""
 
-    source: Source
+    source: ImportSource
     recording: str
     mark: str
-    sounds: Mapping[str, SoundMark | None] = field(default_factory=dict)
+    sounds: Mapping[str, AudioStamp | None] = field(default_factory=dict)
     previous: tuple[ManifestClip, ...] = ()
     """Its clips in the manifest, where it was imported before: what is the same keeps its id."""
     damaged: frozenset[str] = frozenset()
     """Clips of a published source whose files have to be written again."""
 
 
-def bring(dataset: Dataset, task: Task, options: ImportOptions) -> Brought:
+def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptions) -> SourceImportResult:
     """Bring one source in, or what is missing of it. A source that fails is told as a problem."""
     source, recording = task.source, task.recording
-    with dataset.worked_on():
-        journal = read_journal(dataset.journal_path(recording))
-        rules = {"cutting": VERSION, "text": _normaliser(options.language, options).version}
+    with dataset.worker_lock():
+        journal = read_import_journal(dataset.journal_path(recording))
+        rules = {"cutting": CUT_VERSION, "text": _normalizer_for_options(options.language, options).version}
         state = {**source.to_json(), "fingerprint": task.mark, "options": options.to_json(), "rules": rules}
-        if journal.source != state or journal.other_sounds(task.sounds):
+        if journal.source != state or journal.find_changed_audio(task.sounds):
             # Clips that the manifest has stay on the disk until it has others: a kill must not leave it without them.
-            again = journal.is_again or journal.is_published
+            again = journal.is_reimport or journal.is_published
             before = [] if again else journal.clips
             journal.begin(state, (path.name for path in source.files), task.sounds, again=again)
             for clip in before:
-                discard(dataset.folder / clip.audio)
+                delete_file(dataset.folder / clip.audio)
         whole = journal.ids - {clip.id for clip in journal.damaged(dataset.folder)}
         if not journal.is_done or len(whole) < len(journal.ids):
-            problems: list[Problem] = []
+            problems: list[SourceProblem] = []
             try:
-                ids = _Ids(recording, task.previous if journal.is_again else ())
-                for clip, cut in _clips(dataset, source, ids, options, problems):
-                    _keep(dataset, journal, clip, cut, options, whole)
+                ids = _ClipIdAllocator(recording, task.previous if journal.is_reimport else ())
+                for clip, cut in _iter_source_clips(dataset, source, ids, options, problems):
+                    _write_and_journal_clip(dataset, journal, clip, cut, options, whole)
             except WriteError:  # no fault of the source, and no other source would do better
                 raise
             except VoxgraftError as error:
-                journal.fail((*problems, Problem.of(error, str(source.text.absolute()))))
-                return Brought(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
+                journal.fail((*problems, SourceProblem.of(error, str(source.text.absolute()))))
+                return SourceImportResult(recording, len(journal.clips), 0.0, 0, tuple(journal.problems), failed=True)
             if not journal.is_done:
                 journal.finish(problems)
         clips = journal.clips
-        return Brought(
+        return SourceImportResult(
             recording,
             len(clips),
             sum(clip.seconds for clip in clips),
             sum(not clip.is_used for clip in clips),
             tuple(journal.problems),
             speakers=tuple(dict.fromkeys(clip.speaker for clip in clips)),
-            speakers_by=_speakers_by(source, recording, clips, options),
+            speaker_origin=_describe_speaker_origin(source, recording, clips, options),
         )
 
 
-class _Ids:
+class _ClipIdAllocator:
     """Ids of the clips of one source. A clip that was there before has the id that it had."""
 
     def __init__(self, recording: str, previous: Sequence[ManifestClip]) -> None:
@@ -174,7 +174,7 @@ class _Ids:
         numbers = [int(number) for clip in previous if (number := clip.id.rpartition("-")[2]).isdecimal()]
         self._last = max(numbers, default=0)
 
-    def next(self, text_as_found: str, start: float, recording: str) -> str:
+    def next_id(self, text_as_found: str, start: float, recording: str) -> str:
         """The id of the next clip: by its text and its place, and if there are several by its recording."""
         if same := self._known.get((text_as_found, start)):
             clip = next((clip for clip in same if clip.recording == recording), same[0])
@@ -184,12 +184,14 @@ class _Ids:
         return f"{self.recording}-{self._last:05d}"
 
 
-def _default_speaker(source: Source, recording: str) -> str:
+def _default_speaker(source: ImportSource, recording: str) -> str:
     """Who speaks in a list or a folder that does not say it: one person, known by the name of the source."""
-    return source.tree[0] if source.tree else _SHARD.sub("", recording)
+    return source.tree[0] if source.tree else _SHARD_SUFFIX.sub("", recording)
 
 
-def _speakers_by(source: Source, recording: str, clips: Sequence[ManifestClip], options: ImportOptions) -> str:
+def _describe_speaker_origin(
+    source: ImportSource, recording: str, clips: Sequence[ManifestClip], options: ImportOptions
+) -> str:
     if options.speaker:
         return "as --speaker says"
     if options.speaker_from != "auto":
@@ -204,59 +206,72 @@ def _speakers_by(source: Source, recording: str, clips: Sequence[ManifestClip], 
     return "no speaker column: one for the whole list"
 
 
-def remake(dataset: Dataset, task: Task) -> Brought:
+def rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceImportResult:
     """Write the files of single clips of a published source again, cut exactly as before."""
     source, recording = task.source, task.recording
-    with dataset.worked_on():
-        journal = read_journal(dataset.journal_path(recording))
+    with dataset.worker_lock():
+        journal = read_import_journal(dataset.journal_path(recording))
         before = {clip.id: clip for clip in journal.clips if clip.id in task.damaged}
         left, problems = dict(before), []
         try:
-            options = _options_from(journal.source["options"])
-            for clip, cut in _clips(dataset, source, _Ids(recording, journal.clips), options, []):
+            options = _import_options_from_json(journal.source["options"])
+            for clip, cut in _iter_source_clips(
+                dataset, source, _ClipIdAllocator(recording, journal.clips), options, []
+            ):
                 old = left.get(clip.id)
-                if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT):
-                    journal.add(old, write_clip(dataset.folder / old.audio, cut.samples, options.rate))
+                if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT_FIELDS):
+                    journal.add(old, write_clip_audio(dataset.folder / old.audio, cut.samples, options.rate))
                     del left[clip.id]
                 if not left:
                     break
         except WriteError:
             raise
         except VoxgraftError as error:
-            problems.append(Problem.of(error, str(source.text.absolute())))
+            problems.append(SourceProblem.of(error, str(source.text.absolute())))
         except (KeyError, TypeError, ValueError):  # options of another version
             pass
         if made := sorted(before.keys() - left.keys()):
             problems.append(
-                Problem("clip-remade", f"{len(made):,} damaged: {first_of(made)}", str(source.text.absolute()))
+                SourceProblem(
+                    "clip-remade", f"{len(made):,} damaged: {format_names(made)}", str(source.text.absolute())
+                )
             )
         if left:
             problems.append(
-                Problem("clip-damaged", f"{len(left):,} damaged: {first_of(sorted(left))}", str(source.text.absolute()))
+                SourceProblem(
+                    "clip-damaged", f"{len(left):,} damaged: {format_names(sorted(left))}", str(source.text.absolute())
+                )
             )
         clips = journal.clips
         seconds = sum(clip.seconds for clip in clips)
-        return Brought(recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(problems))
+        return SourceImportResult(
+            recording, len(clips), seconds, sum(not clip.is_used for clip in clips), tuple(problems)
+        )
 
 
-def _options_from(values: dict[str, Any]) -> ImportOptions:
+def _import_options_from_json(values: dict[str, Any]) -> ImportOptions:
     """As `ImportOptions.to_json` wrote them."""
     return ImportOptions(**{**values, "cut": CutOptions(**values["cut"])})
 
 
-def _keep(
-    dataset: Dataset, journal: Journal, clip: ManifestClip, cut: Cut, options: ImportOptions, whole: Collection[str]
+def _write_and_journal_clip(
+    dataset: DatasetFolder,
+    journal: ImportJournal,
+    clip: ManifestClip,
+    cut: AudioSegment,
+    options: ImportOptions,
+    whole: Collection[str],
 ) -> None:
     """Write a clip, then note it. What was noted before the process was killed is whole."""
     if clip.id not in whole:
-        journal.add(clip, write_clip(dataset.folder / clip.audio, cut.samples, options.rate))
+        journal.add(clip, write_clip_audio(dataset.folder / clip.audio, cut.samples, options.rate))
 
 
 @dataclass(frozen=True, slots=True)
-class _Sounding:
+class _SourceSegment:
     """A cut with what its source says of it."""
 
-    cut: Cut
+    cut: AudioSegment
     speaker: str
     recording: str
     language: str
@@ -264,23 +279,27 @@ class _Sounding:
     """That its text comes from."""
 
 
-def _clips(
-    dataset: Dataset, source: Source, ids: _Ids, options: ImportOptions, problems: list[Problem]
-) -> Iterator[tuple[ManifestClip, Cut]]:
+def _iter_source_clips(
+    dataset: DatasetFolder,
+    source: ImportSource,
+    ids: _ClipIdAllocator,
+    options: ImportOptions,
+    problems: list[SourceProblem],
+) -> Iterator[tuple[ManifestClip, AudioSegment]]:
     """Every clip of a source with its sound, in an order that is always the same."""
-    found = _subtitle_cuts if source.kind == "subtitles" else _list_cuts
+    found = _segments_from_subtitles if source.kind == "subtitles" else _segments_from_list
     for item in found(source, ids.recording, options, problems):
         cut, file, lines = item.cut, item.file, (item.cut.cues[0].line, item.cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
-        if seconds < SHORTEST_SECONDS:
+        if seconds < MIN_CLIP_SECONDS:
             told = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
-            problems.append(Problem("media-short", told, file, *lines))
+            problems.append(SourceProblem("media-short", told, file, *lines))
             continue
-        text = _normaliser(item.language, options).normalise(cut.text).text
+        text = _normalizer_for_options(item.language, options).normalise(cut.text).text
         if not text:
-            problems.append(Problem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
+            problems.append(SourceProblem("subtitle-nothing-said", f"{cut.text!r:.100}", file, *lines))
         else:
-            clip_id = ids.next(cut.as_found, round(cut.start, 4), item.recording)
+            clip_id = ids.next_id(cut.original_text, round(cut.start, 4), item.recording)
             clip = ManifestClip(
                 id=clip_id,
                 audio=dataset.clip_path(ids.recording, clip_id, options.ending),
@@ -290,7 +309,7 @@ def _clips(
                 speaker=options.speaker or item.speaker,
                 recording=item.recording,
                 sample_rate=options.rate,
-                text_as_found=cut.as_found,
+                text_as_found=cut.original_text,
                 start=round(cut.start, 4),
                 end=round(cut.start + seconds, 4),
                 source=f"{file}:{lines[0]}",
@@ -300,13 +319,13 @@ def _clips(
 
 
 @lru_cache(maxsize=64)
-def _normaliser(language: str, options: ImportOptions) -> Normaliser:
-    return normaliser_of(language, fold_homophones=options.fold_homophones)
+def _normalizer_for_options(language: str, options: ImportOptions) -> Normalizer:
+    return build_normalizer(language, fold_homophones=options.fold_homophones)
 
 
-def _subtitle_cuts(
-    source: Source, recording: str, options: ImportOptions, problems: list[Problem]
-) -> Iterator[_Sounding]:
+def _segments_from_subtitles(
+    source: ImportSource, recording: str, options: ImportOptions, problems: list[SourceProblem]
+) -> Iterator[_SourceSegment]:
     assert source.media is not None
     name = source.text.name
     read = read_subtitles(source.text, options.encoding)
@@ -314,45 +333,47 @@ def _subtitle_cuts(
     cues, unsaid = clean_cues(read.cues, options.language, name)
     problems += unsaid
     if options.rolling:
-        cues, again = unrolled(cues, name)
+        cues, again = dedupe_rolling_captions(cues, name)
         problems += again
     if not cues:
         raise FileError("subtitle-none", f"nothing is said in {name}: {read.cues[0].text!r:.80}", where=source.text)
-    media = Media(source.media, options.rate)
-    voice = VoiceModel(options.rate) if options.activity == "silero" else None
+    media = MediaReader(source.media, options.rate)
+    voice = SileroVad(options.rate) if options.activity == "silero" else None
     how = replace(options.cut, language=options.language)
-    for cut in cut_cues(Tape(media.blocks(), options.rate, voice), cues, how):
+    for cut in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
         label = cut.cues[0].speaker
         who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
-        yield _Sounding(cut, f"{recording}:{label}" if label else who, recording, options.language, name)
-    problems += _damage(media, source.media.name)
+        yield _SourceSegment(cut, f"{recording}:{label}" if label else who, recording, options.language, name)
+    problems += _decode_problems(media, source.media.name)
 
 
-def _damage(media: Media, name: str) -> list[Problem]:
+def _decode_problems(media: MediaReader, name: str) -> list[SourceProblem]:
     """What could not be decoded of a file."""
     if not media.damaged:
         return []
     found = f"{len(media.damaged):,} packets could not be decoded, the first at {media.damaged[0]:.1f} s"
-    return [Problem("media-damaged", found, name)]
+    return [SourceProblem("media-damaged", found, name)]
 
 
-def _list_cuts(source: Source, recording: str, options: ImportOptions, problems: list[Problem]) -> Iterator[_Sounding]:
+def _segments_from_list(
+    source: ImportSource, recording: str, options: ImportOptions, problems: list[SourceProblem]
+) -> Iterator[_SourceSegment]:
     """Clips of a list: as long as its rows say, since they were cut before."""
     folder = source.text if source.kind == "folder" else source.text.parent
-    rows: Iterable[Row] = _kept_rows(source, options, problems)
+    rows: Iterable[TranscriptRow] = _deduplicate_rows(source, options, problems)
     known: dict[int, str] = {}
     if source.kind != "columns":  # rows that hold their sound are never all in memory
         rows = list(rows)
-        known = recordings_of(rows)
+        known = infer_recordings(rows)
     # Rows of a folder have no line of a list: the sound itself is the place of what is wrong with it.
     listed = "" if source.kind == "folder" else source.text.name
-    for row, samples, media in row_cuts(rows, folder, options, problems, listed):
+    for row, samples, media in read_row_audio(rows, folder, options, problems, listed):
         end = row.start + len(samples) / options.rate
         file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
-        cue = Cue(row.start, end, row.text, line, line, as_found=row.as_found)
-        is_whole = row.end is None or row.end - end <= SHORT_SECONDS
-        reasons = (*_length_reasons(cue, options.cut), *(() if is_whole else (NO_PAUSE,)))
-        cut = Cut(samples, cue.start, cue.end, row.text, (cue,), reasons)
+        cue = Cue(row.start, end, row.text, line, line, original_text=row.original_text)
+        is_whole = row.end is None or row.end - end <= MAX_MISSING_SECONDS
+        reasons = (*_row_length_reasons(cue, options.cut), *(() if is_whole else (NO_PAUSE,)))
+        cut = AudioSegment(samples, cue.start, cue.end, row.text, (cue,), reasons)
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
         own = recording if source.tree else own  # the chapter
         who = {
@@ -362,35 +383,37 @@ def _list_cuts(source: Source, recording: str, options: ImportOptions, problems:
             "file": media.path.stem,
         }
         speaker = row.speaker or who[options.speaker_from]
-        yield _Sounding(cut, speaker, own, row.language or options.language, file)
-        problems += _damage(media, row.audio)
+        yield _SourceSegment(cut, speaker, own, row.language or options.language, file)
+        problems += _decode_problems(media, row.audio)
 
 
-def _kept_rows(source: Source, options: ImportOptions, problems: list[Problem]) -> Iterator[Row]:
+def _deduplicate_rows(
+    source: ImportSource, options: ImportOptions, problems: list[SourceProblem]
+) -> Iterator[TranscriptRow]:
     """Rows that stand there for the first time. One recording cannot have two texts: the first counts."""
-    seen: dict[tuple[str, float], Row] = {}
-    for row in _rows(source, options):
-        if isinstance(row, Problem):
+    seen: dict[tuple[str, float], TranscriptRow] = {}
+    for row in _read_source_rows(source, options):
+        if isinstance(row, SourceProblem):
             problems.append(row)
             continue
         first = seen.setdefault((row.audio, row.start), replace(row, data=None))
         if first.line != row.line and row.data is None and row.end == first.end:
             code = "table-duplicate" if row.text == first.text else "table-double-id"
             found = f"{row.audio} is on line {first.line} already: {first.text!r:.60}, and here {row.text!r:.60}"
-            problems.append(Problem(code, found, source.text.name, row.line))
+            problems.append(SourceProblem(code, found, source.text.name, row.line))
             continue
         yield row
 
 
-def _rows(source: Source, options: ImportOptions) -> Iterator[Row | Problem]:
+def _read_source_rows(source: ImportSource, options: ImportOptions) -> Iterator[TranscriptRow | SourceProblem]:
     if source.kind == "columns":
-        return read_columns(source.text)
+        return read_arrow_rows(source.text)
     if source.kind == "folder":
-        return side_car_rows(source.text, source.files, options.encoding)
-    return read_list(source.text, options.encoding)
+        return read_sidecar_rows(source.text, source.files, options.encoding)
+    return read_transcript_list(source.text, options.encoding)
 
 
-def _length_reasons(cue: Cue, options: CutOptions) -> tuple[str, ...]:
+def _row_length_reasons(cue: Cue, options: CutOptions) -> tuple[str, ...]:
     seconds = cue.end - cue.start
     if seconds > options.longest:
         return (TOO_LONG,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from voxgraft.importing.problems import Problem
+from voxgraft.importing.problems import SourceProblem
 
 __all__ = ["Cue", "CueFile"]
 
@@ -21,7 +21,7 @@ class Cue:
     """Line of the source that its time stands on."""
     last_line: int = 0
     speaker: str = ""
-    as_found: str = ""
+    original_text: str = ""
     marks: tuple[str, ...] = ()
     """Reasons against it that its text shows: sung, two voices."""
 
@@ -35,4 +35,4 @@ class CueFile:
     """Every cue of a subtitle file, and every line that gave none."""
 
     cues: list[Cue] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SourceProblem] = field(default_factory=list)

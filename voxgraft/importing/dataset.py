@@ -16,54 +16,61 @@ from typing import IO, Any
 
 from voxgraft.errors import FileError
 from voxgraft.files import (
+    build_write_error,
     decode_utf8,
-    existing_folder,
+    format_error_reason,
     is_file,
     parse_json,
     read_json,
-    reason_of,
-    write_error,
+    require_folder,
     write_json,
 )
-from voxgraft.importing.manifest import NAME, ManifestClip, parse_clip, read_manifest, write_manifest
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.sound_files import FileSum, is_whole
+from voxgraft.importing.manifest import MANIFEST_NAME, ManifestClip, parse_manifest_line, read_manifest, write_manifest
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.sound_files import ClipChecksum, is_clip_intact
 
-__all__ = ["Dataset", "Journal", "discard", "missing_audio", "open_dataset", "read_journal"]
+__all__ = [
+    "DatasetFolder",
+    "ImportJournal",
+    "delete_file",
+    "find_missing_audio",
+    "open_dataset_folder",
+    "read_import_journal",
+]
 
-CLIPS, IMPORTS, REMOVING = "clips", "imports", ".removing"
-_SAME = ("audio", "recording", "text_as_found", "start", "end", "source")
+CLIPS_FOLDER, IMPORTS_FOLDER, REMOVAL_FILE = "clips", "imports", ".removing"
+_IDENTITY_FIELDS = ("audio", "recording", "text_as_found", "start", "end", "source")
 """What no other verb changes of a clip: those who differ in it are two clips."""
-MOST_NOTE_BYTES = 1 << 30
-WORKERS_SECONDS = 30.0
+MAX_REMOVAL_BYTES = 1 << 30
+WORKER_EXIT_TIMEOUT_SECONDS = 30.0
 """How long processes of an import that was killed may take to notice."""
 
 
 @dataclass(slots=True)
-class Journal:
+class ImportJournal:
     """What is known of one source: where it comes from, its clips so far, and whether it is done."""
 
     path: Path
     source: dict[str, Any] = field(default_factory=dict)
     clips: list[ManifestClip] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SourceProblem] = field(default_factory=list)
     is_done: bool = False
     is_published: bool = False
     ids: set[str] = field(default_factory=set)
-    sums: dict[str, FileSum] = field(default_factory=dict)
+    sums: dict[str, ClipChecksum] = field(default_factory=dict)
     """Size and checksum of the clips' files, by id; journals of older versions have none."""
     files: set[str] = field(default_factory=set)
     """Names of the files, where the source is some of a folder's."""
     sounds: dict[str, tuple[int, int, str] | None] | None = None
     """Of a list: what its sounds held (`sources.sound_marks`). None in journals of older versions, which do not say."""
-    is_again: bool = False
+    is_reimport: bool = False
     """Whether the manifest may hold clips of an earlier import of this source, which these replace."""
 
     @property
     def recording(self) -> str:
         return self.path.stem
 
-    def other_sounds(self, now: Mapping[str, tuple[int, int, str] | None]) -> list[str]:
+    def find_changed_audio(self, now: Mapping[str, tuple[int, int, str] | None]) -> list[str]:
         """Sounds that hold something else than when they were imported, or that were missing then. By content.
 
         A sound that is missing now is not among them: its clip is there, and nobody needs the source any more.
@@ -82,7 +89,7 @@ class Journal:
         again: bool = False,
     ) -> None:
         """Start anew."""
-        self.source, self.files, self.sounds, self.is_again = dict(source), set(files), dict(sounds or {}), again
+        self.source, self.files, self.sounds, self.is_reimport = dict(source), set(files), dict(sounds or {}), again
         self.clips, self.problems, self.ids, self.sums = [], [], set(), {}
         self.is_done = self.is_published = False
         try:
@@ -92,12 +99,12 @@ class Journal:
                 notes: list[Mapping[str, Any]] = [{"source": self.source}]
                 notes += [{"file": name} for name in sorted(self.files)]
                 notes += [{"sounds": self.sounds}] if self.sounds else []
-                _append(stream, *notes, *([{"again": True}] if again else []))
+                _append_entries(stream, *notes, *([{"again": True}] if again else []))
             os.replace(part, self.path)
         except OSError as error:
-            raise write_error(error, self.path) from None
+            raise build_write_error(error, self.path) from None
 
-    def add(self, clip: ManifestClip, written: FileSum) -> None:
+    def add(self, clip: ManifestClip, written: ClipChecksum) -> None:
         """Write down a clip whose file is there; one that is known gets the checksum of its new file."""
         entries: list[dict[str, Any]] = [{"sum": {clip.id: written.to_json()}}]
         if clip.id not in self.ids:
@@ -110,16 +117,16 @@ class Journal:
     def damaged(self, folder: Path) -> Iterator[ManifestClip]:
         """Clips whose files are missing, or do not hold what was written."""
         for clip in self.clips:
-            if not is_whole(folder / clip.audio, round(clip.seconds * clip.sample_rate), self.sums.get(clip.id)):
+            if not is_clip_intact(folder / clip.audio, round(clip.seconds * clip.sample_rate), self.sums.get(clip.id)):
                 yield clip
 
-    def finish(self, problems: Iterable[Problem]) -> None:
+    def finish(self, problems: Iterable[SourceProblem]) -> None:
         """Write down that all clips are there, and what was found wrong."""
         self.problems = list(problems)
         self.is_done = True
         self._append(*({"problem": problem.to_json()} for problem in self.problems), {"done": len(self.clips)})
 
-    def fail(self, problems: Iterable[Problem]) -> None:
+    def fail(self, problems: Iterable[SourceProblem]) -> None:
         """Write down why the source could not be brought in this time."""
         self.problems = list(problems)
         self._append({"failed": len(self.problems)}, *({"failure": problem.to_json()} for problem in self.problems))
@@ -132,14 +139,14 @@ class Journal:
     def _append(self, *entries: Mapping[str, Any]) -> None:
         try:
             with self.path.open("r+b") as stream:
-                stream.truncate(_whole_bytes(stream))
+                stream.truncate(_complete_length(stream))
                 stream.seek(0, os.SEEK_END)
-                _append(stream, *entries)
+                _append_entries(stream, *entries)
         except OSError as error:
-            raise write_error(error, self.path) from None
+            raise build_write_error(error, self.path) from None
 
 
-def _whole_bytes(stream: IO[bytes]) -> int:
+def _complete_length(stream: IO[bytes]) -> int:
     """How long a journal is without a last line that was not finished when its process was killed."""
     end = stream.seek(0, os.SEEK_END)
     if not end or (stream.seek(end - 1), stream.read(1))[1] == b"\n":
@@ -148,20 +155,20 @@ def _whole_bytes(stream: IO[bytes]) -> int:
     return stream.read().rfind(b"\n") + 1
 
 
-def _append(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
+def _append_entries(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
     stream.write(b"".join(json.dumps(entry, ensure_ascii=False).encode() + b"\n" for entry in entries))
     stream.flush()
     os.fsync(stream.fileno())
 
 
-def read_journal(path: Path) -> Journal:
+def read_import_journal(path: Path) -> ImportJournal:
     """A journal, without a last line that is not finished. Changes nothing: somebody may be writing to it."""
-    journal = Journal(path)
+    journal = ImportJournal(path)
     if not is_file(path):
         return journal
-    found: list[Problem] = []
-    failures: list[Problem] = []
-    for number, line in _whole_lines(path):
+    found: list[SourceProblem] = []
+    failures: list[SourceProblem] = []
+    for number, line in _complete_lines(path):
         entry = parse_json(line, path)
         if not isinstance(entry, dict) or len(entry) != 1:
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
@@ -170,32 +177,32 @@ def read_journal(path: Path) -> Journal:
             journal.source = value
         elif kind == "file" and isinstance(value, str):
             journal.files.add(value)
-        elif kind == "sounds" and isinstance(value, dict) and all(map(_is_mark, value.values())):
+        elif kind == "sounds" and isinstance(value, dict) and all(map(_is_audio_stamp, value.values())):
             journal.sounds = {name: mark and (mark[0], mark[1], mark[2]) for name, mark in value.items()}
         elif kind == "clip":
-            journal.clips.append(parse_clip(json.dumps(value, ensure_ascii=False), path, number))
+            journal.clips.append(parse_manifest_line(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
         elif kind == "sum" and isinstance(value, dict):
-            journal.sums |= {name: FileSum.from_json(numbers) for name, numbers in value.items()}
+            journal.sums |= {name: ClipChecksum.from_json(numbers) for name, numbers in value.items()}
         elif kind in ("problem", "failure"):
-            (found if kind == "problem" else failures).append(Problem.from_json(value))
+            (found if kind == "problem" else failures).append(SourceProblem.from_json(value))
         elif kind == "failed":
             failures = []
         elif kind not in ("done", "published", "again"):
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
         journal.is_done |= kind == "done"
         journal.is_published |= kind == "published"
-        journal.is_again |= kind == "again"
+        journal.is_reimport |= kind == "again"
     journal.problems = list(dict.fromkeys(found if journal.is_done else failures))
     return journal
 
 
-def _is_mark(value: object) -> bool:
+def _is_audio_stamp(value: object) -> bool:
     """Whether a value is what a journal notes of a sound: size, time and hash, or nothing of one that was missing."""
     return value is None or (isinstance(value, list) and list(map(type, value)) == [int, int, str])
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _complete_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, all but a last one that has no end."""
     try:
         with path.open("rb") as stream:
@@ -203,11 +210,11 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if line.endswith(b"\n") and (text := decode_utf8(line, path, number).strip()):
                     yield number, text
     except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class DatasetFolder:
     """A folder with a manifest, or one that shall become one."""
 
     folder: Path
@@ -218,7 +225,7 @@ class Dataset:
 
     @property
     def manifest(self) -> Path:
-        return self.folder / NAME
+        return self.folder / MANIFEST_NAME
 
     @property
     def has_manifest(self) -> bool:
@@ -229,63 +236,65 @@ class Dataset:
         return read_manifest(self.manifest) if self.has_manifest else iter(())
 
     def journal_path(self, recording: str) -> Path:
-        return self.folder / IMPORTS / f"{recording}.jsonl"
+        return self.folder / IMPORTS_FOLDER / f"{recording}.jsonl"
 
-    def journals(self) -> list[Journal]:
+    def journals(self) -> list[ImportJournal]:
         """Every source, by name."""
-        return [read_journal(path) for path in sorted((self.folder / IMPORTS).glob("*.jsonl"))]
+        return [read_import_journal(path) for path in sorted((self.folder / IMPORTS_FOLDER).glob("*.jsonl"))]
 
     def clip_path(self, recording: str, clip_id: str, ending: str) -> str:
         """Where a clip's sound lies, from the folder."""
-        return f"{CLIPS}/{recording}/{clip_id}.{ending}"
+        return f"{CLIPS_FOLDER}/{recording}/{clip_id}.{ending}"
 
-    def taken_names(self, clips: Iterable[ManifestClip]) -> set[str]:
+    def reserved_names(self, clips: Iterable[ManifestClip]) -> set[str]:
         """Names that a new source may not have: its clips would get ids or files of others."""
-        names = {path.stem for path in (self.folder / IMPORTS).glob("*.jsonl")}
-        names |= {path.name for path in (self.folder / CLIPS).glob("*")}
+        names = {path.stem for path in (self.folder / IMPORTS_FOLDER).glob("*.jsonl")}
+        names |= {path.name for path in (self.folder / CLIPS_FOLDER).glob("*")}
         for clip in clips:
             names |= {clip.recording, clip.speaker.partition(":")[0], clip.id.rpartition("-")[0]}
         return names - {""}
 
-    def settle(self) -> None:
+    def reconcile_published(self) -> None:
         """Note as published what the manifest has already: the process was killed just before it could."""
         waiting = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
         there = {clip.id: clip for clip in self.clips()} if waiting else {}
         for journal in waiting:
-            if journal.clips and all(_is_same(there.get(clip.id), clip, journal) for clip in journal.clips):
+            if journal.clips and all(_is_same_clip(there.get(clip.id), clip, journal) for clip in journal.clips):
                 journal.publish()
 
     def publish(self) -> int:
         """Put the clips of every finished source that are not there yet into the manifest; gives their number."""
-        self.settle()
+        self.reconcile_published()
         fresh = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
         if not fresh and self.has_manifest:
             return 0
         there = list(self.clips())
-        again = [journal for journal in fresh if journal.is_again]
+        again = [journal for journal in fresh if journal.is_reimport]
         before = {clip.id: clip for journal in again for clip in self.clips_of(journal.recording, there)}
         there = [clip for clip in there if clip.id not in before]
         known = {clip.id: clip for clip in there}
-        new = [_as_before(before.get(clip.id), clip) for journal in fresh for clip in journal.clips]
+        new = [_carry_over_decisions(before.get(clip.id), clip) for journal in fresh for clip in journal.clips]
         for clip in new:
             if clip.id in known:
                 found = (
                     f"{clip.id} of {clip.source} has the id of another clip, which comes from {known[clip.id].source}"
                 )
-                cure = f"rename the file, remove {clip.recording} from {self.folder / IMPORTS}, and import again."
+                cure = (
+                    f"rename the file, remove {clip.recording} from {self.folder / IMPORTS_FOLDER}, and import again."
+                )
                 raise FileError("manifest-double-id", found, where=self.manifest, cure=cure)
         write_manifest(self.manifest, [*there, *new])
         files = {clip.audio for clip in new}
         for clip in before.values():
             if clip.audio not in files and self._is_own(clip.audio):
-                discard(self.folder / clip.audio)
+                delete_file(self.folder / clip.audio)
         for journal in fresh:
             journal.publish()
         return sum(clip.id not in before for clip in new)
 
     def clips_of(self, source: str, clips: Iterable[ManifestClip]) -> list[ManifestClip]:
         """Those clips that come from a source, by the folder that their sound lies in."""
-        return [clip for clip in clips if clip.audio.startswith(f"{CLIPS}/{source}/")]
+        return [clip for clip in clips if clip.audio.startswith(f"{CLIPS_FOLDER}/{source}/")]
 
     def remove(self, going: Sequence[ManifestClip], staying: Sequence[ManifestClip]) -> list[str]:
         """Take clips out, and sources of which nothing stays, which can be brought in again. Gives the files left.
@@ -295,39 +304,39 @@ class Dataset:
         gone, kept = {clip.id for clip in going}, {clip.id for clip in staying}
         sources = [journal.recording for journal in self.journals() if journal.ids & gone and not journal.ids & kept]
         note = {"clips": {clip.id: clip.audio for clip in going}, "sources": sources}
-        write_json(self.folder / REMOVING, note, overwrite=True)
+        write_json(self.folder / REMOVAL_FILE, note, overwrite=True)
         write_manifest(self.manifest, staying)
-        return self._finish_removing()
+        return self._finish_removal()
 
-    def _finish_removing(self) -> list[str]:
-        note = read_json(self.folder / REMOVING, MOST_NOTE_BYTES)
+    def _finish_removal(self) -> list[str]:
+        note = read_json(self.folder / REMOVAL_FILE, MAX_REMOVAL_BYTES)
         if not isinstance(note, dict) or not {"clips", "sources"} <= note.keys():
-            found = f"{REMOVING} does not say which clips were being removed"
-            raise FileError("manifest-line", found, where=self.folder / REMOVING)
+            found = f"{REMOVAL_FILE} does not say which clips were being removed"
+            raise FileError("manifest-line", found, where=self.folder / REMOVAL_FILE)
         left: list[str] = []
         if not any(clip.id in note["clips"] for clip in self.clips()):
             for audio in note["clips"].values():
                 if self._is_own(audio):
-                    discard(self.folder / audio)
+                    delete_file(self.folder / audio)
                 else:
                     left.append(audio)
             for name in note["sources"]:
                 self._forget(name)
-        discard(self.folder / REMOVING)
+        delete_file(self.folder / REMOVAL_FILE)
         return left
 
     def _is_own(self, audio: str) -> bool:
         """Whether a sound lies among our clips; one that a manifest has from elsewhere is not ours to delete."""
-        return (self.folder / CLIPS).resolve() in (self.folder / audio).parent.resolve().parents
+        return (self.folder / CLIPS_FOLDER).resolve() in (self.folder / audio).parent.resolve().parents
 
     def _forget(self, recording: str) -> None:
         """Remove a source's journal, and its folder if nothing of others lies there."""
-        path = self.folder / CLIPS / recording
+        path = self.folder / CLIPS_FOLDER / recording
         for part in path.glob(".*.part"):
-            discard(part)
+            delete_file(part)
         with contextlib.suppress(OSError):
             path.rmdir()
-        discard(self.journal_path(recording))
+        delete_file(self.journal_path(recording))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -335,27 +344,27 @@ class Dataset:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise write_error(error, self.folder) from None
-        with _lock(self.folder / ".lock", shared=False, seconds=0.0):
-            with _lock(self.folder / ".workers", shared=False, seconds=WORKERS_SECONDS):
+            raise build_write_error(error, self.folder) from None
+        with _file_lock(self.folder / ".lock", shared=False, seconds=0.0):
+            with _file_lock(self.folder / ".workers", shared=False, seconds=WORKER_EXIT_TIMEOUT_SECONDS):
                 pass
-            if is_file(self.folder / REMOVING):
-                self._finish_removing()
+            if is_file(self.folder / REMOVAL_FILE):
+                self._finish_removal()
             yield
 
     @contextlib.contextmanager
-    def worked_on(self) -> Iterator[None]:
+    def worker_lock(self) -> Iterator[None]:
         """What every process holds that writes clips, so that one that has lost its parent is seen."""
-        with _lock(self.folder / ".workers", shared=True, seconds=WORKERS_SECONDS):
+        with _file_lock(self.folder / ".workers", shared=True, seconds=WORKER_EXIT_TIMEOUT_SECONDS):
             yield
 
 
-def _is_same(one: ManifestClip | None, other: ManifestClip, journal: Journal) -> bool:
-    names = (*_SAME, "text", "speaker", "language", "seconds") if journal.is_again else _SAME
+def _is_same_clip(one: ManifestClip | None, other: ManifestClip, journal: ImportJournal) -> bool:
+    names = (*_IDENTITY_FIELDS, "text", "speaker", "language", "seconds") if journal.is_reimport else _IDENTITY_FIELDS
     return one is not None and all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-def _as_before(before: ManifestClip | None, clip: ManifestClip) -> ManifestClip:
+def _carry_over_decisions(before: ManifestClip | None, clip: ManifestClip) -> ManifestClip:
     """A clip that was imported again, with its side; one that did not change also with all that was decided of it."""
     if before is None:
         return clip
@@ -364,24 +373,24 @@ def _as_before(before: ManifestClip | None, clip: ManifestClip) -> ManifestClip:
     return replace(clip, split=before.split, other=before.other, **kept)  # type: ignore[arg-type]
 
 
-def discard(path: Path) -> None:
+def delete_file(path: Path) -> None:
     """Remove a file, if it is there."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise write_error(error, path) from None
+        raise build_write_error(error, path) from None
 
 
-def open_dataset(folder: Path) -> Dataset:
+def open_dataset_folder(folder: Path) -> DatasetFolder:
     """A dataset that is there."""
-    dataset = Dataset(existing_folder(folder))
+    dataset = DatasetFolder(require_folder(folder))
     if not dataset.has_manifest:
-        raise FileError("dataset-missing", f"{folder.name} holds no {NAME}", where=folder)
+        raise FileError("dataset-missing", f"{folder.name} holds no {MANIFEST_NAME}", where=folder)
     return dataset
 
 
 @contextlib.contextmanager
-def _lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
+def _file_lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
     """A lock that the system gives up by itself when its process ends, however it ends."""
     try:
         import fcntl
@@ -391,7 +400,7 @@ def _lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
     try:
         stream = path.open("ab")
     except OSError as error:
-        raise write_error(error, path) from None
+        raise build_write_error(error, path) from None
     with stream:
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + seconds
@@ -407,8 +416,8 @@ def _lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
         yield
 
 
-def missing_audio(dataset: Dataset) -> Iterator[ManifestClip]:
+def find_missing_audio(dataset: DatasetFolder) -> Iterator[ManifestClip]:
     """Clips whose sound file is not there."""
     for clip in dataset.clips():
-        if not is_file(clip.audio_in(dataset.folder)):
+        if not is_file(clip.resolve_audio(dataset.folder)):
             yield clip

@@ -17,57 +17,57 @@ import numpy as np
 
 from voxgraft import progress
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import is_file, parse_json, read_lines, replacing
-from voxgraft.importing.dataset import Dataset
-from voxgraft.importing.fingerprints import Print, fingerprint_of
+from voxgraft.files import atomic_write, is_file, parse_json, read_lines
+from voxgraft.importing.dataset import DatasetFolder
+from voxgraft.importing.fingerprints import AudioFingerprint, compute_audio_fingerprint
 from voxgraft.importing.manifest import ManifestClip
-from voxgraft.importing.measuring import MEASURE_NAMES, Measures, measure
-from voxgraft.importing.problems import Problem
+from voxgraft.importing.measuring import CLIP_METRIC_NAMES, ClipMetrics, compute_clip_metrics
+from voxgraft.importing.problems import SourceProblem
 from voxgraft.importing.processes import worker_pool
-from voxgraft.importing.sound_files import read_clip
+from voxgraft.importing.sound_files import read_clip_audio
 
-__all__ = ["Heard", "listen_through"]
+__all__ = ["DatasetMetrics", "compute_dataset_metrics"]
 
-FILE = "measures.jsonl"
-VERSION = 2
+METRICS_FILE = "measures.jsonl"
+METRICS_VERSION = 2
 """Of the measures: those of another version are made anew."""
-CLIPS_AT_ONCE = 32
+METRICS_BATCH_CLIPS = 32
 
 
 @dataclass(slots=True)
-class Heard:
+class DatasetMetrics:
     """What was measured of a dataset."""
 
-    measures: dict[str, Measures] = field(default_factory=dict)
-    prints: dict[str, Print] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    measures: dict[str, ClipMetrics] = field(default_factory=dict)
+    fingerprints: dict[str, AudioFingerprint] = field(default_factory=dict)
+    problems: list[SourceProblem] = field(default_factory=list)
     read: int = 0
     """Clips that were read anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _MetricsEntry:
     id: str
     key: str
-    measures: Measures
-    prints: Print
+    measures: ClipMetrics
+    fingerprints: AudioFingerprint
 
     def to_json(self) -> dict[str, Any]:
-        packed = base64.b64encode(self.prints.astype("<u4").tobytes()).decode()
+        packed = base64.b64encode(self.fingerprints.astype("<u4").tobytes()).decode()
         return {"id": self.id, "key": self.key, "measures": self.measures.to_json(), "print": packed}
 
 
-def listen_through(dataset: Dataset, clips: Sequence[ManifestClip], workers: int = 0) -> Heard:
+def compute_dataset_metrics(dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int = 0) -> DatasetMetrics:
     """Measure every clip; those that were measured before and are the same are not read again."""
-    known = {entry.id: entry for entry in _kept(dataset.folder / FILE)}
-    keys = {clip.id: _key(dataset, clip) for clip in clips}
+    known = {entry.id: entry for entry in _read_cached_metrics(dataset.folder / METRICS_FILE)}
+    keys = {clip.id: _metrics_cache_key(dataset, clip) for clip in clips}
     fresh = [clip for clip in clips if clip.id not in known or known[clip.id].key != keys[clip.id]]
     is_fresh = {clip.id for clip in fresh}
-    heard, made = Heard(read=len(fresh)), dict[str, _Entry]()
-    with progress.task("measuring clips", len(fresh)) as advance:
-        for batch in _listened(dataset, fresh, workers or os.cpu_count() or 1):
+    heard, made = DatasetMetrics(read=len(fresh)), dict[str, _MetricsEntry]()
+    with progress.progress_task("measuring clips", len(fresh)) as advance:
+        for batch in _measure_in_batches(dataset, fresh, workers or os.cpu_count() or 1):
             for item in batch:
-                if isinstance(item, Problem):
+                if isinstance(item, SourceProblem):
                     heard.problems.append(item)
                 else:
                     made[item.id] = item
@@ -75,39 +75,41 @@ def listen_through(dataset: Dataset, clips: Sequence[ManifestClip], workers: int
     entries = [made.get(clip.id) or known.get(clip.id) for clip in clips if clip.id in made or clip.id not in is_fresh]
     whole = [entry for entry in entries if entry is not None]
     if made or len(whole) != len(known):
-        with replacing(dataset.folder / FILE, overwrite=True) as stream:
+        with atomic_write(dataset.folder / METRICS_FILE, overwrite=True) as stream:
             for entry in whole:
                 stream.write(json.dumps(entry.to_json()).encode() + b"\n")
     heard.measures = {entry.id: entry.measures for entry in whole}
-    heard.prints = {entry.id: entry.prints for entry in whole}
+    heard.fingerprints = {entry.id: entry.fingerprints for entry in whole}
     return heard
 
 
-def _key(dataset: Dataset, clip: ManifestClip) -> str:
+def _metrics_cache_key(dataset: DatasetFolder, clip: ManifestClip) -> str:
     """By what a clip's measures are still its own: its file and its text."""
-    path = clip.audio_in(dataset.folder)
+    path = clip.resolve_audio(dataset.folder)
     stat = os.stat(path) if is_file(path) else None
-    state = (VERSION, stat and stat.st_size, stat and stat.st_mtime_ns, clip.text, clip.language)
+    state = (METRICS_VERSION, stat and stat.st_size, stat and stat.st_mtime_ns, clip.text, clip.language)
     return hashlib.sha256(repr(state).encode()).hexdigest()[:24]
 
 
-def _kept(path: Path) -> Iterator[_Entry]:
+def _read_cached_metrics(path: Path) -> Iterator[_MetricsEntry]:
     """What was measured before; a file that is damaged is only made anew."""
     if not is_file(path) or path.stat().st_size == 0:
         return
     try:
         for _, line in read_lines(path):
             values = parse_json(line, path)
-            measures = Measures(**{name: values["measures"][name] for name in MEASURE_NAMES})
+            measures = ClipMetrics(**{name: values["measures"][name] for name in CLIP_METRIC_NAMES})
             prints = np.frombuffer(base64.b64decode(values["print"]), "<u4").astype(np.uint32)
-            yield _Entry(values["id"], values["key"], measures, prints)
+            yield _MetricsEntry(values["id"], values["key"], measures, prints)
     except (VoxgraftError, KeyError, TypeError, ValueError):
         return
 
 
-def _listened(dataset: Dataset, clips: Sequence[ManifestClip], workers: int) -> Iterator[list[_Entry | Problem]]:
-    batches = [clips[at : at + CLIPS_AT_ONCE] for at in range(0, len(clips), CLIPS_AT_ONCE)]
-    work = partial(_listen, dataset)
+def _measure_in_batches(
+    dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int
+) -> Iterator[list[_MetricsEntry | SourceProblem]]:
+    batches = [clips[at : at + METRICS_BATCH_CLIPS] for at in range(0, len(clips), METRICS_BATCH_CLIPS)]
+    work = partial(_measure_batch, dataset)
     if min(workers, len(batches)) <= 1:
         yield from map(work, batches)
         return
@@ -122,14 +124,16 @@ def _listened(dataset: Dataset, clips: Sequence[ManifestClip], workers: int) -> 
         raise FileError("source-failed", found, where=dataset.folder, cure=cure) from None
 
 
-def _listen(dataset: Dataset, clips: Sequence[ManifestClip]) -> list[_Entry | Problem]:
-    done: list[_Entry | Problem] = []
+def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> list[_MetricsEntry | SourceProblem]:
+    done: list[_MetricsEntry | SourceProblem] = []
     for clip in clips:
         try:
-            samples, rate = read_clip(clip.audio_in(dataset.folder))
+            samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
         except VoxgraftError as error:
-            done.append(Problem("clip-audio-missing", f"{clip.id}: {error.finding.found}", clip.audio))
+            done.append(SourceProblem("clip-audio-missing", f"{clip.id}: {error.finding.found}", clip.audio))
             continue
-        own = measure(samples, rate, clip.text, clip.language)
-        done.append(_Entry(clip.id, _key(dataset, clip), own, fingerprint_of(samples, rate)))
+        own = compute_clip_metrics(samples, rate, clip.text, clip.language)
+        done.append(
+            _MetricsEntry(clip.id, _metrics_cache_key(dataset, clip), own, compute_audio_fingerprint(samples, rate))
+        )
     return done

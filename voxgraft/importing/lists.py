@@ -14,32 +14,39 @@ from pathlib import Path
 
 from voxgraft.errors import FileError, VoxgraftError
 from voxgraft.files import is_file, parse_json
-from voxgraft.importing.encodings import error_line, read_any_text, read_text_lines
-from voxgraft.importing.media import AUDIO_ENDINGS
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.rows import COLUMNS, Row, row_of
+from voxgraft.importing.encodings import parse_error_line, read_encoded_text, read_text_skipping_bad_lines
+from voxgraft.importing.media import AUDIO_SUFFIXES
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.rows import COLUMN_ALIASES, TranscriptRow, parse_transcript_row
 
-__all__ = ["SIDE_CARS", "parse_json_lines", "parse_table", "read_list", "side_car", "side_car_rows"]
+__all__ = [
+    "SIDECAR_SUFFIXES",
+    "find_sidecar",
+    "parse_transcript_jsonl",
+    "parse_transcript_table",
+    "read_sidecar_rows",
+    "read_transcript_list",
+]
 
-SIDE_CARS = (".normalized.txt", ".txt", ".lab")
-VCTK_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav24", "wav22", "wav16")
+SIDECAR_SUFFIXES = (".normalized.txt", ".txt", ".lab")
+VCTK_AUDIO_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav24", "wav22", "wav16")
 """What VCTK and its copies at other rates call the folder of sounds, beside the folder `txt`."""
-_MICROPHONE = re.compile(r"_mic[12]$")
-DELIMITERS = ("|", "\t", ";", ",")
-MAX_FIELD = 1 << 20
-_SPEAKER_SHARE = 0.34
-Found = Iterator[Row | Problem]
+_MICROPHONE_SUFFIX = re.compile(r"_mic[12]$")
+TABLE_DELIMITERS = ("|", "\t", ";", ",")
+MAX_CSV_FIELD_CHARACTERS = 1 << 20
+_MAX_SPEAKER_SHARE = 0.34
+RowsOrProblems = Iterator[TranscriptRow | SourceProblem]
 
 
-def read_list(path: Path, encoding: str | None = None) -> Found:
+def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProblems:
     """Rows of a list in its order, and a problem for each line that is none."""
-    text, broken = read_text_lines(path, encoding)
-    parsed = parse_json_lines if path.suffix.lower() in (".jsonl", ".json") else parse_table
-    yield from (Problem("text-encoding", found, path.name, line) for line, found in broken.items())
+    text, broken = read_text_skipping_bad_lines(path, encoding)
+    parsed = parse_transcript_jsonl if path.suffix.lower() in (".jsonl", ".json") else parse_transcript_table
+    yield from (SourceProblem("text-encoding", found, path.name, line) for line, found in broken.items())
     yield from parsed(text, path.name)
 
 
-def parse_json_lines(text: str, name: str) -> Found:
+def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
     """JSON lines as voice programs write them; the header of a manifest of ours is no row."""
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         if not line.strip():
@@ -47,48 +54,48 @@ def parse_json_lines(text: str, name: str) -> Found:
         try:
             values = parse_json(line, name)
         except VoxgraftError as error:
-            yield Problem("table-line", error.finding.found, name, number)
+            yield SourceProblem("table-line", error.finding.found, name, number)
             continue
         if isinstance(values, dict) and "voxgraft_manifest" in values:
             continue
-        made = row_of(values, number) if isinstance(values, dict) else "no JSON object"
-        yield _fault(made, values, name, number) if isinstance(made, str) else made
+        made = parse_transcript_row(values, number) if isinstance(values, dict) else "no JSON object"
+        yield _row_problem(made, values, name, number) if isinstance(made, str) else made
 
 
-def parse_table(text: str, name: str) -> Found:
+def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
     """A table with or without a head: audio and text, and perhaps the text normalised or the speaker."""
     lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()]
-    delimiter = _delimiter(lines)
+    delimiter = _detect_delimiter(lines)
     if delimiter is None:
         raise FileError("table-unknown", f"{name} has no columns: {lines[0]!r:.80}" if lines else f"{name} is empty")
-    cells = list(_cells(text, delimiter, name))
-    head = next((cell for cell in cells if not isinstance(cell, Problem)), None)
-    if head is not None and _is_head(head[1]):
-        yield from _with_head(cells, head[1], name)
+    cells = list(_parse_cells(text, delimiter, name))
+    head = next((cell for cell in cells if not isinstance(cell, SourceProblem)), None)
+    if head is not None and _is_header_row(head[1]):
+        yield from _rows_with_header(cells, head[1], name)
     else:
-        yield from _without_head(cells, name)
+        yield from _rows_without_header(cells, name)
 
 
-def _delimiter(lines: Sequence[str]) -> str | None:
+def _detect_delimiter(lines: Sequence[str]) -> str | None:
     """The mark that most lines have; of several the one that texts have least."""
     seen = lines[:200]
-    return next((mark for mark in DELIMITERS if sum(mark in line for line in seen) * 2 > len(seen)), None)
+    return next((mark for mark in TABLE_DELIMITERS if sum(mark in line for line in seen) * 2 > len(seen)), None)
 
 
-def _cells(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]] | Problem]:
+def _parse_cells(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]] | SourceProblem]:
     """Cells of every line that is not empty. Only commas and semicolons come with quotes."""
     stream = io.StringIO(text, newline="")
     if delimiter in ",;":
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
     else:
         reader = csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    csv.field_size_limit(MAX_FIELD)
+    csv.field_size_limit(MAX_CSV_FIELD_CHARACTERS)
     behind = 0
     while True:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield Problem("table-line", f"broken: {error}", name, behind + 1, reader.line_num)
+            yield SourceProblem("table-line", f"broken: {error}", name, behind + 1, reader.line_num)
             behind = reader.line_num
             continue
         if cells is None:
@@ -98,105 +105,109 @@ def _cells(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str
             yield first, [cell.strip() for cell in cells]
 
 
-def _is_head(cells: Sequence[str]) -> bool:
+def _is_header_row(cells: Sequence[str]) -> bool:
     names = {cell.lower() for cell in cells}
-    return bool(names & set(COLUMNS["text"])) and bool(names & (set(COLUMNS["audio"]) | set(COLUMNS["id"])))
+    return bool(names & set(COLUMN_ALIASES["text"])) and bool(
+        names & (set(COLUMN_ALIASES["audio"]) | set(COLUMN_ALIASES["id"]))
+    )
 
 
-def _with_head(cells: Sequence[tuple[int, list[str]] | Problem], head: list[str], name: str) -> Found:
+def _rows_with_header(
+    cells: Sequence[tuple[int, list[str]] | SourceProblem], head: list[str], name: str
+) -> RowsOrProblems:
     for item in cells:
-        if isinstance(item, Problem):
+        if isinstance(item, SourceProblem):
             yield item
             continue
         line, values = item
         if values == head:
             continue
         if len(values) != len(head):
-            yield Problem("table-line", f"{len(values)} columns under a head of {len(head)}", name, line)
+            yield SourceProblem("table-line", f"{len(values)} columns under a head of {len(head)}", name, line)
             continue
         named = dict(zip(head, values, strict=True))
-        made = row_of(named, line)
-        yield _fault(made, named, name, line) if isinstance(made, str) else made
+        made = parse_transcript_row(named, line)
+        yield _row_problem(made, named, name, line) if isinstance(made, str) else made
 
 
-def _fault(found: str, values: object, name: str, line: int) -> Problem:
+def _row_problem(found: str, values: object, name: str, line: int) -> SourceProblem:
     """What is wrong with a row; a text that is there and empty has a cure of its own."""
     given = {str(key).strip().lower(): value for key, value in values.items()} if isinstance(values, dict) else {}
-    is_empty = found.startswith("no text") and any(given.get(key) == "" for key in COLUMNS["text"])
-    return Problem("transcript-empty" if is_empty else "table-line", found, name, line)
+    is_empty = found.startswith("no text") and any(given.get(key) == "" for key in COLUMN_ALIASES["text"])
+    return SourceProblem("transcript-empty" if is_empty else "table-line", found, name, line)
 
 
-def _without_head(cells: Sequence[tuple[int, list[str]] | Problem], name: str) -> Found:
-    third = [item[1][2] for item in cells if not isinstance(item, Problem) and len(item[1]) == 3]
-    speakers = _are_speakers(third)
+def _rows_without_header(cells: Sequence[tuple[int, list[str]] | SourceProblem], name: str) -> RowsOrProblems:
+    third = [item[1][2] for item in cells if not isinstance(item, SourceProblem) and len(item[1]) == 3]
+    speakers = _is_speaker_column(third)
     for item in cells:
-        if isinstance(item, Problem):
+        if isinstance(item, SourceProblem):
             yield item
             continue
         line, values = item
         if len(values) in (2, 3) and values[0] and not values[1]:
-            yield Problem("transcript-empty", f"{values[0]} has no text", name, line)
+            yield SourceProblem("transcript-empty", f"{values[0]} has no text", name, line)
             continue
         if len(values) not in (2, 3) or not values[0]:
             told = f"{len(values)} columns" if len(values) not in (2, 3) else "an empty column"
-            yield Problem("table-line", f"{told}, expected audio and text: {values!r:.80}", name, line)
+            yield SourceProblem("table-line", f"{told}, expected audio and text: {values!r:.80}", name, line)
             continue
         audio, text, more = (*values, "")[:3]
         said = text if speakers or not more else more
-        yield Row(line, audio, said, text, speaker=more if speakers else "")
+        yield TranscriptRow(line, audio, said, text, speaker=more if speakers else "")
 
 
-def _are_speakers(third: Sequence[str]) -> bool:
+def _is_speaker_column(third: Sequence[str]) -> bool:
     """Whether a third column names speakers: few names, each of them often, none a sentence."""
     names = {name for name in third if name}
-    few = len(third) >= 4 and len(names) <= max(1, _SPEAKER_SHARE * len(third))
+    few = len(third) >= 4 and len(names) <= max(1, _MAX_SPEAKER_SHARE * len(third))
     return few and not any(" " in name for name in names)
 
 
-def side_car_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> Found:
+def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> RowsOrProblems:
     """A row for each sound that has a text of the same name beside it."""
     for number, sound in enumerate(sounds, 1):
-        text = side_car(sound)
+        text = find_sidecar(sound)
         name = str(sound.relative_to(folder))
         if text is None:
-            yield Problem("text-missing", f"no text beside {name}", name)
+            yield SourceProblem("text-missing", f"no text beside {name}", name)
             continue
         beside = os.path.relpath(text, folder)
         try:
             # A file without a byte is read as a text without a letter: to whoever wrote it they are the same.
-            said = " ".join(read_any_text(text, encoding).split()) if text.stat().st_size else ""
+            said = " ".join(read_encoded_text(text, encoding).split()) if text.stat().st_size else ""
         except VoxgraftError as error:
-            yield Problem.of(error, beside, error_line(error))
+            yield SourceProblem.of(error, beside, parse_error_line(error))
             continue
         if not said:
-            yield Problem("transcript-empty", f"the text of {name} is empty", beside, 1)
+            yield SourceProblem("transcript-empty", f"the text of {name} is empty", beside, 1)
             continue
-        yield Row(number, name, said, said)
+        yield TranscriptRow(number, name, said, said)
 
 
-def side_car(sound: Path) -> Path | None:
+def find_sidecar(sound: Path) -> Path | None:
     """The text of the same name beside a sound, or where VCTK has it: txt/p225/x.txt for wav48/p225/x.wav."""
-    beside = next((path for ending in SIDE_CARS if is_file(path := sound.with_suffix(ending))), None)
-    if beside or sound.parent.parent.name not in VCTK_FOLDERS or first_microphone(sound):
+    beside = next((path for ending in SIDECAR_SUFFIXES if is_file(path := sound.with_suffix(ending))), None)
+    if beside or sound.parent.parent.name not in VCTK_AUDIO_FOLDERS or first_microphone_name(sound):
         return beside
-    stem = _MICROPHONE.sub("", sound.stem)
+    stem = _MICROPHONE_SUFFIX.sub("", sound.stem)
     path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
     return path if is_file(path) else None
 
 
-def sound_of_text(text: Path) -> Path | None:
+def find_vctk_audio(text: Path) -> Path | None:
     """The sound that a text in VCTK's folder of texts belongs to."""
     if text.suffix != ".txt" or text.parent.parent.name != "txt":
         return None
     root = text.parent.parent.parent
-    places = (root / folder / text.parent.name / text.stem for folder in VCTK_FOLDERS)
+    places = (root / folder / text.parent.name / text.stem for folder in VCTK_AUDIO_FOLDERS)
     names = (
         f"{place}{mark}{ending}" for place in places for mark in ("", "_mic1", "_mic2") for ending in (".flac", ".wav")
     )
     return next((path for name in names if is_file(path := Path(name))), None)
 
 
-def first_microphone(sound: Path) -> str:
+def first_microphone_name(sound: Path) -> str:
     """The name of the same sound by the first microphone, where this is the second; else empty."""
     if not sound.stem.endswith("_mic2"):
         return ""
@@ -204,6 +215,6 @@ def first_microphone(sound: Path) -> str:
     return first.name if is_file(first) else ""
 
 
-def is_sound(path: Path) -> bool:
+def is_audio_file(path: Path) -> bool:
     """Whether a file's name is that of a sound file."""
-    return path.suffix.lower() in AUDIO_ENDINGS
+    return path.suffix.lower() in AUDIO_SUFFIXES

@@ -13,15 +13,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import is_text, parse_json, read_lines, replacing
+from voxgraft.files import atomic_write, is_encodable_text, parse_json, read_lines
 
-__all__ = ["SPLITS", "VERSION", "ManifestClip", "Split", "clip_line", "parse_clip", "read_manifest", "write_manifest"]
+__all__ = [
+    "MANIFEST_VERSION",
+    "SPLITS",
+    "ManifestClip",
+    "SplitName",
+    "format_manifest_line",
+    "parse_manifest_line",
+    "read_manifest",
+    "write_manifest",
+]
 
-VERSION = 1
-NAME = "manifest.jsonl"
-HEADER_KEY = "voxgraft_manifest"
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+MANIFEST_VERSION = 1
+MANIFEST_NAME = "manifest.jsonl"
+MANIFEST_HEADER_KEY = "voxgraft_manifest"
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class ManifestClip:
     """Place in the recording, in seconds, margins and all."""
     source: str = ""
     """File and line that the text comes from."""
-    split: Split | None = None
+    split: SplitName | None = None
     rejected: tuple[str, ...] = ()
     """Reasons against the clip. It stays in the manifest and on the disk."""
     taken_back: bool = False
@@ -58,7 +67,7 @@ class ManifestClip:
     def is_used(self) -> bool:
         return not self.rejected or self.taken_back
 
-    def audio_in(self, folder: Path) -> Path:
+    def resolve_audio(self, folder: Path) -> Path:
         """The sound file, for the folder that the manifest lies in."""
         return folder / self.audio
 
@@ -71,10 +80,10 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
     """The clips in order, one at a time; an error names the line that is not one."""
     lines = read_lines(path)
     number, first = next(lines, (1, ""))
-    _check_header(first, path, number)
+    _require_manifest_header(first, path, number)
     lines_of: dict[str, int] = {}
     for number, line in lines:
-        clip = parse_clip(line, path, number)
+        clip = parse_manifest_line(line, path, number)
         if clip.id in lines_of:
             found = f"the id {clip.id!r} stands on line {lines_of[clip.id]} and on line {number}"
             raise FileError("manifest-double-id", found, where=path)
@@ -85,54 +94,54 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
 def write_manifest(path: Path, clips: Iterable[ManifestClip]) -> int:
     """Write a manifest, whole or not at all, over one that is there; gives the number of clips."""
     count = 0
-    with replacing(path, overwrite=True) as stream:
-        stream.write(json.dumps({HEADER_KEY: VERSION}).encode() + b"\n")
+    with atomic_write(path, overwrite=True) as stream:
+        stream.write(json.dumps({MANIFEST_HEADER_KEY: MANIFEST_VERSION}).encode() + b"\n")
         for clip in clips:
-            stream.write(clip_line(clip))
+            stream.write(format_manifest_line(clip))
             count += 1
     return count
 
 
-def clip_line(clip: ManifestClip) -> bytes:
+def format_manifest_line(clip: ManifestClip) -> bytes:
     """One clip as it stands in the file, with the line's end."""
     return json.dumps(clip.to_json(), ensure_ascii=False).encode() + b"\n"
 
 
-def parse_clip(line: str, where: Path, number: int) -> ManifestClip:
+def parse_manifest_line(line: str, where: Path, number: int) -> ManifestClip:
     """One line of a manifest."""
     place = f"{where}, line {number}"
     values = parse_json(line, place)
     if not isinstance(values, dict):
         raise FileError("manifest-line", f"line {number} is no JSON object", where=place)
     known = {own.name for own in fields(ManifestClip)} - {"other"}
-    if missing := [name for name in _REQUIRED if name not in values]:
+    if missing := [name for name in _REQUIRED_FIELDS if name not in values]:
         raise FileError("manifest-line", f"line {number} has no {', '.join(missing)}", where=place)
     for key, value in values.items():
-        if key in known and not _fits(key, value):
+        if key in known and not _is_valid_field(key, value):
             found = f"line {number}: {key} is {json.dumps(value, ensure_ascii=False):.80}"
-            raise FileError("manifest-line", found, expected=_EXPECTED[_KINDS[key]], where=place)
+            raise FileError("manifest-line", found, expected=_EXPECTED_BY_KIND[_FIELD_KINDS[key]], where=place)
     own = {key: value for key, value in values.items() if key in known}
     own["rejected"] = tuple(own.get("rejected", ()))
     return ManifestClip(**own, other={key: value for key, value in values.items() if key not in known})
 
 
-def _check_header(line: str, path: Path, number: int) -> None:
+def _require_manifest_header(line: str, path: Path, number: int) -> None:
     header: Any = None
     if line:
         try:
             header = parse_json(line, path)
         except VoxgraftError:
             header = None
-    version = header.get(HEADER_KEY) if isinstance(header, dict) else None
+    version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None
     if version is None:
-        found = f"line {number} does not say {{{json.dumps(HEADER_KEY)}: {VERSION}}}"
+        found = f"line {number} does not say {{{json.dumps(MANIFEST_HEADER_KEY)}: {MANIFEST_VERSION}}}"
         raise FileError("manifest-unknown", found, where=path)
-    if version != VERSION:
+    if version != MANIFEST_VERSION:
         found = f"the manifest is of version {json.dumps(version):.20}"
-        raise FileError("manifest-version", found, expected=f"version {VERSION}", where=path)
+        raise FileError("manifest-version", found, expected=f"version {MANIFEST_VERSION}", where=path)
 
 
-_KINDS = {
+_FIELD_KINDS = {
     **dict.fromkeys(("id", "audio", "language", "speaker", "recording"), "name"),
     **dict.fromkeys(("text", "text_as_found", "source"), "text"),
     **dict.fromkeys(("seconds", "start", "end"), "seconds"),
@@ -141,8 +150,8 @@ _KINDS = {
     "rejected": "reasons",
     "taken_back": "flag",
 }
-_REQUIRED = ("id", "audio", "seconds", "text", "language", "speaker", "recording", "sample_rate")
-_EXPECTED = {
+_REQUIRED_FIELDS = ("id", "audio", "seconds", "text", "language", "speaker", "recording", "sample_rate")
+_EXPECTED_BY_KIND = {
     "name": "a text that is not empty",
     "text": "a text",
     "seconds": "a number of seconds, 0 or more",
@@ -153,10 +162,10 @@ _EXPECTED = {
 }
 
 
-def _fits(key: str, value: object) -> bool:
-    kind = _KINDS[key]
+def _is_valid_field(key: str, value: object) -> bool:
+    kind = _FIELD_KINDS[key]
     if kind in ("name", "text"):
-        return is_text(value) and (kind == "text" or bool(value))
+        return is_encodable_text(value) and (kind == "text" or bool(value))
     if kind == "seconds":
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
@@ -165,5 +174,5 @@ def _fits(key: str, value: object) -> bool:
     if kind == "split":
         return value is None or value in SPLITS
     if kind == "reasons":
-        return isinstance(value, list) and all(map(is_text, value))
+        return isinstance(value, list) and all(map(is_encodable_text, value))
     return isinstance(value, bool)

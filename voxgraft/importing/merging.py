@@ -13,22 +13,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from voxgraft.errors import FileError
-from voxgraft.files import is_file, write_error
-from voxgraft.importing.dataset import CLIPS, Dataset
+from voxgraft.files import build_write_error, is_file
+from voxgraft.importing.dataset import CLIPS_FOLDER, DatasetFolder
 from voxgraft.importing.manifest import ManifestClip
-from voxgraft.importing.sources import safe_name
+from voxgraft.importing.sources import sanitize_name
 
-__all__ = ["MERGED_FROM", "Merging"]
+__all__ = ["MERGED_FROM_KEY", "DatasetMerger"]
 
-MERGED_FROM = "merged_from"
+MERGED_FROM_KEY = "merged_from"
 """Of a clip: the dataset that it was imported into, and its id there, through however many others it came."""
 
 
 @dataclass(slots=True)
-class Merging:
+class DatasetMerger:
     """A dataset that others are put into: its clips so far, and the names that are taken."""
 
-    target: Dataset
+    target: DatasetFolder
     clips: list[ManifestClip]
     sources: set[str]
     """Names of sources that were imported, finished or not: they may still get clips."""
@@ -41,8 +41,8 @@ class Merging:
     known: int = 0
 
     @classmethod
-    def into(cls, target: Dataset) -> Merging:
-        target.settle()
+    def into(cls, target: DatasetFolder) -> DatasetMerger:
+        target.reconcile_published()
         journals = target.journals()
         made = cls(target, [], {journal.recording for journal in journals})
         for clip in (clip for journal in journals for clip in journal.clips):
@@ -57,9 +57,9 @@ class Merging:
         self.names |= {clip.recording, clip.speaker, clip.speaker.partition(":")[0]}
         self.files.add(clip.audio.lower())
 
-    def add(self, source: Dataset, *, used_only: bool) -> None:
+    def add(self, source: DatasetFolder, *, used_only: bool) -> None:
         """Put the clips of a dataset in that are not there yet."""
-        origins = {origin: clip.id for clip in self.clips for origin in _origins(self.target, clip)}
+        origins = {origin: clip.id for clip in self.clips for origin in _clip_origins(self.target, clip)}
         recordings: dict[str, list[ManifestClip]] = defaultdict(list)
         coming = list(source.clips())
         for clip in coming:
@@ -72,21 +72,21 @@ class Merging:
         for clip in coming:
             if used_only and not clip.is_used:
                 continue
-            if not origins.keys().isdisjoint(_origins(source, clip)):
+            if not origins.keys().isdisjoint(_clip_origins(source, clip)):
                 self.known += 1
                 continue
             self._check_rate(clip, source)
-            made = self._moved(clip, prefixes, _origins(source, clip)[0])
-            _link(clip.audio_in(source.folder), made.audio_in(self.target.folder))
+            made = self._moved(clip, prefixes, _clip_origins(source, clip)[0])
+            _link_or_copy(clip.resolve_audio(source.folder), made.resolve_audio(self.target.folder))
             self.clips.append(made)
             self._note(made)
             self.added += 1
             self.renamed += made.id != clip.id
 
-    def _prefix(self, source: Dataset, clips: Sequence[ManifestClip], origins: Mapping[str, str]) -> str:
+    def _prefix(self, source: DatasetFolder, clips: Sequence[ManifestClip], origins: Mapping[str, str]) -> str:
         """What comes before all names of one recording; as the last time, if some of it is there already."""
         for clip in clips:
-            before = next((origins[origin] for origin in _origins(source, clip) if origin in origins), "")
+            before = next((origins[origin] for origin in _clip_origins(source, clip) if origin in origins), "")
             if before.endswith(clip.id):
                 return before.removesuffix(clip.id)
         number, prefix = 1, ""
@@ -114,31 +114,31 @@ class Merging:
             audio=self._free_file(prefix + clip.recording, prefix + clip.id, Path(clip.audio).suffix),
             recording=prefix + clip.recording,
             speaker=prefixes.get(named_after, "") + clip.speaker,
-            other={**clip.other, MERGED_FROM: origin},
+            other={**clip.other, MERGED_FROM_KEY: origin},
         )
 
     def _free_file(self, recording: str, clip_id: str, ending: str) -> str:
         """A file among our clips: names that a manifest has from elsewhere may lead out of the folder."""
-        stem = f"{CLIPS}/{safe_name(recording)}/{safe_name(clip_id)}"
+        stem = f"{CLIPS_FOLDER}/{sanitize_name(recording)}/{sanitize_name(clip_id)}"
         number, free = 2, stem + ending
         while free.lower() in self.files:
             free, number = f"{stem}-{number}{ending}", number + 1
         return free
 
-    def _check_rate(self, clip: ManifestClip, source: Dataset) -> None:
+    def _check_rate(self, clip: ManifestClip, source: DatasetFolder) -> None:
         if self.clips and clip.sample_rate != self.clips[0].sample_rate:
             found = f"{self.clips[0].sample_rate:,} Hz and {clip.sample_rate:,} Hz"
             raise FileError("dataset-differs", found, where=source.folder)
 
 
-def _origins(dataset: Dataset, clip: ManifestClip) -> tuple[str, ...]:
+def _clip_origins(dataset: DatasetFolder, clip: ManifestClip) -> tuple[str, ...]:
     """By what a clip is known again: where it was imported, and where it is now."""
     here = f"{dataset.folder.resolve()}#{clip.id}"
-    first = clip.other.get(MERGED_FROM)
+    first = clip.other.get(MERGED_FROM_KEY)
     return (first, here) if isinstance(first, str) else (here,)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """Link a file, or copy it where that cannot be; beside its place first, so that it is whole or absent."""
     if not is_file(source):
         raise FileError("clip-audio-missing", f"{source.name} is not there", where=source)
@@ -152,4 +152,4 @@ def _link(source: Path, target: Path) -> None:
             shutil.copyfile(source, part)
         os.replace(part, target)
     except OSError as error:
-        raise write_error(error, target) from None
+        raise build_write_error(error, target) from None

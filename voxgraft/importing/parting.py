@@ -17,26 +17,28 @@ import regex
 from voxgraft.importing.activity import Pause
 from voxgraft.importing.cues import Cue
 from voxgraft.importing.edges import CutOptions
-from voxgraft.normalising import Normaliser, normaliser_of
+from voxgraft.normalising import Normalizer, build_normalizer
 
-__all__ = ["ENDS_SENTENCE", "SENTENCE_END", "Part", "Stretch", "parted"]
+__all__ = ["ENDS_WITH_SENTENCE", "SENTENCE_END", "SpeechSpan", "SplitPart", "split_long_segment"]
 
 SENTENCE_END = re.compile(r"(?:[.!?…።፧፨؟।。！？]|፡፡|::)[\"'”’»)\]]*(?=\s|$)")
-ENDS_SENTENCE = re.compile(SENTENCE_END.pattern + r"\s*$")
+ENDS_WITH_SENTENCE = re.compile(SENTENCE_END.pattern + r"\s*$")
 _SENTENCE = re.compile(r".+?(?:(?:[.!?…።፧፨؟।。！？]|፡፡|::)+[\"'”’»)\]]*(?=\s|$)|$)", re.DOTALL)
-SLACK_SHARE, SLACK_SECONDS = 0.12, 0.6
+ALIGNMENT_SLACK_SHARE, ALIGNMENT_SLACK_SECONDS = 0.12, 0.6
 """How far a pause may be from where the letters put the end of a piece: of the speech of its cue, and at least."""
-PACES_APART = 1.2
+MAX_PACE_RATIO = 1.2
 """Letters a second of two parts may differ by so much: else a pause inside a sentence was taken for its end."""
-LEAST_PAUSE_SECONDS = 0.15
-EDGE_SECONDS = 0.3
-SOUND_LETTER = 0.4
+MIN_SPLIT_PAUSE_SECONDS = 0.15
+SPLIT_EDGE_MARGIN_SECONDS = 0.3
+ALPHABETIC_LETTER_WEIGHT = 0.4
 """What the letter of an alphabet counts for beside letters that are syllables: Latin names stand in every language."""
-_SYLLABLES = regex.compile(r"[\p{Ethiopic}\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Devanagari}\p{Bengali}\p{Khmer}]")
+_SYLLABIC_CHARACTER = regex.compile(
+    r"[\p{Ethiopic}\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Devanagari}\p{Bengali}\p{Khmer}]"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SplitPart:
     """Some of a clip's text, and where it is said."""
 
     text: str
@@ -45,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SpeechSpan:
     """Sound between two places, with a clock that stands still in its pauses."""
 
     start: float
@@ -59,7 +61,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _SplitPoint:
     """A place between two parts: how many pieces, letters and seconds of speech lie before it."""
 
     pieces: int
@@ -70,19 +72,19 @@ class _Bound:
     start: float
 
 
-def parted(cues: Sequence[Cue], sound: Stretch, options: CutOptions) -> list[Part]:
+def split_long_segment(cues: Sequence[Cue], sound: SpeechSpan, options: CutOptions) -> list[SplitPart]:
     """The parts of a clip, none longer than allowed; nothing where text and pauses leave a doubt."""
     # Commas would give more parts, and more wrong ones: breath is taken anywhere in a long sentence.
-    text, clock = " ".join(cue.text for cue in cues), _Clock.of(cues, sound, options.language)
+    text, clock = " ".join(cue.text for cue in cues), _SpeechClock.of(cues, sound, options.language)
     pieces = [piece.strip() for piece in _SENTENCE.findall(text) if piece.strip()]
-    bounds = _packed(_bounds(pieces, clock, sound, options), options.longest)
+    bounds = _choose_split_points(_find_split_points(pieces, clock, sound, options), options.longest)
     if not bounds or not _paces_agree(bounds):
         return []
-    return [Part(" ".join(pieces[one.pieces : two.pieces]), one.start, two.end) for one, two in pairwise(bounds)]
+    return [SplitPart(" ".join(pieces[one.pieces : two.pieces]), one.start, two.end) for one, two in pairwise(bounds)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Clock:
+class _SpeechClock:
     """How much speech lies before a letter, as far as the times of the cues say so."""
 
     letters: tuple[float, ...]
@@ -90,9 +92,9 @@ class _Clock:
     speech: tuple[float, ...]
 
     @classmethod
-    def of(cls, cues: Sequence[Cue], sound: Stretch, language: str) -> _Clock:
+    def of(cls, cues: Sequence[Cue], sound: SpeechSpan, language: str) -> _SpeechClock:
         inner = [sound.speech_until((one.end + two.start) / 2) for one, two in pairwise(cues)]
-        letters = accumulate((_num_letters(cue.text, language) for cue in cues), initial=0.0)
+        letters = accumulate((_weigh_letters(cue.text, language) for cue in cues), initial=0.0)
         return cls(tuple(letters), (0.0, *inner, sound.speech_until(sound.end)))
 
     def expected(self, letters: float) -> tuple[float, float]:
@@ -100,62 +102,64 @@ class _Clock:
         place = min(max(1, bisect_left(self.letters, letters)), len(self.letters) - 1)
         first, last = self.speech[place - 1], self.speech[place]
         share = (letters - self.letters[place - 1]) / max(1.0, self.letters[place] - self.letters[place - 1])
-        return first + share * (last - first), max(SLACK_SECONDS, SLACK_SHARE * (last - first))
+        return first + share * (last - first), max(ALIGNMENT_SLACK_SECONDS, ALIGNMENT_SLACK_SHARE * (last - first))
 
 
-def _bounds(pieces: Sequence[str], clock: _Clock, sound: Stretch, options: CutOptions) -> list[_Bound]:
+def _find_split_points(
+    pieces: Sequence[str], clock: _SpeechClock, sound: SpeechSpan, options: CutOptions
+) -> list[_SplitPoint]:
     """The beginning, every end of a piece that one pause alone fits to, and the end."""
-    letters = [0.0, *accumulate(_num_letters(piece, options.language) for piece in pieces)]
+    letters = [0.0, *accumulate(_weigh_letters(piece, options.language) for piece in pieces)]
     speech = sound.speech_until(sound.end)
-    long_ones = [pause for pause in sound.pauses if _is_inside(pause, sound)]
-    found = [_Bound(0, 0.0, 0.0, sound.start, sound.start)]
-    last = _Bound(len(pieces), letters[-1], speech, sound.end, sound.end)
+    long_ones = [pause for pause in sound.pauses if _is_split_pause(pause, sound)]
+    found = [_SplitPoint(0, 0.0, 0.0, sound.start, sound.start)]
+    last = _SplitPoint(len(pieces), letters[-1], speech, sound.end, sound.end)
     for count, said in enumerate(letters[1:-1], 1):
         expected, slack = clock.expected(said)
         near = [pause for pause in long_ones if abs(sound.speech_until(pause.start) - expected) <= slack]
         fitting = [
             bound
             for pause in near
-            if _paces_agree([found[0], bound := _bound(count, said, pause, sound, options), last])
+            if _paces_agree([found[0], bound := _split_point_at(count, said, pause, sound, options), last])
         ]
         if len(fitting) == 1:
             found.append(fitting[0])
     return [*found, last]
 
 
-def _bound(pieces: int, letters: float, pause: Pause, sound: Stretch, options: CutOptions) -> _Bound:
+def _split_point_at(pieces: int, letters: float, pause: Pause, sound: SpeechSpan, options: CutOptions) -> _SplitPoint:
     end = min(pause.middle, pause.start + options.tail)
     start = max(pause.middle, pause.end - options.lead)
-    return _Bound(pieces, letters, sound.speech_until(pause.start), end, start)
+    return _SplitPoint(pieces, letters, sound.speech_until(pause.start), end, start)
 
 
-def _is_inside(pause: Pause, sound: Stretch) -> bool:
-    inside = pause.start > sound.start + EDGE_SECONDS and pause.end < sound.end - EDGE_SECONDS
-    return inside and pause.seconds >= LEAST_PAUSE_SECONDS
+def _is_split_pause(pause: Pause, sound: SpeechSpan) -> bool:
+    inside = pause.start > sound.start + SPLIT_EDGE_MARGIN_SECONDS and pause.end < sound.end - SPLIT_EDGE_MARGIN_SECONDS
+    return inside and pause.seconds >= MIN_SPLIT_PAUSE_SECONDS
 
 
 @lru_cache(maxsize=4)
-def _normaliser(language: str) -> Normaliser:
-    return normaliser_of(language)
+def _normalizer_for_language(language: str) -> Normalizer:
+    return build_normalizer(language)
 
 
-def _num_letters(text: str, language: str) -> float:
+def _weigh_letters(text: str, language: str) -> float:
     """Letters of a text as it is said, numbers in words, by what each counts for."""
-    said = [letter for letter in _normaliser(language).normalise(text).text if letter.isalnum()]
-    syllables = sum(bool(_SYLLABLES.match(letter)) for letter in said)
-    return syllables + SOUND_LETTER * (len(said) - syllables)
+    said = [letter for letter in _normalizer_for_language(language).normalise(text).text if letter.isalnum()]
+    syllables = sum(bool(_SYLLABIC_CHARACTER.match(letter)) for letter in said)
+    return syllables + ALPHABETIC_LETTER_WEIGHT * (len(said) - syllables)
 
 
-def _paces_agree(bounds: Sequence[_Bound]) -> bool:
+def _paces_agree(bounds: Sequence[_SplitPoint]) -> bool:
     """Whether all parts have about as many letters a second."""
     parts = [(two.letters - one.letters, two.speech - one.speech) for one, two in pairwise(bounds)]
     if any(letters <= 0 or seconds <= 0 for letters, seconds in parts):
         return False
     paces = [letters / seconds for letters, seconds in parts]
-    return max(paces) <= PACES_APART * min(paces)
+    return max(paces) <= MAX_PACE_RATIO * min(paces)
 
 
-def _packed(bounds: Sequence[_Bound], longest: float) -> list[_Bound]:
+def _choose_split_points(bounds: Sequence[_SplitPoint], longest: float) -> list[_SplitPoint]:
     """As few parts as fit, each as long as it can be; nothing where one alone is too long."""
     kept = [bounds[0]]
     for before, bound in pairwise(bounds):

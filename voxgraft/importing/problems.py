@@ -9,11 +9,11 @@ from typing import Any
 from voxgraft.codes import CATALOGUE
 from voxgraft.errors import FileError, Finding, Level, VoxgraftError, finding
 
-__all__ = ["LEAVE_OUT", "REFUSALS", "Problem"]
+__all__ = ["LOST_CLIP_CODES", "REFUSAL_CODES", "SourceProblem"]
 
-REFUSALS = frozenset(("source-changed", "import-settings"))
+REFUSAL_CODES = frozenset(("source-changed", "import-settings"))
 """What was asked for and not done."""
-LEAVE_OUT = frozenset(
+LOST_CLIP_CODES = frozenset(
     (
         *("media-unreadable", "media-missing", "media-short", "media-rate", "media-time", "audio-too-long"),
         *("text-missing", "transcript-empty", "text-encoding", "text-binary", "table-line", "table-double-id"),
@@ -24,7 +24,7 @@ LEAVE_OUT = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SourceProblem:
     """Lines of a source that were not used as they stand, and why."""
 
     code: str
@@ -37,9 +37,9 @@ class Problem:
     """Where it is not the catalogue's."""
 
     @property
-    def leaves_out(self) -> bool:
+    def loses_clip(self) -> bool:
         """Whether a recording or a line with a text gave no clip because of it."""
-        return self.code in LEAVE_OUT
+        return self.code in LOST_CLIP_CODES
 
     @property
     def lines(self) -> range:
@@ -50,11 +50,13 @@ class Problem:
         if self.code not in CATALOGUE:  # of another version of voxgraft
             return finding("source-failed", f"{self.code}: {self.found}", where=where)
         # What is wrong with one file or line is an error for that alone: the others were imported.
-        level: Level | None = "warning" if CATALOGUE[self.code].level == "error" and self.code not in REFUSALS else None
+        level: Level | None = (
+            "warning" if CATALOGUE[self.code].level == "error" and self.code not in REFUSAL_CODES else None
+        )
         return finding(self.code, self.found, where=where, cure=self.cure, level=level)
 
     @classmethod
-    def of(cls, error: VoxgraftError, file: str, line: int = 0) -> Problem:
+    def of(cls, error: VoxgraftError, file: str, line: int = 0) -> SourceProblem:
         """What an error says, about a file of which others can still be used."""
         item = error.finding
         expected = f" (expected: {item.expected})" if item.expected else ""
@@ -66,7 +68,7 @@ class Problem:
         return {**known, "cure": self.cure} if self.cure else known
 
     @classmethod
-    def from_json(cls, values: object) -> Problem:
+    def from_json(cls, values: object) -> SourceProblem:
         """As `to_json` wrote it; an error where something else stands there."""
         kinds = {"code": str, "found": str, "file": str, "line": int, "last": int}
         if not isinstance(values, Mapping) or not all(

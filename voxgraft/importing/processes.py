@@ -19,8 +19,8 @@ __all__ = ["worker_pool"]
 @contextmanager
 def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that are started anew, not forked: the faces have threads, and a fork would copy their locks."""
-    context = _Context()
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    context = _TrackingSpawnContext()
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_exit_with_parent)
     try:
         yield pool
     except (BrokenProcessPool, OSError, KeyboardInterrupt):
@@ -36,15 +36,15 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-class _Process(SpawnProcess):
+class _UninterruptibleProcess(SpawnProcess):
     """A process that never sees Ctrl-C, which a terminal sends to a whole group: its parent sees it and ends it."""
 
     def start(self) -> None:
-        with _no_interrupt():
+        with _defer_interrupt():
             super().start()
 
 
-class _Context(SpawnContext):
+class _TrackingSpawnContext(SpawnContext):
     """Starts such processes, and knows them from their first instant on."""
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class _Context(SpawnContext):
         self.started: list[SpawnProcess] = []
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802 (its name there)
-        process = _Process(*args, **kwargs)
+        process = _UninterruptibleProcess(*args, **kwargs)
         self.started.append(process)
         return process
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
+def _defer_interrupt() -> Iterator[None]:
     """Put Ctrl-C off until the block is over.
 
     A process inherits the mask of the thread that starts it, so that it counts while its Python is still starting. The
@@ -82,7 +82,7 @@ def _no_interrupt() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """End at once when the parent is gone: else its work would go on beside that of its successor, or wait for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.amounts import counted
-from voxgraft.importing.estimates import Estimate, experience
+from voxgraft.amounts import pluralize
+from voxgraft.importing.estimates import TrainingEstimate, describe_measured_results
 from voxgraft.importing.manifest import ManifestClip
-from voxgraft.importing.measuring import Measures
-from voxgraft.importing.summary import Summary, hours
+from voxgraft.importing.measuring import ClipMetrics
+from voxgraft.importing.summary import DatasetSummary, format_duration
 
-__all__ = ["Page", "page_html"]
+__all__ = ["DataReportPage", "render_data_report"]
 
-MOST_PLAYERS = 24
-MOST_PLAYER_BYTES = 600_000
-MOST_ROWS = 40
-BINS = 32
-WIDTH, HEIGHT, BOTTOM = 360, 150, 22
-NAMES = {
+MAX_PLAYERS = 24
+MAX_PLAYER_BYTES = 600_000
+MAX_TABLE_ROWS = 40
+HISTOGRAM_BINS = 32
+CHART_WIDTH, CHART_HEIGHT, CHART_BOTTOM = 360, 150, 22
+METRIC_TITLES = {
     "seconds": "Length, seconds",
     "letters_per_second": "Letters a second",
     "silence": "Share without speech",
@@ -37,31 +37,31 @@ NAMES = {
     "bandwidth_hz": "Bandwidth, Hz",
     "script": "Share of letters in the language's script",
 }
-TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
+AUDIO_MIME_TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DataReportPage:
     """Everything that stands on the page."""
 
     name: str
     folder: Path
     clips: Sequence[ManifestClip]
-    measures: Mapping[str, Measures]
-    estimates: Sequence[Estimate]
+    measures: Mapping[str, ClipMetrics]
+    estimates: Sequence[TrainingEstimate]
     problems: Mapping[str, int]
 
 
-def page_html(page: Page) -> str:
+def render_data_report(page: DataReportPage) -> str:
     """The whole page."""
-    summary = Summary.of(page.clips)
+    summary = DatasetSummary.of(page.clips)
     sections: list[tuple[str, str, str]] = [
-        ("measures", "Measures", _histograms(page)),
-        ("rejected", "Rejected", _reasons(page, summary)),
-        ("worst", "The worst clips", _players(page, _worst(page))),
-        ("used", "A few that are used", _players(page, _usual(page))),
-        ("speakers", "Speakers and splits", _speakers(summary)),
-        ("ahead", "What training will take", _ahead(page, summary)),
+        ("measures", "Measures", _render_histograms(page)),
+        ("rejected", "Rejected", _render_reasons(page, summary)),
+        ("worst", "The worst clips", _render_players(page, _worst_clips(page))),
+        ("used", "A few that are used", _render_players(page, _typical_clips(page))),
+        ("speakers", "Speakers and splits", _render_speakers(summary)),
+        ("ahead", "What training will take", _render_estimates(page, summary)),
     ]
     links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
     body = "".join(f'<section id="{name}"><h2>{title}</h2>{text}</section>' for name, title, text in sections)
@@ -73,19 +73,23 @@ def page_html(page: Page) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(page.name)}: data report</title>",
             f"<style>{css}\nsvg rect{{fill:var(--after)}} svg rect.out{{fill:var(--bad)}}</style></head><body>",
-            _header(page, summary),
+            _render_header(page, summary),
             f'<nav aria-label="Sections"><div>{links}</div></nav><main>{body}</main></body></html>',
             "",
         ]
     )
 
 
-def _header(page: Page, summary: Summary) -> str:
+def _render_header(page: DataReportPage, summary: DatasetSummary) -> str:
     figures = [
-        (hours(summary.seconds), "used", f"{summary.used:,} clips"),
-        (hours(summary.rejected_seconds), "rejected", f"{summary.clips - summary.used:,} clips, none deleted"),
-        (f"{len(summary.speakers):,}", "speakers", counted(len(summary.recordings), "recording")),
-        (f"{sum(page.problems.values()):,}", "lines not used as they stand", _counted(page.problems)),
+        (format_duration(summary.seconds), "used", f"{summary.used:,} clips"),
+        (
+            format_duration(summary.rejected_seconds),
+            "rejected",
+            f"{summary.clips - summary.used:,} clips, none deleted",
+        ),
+        (f"{len(summary.speakers):,}", "speakers", pluralize(len(summary.recordings), "recording")),
+        (f"{sum(page.problems.values()):,}", "lines not used as they stand", _format_counts(page.problems)),
     ]
     cards = "".join(
         f'<div class="card figure"><div class="big">{escape(big)}</div><div class="what">{escape(what)}</div>'
@@ -99,86 +103,88 @@ def _header(page: Page, summary: Summary) -> str:
     )
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     shown = sorted(counts.items(), key=lambda item: -item[1])[:4]
     return ", ".join(f"{name} {count:,}" for name, count in shown) or "none"
 
 
-def _histograms(page: Page) -> str:
+def _render_histograms(page: DataReportPage) -> str:
     used = {clip.id for clip in page.clips if clip.is_used}
     cards = []
-    for name, title in NAMES.items():
+    for name, title in METRIC_TITLES.items():
         values = [(getattr(own, name), key in used) for key, own in page.measures.items()]
         known = [(float(value), inside) for value, inside in values if value is not None]
         if known:
-            cards.append(f'<figure class="card"><h3>{escape(title)}</h3>{_histogram(known)}</figure>')
+            cards.append(f'<figure class="card"><h3>{escape(title)}</h3>{_render_histogram(known)}</figure>')
     lead = '<p class="lead">All clips; those that are rejected in the second colour.</p>'
     return lead + f'<div class="charts">{"".join(cards)}</div>'
 
 
-def _histogram(values: Sequence[tuple[float, bool]]) -> str:
+def _render_histogram(values: Sequence[tuple[float, bool]]) -> str:
     """Bars for how many clips have which value; the outermost hundredth on either side is put into the last bars."""
     numbers = np.array([value for value, _ in values])
     low, high = (float(edge) for edge in np.percentile(numbers, (0.5, 99.5)))
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, BINS + 1)
+    edges = np.linspace(low, high, HISTOGRAM_BINS + 1)
     inside = np.clip(numbers, low, high)
     kept = np.array([used for _, used in values])
     whole = np.histogram(inside, edges)[0]
     good = np.histogram(inside[kept], edges)[0]
-    top, width = max(1, int(whole.max())), WIDTH / BINS
+    top, width = max(1, int(whole.max())), CHART_WIDTH / HISTOGRAM_BINS
     bars = []
     for place, (all_of, used) in enumerate(zip(whole.tolist(), good.tolist(), strict=True)):
-        tall, out = ((HEIGHT - BOTTOM) * count / top for count in (used, all_of - used))
+        tall, out = ((CHART_HEIGHT - CHART_BOTTOM) * count / top for count in (used, all_of - used))
         x = place * width
-        bars.append(f'<rect x="{x:.1f}" y="{HEIGHT - BOTTOM - tall:.1f}" width="{width - 1:.1f}" height="{tall:.1f}"/>')
+        bars.append(
+            f'<rect x="{x:.1f}" y="{CHART_HEIGHT - CHART_BOTTOM - tall:.1f}" width="{width - 1:.1f}" height="{tall:.1f}"/>'
+        )
         if out:
-            y = HEIGHT - BOTTOM - tall - out
+            y = CHART_HEIGHT - CHART_BOTTOM - tall - out
             bars.append(f'<rect class="out" x="{x:.1f}" y="{y:.1f}" width="{width - 1:.1f}" height="{out:.1f}"/>')
     marks = "".join(
-        f'<text x="{at * WIDTH:.0f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{_number(low + at * (high - low))}</text>'
+        f'<text x="{at * CHART_WIDTH:.0f}" y="{CHART_HEIGHT - 6}" text-anchor="{anchor}">{_format_number(low + at * (high - low))}</text>'
         for at, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
     )
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(bars)}{marks}</svg>'
+    return f'<svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img">{"".join(bars)}{marks}</svg>'
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _reasons(page: Page, summary: Summary) -> str:
+def _render_reasons(page: DataReportPage, summary: DatasetSummary) -> str:
     if not summary.reasons:
         return "<p class='lead'>No clip is rejected.</p>"
     rows = [
         (name, f"{count:,}", f"{count / max(1, len(page.clips)):.1%}") for name, count in summary.reasons.most_common()
     ]
-    return _table(("reason", "clips", "of all"), rows)
+    return _render_table(("reason", "clips", "of all"), rows)
 
 
-def _worst(page: Page) -> list[ManifestClip]:
+def _worst_clips(page: DataReportPage) -> list[ManifestClip]:
     """Rejected clips, those with most reasons first, but something of every reason."""
     rejected = sorted((clip for clip in page.clips if clip.rejected), key=lambda clip: -len(clip.rejected))
     chosen: dict[str, ManifestClip] = {}
     for reason in dict.fromkeys(reason for clip in rejected for reason in clip.rejected):
         for clip in [clip for clip in rejected if reason in clip.rejected][:3]:
             chosen.setdefault(clip.id, clip)
-    return list(chosen.values())[:MOST_PLAYERS]
+    return list(chosen.values())[:MAX_PLAYERS]
 
 
-def _usual(page: Page) -> list[ManifestClip]:
+def _typical_clips(page: DataReportPage) -> list[ManifestClip]:
     """Used clips from everywhere in the dataset."""
     used = [clip for clip in page.clips if clip.is_used]
     return used[:: max(1, len(used) // 8)][:8]
 
 
-def _players(page: Page, clips: Sequence[ManifestClip]) -> str:
+def _render_players(page: DataReportPage, clips: Sequence[ManifestClip]) -> str:
     if not clips:
         return "<p class='lead'>None.</p>"
-    return f'<div class="says">{"".join(_player(page, clip) for clip in clips)}</div>'
+    return f'<div class="says">{"".join(_render_player(page, clip) for clip in clips)}</div>'
 
 
-def _player(page: Page, clip: ManifestClip) -> str:
+def _render_player(page: DataReportPage, clip: ManifestClip) -> str:
     own = page.measures.get(clip.id)
     tags = "".join(f'<span class="tag">{escape(reason)}</span> ' for reason in clip.rejected)
     told = f"{clip.id} · {clip.speaker} · {clip.source}"
@@ -186,11 +192,11 @@ def _player(page: Page, clip: ManifestClip) -> str:
         snr = "unknown" if own.snr_db is None else f"{own.snr_db:.0f} dB"
         told += f" · {own.seconds:.1f} s · {own.letters_per_second:.1f} letters/s"
         told += f" · above noise {snr} · up to {own.bandwidth_hz:,.0f} Hz"
-    path = clip.audio_in(page.folder)
+    path = clip.resolve_audio(page.folder)
     sound = "<p class='soft'>the sound is not there</p>"
-    if path.is_file() and path.stat().st_size <= MOST_PLAYER_BYTES:
+    if path.is_file() and path.stat().st_size <= MAX_PLAYER_BYTES:
         data = base64.b64encode(path.read_bytes()).decode()
-        kind = TYPES.get(path.suffix, "audio/wav")
+        kind = AUDIO_MIME_TYPES.get(path.suffix, "audio/wav")
         sound = f'<audio controls preload="none" src="data:{kind};base64,{data}"></audio>'
     elif path.is_file():
         sound = f"<p class='soft'>too long for the page: {escape(clip.audio)}</p>"
@@ -198,16 +204,16 @@ def _player(page: Page, clip: ManifestClip) -> str:
     return f'<div class="card say">{text}{tags}{sound}<div class="who">{escape(told)}</div></div>'
 
 
-def _speakers(summary: Summary) -> str:
-    return _lengths("speaker", summary.speakers) + _lengths("split", summary.splits)
+def _render_speakers(summary: DatasetSummary) -> str:
+    return _render_durations("speaker", summary.speakers) + _render_durations("split", summary.splits)
 
 
-def _lengths(name: str, found: Mapping[str, float]) -> str:
-    longest = sorted(found.items(), key=lambda item: -item[1])[:MOST_ROWS]
-    return _table((name, "used"), [(own, hours(seconds)) for own, seconds in longest])
+def _render_durations(name: str, found: Mapping[str, float]) -> str:
+    longest = sorted(found.items(), key=lambda item: -item[1])[:MAX_TABLE_ROWS]
+    return _render_table((name, "used"), [(own, format_duration(seconds)) for own, seconds in longest])
 
 
-def _ahead(page: Page, summary: Summary) -> str:
+def _render_estimates(page: DataReportPage, summary: DatasetSummary) -> str:
     rows = [
         (
             one.family,
@@ -229,11 +235,11 @@ def _ahead(page: Page, summary: Summary) -> str:
         "disk for sets (while they are written)",
         "too long",
     )
-    lead = "".join(f'<p class="lead">{escape(line)}</p>' for line in experience(summary))
-    return lead + _table(heads, rows)
+    lead = "".join(f'<p class="lead">{escape(line)}</p>' for line in describe_measured_results(summary))
+    return lead + _render_table(heads, rows)
 
 
-def _table(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+def _render_table(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

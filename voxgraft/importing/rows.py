@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.files import is_file, is_text
-from voxgraft.importing.media import AUDIO_ENDINGS
+from voxgraft.files import is_encodable_text, is_file
+from voxgraft.importing.media import AUDIO_SUFFIXES
 
-__all__ = ["COLUMNS", "Row", "find_audio", "recordings_of", "row_of"]
+__all__ = ["COLUMN_ALIASES", "TranscriptRow", "find_audio_file", "infer_recordings", "parse_transcript_row"]
 
-COLUMNS: dict[str, tuple[str, ...]] = {
+COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "audio": (
         "audio",
         "audio_path",
@@ -40,18 +40,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """What the columns are called in lists that people have, the first that is there counts."""
 AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
-FEW_RECORDINGS = 3
+MIN_RECORDINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TranscriptRow:
     """One line of a list."""
 
     line: int
     audio: str
     """As the list has it."""
     text: str
-    as_found: str = ""
+    original_text: str = ""
     speaker: str = ""
     recording: str = ""
     language: str = ""
@@ -67,10 +67,12 @@ class Row:
         return self.end is not None
 
 
-def row_of(values: Mapping[str, Any], line: int) -> Row | str:
+def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow | str:
     """A row by the names of its columns, or what is wrong with it."""
     given = {str(name).strip().lower(): value for name, value in values.items() if value not in (None, "")}
-    found = {kind: next((given[name] for name in names if name in given), None) for kind, names in COLUMNS.items()}
+    found = {
+        kind: next((given[name] for name in names if name in given), None) for kind, names in COLUMN_ALIASES.items()
+    }
     audio: Any = found["audio"]
     data: bytes | None = None
     if isinstance(audio, Mapping):  # as the datasets library keeps sound
@@ -79,24 +81,24 @@ def row_of(values: Mapping[str, Any], line: int) -> Row | str:
             return f"the bytes of its sound are {data!r:.40}, which are none"
         audio = audio.get("path") or f"row-{line}.wav"
     audio = audio or found["id"]
-    if not is_text(audio) or not is_text(found["text"]):
-        missing = "no recording" if not is_text(audio) else "no text"
+    if not is_encodable_text(audio) or not is_encodable_text(found["text"]):
+        missing = "no recording" if not is_encodable_text(audio) else "no text"
         return f"{missing} among {', '.join(map(repr, values))}"
-    times = _times(found)
+    times = _parse_row_times(found)
     if isinstance(times, str):
         return times
     # Speakers are often numbers, and the first of them is 0.
     names = {
         name: "" if found[name] is None else str(found[name]).strip() for name in ("speaker", "recording", "language")
     }
-    if not all(map(is_text, names.values())):
+    if not all(map(is_encodable_text, names.values())):
         return "a name holds half of a character"
     text = str(found["text"])
     start, end = times
-    return Row(line, str(audio), text, text, **names, start=start, end=end, data=data)
+    return TranscriptRow(line, str(audio), text, text, **names, start=start, end=end, data=data)
 
 
-def _times(found: Mapping[str, Any]) -> tuple[float, float | None] | str:
+def _parse_row_times(found: Mapping[str, Any]) -> tuple[float, float | None] | str:
     """Where in the file the row lies. A duration alone says nothing new of a whole file."""
     numbers: dict[str, float] = {}
     for name in ("start", "end", "seconds"):
@@ -117,29 +119,29 @@ def _times(found: Mapping[str, Any]) -> tuple[float, float | None] | str:
     return (start, end) if end > start else f"it ends at {end} s, before it begins at {start} s"
 
 
-def find_audio(folder: Path, name: str) -> Path | None:
+def find_audio_file(folder: Path, name: str) -> Path | None:
     """The file that a list means; endings and the usual folders may be left out. An absolute path is itself."""
     given = Path(name.replace("\\", "/") if "/" not in name else name)
     for place in AUDIO_FOLDERS:
-        for ending in ("", *AUDIO_ENDINGS):
+        for ending in ("", *AUDIO_SUFFIXES):
             path = folder / place / (str(given) + ending)
             if is_file(path):
                 return path
     return None
 
 
-def recordings_of(rows: Sequence[Row]) -> dict[int, str]:
+def infer_recordings(rows: Sequence[TranscriptRow]) -> dict[int, str]:
     """The recording that each row was cut from, by its line: its own word, else its name without the number at its end.
 
     Where that would make hardly any recordings of many files, every file is one.
     """
     stems = {row.line: Path(row.recording or row.audio).stem or row.audio for row in rows}
-    short = {row.line: stems[row.line] if row.recording else _without_number(stems[row.line]) for row in rows}
-    useful = all(short.values()) and len(set(short.values())) >= min(FEW_RECORDINGS, len(set(stems.values())))
+    short = {row.line: stems[row.line] if row.recording else _strip_trailing_number(stems[row.line]) for row in rows}
+    useful = all(short.values()) and len(set(short.values())) >= min(MIN_RECORDINGS, len(set(stems.values())))
     return short if useful else stems
 
 
-def _without_number(stem: str) -> str:
+def _strip_trailing_number(stem: str) -> str:
     """A name without the number at its end. No pattern: it would go through a long run of digits again and again."""
     end = len(stem)
     while end and stem[end - 1].isdecimal():

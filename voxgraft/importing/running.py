@@ -12,14 +12,20 @@ from functools import partial
 from pathlib import Path
 
 from voxgraft import progress
-from voxgraft.amounts import counted, first_of
+from voxgraft.amounts import format_names, pluralize
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import is_there
-from voxgraft.importing.bringing import Brought, ImportOptions, Task, bring, remake
-from voxgraft.importing.dataset import Dataset, Journal
-from voxgraft.importing.problems import Problem
+from voxgraft.files import path_exists
+from voxgraft.importing.bringing import (
+    ImportOptions,
+    ImportTask,
+    SourceImportResult,
+    import_source,
+    rewrite_damaged_clips,
+)
+from voxgraft.importing.dataset import DatasetFolder, ImportJournal
+from voxgraft.importing.problems import SourceProblem
 from voxgraft.importing.processes import worker_pool
-from voxgraft.importing.sources import SoundMark, Source, fingerprint, sound_marks
+from voxgraft.importing.sources import AudioStamp, ImportSource, compute_audio_stamps, compute_source_fingerprint
 
 __all__ = [
     *("Again", "Doubled", "Imported", "LeftOut", "Waiting"),
@@ -33,25 +39,25 @@ DOUBLED_SHARE, DOUBLED_CLIPS = 0.5, 3
 
 
 @dataclass(slots=True)
-class Imported:
+class ImportResult:
     """What an import has done."""
 
-    brought: list[Brought] = field(default_factory=list)
+    source_results: list[SourceImportResult] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     """Recordings that were there already, unchanged."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SourceProblem] = field(default_factory=list)
     """Of sources that were not begun; the others have theirs."""
-    kept: list[Problem] = field(default_factory=list)
+    kept: list[SourceProblem] = field(default_factory=list)
     """Of sources that have changed and whose clips stay as they are, as was asked for."""
     refused: list[str] = field(default_factory=list)
     """Sources that have changed; nobody has said what is to be done about it."""
     new_clips: int = 0
-    journals: list[Journal] = field(default_factory=list)
+    journals: list[ImportJournal] = field(default_factory=list)
     """Of all these sources, as they are afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ImportLoss:
     """How much of some sources gave no clip, though it should have."""
 
     lines: int = 0
@@ -66,21 +72,21 @@ class LeftOut:
         return max(self.lines / max(1, self.of_lines), self.sources / max(1, self.of_sources))
 
     def __str__(self) -> str:
-        lines = f"{self.lines:,} of {counted(self.of_lines, 'line')} were left out"
-        sources = f"{self.sources:,} of {counted(self.of_sources, 'source')} could not be imported"
+        lines = f"{self.lines:,} of {pluralize(self.of_lines, 'line')} were left out"
+        sources = f"{self.sources:,} of {pluralize(self.of_sources, 'source')} could not be imported"
         return " and ".join([lines] * bool(self.lines) + [sources] * bool(self.sources)) or lines
 
 
-def left_out_of(journals: Sequence[Journal], found: Iterable[Problem] = ()) -> LeftOut:
+def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[SourceProblem] = ()) -> ImportLoss:
     """What was left out of sources, by their journals, and of files that no source was made of."""
     failed = sum(not journal.is_done for journal in journals)
     problems = [problem for journal in journals if journal.is_done for problem in journal.problems]
-    lines = sum(problem.leaves_out for problem in (*problems, *found))
-    return LeftOut(lines, lines + sum(len(journal.clips) for journal in journals), failed, len(journals))
+    lines = sum(problem.loses_clip for problem in (*problems, *found))
+    return ImportLoss(lines, lines + sum(len(journal.clips) for journal in journals), failed, len(journals))
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ReimportPolicy:
     """When a source that is there already is imported again."""
 
     changed: bool = False
@@ -93,24 +99,24 @@ class Again:
 
 
 def import_sources(
-    dataset: Dataset,
-    sources: Sequence[Source],
+    dataset: DatasetFolder,
+    sources: Sequence[ImportSource],
     options: ImportOptions,
     workers: int = 0,
-    again: Again = Again(),  # noqa: B008 (frozen)
-) -> Imported:
+    policy: ReimportPolicy = ReimportPolicy(),  # noqa: B008 (frozen)
+) -> ImportResult:
     """Bring sources in and write the manifest anew. What an import that was killed has left is used.
 
     The caller holds the dataset's lock.
     """
-    done = Imported()
-    dataset.settle()
-    tasks = _tasks(dataset, sources, options, again, done, verify=True)
-    with progress.task("importing sources", len(tasks)) as advance:
-        for brought in _run(dataset, tasks, options, workers or os.cpu_count() or 1):
-            done.brought.append(brought)
+    done = ImportResult()
+    dataset.reconcile_published()
+    tasks = _plan_import_tasks(dataset, sources, options, policy, done, verify=True)
+    with progress.progress_task("importing sources", len(tasks)) as advance:
+        for brought in _run_import_tasks(dataset, tasks, options, workers or os.cpu_count() or 1):
+            done.source_results.append(brought)
             advance(1)
-    done.brought.sort(key=lambda brought: brought.recording)
+    done.source_results.sort(key=lambda brought: brought.recording)
     done.new_clips = dataset.publish()
     own = {*(task.recording for task in tasks), *done.known, *done.refused}
     done.journals = [journal for journal in dataset.journals() if journal.recording in own]
@@ -128,7 +134,7 @@ class Doubled:
     """Clips of the new source."""
 
 
-def doubled_sources(dataset: Dataset, brought: Iterable[Brought]) -> list[Doubled]:
+def doubled_sources(dataset: DatasetFolder, brought: Iterable[SourceImportResult]) -> list[Doubled]:
     """Pairs of sources that look like one: a folder that was renamed and mended is a new source beside its old clips.
 
     A clip is the same if its file is, or if its text and nearly its length are (a sound that was cleaned).
@@ -166,7 +172,7 @@ def _length_class(seconds: float) -> int:
 
 
 @dataclass(slots=True)
-class Waiting:
+class ImportPreview:
     """What an import would do to a dataset, by the names of the sources."""
 
     new: list[str] = field(default_factory=list)
@@ -175,22 +181,22 @@ class Waiting:
     """Sources that could not be imported, and that have not changed since."""
     again: list[str] = field(default_factory=list)
     """Sources that would be imported again."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SourceProblem] = field(default_factory=list)
     """What it would complain of: sources that have changed, or that cannot be read."""
-    kept: list[Problem] = field(default_factory=list)
+    kept: list[SourceProblem] = field(default_factory=list)
     """Sources that have changed and are not imported again."""
 
 
-def waiting_sources(
-    dataset: Dataset,
-    sources: Sequence[Source],
+def preview_import(
+    dataset: DatasetFolder,
+    sources: Sequence[ImportSource],
     options: ImportOptions,
-    again: Again = Again(),  # noqa: B008 (frozen)
-) -> Waiting:
+    policy: ReimportPolicy = ReimportPolicy(),  # noqa: B008 (frozen)
+) -> ImportPreview:
     """What an import would bring in, or complain of. Changes nothing. The dataset must not be at work."""
-    seen, found = Imported(), Waiting()
+    seen, found = ImportResult(), ImportPreview()
     with dataset.locked():
-        tasks = _tasks(dataset, sources, options, again, seen)
+        tasks = _plan_import_tasks(dataset, sources, options, policy, seen)
         journals = {journal.recording: journal for journal in dataset.journals()}
     found.problems, found.kept = seen.problems, seen.kept
     for task in tasks:
@@ -200,20 +206,20 @@ def waiting_sources(
         elif journal.is_published:
             found.again.append(task.source.name)
         else:
-            same = journal.source.get("fingerprint") == task.mark and not journal.other_sounds(task.sounds)
+            same = journal.source.get("fingerprint") == task.mark and not journal.find_changed_audio(task.sounds)
             (found.failed if same else found.new).append(task.source.name)
     return found
 
 
-def _tasks(
-    dataset: Dataset,
-    sources: Sequence[Source],
+def _plan_import_tasks(
+    dataset: DatasetFolder,
+    sources: Sequence[ImportSource],
     options: ImportOptions,
-    again: Again,
-    done: Imported,
+    again: ReimportPolicy,
+    done: ImportResult,
     *,
     verify: bool = False,
-) -> list[Task]:
+) -> list[ImportTask]:
     """Sources that are to be brought in, each under a name of its own.
 
     `verify` reads every clip file and adds the sources whose clips are damaged or missing.
@@ -221,36 +227,36 @@ def _tasks(
     journals = [journal for journal in dataset.journals() if journal.source]
     marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
     clips = list(dataset.clips())
-    ids, taken = {clip.id for clip in clips}, dataset.taken_names(clips)
-    tasks: dict[str, Task] = {}
+    ids, taken = {clip.id for clip in clips}, dataset.reserved_names(clips)
+    tasks: dict[str, ImportTask] = {}
     for source in sources:
         try:
-            mark = fingerprint(source)
-            journal = marks.get(mark) or _same_place(source, journals)
-            sounds = sound_marks(source, (journal and journal.sounds) or {})
+            mark = compute_source_fingerprint(source)
+            journal = marks.get(mark) or _find_moved_journal(source, journals)
+            sounds = compute_audio_stamps(source, (journal and journal.sounds) or {})
         except VoxgraftError as error:
-            done.problems.append(Problem.of(error, str(source.text)))
+            done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
         if mark in tasks:
             done.known.append(tasks[mark].recording)
             continue
         if journal is None:
-            name = _free(source.name, taken)
+            name = _free_source_name(source.name, taken)
             taken.add(name)
-            tasks[mark] = Task(source, name, mark, sounds)
+            tasks[mark] = ImportTask(source, name, mark, sounds)
             continue
-        problem = _changed(source, journal, mark, sounds, options, again)
+        problem = _find_source_change(source, journal, mark, sounds, options, again)
         if journal.is_published and problem is None:
             done.known.append(journal.recording)
             # Clips that were removed from the manifest are not missed.
             damaged = {clip.id for clip in journal.damaged(dataset.folder)} & ids if verify else set()
             if damaged:
-                tasks[mark] = Task(source, journal.recording, mark, sounds, damaged=frozenset(damaged))
+                tasks[mark] = ImportTask(source, journal.recording, mark, sounds, damaged=frozenset(damaged))
         elif not journal.is_published or again.changed or not journal.clips:
             journals.remove(journal)  # no other source may take it as well
             marks.pop(str(journal.source.get("fingerprint")), None)
             before = dataset.clips_of(journal.recording, clips)
-            tasks[mark] = Task(source, journal.recording, mark, sounds, tuple(before))
+            tasks[mark] = ImportTask(source, journal.recording, mark, sounds, tuple(before))
         else:
             assert problem is not None
             (done.kept if again.keep else done.problems).append(problem)
@@ -259,32 +265,34 @@ def _tasks(
     return list(tasks.values())
 
 
-def _changed(
-    source: Source,
-    journal: Journal,
+def _find_source_change(
+    source: ImportSource,
+    journal: ImportJournal,
     mark: str,
-    sounds: Mapping[str, SoundMark | None],
+    sounds: Mapping[str, AudioStamp | None],
     options: ImportOptions,
-    again: Again,
-) -> Problem | None:
+    again: ReimportPolicy,
+) -> SourceProblem | None:
     """Why a source, or how it is asked for, is not what it was when it was imported; None: it is the same."""
     name, was = source.text.name, f"was imported as {journal.recording}"
     if str(journal.source.get("fingerprint")) != mark:
         what = "its text" if source.kind == "list" else "its text or its sound"
-        return Problem("source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure)
-    if heard := journal.other_sounds(sounds):
-        found = f"{name} {was}, and {first_of(heard)} changed since, or came later"
-        return Problem("source-changed", found, str(source.text), cure=again.cure)
+        return SourceProblem(
+            "source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure
+        )
+    if heard := journal.find_changed_audio(sounds):
+        found = f"{name} {was}, and {format_names(heard)} changed since, or came later"
+        return SourceProblem("source-changed", found, str(source.text), cure=again.cure)
     before = journal.source.get("options")
     asked = None if again.changed else again.asked
     if others := options.differences(before, asked) if isinstance(before, Mapping) else {}:
         shown = {key: ["not given" if one is None else one for one in pair] for key, pair in others.items()}
         told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in shown.items())
-        return Problem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
+        return SourceProblem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
     return None
 
 
-def _same_place(source: Source, journals: Iterable[Journal]) -> Journal | None:
+def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal]) -> ImportJournal | None:
     """The source that lay in the same place and was another; after a move, in a place of that name that is gone."""
     place, files = source.to_json(), {path.name for path in source.files}
     alike = [
@@ -297,11 +305,11 @@ def _same_place(source: Source, journals: Iterable[Journal]) -> Journal | None:
             return journal
     name = Path(place["text"]).parts[-2:]
     places = [(journal, Path(str(journal.source.get("text")))) for journal in alike]
-    moved = [journal for journal, path in places if path.parts[-2:] == name and not is_there(path)]
+    moved = [journal for journal, path in places if path.parts[-2:] == name and not path_exists(path)]
     return moved[0] if len(moved) == 1 else None
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free_source_name(name: str, taken: set[str]) -> str:
     """The name, with a number behind it where another source has it."""
     lower = {other.lower() for other in taken}  # some file systems know no difference
     number, free = 2, name
@@ -310,8 +318,10 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _run(dataset: Dataset, tasks: Sequence[Task], options: ImportOptions, workers: int) -> Iterator[Brought]:
-    work = partial(_bring, dataset, options)
+def _run_import_tasks(
+    dataset: DatasetFolder, tasks: Sequence[ImportTask], options: ImportOptions, workers: int
+) -> Iterator[SourceImportResult]:
+    work = partial(_run_import_task, dataset, options)
     if min(workers, len(tasks)) <= 1:
         yield from map(work, tasks)
         return
@@ -324,5 +334,5 @@ def _run(dataset: Dataset, tasks: Sequence[Task], options: ImportOptions, worker
         raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
 
 
-def _bring(dataset: Dataset, options: ImportOptions, task: Task) -> Brought:
-    return remake(dataset, task) if task.damaged else bring(dataset, task, options)
+def _run_import_task(dataset: DatasetFolder, options: ImportOptions, task: ImportTask) -> SourceImportResult:
+    return rewrite_damaged_clips(dataset, task) if task.damaged else import_source(dataset, task, options)

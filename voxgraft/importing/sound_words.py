@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["NARRATORS", "NO_NAMES", "sound_words"]
+__all__ = ["NARRATOR_LABELS", "NON_SPEAKER_LABELS", "sound_words_for"]
 
-_SOUNDS: dict[str, tuple[str, ...]] = {
+_SOUND_WORDS_BY_LANGUAGE: dict[str, tuple[str, ...]] = {
     "en": tuple(
         "music musical song singing sings applause applauds laughter laughs laughing chuckles giggles sighs gasps "
         "coughs coughing cough crying cries sobbing screams screaming shouting cheering cheers crowd whistles "
@@ -27,7 +27,7 @@ _SOUNDS: dict[str, tuple[str, ...]] = {
     "om": tuple("muuziqaa sirba harka kolfa boo'icha sagalee".split()),
     "ar": tuple("موسيقى أغنية تصفيق ضحك يضحك تضحك بكاء يبكي صراخ صمت".split()),
 }
-NARRATORS: dict[str, tuple[str, ...]] = {
+NARRATOR_LABELS: dict[str, tuple[str, ...]] = {
     "en": ("narrator", "interviewer", "announcer", "reporter", "host", "man", "woman", "voice-over"),
     "am": ("ተራኪ", "አቅራቢ", "ጋዜጠኛ", "ጠያቂ", "መላሽ", "ሴት", "ወንድ", "ድምፅ"),
     "ti": ("ተራኺ", "ጋዜጠኛ", "ሓታቲ"),
@@ -36,12 +36,14 @@ NARRATORS: dict[str, tuple[str, ...]] = {
 """Names of parts that stand before a colon, besides capitals and names that come again and again."""
 
 
-NO_NAMES = frozenset(
+NON_SPEAKER_LABELS = frozenset(
     ("note", "warning", "example", "question", "answer", "ማስጠንቀቂያ", "ማሳሰቢያ", "ማስታወሻ", "ለምሳሌ", "ጥያቄ", "መልስ")
 )
 """Words that often stand before a colon and name nobody."""
 
 
-def sound_words(language: str) -> frozenset[str]:
+def sound_words_for(language: str) -> frozenset[str]:
     """Words of the language and of English, which captions of every language use."""
-    return frozenset((*_SOUNDS["en"], *_SOUNDS.get(language.lower().partition("-")[0], ())))
+    return frozenset(
+        (*_SOUND_WORDS_BY_LANGUAGE["en"], *_SOUND_WORDS_BY_LANGUAGE.get(language.lower().partition("-")[0], ()))
+    )

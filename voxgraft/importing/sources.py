@@ -14,51 +14,66 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.files import existing_file, is_file, is_folder, is_there, reason_of
-from voxgraft.importing.columns import COLUMN_ENDINGS, sounds_named
-from voxgraft.importing.language_codes import language_of_code
-from voxgraft.importing.lists import SIDE_CARS, first_microphone, is_sound, read_list, side_car, sound_of_text
-from voxgraft.importing.manifest import HEADER_KEY, NAME
-from voxgraft.importing.media import MEDIA_ENDINGS
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.rows import AUDIO_FOLDERS, Row, find_audio
-from voxgraft.importing.subtitles import SUBTITLE_ENDINGS
+from voxgraft.files import format_error_reason, is_file, is_folder, path_exists, require_file
+from voxgraft.importing.columns import COLUMNAR_SUFFIXES, read_arrow_audio_names
+from voxgraft.importing.language_codes import canonical_language_code
+from voxgraft.importing.lists import (
+    SIDECAR_SUFFIXES,
+    find_sidecar,
+    find_vctk_audio,
+    first_microphone_name,
+    is_audio_file,
+    read_transcript_list,
+)
+from voxgraft.importing.manifest import MANIFEST_HEADER_KEY, MANIFEST_NAME
+from voxgraft.importing.media import MEDIA_SUFFIXES
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.rows import AUDIO_FOLDERS, TranscriptRow, find_audio_file
+from voxgraft.importing.subtitles import SUBTITLE_SUFFIXES
 
-__all__ = ["Found", "SoundMark", "Source", "find_sources", "fingerprint", "safe_name", "sound_marks"]
+__all__ = [
+    "AudioStamp",
+    "ImportSource",
+    "SourceScan",
+    "compute_audio_stamps",
+    "compute_source_fingerprint",
+    "find_sources",
+    "sanitize_name",
+]
 
-SoundMark = tuple[int, int, str]
+AudioStamp = tuple[int, int, str]
 """Bytes, time of change in nanoseconds, and a hash of size and both ends of a sound."""
-Kind = Literal["subtitles", "list", "columns", "folder"]
-TABLE_ENDINGS = (".csv", ".tsv", ".psv", ".jsonl")
-EDGE_BYTES = 1 << 20
-MAX_FAULTY_LINE = 1000
-_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
-_DELIMITERS_AND_SPACES = re.compile(r"[|\t;,\"{}:\s]+")
-MAX_WHOLE_BYTES = 16 << 20
-SOUND_EDGE_BYTES = 16 << 10
+SourceKind = Literal["subtitles", "list", "columns", "folder"]
+TABLE_SUFFIXES = (".csv", ".tsv", ".psv", ".jsonl")
+HASHED_EDGE_BYTES = 1 << 20
+MAX_FAULTY_LINE_BYTES = 1000
+_FIELD_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
+_FIELD_DELIMITERS_AND_SPACES = re.compile(r"[|\t;,\"{}:\s]+")
+MAX_FULLY_HASHED_BYTES = 16 << 20
+HASHED_AUDIO_EDGE_BYTES = 16 << 10
 """Of each sound of a folder: there may be a hundred thousand."""
 # The longer form first: `film.pt-BR` is Portuguese, and not a film `film.pt` in Breton.
-_LANGUAGES = (
+_LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
 )
-_UNSAFE = re.compile(r"[^\w.\-]+")
-OWN_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
-OWN_FOLDERS = ("imports", "clips")
-FORM_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
+_UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
+DATASET_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
+DATASET_FOLDERS = ("imports", "clips")
+HF_DATASETS_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 """What the datasets library writes beside its columns."""
-ABOUT = ("readme", "license", "licence", "copying", "notice", "changelog", "speaker")
+ABOUT_FILE_PREFIXES = ("readme", "license", "licence", "copying", "notice", "changelog", "speaker")
 """How names of files begin that are about a dataset, and no text of a sound."""
-LIBRITTS_COPIES = (".original.txt", ".trans.tsv", ".book.tsv")
+LIBRITTS_COPY_SUFFIXES = (".original.txt", ".trans.tsv", ".book.tsv")
 """How names of files end that have the texts of `.normalized.txt` once more, in the folders of LibriTTS."""
 LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """One recording with its subtitles, or one list of recordings."""
 
-    kind: Kind
+    kind: SourceKind
     text: Path
     """The subtitles, the list, or the folder whose sounds have texts beside them."""
     media: Path | None = None
@@ -72,11 +87,11 @@ class Source:
         """A name for its clips, before it is known whether another source has it."""
         path = self.media or self.text
         if tree := self.tree:
-            return safe_name("-".join(tree))
+            return sanitize_name("-".join(tree))
         plain = path.resolve().name if self.kind == "folder" else path.stem
         if self.kind == "list" and plain.lower() in ("metadata", "manifest", "train", "validated"):
             plain = f"{path.resolve().parent.name}-{plain}"
-        return safe_name(plain)
+        return sanitize_name(plain)
 
     @property
     def tree(self) -> tuple[str, str] | None:
@@ -93,31 +108,31 @@ class Source:
         return {"kind": self.kind, "text": str(self.text.resolve()), "media": media}
 
 
-def safe_name(name: str) -> str:
+def sanitize_name(name: str) -> str:
     """A name that can be that of a folder, and leads to no other."""
-    return _UNSAFE.sub("_", name).strip("._-")[:80] or "recording"
+    return _UNSAFE_CHARACTERS.sub("_", name).strip("._-")[:80] or "recording"
 
 
 @dataclass(slots=True)
-class Found:
+class SourceScan:
     """Everything that was found."""
 
-    sources: list[Source] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    sources: list[ImportSource] = field(default_factory=list)
+    problems: list[SourceProblem] = field(default_factory=list)
 
 
 def find_sources(
     places: Sequence[Path], language: str, media: Path | None = None, encoding: str | None = None
-) -> Found:
+) -> SourceScan:
     """Sources in files and folders, folders with all that lies below them; an error if there is none."""
-    finder = _Finder(language, encoding)
+    finder = _SourceFinder(language, encoding)
     found = finder.found
     files: list[Path] = []
     for place in places:
-        if not is_there(place):
+        if not path_exists(place):
             raise FileError("file-missing", f"{place.name} is not there", where=place)
         if is_folder(place):
-            finder.look_through(place)
+            finder.scan_tree(place)
         else:
             files.append(place)
     finder.sort(files, media)
@@ -131,28 +146,32 @@ def find_sources(
     return found
 
 
-def fingerprint(source: Source) -> str:
+def compute_source_fingerprint(source: ImportSource) -> str:
     """A hash by which a source is known again wherever it lies: its texts, and size and ends of its sounds."""
     digest = hashlib.sha256(source.kind.encode())
     try:
         for sound in source.files:
-            digest.update(sound.name.encode("utf-8", "surrogateescape") + b"\0" + _edges(sound, SOUND_EDGE_BYTES, 0))
-            if (text := side_car(sound)) is not None:
+            digest.update(
+                sound.name.encode("utf-8", "surrogateescape") + b"\0" + _read_edges(sound, HASHED_AUDIO_EDGE_BYTES, 0)
+            )
+            if (text := find_sidecar(sound)) is not None:
                 digest.update(hashlib.sha256(text.read_bytes()).digest())
         for path in (source.text, source.media):
             if path is not None and source.kind != "folder":
-                digest.update(_edges(existing_file(path), EDGE_BYTES, MAX_WHOLE_BYTES))
+                digest.update(_read_edges(require_file(path), HASHED_EDGE_BYTES, MAX_FULLY_HASHED_BYTES))
     except OSError as error:
-        raise FileError("file-unreadable", f"{source.text.name}: {reason_of(error)}", where=source.text) from None
+        raise FileError(
+            "file-unreadable", f"{source.text.name}: {format_error_reason(error)}", where=source.text
+        ) from None
     return digest.hexdigest()
 
 
-def sound_marks(source: Source, known: Mapping[str, SoundMark | None]) -> dict[str, SoundMark | None]:
+def compute_audio_stamps(source: ImportSource, known: Mapping[str, AudioStamp | None]) -> dict[str, AudioStamp | None]:
     """What the sounds of a list hold, by name; None for one that is missing. By content: a copy has the same hash.
 
     A file with the size and the time of its known mark is not read again.
     """
-    marks: dict[str, SoundMark | None] = {}
+    marks: dict[str, AudioStamp | None] = {}
     for name, path in source.sounds:
         if path is None:
             marks[name] = None
@@ -161,15 +180,15 @@ def sound_marks(source: Source, known: Mapping[str, SoundMark | None]) -> dict[s
             status = path.stat()
             before = known.get(name)
             if before is None or before[:2] != (status.st_size, status.st_mtime_ns):
-                content = hashlib.sha256(_edges(path, SOUND_EDGE_BYTES, 0)).hexdigest()
+                content = hashlib.sha256(_read_edges(path, HASHED_AUDIO_EDGE_BYTES, 0)).hexdigest()
                 before = (status.st_size, status.st_mtime_ns, content)
             marks[name] = before
         except OSError as error:
-            raise FileError("file-unreadable", f"{path.name}: {reason_of(error)}", where=path) from None
+            raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     return marks
 
 
-def _edges(path: Path, edge: int, whole: int) -> bytes:
+def _read_edges(path: Path, edge: int, whole: int) -> bytes:
     """A small file whole, of a large one both ends, and its size."""
     size = path.stat().st_size
     with path.open("rb") as stream:
@@ -180,21 +199,25 @@ def _edges(path: Path, edge: int, whole: int) -> bytes:
 
 
 @dataclass(slots=True)
-class _Finder:
+class _SourceFinder:
     """Goes from folder to folder and knows which sounds the lists have named so far."""
 
     language: str
     encoding: str | None
-    found: Found = field(default_factory=Found)
+    found: SourceScan = field(default_factory=SourceScan)
     named: set[str] = field(default_factory=set)
     places: dict[Path, set[tuple[str, float]]] = field(default_factory=dict)
     """Sounds of each list by name, and where in them a clip starts."""
 
-    def look_through(self, folder: Path) -> None:
+    def scan_tree(self, folder: Path) -> None:
         """A folder with all that lies below it."""
         for root, folders, names in os.walk(folder, onerror=self._unreadable):
             here = Path(root)
-            left_out = (*OWN_FILES, *OWN_FOLDERS) if NAME in names and _is_own(here / NAME) else ()
+            left_out = (
+                (*DATASET_FILES, *DATASET_FOLDERS)
+                if MANIFEST_NAME in names and _is_voxgraft_manifest(here / MANIFEST_NAME)
+                else ()
+            )
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in left_out)
             for name in (name for name in folders if os.path.islink(here / name)):
                 self._tell("source-unknown", f"{name} is a link to a folder; name the folder itself", here / name)
@@ -203,44 +226,44 @@ class _Finder:
                 folders[:] = [name for name in folders if name not in AUDIO_FOLDERS]
 
     def _unreadable(self, error: OSError) -> None:
-        self._tell("file-unreadable", reason_of(error), error.filename)
+        self._tell("file-unreadable", format_error_reason(error), error.filename)
 
     def _tell(self, code: str, told: str, path: Path | str) -> None:
-        self.found.problems.append(Problem(code, told, str(path)))
+        self.found.problems.append(SourceProblem(code, told, str(path)))
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Sources among files that lie together; False if a list cannot be read, so that nobody knows its sounds."""
-        subtitles, lists, columns, films, others = _kinds(_without_copies(paths))
-        own = [path for path in lists if _is_own(path)]
+        subtitles, lists, columns, films, others = _sort_by_kind(_drop_libritts_copies(paths))
+        own = [path for path in lists if _is_voxgraft_manifest(path)]
         for path in own:
             self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
         unread = [path for path, names in sounds.items() if names is None]
-        lists = self._without_repeated(lists)
-        self.found.sources += [Source("list", path, sounds=sounds[path] or ()) for path in lists]
-        self.found.sources += [Source("columns", path) for path in columns]  # most have their sounds inside
+        lists = self._drop_repeated_lists(lists)
+        self.found.sources += [ImportSource("list", path, sounds=sounds[path] or ()) for path in lists]
+        self.found.sources += [ImportSource("columns", path) for path in columns]  # most have their sounds inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
-        with_text = {film for film in left if is_sound(film) and side_car(film)}
+        with_text = {film for film in left if is_audio_file(film) and find_sidecar(film)}
         for folder in sorted({film.parent for film in with_text}):
             files = tuple(sorted(film for film in with_text if film.parent == folder))
-            self.found.sources.append(Source("folder", folder, files=files))
+            self.found.sources.append(ImportSource("folder", folder, files=files))
         for film in left:
-            if first_microphone(film):
-                self._tell("second-microphone", f"{film.name} is {first_microphone(film)} again", film)
+            if first_microphone_name(film):
+                self._tell("second-microphone", f"{film.name} is {first_microphone_name(film)} again", film)
             elif film not in with_text and not unread:
                 self._tell("text-missing", f"no text for {film.name}", film)
-        texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDE_CARS}
+        texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
         for path in others:
-            if path.name in FORM_FILES or path in texts or sound_of_text(path):
+            if path.name in HF_DATASETS_FILES or path in texts or find_vctk_audio(path):
                 continue
-            is_text = path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT)
+            is_text = path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT_FILE_PREFIXES)
             if with_text and is_text and path.stem not in {film.stem for film in used}:
                 self._tell("media-missing", f"no recording for {path.name}", path)
             else:
-                self._tell("source-unknown", f"{path.name} was not looked at{_why(path)}", path)
+                self._tell("source-unknown", f"{path.name} was not looked at{_explain_unknown_file(path)}", path)
         return not unread
 
     def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
@@ -250,15 +273,15 @@ class _Finder:
         try:
             for name in self._names(path, faulty):
                 if name not in found:
-                    found[name] = find_audio(path.parent, name)
+                    found[name] = find_audio_file(path.parent, name)
         except VoxgraftError:
             return None
         # A sound on a line that cannot be used has a text there: that line is what is wrong, and it is reported.
-        sounds = (*found.values(), *(_sounds_on(path, faulty) if faulty else ()))
+        sounds = (*found.values(), *(_find_audio_on_lines(path, faulty) if faulty else ()))
         self.named |= {os.path.abspath(sound) for sound in sounds if sound}
         return tuple(sorted(found.items()))
 
-    def _without_repeated(self, lists: Sequence[Path]) -> list[Path]:
+    def _drop_repeated_lists(self, lists: Sequence[Path]) -> list[Path]:
         """Lists without those of which every line is of a sound, and of a place in it, that a longer one has already:
         `metadata_train.csv` beside `metadata.csv` would give every clip twice, and a second speaker."""
         kept: list[Path] = []
@@ -272,11 +295,11 @@ class _Finder:
         return [path for path in lists if path in kept]
 
     def _names(self, path: Path, faulty: set[int]) -> Iterator[str]:
-        if path.suffix.lower() in COLUMN_ENDINGS:
-            yield from sounds_named(path)
+        if path.suffix.lower() in COLUMNAR_SUFFIXES:
+            yield from read_arrow_audio_names(path)
             return
-        for row in read_list(path, self.encoding):
-            if isinstance(row, Row):
+        for row in read_transcript_list(path, self.encoding):
+            if isinstance(row, TranscriptRow):
                 self.places.setdefault(path, set()).add((row.audio, row.start))
                 yield row.audio
             else:
@@ -285,21 +308,23 @@ class _Finder:
     def _pair(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> set[Path]:
         """Every subtitle file with the media file of its name; gives the media that were used."""
         used: set[Path] = set()
-        for path in self._of_language(subtitles, films, media):
-            film = media or _film_of(path, films, subtitles, self.language)
+        for path in self._filter_by_language(subtitles, films, media):
+            film = media or _find_media_for_subtitles(path, films, subtitles, self.language)
             if film is None:
                 self._tell("media-missing", f"no recording for {path.name}", path)
             elif film in used:
                 self._tell("source-unknown", f"{film.name} has another text already", path)
             else:
                 used.add(film)
-                self.found.sources.append(Source("subtitles", path, film))
+                self.found.sources.append(ImportSource("subtitles", path, film))
         return used
 
-    def _of_language(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> Iterator[Path]:
+    def _filter_by_language(
+        self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None
+    ) -> Iterator[Path]:
         """Subtitle files of the language first, then those that name none. With the media given, any."""
-        own = language_of_code(self.language) or self.language
-        spoken = {path: _named_language(path, films, subtitles, self.language) for path in subtitles}
+        own = canonical_language_code(self.language) or self.language
+        spoken = {path: _language_in_name(path, films, subtitles, self.language) for path in subtitles}
         for path in sorted(spoken, key=lambda path: (spoken[path] is None, str(path))):
             named = spoken[path]
             if media is None and named is not None and named[1] != own:
@@ -308,78 +333,80 @@ class _Finder:
                 yield path
 
 
-def _sounds_on(path: Path, lines: Set[int]) -> Iterator[Path]:
+def _find_audio_on_lines(path: Path, lines: Set[int]) -> Iterator[Path]:
     """Sounds that are named on some lines of a list, in whatever form these are."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if number not in lines:
                 continue
-            text = line[:MAX_FAULTY_LINE].decode("utf-8", "replace").replace("\0", "")  # UTF-16 as well, if Latin
-            names = {*_DELIMITERS.split(text), *_DELIMITERS_AND_SPACES.split(text)}
-            found = (find_audio(path.parent, name) for name in sorted(names) if name)
+            text = line[:MAX_FAULTY_LINE_BYTES].decode("utf-8", "replace").replace("\0", "")  # UTF-16 as well, if Latin
+            names = {*_FIELD_DELIMITERS.split(text), *_FIELD_DELIMITERS_AND_SPACES.split(text)}
+            found = (find_audio_file(path.parent, name) for name in sorted(names) if name)
             yield from (sound for sound in found if sound is not None)
 
 
-def _without_copies(paths: Iterable[Path]) -> list[Path]:
+def _drop_libritts_copies(paths: Iterable[Path]) -> list[Path]:
     """Without what LibriTTS has beside sounds and texts."""
     kept = [path for path in paths if path.name not in LIBRITTS_TABLES]
     texts = {path.name.partition(".")[0] for path in kept if path.name.endswith(".normalized.txt")}
-    return [path for path in kept if not (texts and path.name.endswith(LIBRITTS_COPIES))]
+    return [path for path in kept if not (texts and path.name.endswith(LIBRITTS_COPY_SUFFIXES))]
 
 
-def _kinds(paths: Iterable[Path]) -> tuple[list[Path], ...]:
+def _sort_by_kind(paths: Iterable[Path]) -> tuple[list[Path], ...]:
     """Subtitles, lists, columns, media, and all others."""
     kinds: tuple[list[Path], ...] = ([], [], [], [], [])
     for path in dict.fromkeys(paths):
         ending = path.suffix.lower()
-        is_list = ending in TABLE_ENDINGS or path.name.lower() == "metadata.txt"
-        is_kind = (ending in SUBTITLE_ENDINGS, is_list, ending in COLUMN_ENDINGS, ending in MEDIA_ENDINGS, True)
+        is_list = ending in TABLE_SUFFIXES or path.name.lower() == "metadata.txt"
+        is_kind = (ending in SUBTITLE_SUFFIXES, is_list, ending in COLUMNAR_SUFFIXES, ending in MEDIA_SUFFIXES, True)
         kinds[is_kind.index(True)].append(path)
     return kinds
 
 
-def _is_own(path: Path) -> bool:
+def _is_voxgraft_manifest(path: Path) -> bool:
     """Whether a file begins as a manifest of ours: its clips were cut once, and `data merge` takes them as they are."""
     try:
         with path.open("rb") as stream:
-            return f'"{HEADER_KEY}"'.encode() in stream.readline(200)
+            return f'"{MANIFEST_HEADER_KEY}"'.encode() in stream.readline(200)
     except OSError:
         return False
 
 
-def _why(path: Path) -> str:
+def _explain_unknown_file(path: Path) -> str:
     return f": no recording named {path.stem}" if path.suffix.lower() in (".txt", ".lab") else ""
 
 
-def _named_language(
+def _language_in_name(
     subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
 ) -> tuple[str, str] | None:
     """The film's name and the language in `film.am.srt`. What is no known code, or names no film, is only a name."""
-    if _beside(subtitles, subtitles.stem, films):
+    if _find_media_beside(subtitles, subtitles.stem, films):
         return None
-    for form in _LANGUAGES:
+    for form in _LANGUAGE_SUFFIXES:
         match = form.match(subtitles.stem)
         if match is None:
             continue
         word, stem = match["language"], match["stem"]
         is_own = word.lower() == language.lower().partition("-")[0]
-        code = language_of_code(word) or (word.lower() if is_own else None)
+        code = canonical_language_code(word) or (word.lower() if is_own else None)
         siblings = [path for path in others if path.stem == stem and path.parent == subtitles.parent]
-        if code is not None and (siblings or _beside(subtitles, stem, films)):
+        if code is not None and (siblings or _find_media_beside(subtitles, stem, films)):
             return stem, code
     return None
 
 
-def _beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Path | None:
+def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Path | None:
     """The media file of a name, among those that were found, or beside the subtitles where they were named alone."""
     for film in films:
         if film.stem == stem and film.parent == subtitles.parent:
             return film
-    beside = (subtitles.with_name(stem + ending) for ending in MEDIA_ENDINGS)
+    beside = (subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES)
     return next((path for path in beside if is_file(path)), None)
 
 
-def _film_of(subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str) -> Path | None:
+def _find_media_for_subtitles(
+    subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
+) -> Path | None:
     """The media file with the same name, with or without the language."""
-    named = _named_language(subtitles, films, others, language)
-    return _beside(subtitles, subtitles.stem if named is None else named[0], films)
+    named = _language_in_name(subtitles, films, others, language)
+    return _find_media_beside(subtitles, subtitles.stem if named is None else named[0], films)

@@ -13,28 +13,28 @@ from dataclasses import dataclass, replace
 import regex
 
 from voxgraft.errors import ConfigError
-from voxgraft.importing.fingerprints import Print, alike
-from voxgraft.importing.manifest import SPLITS, ManifestClip, Split
+from voxgraft.importing.fingerprints import AudioFingerprint, find_duplicate_audio
+from voxgraft.importing.manifest import SPLITS, ManifestClip, SplitName
 
-__all__ = ["GAP", "Leak", "groups_of", "leaks", "split_clips"]
+__all__ = ["SPLIT_GAP_REASON", "SplitLeak", "find_split_leaks", "group_clips", "split_clips"]
 
-STRETCH_SECONDS = 120.0
+MAX_STRETCH_SECONDS = 120.0
 """Longest stretch. Of short recordings a stretch is as long as what is held out for one side."""
-GAP_SECONDS = 5.0
+SPLIT_GAP_SECONDS = 5.0
 """Between the sides of one recording: neighbours share a sentence, a breath, and the noise of the moment."""
-GAP = "split-gap"
+SPLIT_GAP_REASON = "split-gap"
 """Why clips in that gap are not used."""
-MOST_TOO_MUCH = 2.5
+MAX_HELD_OUT_RATIO = 2.5
 """Whole recordings may hold out so many times the share that was asked for; beyond, stretches are taken."""
-LEAST_GAIN = 1.5
+MIN_STRETCH_GAIN = 1.5
 """But only if whole recordings would hold out so many times as much: of short ones the gaps take nearly all."""
-_NO_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
-LEAST_WORDS = 3
+_NON_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
+MIN_LEAK_WORDS = 3
 """Shorter sentences are said everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leak:
+class SplitLeak:
     """Two clips on different sides that hold the same sound or the same sentence."""
 
     kind: str
@@ -42,7 +42,7 @@ class Leak:
     two: str
 
 
-class _Groups:
+class _UnionFind:
     """What belongs together, found step by step."""
 
     def __init__(self) -> None:
@@ -60,22 +60,22 @@ class _Groups:
         self._parent[second] = first
 
 
-def groups_of(
-    clips: Sequence[ManifestClip], by: str, prints: Mapping[str, Print], stretch: float = STRETCH_SECONDS
+def group_clips(
+    clips: Sequence[ManifestClip], by: str, prints: Mapping[str, AudioFingerprint], stretch: float = MAX_STRETCH_SECONDS
 ) -> dict[str, str]:
     """The group of each clip, by its id: what is in one group is never on two sides."""
-    groups = _Groups()
+    groups = _UnionFind()
     for clip in clips:
-        groups.join(f"clip {clip.id}", f"place {_place(clip, by, stretch)}")
+        groups.join(f"clip {clip.id}", f"place {_group_key(clip, by, stretch)}")
         if by == "speaker":
             groups.join(f"clip {clip.id}", f"recording {clip.recording}")
     used = {clip.id for clip in clips if clip.is_used}
-    for one, two in alike({name: own for name, own in prints.items() if name in used}):
+    for one, two in find_duplicate_audio({name: own for name, own in prints.items() if name in used}):
         groups.join(f"clip {one}", f"clip {two}")
     return {clip.id: groups.find(f"clip {clip.id}") for clip in clips}
 
 
-def _place(clip: ManifestClip, by: str, stretch: float) -> str:
+def _group_key(clip: ManifestClip, by: str, stretch: float) -> str:
     if by == "speaker":
         return clip.speaker
     if by == "stretch":
@@ -84,59 +84,69 @@ def _place(clip: ManifestClip, by: str, stretch: float) -> str:
 
 
 def split_clips(
-    clips: Sequence[ManifestClip], shares: Mapping[Split, float], by: str, seed: int, prints: Mapping[str, Print]
+    clips: Sequence[ManifestClip],
+    shares: Mapping[SplitName, float],
+    by: str,
+    seed: int,
+    prints: Mapping[str, AudioFingerprint],
 ) -> list[ManifestClip]:
     """Clips with their side. Held-out sides get whole groups until they have their share; the rest is learnt from.
 
     `auto`: whole recordings; stretches of them where there are too few to hold out about what was asked for.
     """
-    clips = [_without_gap(clip) for clip in clips]
+    clips = [_clear_gap_reason(clip) for clip in clips]
     if by != "auto":
-        return _split(clips, shares, by, seed, prints)
+        return _split_by(clips, shares, by, seed, prints)
     try:
-        made: list[ManifestClip] | None = _split(clips, shares, "recording", seed, prints)
+        made: list[ManifestClip] | None = _split_by(clips, shares, "recording", seed, prints)
     except ConfigError:
         made = None
-    if made is not None and _held_out(made) <= MOST_TOO_MUCH * sum(shares.values()):
+    if made is not None and _held_out_share(made) <= MAX_HELD_OUT_RATIO * sum(shares.values()):
         return made
     try:
-        stretches = _split(clips, shares, "stretch", seed, prints)
+        stretches = _split_by(clips, shares, "stretch", seed, prints)
     except ConfigError:
         if made is None:
             raise
         return made
-    return stretches if made is None or LEAST_GAIN * _held_out(stretches) < _held_out(made) else made
+    return stretches if made is None or MIN_STRETCH_GAIN * _held_out_share(stretches) < _held_out_share(made) else made
 
 
-def _held_out(clips: Sequence[ManifestClip]) -> float:
+def _held_out_share(clips: Sequence[ManifestClip]) -> float:
     """Share of the seconds that are not learnt from; what lies in a gap is not, either."""
-    total = sum(clip.seconds for clip in clips if clip.is_used or GAP in clip.rejected)
+    total = sum(clip.seconds for clip in clips if clip.is_used or SPLIT_GAP_REASON in clip.rejected)
     return 1 - sum(clip.seconds for clip in clips if clip.is_used and clip.split == "train") / total if total else 0.0
 
 
-def _without_gap(clip: ManifestClip) -> ManifestClip:
-    return replace(clip, rejected=tuple(reason for reason in clip.rejected if reason != GAP))
+def _clear_gap_reason(clip: ManifestClip) -> ManifestClip:
+    return replace(clip, rejected=tuple(reason for reason in clip.rejected if reason != SPLIT_GAP_REASON))
 
 
-def _split(
-    clips: Sequence[ManifestClip], shares: Mapping[Split, float], by: str, seed: int, prints: Mapping[str, Print]
+def _split_by(
+    clips: Sequence[ManifestClip],
+    shares: Mapping[SplitName, float],
+    by: str,
+    seed: int,
+    prints: Mapping[str, AudioFingerprint],
 ) -> list[ManifestClip]:
     used = [clip for clip in clips if clip.is_used]
     smallest = min((share for share in shares.values() if share > 0), default=1.0)
-    group = groups_of(clips, by, prints, min(STRETCH_SECONDS, smallest * _span(used)) or STRETCH_SECONDS)
+    group = group_clips(
+        clips, by, prints, min(MAX_STRETCH_SECONDS, smallest * _total_span_seconds(used)) or MAX_STRETCH_SECONDS
+    )
     seconds: dict[str, float] = defaultdict(float)
     for clip in used:
         seconds[group[clip.id]] += clip.seconds
-    sides = _sides(seconds, shares, seed)
+    sides = _assign_splits(seconds, shares, seed)
     wanted = [side for side in SPLITS[1:] if shares[side] > 0]
     if missing := [side for side in wanted if side not in sides.values()]:
         found = f"{len(seconds):,} groups by {by}, none of which can be held out for {' and '.join(missing)}"
         raise ConfigError("split-impossible", found, expected=f"at least {len(wanted) + 1} groups")
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
-    return _with_gaps(made) if by == "stretch" else made
+    return _reject_in_gaps(made) if by == "stretch" else made
 
 
-def _span(clips: Iterable[ManifestClip]) -> float:
+def _total_span_seconds(clips: Iterable[ManifestClip]) -> float:
     """Seconds from the first to the last clip, over all recordings."""
     ends: dict[str, float] = defaultdict(float)
     for clip in clips:
@@ -144,7 +154,7 @@ def _span(clips: Iterable[ManifestClip]) -> float:
     return sum(ends.values())
 
 
-def _with_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
+def _reject_in_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
     """Set clips aside that are too near to a clip on another side: of a pair the one of the larger side."""
     by_recording: dict[str, list[ManifestClip]] = defaultdict(list)
     for clip in clips:
@@ -156,30 +166,32 @@ def _with_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
         own.sort(key=lambda clip: (clip.start, clip.id))
         for at, one in enumerate(own):
             for two in own[at + 1 :]:
-                if two.start - (one.start + one.seconds) >= GAP_SECONDS:
+                if two.start - (one.start + one.seconds) >= SPLIT_GAP_SECONDS:
                     break
                 larger = min((one, two), key=lambda clip: SPLITS.index(clip.split or "train"))
                 if one.split != two.split and not {one.id, two.id} & aside and left[larger.split] > 1:
                     aside.add(larger.id)
                     left[larger.split] -= 1
-    return [replace(clip, rejected=(*clip.rejected, GAP)) if clip.id in aside else clip for clip in clips]
+    return [replace(clip, rejected=(*clip.rejected, SPLIT_GAP_REASON)) if clip.id in aside else clip for clip in clips]
 
 
-def _sides(seconds: Mapping[str, float], shares: Mapping[Split, float], seed: int) -> dict[str, Split]:
+def _assign_splits(seconds: Mapping[str, float], shares: Mapping[SplitName, float], seed: int) -> dict[str, SplitName]:
     """A side for each group. Order is drawn from the seed; a group that is far too large for a side is passed over."""
     total = sum(seconds.values())
     order = sorted(seconds, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
-    sides: dict[str, Split] = {}
+    sides: dict[str, SplitName] = {}
     for side in SPLITS[1:]:
         if shares[side] <= 0:
             continue
         room = shares[side] * total
-        for name in _fitting(order, sides, seconds, room):
+        for name in _fitting_groups(order, sides, seconds, room):
             sides[name] = side
     return {**dict.fromkeys(order, "train"), **sides} if len(sides) < len(order) else {}
 
 
-def _fitting(order: Sequence[str], taken: Iterable[str], seconds: Mapping[str, float], room: float) -> Iterator[str]:
+def _fitting_groups(
+    order: Sequence[str], taken: Iterable[str], seconds: Mapping[str, float], room: float
+) -> Iterator[str]:
     """Groups in their order that fit; where none does, the smallest, so that no side is empty."""
     free = [name for name in order if name not in taken]
     filled, any_found = 0.0, False
@@ -194,16 +206,16 @@ def _fitting(order: Sequence[str], taken: Iterable[str], seconds: Mapping[str, f
         yield min(free, key=lambda name: (seconds[name], order.index(name)))
 
 
-def leaks(clips: Sequence[ManifestClip], prints: Mapping[str, Print]) -> list[Leak]:
+def find_split_leaks(clips: Sequence[ManifestClip], prints: Mapping[str, AudioFingerprint]) -> list[SplitLeak]:
     """What is on two sides: the same sound, the same sentence. Only clips that are used count."""
     side = {clip.id: clip.split for clip in clips if clip.is_used and clip.split}
     own = {name: value for name, value in prints.items() if name in side}
-    found = [Leak("audio", one, two) for one, two in alike(own) if side[one] != side[two]]
+    found = [SplitLeak("audio", one, two) for one, two in find_duplicate_audio(own) if side[one] != side[two]]
     first: dict[str, dict[str, str]] = defaultdict(dict)
     for clip in clips:
-        text = " ".join(_NO_LETTERS.sub(" ", clip.text.lower()).split())
-        if clip.id not in side or len(text.split()) < LEAST_WORDS:
+        text = " ".join(_NON_LETTERS.sub(" ", clip.text.lower()).split())
+        if clip.id not in side or len(text.split()) < MIN_LEAK_WORDS:
             continue
-        found += [Leak("text", other, clip.id) for at, other in first[text].items() if at != clip.split]
+        found += [SplitLeak("text", other, clip.id) for at, other in first[text].items() if at != clip.split]
         first[text].setdefault(str(clip.split), clip.id)
     return found

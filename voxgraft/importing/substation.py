@@ -10,76 +10,78 @@ from pysubs2.exceptions import Pysubs2Error
 
 from voxgraft.errors import FileError
 from voxgraft.importing.cues import Cue, CueFile
-from voxgraft.importing.problems import Problem
+from voxgraft.importing.problems import SourceProblem
 
-__all__ = ["read_substation"]
+__all__ = ["parse_substation"]
 
-_EVENT = re.compile(r"^\s*(Dialogue|Comment)\s*:", re.IGNORECASE)
-_SECTION = re.compile(r"^\s*\[(.+)\]\s*$")
-_BREAK = re.compile(r"\\[Nn]")
-_DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
-_READ_ERRORS = (Pysubs2Error, ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError)
+_ASS_EVENT = re.compile(r"^\s*(Dialogue|Comment)\s*:", re.IGNORECASE)
+_ASS_SECTION = re.compile(r"^\s*\[(.+)\]\s*$")
+_ASS_LINE_BREAK = re.compile(r"\\[Nn]")
+_ASS_DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
+_PYSUBS2_ERRORS = (Pysubs2Error, ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError)
 """What pysubs2 raises for events that it cannot read."""
 
 
-def read_substation(text: str, name: str) -> CueFile:
+def parse_substation(text: str, name: str) -> CueFile:
     """Cues of the events that are shown; comments and drawings are no speech."""
     lines = re.split(r"\r\n|\n|\r", text)
-    head, events = _parted(lines)
+    head, events = _split_ass_header(lines)
     found = CueFile()
     for number, line in events:
-        _read_event(head, number, line, found, name)
+        _parse_ass_event(head, number, line, found, name)
     strays = [
         (number, line)
-        for number, line in _outside(lines)
+        for number, line in _lines_outside_events(lines)
         if line.strip() and not line.lstrip().startswith((";", "!")) and ":" not in line
     ]
     for number, line in strays:
-        found.problems.append(Problem("subtitle-stray", f"no event: {line.strip()!r:.120}", name, number))
+        found.problems.append(SourceProblem("subtitle-stray", f"no event: {line.strip()!r:.120}", name, number))
     if not events:
         raise FileError("subtitle-none", f"{name} has no line `Dialogue: ...`", where=name)
     return found
 
 
-def _parted(lines: list[str]) -> tuple[list[str], list[tuple[int, str]]]:
+def _split_ass_header(lines: list[str]) -> tuple[list[str], list[tuple[int, str]]]:
     """The head of the file up to the form of its events, and the events."""
-    events = [(number, line) for number, line in enumerate(lines, 1) if _EVENT.match(line)]
+    events = [(number, line) for number, line in enumerate(lines, 1) if _ASS_EVENT.match(line)]
     first = events[0][0] - 1 if events else len(lines)
-    sections = [place for place, line in enumerate(lines[:first]) if _SECTION.match(line)]
+    sections = [place for place, line in enumerate(lines[:first]) if _ASS_SECTION.match(line)]
     # Styles and fonts are of no use here, and a damaged one would spoil every event.
     head = lines[sections[-1] : first] if sections else []
     return ["[Script Info]", "ScriptType: v4.00+", *head], events
 
 
-def _outside(lines: list[str]) -> list[tuple[int, str]]:
+def _lines_outside_events(lines: list[str]) -> list[tuple[int, str]]:
     """Lines of the events' part that are neither an event nor the form of one."""
     inside, found = False, []
     for number, line in enumerate(lines, 1):
-        section = _SECTION.match(line)
+        section = _ASS_SECTION.match(line)
         if section:
             inside = section[1].strip().lower() == "events"
-        elif inside and not _EVENT.match(line):
+        elif inside and not _ASS_EVENT.match(line):
             found.append((number, line))
     return found
 
 
-def _read_event(head: list[str], number: int, line: str, found: CueFile, name: str) -> None:
+def _parse_ass_event(head: list[str], number: int, line: str, found: CueFile, name: str) -> None:
     try:
         with warnings.catch_warnings():  # of margins and layers, which are of no use here
             warnings.simplefilter("ignore", RuntimeWarning)
             read = pysubs2.SSAFile.from_string("\n".join([*head, line]), format_="ass").events
-    except _READ_ERRORS:
+    except _PYSUBS2_ERRORS:
         read = []
     if len(read) != 1:
-        found.problems.append(Problem("subtitle-time", f"no event that can be read: {line!r:.120}", name, number))
+        found.problems.append(SourceProblem("subtitle-time", f"no event that can be read: {line!r:.120}", name, number))
         return
     event = read[0]
-    if event.is_comment or _DRAWING.search(event.text):
-        found.problems.append(Problem("subtitle-nothing-said", f"not speech: {line!r:.120}", name, number))
+    if event.is_comment or _ASS_DRAWING.search(event.text):
+        found.problems.append(SourceProblem("subtitle-nothing-said", f"not speech: {line!r:.120}", name, number))
         return
-    text = _BREAK.sub("\n", event.text).strip()
+    text = _ASS_LINE_BREAK.sub("\n", event.text).strip()
     if not text:
-        found.problems.append(Problem("subtitle-empty", f"{line!r:.120}", name, number))
+        found.problems.append(SourceProblem("subtitle-empty", f"{line!r:.120}", name, number))
         return
     speaker = event.name.strip()
-    found.cues.append(Cue(event.start / 1000, event.end / 1000, text, number, number, speaker, as_found=event.text))
+    found.cues.append(
+        Cue(event.start / 1000, event.end / 1000, text, number, number, speaker, original_text=event.text)
+    )

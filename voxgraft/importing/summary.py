@@ -9,11 +9,11 @@ from typing import Any
 
 from voxgraft.importing.manifest import ManifestClip
 
-__all__ = ["Summary", "hours"]
+__all__ = ["DatasetSummary", "format_duration"]
 
 
 @dataclass(slots=True)
-class Summary:
+class DatasetSummary:
     """Counts over clips. Seconds and splits are of clips that are used."""
 
     clips: int = 0
@@ -31,7 +31,7 @@ class Summary:
     """Clips by recording, used or not."""
 
     @classmethod
-    def of(cls, clips: Iterable[ManifestClip]) -> Summary:
+    def of(cls, clips: Iterable[ManifestClip]) -> DatasetSummary:
         made = cls()
         for clip in clips:
             made.add(clip)
@@ -66,7 +66,7 @@ class Summary:
         }
 
 
-def hours(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A length as people say it."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"

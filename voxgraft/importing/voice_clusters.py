@@ -8,35 +8,38 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clusters_of"]
+__all__ = ["cluster_speakers"]
 
-Vectors = NDArray[np.float32]
-MOST_VOICES = 8
-ROUNDS = 30
-CLEAR = 0.4
+SpeakerEmbeddings = NDArray[np.float32]
+MAX_SPEAKERS = 8
+KMEANS_ITERATIONS = 30
+MIN_SILHOUETTE = 0.4
 """Mean silhouette, from -1 to 1, from which several voices are clearer than one. One speaker's clips stay below."""
-ALIKE = 0.88
+MAX_CENTROID_COSINE = 0.88
 """Cosine of two voices' means from which they are one voice in two moods."""
-FEWEST_CLIPS = 3
-MOST_COMPARED = 600
+MIN_CLUSTER_CLIPS = 3
+MAX_SILHOUETTE_CLIPS = 600
 
 
-def clusters_of(vectors: Vectors) -> list[int]:
+def cluster_speakers(vectors: SpeakerEmbeddings) -> list[int]:
     """The number of the voice of each clip, the most frequent first; all 0 where there is clearly one, or few clips."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    best, chosen = CLEAR, np.zeros(len(unit), np.int64)
-    for count in range(2, min(MOST_VOICES, len(unit) // FEWEST_CLIPS) + 1):
-        labels = _labels(unit, count)
-        if np.bincount(labels, minlength=count).min() < FEWEST_CLIPS or _nearest_means(unit, labels) > ALIKE:
+    best, chosen = MIN_SILHOUETTE, np.zeros(len(unit), np.int64)
+    for count in range(2, min(MAX_SPEAKERS, len(unit) // MIN_CLUSTER_CLIPS) + 1):
+        labels = _spherical_kmeans(unit, count)
+        if (
+            np.bincount(labels, minlength=count).min() < MIN_CLUSTER_CLIPS
+            or _max_centroid_cosine(unit, labels) > MAX_CENTROID_COSINE
+        ):
             continue
-        clarity = _silhouette(unit, labels)
+        clarity = _mean_silhouette(unit, labels)
         if clarity > best:
             best, chosen = clarity, labels
     order = {int(old): new for new, old in enumerate(np.argsort(-np.bincount(chosen), kind="stable"))}
     return [order[int(label)] for label in chosen]
 
 
-def _labels(unit: Vectors, count: int) -> NDArray[np.int64]:
+def _spherical_kmeans(unit: SpeakerEmbeddings, count: int) -> NDArray[np.int64]:
     """Means on the sphere; the first centres are the clips that are furthest from those before."""
     centres = [unit[int(np.argmax(unit @ unit.mean(axis=0)))]]
     while len(centres) < count:
@@ -44,7 +47,7 @@ def _labels(unit: Vectors, count: int) -> NDArray[np.int64]:
         centres.append(unit[int(np.argmin(nearest))])
     middle = np.array(centres)
     labels = np.zeros(len(unit), np.int64)
-    for _ in range(ROUNDS):
+    for _ in range(KMEANS_ITERATIONS):
         fresh = np.argmax(unit @ middle.T, axis=1)
         if np.array_equal(fresh, labels):
             break
@@ -56,16 +59,16 @@ def _labels(unit: Vectors, count: int) -> NDArray[np.int64]:
     return labels
 
 
-def _nearest_means(unit: Vectors, labels: NDArray[np.int64]) -> float:
+def _max_centroid_cosine(unit: SpeakerEmbeddings, labels: NDArray[np.int64]) -> float:
     """Cosine of the two voices that are most alike."""
     means = np.array([unit[labels == own].mean(axis=0) for own in np.unique(labels)])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
     return float(np.max(means @ means.T - 2 * np.eye(len(means))))
 
 
-def _silhouette(unit: Vectors, labels: NDArray[np.int64]) -> float:
+def _mean_silhouette(unit: SpeakerEmbeddings, labels: NDArray[np.int64]) -> float:
     """How much nearer clips are to their own voice than to the next, on the average."""
-    step = max(1, len(unit) // MOST_COMPARED)
+    step = max(1, len(unit) // MAX_SILHOUETTE_CLIPS)
     some, own = unit[::step], labels[::step]
     away = 1.0 - some @ some.T
     scores = []

@@ -17,24 +17,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxgraft.audio.exact import exact_float32
-from voxgraft.audio.waves import Limits, length_batches, mono_waves
+from voxgraft.audio.waves import WaveformLimits, batch_by_length, validate_waveforms
 from voxgraft.errors import AudioError, CheckpointError, ConfigError
-from voxgraft.listening.interface import Heard
-from voxgraft.listening.network import BLANK, SAMPLES_A_STEP, Network, NetworkConfig, num_steps
-from voxgraft.nn.unfilled import undrawn
+from voxgraft.listening.interface import Transcript
+from voxgraft.listening.network import CTC_BLANK, SAMPLES_PER_STEP, CTCNetwork, CTCNetworkConfig, num_ctc_steps
+from voxgraft.nn.unfilled import no_init_weights
 
-__all__ = ["LISTENER_FOLDER", "BuiltIn", "Symbols"]
+__all__ = ["BUILT_IN_RECOGNIZER_FOLDER", "BuiltInRecognizer", "CTCSymbols"]
 
-RATE_HZ = 16_000
-LISTENER_FOLDER = Path(__file__).resolve().parent.parent / "data" / "listener"
-WEIGHTS_NAME, NOTES_NAME = "listener.safetensors", "listener.json"
-FORMAT = "voxgraft-listener-1"
-LIMITS = Limits(RATE_HZ, min_samples=SAMPLES_A_STEP)
-BATCH_SAMPLES = 40 * RATE_HZ
+BUILT_IN_RATE_HZ = 16_000
+BUILT_IN_RECOGNIZER_FOLDER = Path(__file__).resolve().parent.parent / "data" / "listener"
+BUILT_IN_WEIGHTS_NAME, BUILT_IN_CONFIG_NAME = "listener.safetensors", "listener.json"
+BUILT_IN_FORMAT = "voxgraft-listener-1"
+BUILT_IN_LIMITS = WaveformLimits(BUILT_IN_RATE_HZ, min_samples=SAMPLES_PER_STEP)
+BUILT_IN_BATCH_SAMPLES = 40 * BUILT_IN_RATE_HZ
 
 
 @dataclass(frozen=True, slots=True)
-class Symbols:
+class CTCSymbols:
     """What the two heads can write; symbol k has the number k + 1, since 0 is the blank."""
 
     letters: tuple[str, ...]
@@ -62,7 +62,7 @@ class Symbols:
         return {"letters": list(self.letters), "phones": list(self.phones), "languages": languages}
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         by_language = {
             language: (frozenset(own["letters"]), frozenset(own["phones"]))
             for language, own in values["languages"].items()
@@ -70,12 +70,12 @@ class Symbols:
         return cls(tuple(values["letters"]), tuple(values["phones"]), by_language)
 
 
-class BuiltIn:
+class BuiltInRecognizer:
     """The network with its symbols."""
 
-    sample_rate: int | None = RATE_HZ
+    sample_rate: int | None = BUILT_IN_RATE_HZ
 
-    def __init__(self, network: Network, symbols: Symbols, name: str = "built-in") -> None:
+    def __init__(self, network: CTCNetwork, symbols: CTCSymbols, name: str = "built-in") -> None:
         self.network, self.symbols = network.eval(), symbols
         self.name = name
         self.languages = frozenset(symbols.languages)
@@ -83,14 +83,14 @@ class BuiltIn:
     @classmethod
     def open(cls, folder: Path | None = None) -> Self:
         """From a folder with listener.safetensors and listener.json; the one that ships unless another is named."""
-        from voxgraft.families.tensors import part_file, read_tensors
+        from voxgraft.families.tensors import find_part_file, read_tensors
 
-        place = LISTENER_FOLDER if folder is None else folder
-        symbols, config = _read_notes(part_file(place, (NOTES_NAME,)))
-        with undrawn():
-            network = Network(config)
+        place = BUILT_IN_RECOGNIZER_FOLDER if folder is None else folder
+        symbols, config = _read_config(find_part_file(place, (BUILT_IN_CONFIG_NAME,)))
+        with no_init_weights():
+            network = CTCNetwork(config)
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-        network.load_state_dict(read_tensors(part_file(place, (WEIGHTS_NAME,)), shapes))
+        network.load_state_dict(read_tensors(find_part_file(place, (BUILT_IN_WEIGHTS_NAME,)), shapes))
         return cls(network.requires_grad_(False), symbols)
 
     def save(self, folder: Path) -> None:
@@ -99,39 +99,39 @@ class BuiltIn:
 
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in self.network.state_dict().items()}
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS_NAME)
-        notes = {"format": FORMAT, "network": asdict(self.network.config), **self.symbols.to_json()}
-        (folder / NOTES_NAME).write_text(json.dumps(notes, ensure_ascii=False, indent=1), encoding="utf-8")
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / BUILT_IN_WEIGHTS_NAME)
+        notes = {"format": BUILT_IN_FORMAT, "network": asdict(self.network.config), **self.symbols.to_json()}
+        (folder / BUILT_IN_CONFIG_NAME).write_text(json.dumps(notes, ensure_ascii=False, indent=1), encoding="utf-8")
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
+    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """Letters and phones of every wave; those of about one length go through together."""
         if language not in self.languages:
             expected = ", ".join(sorted(self.languages))
             raise ConfigError("listener-language", f"language {language!r}", expected=expected, where=self.name)
-        if rate != RATE_HZ:
-            raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{RATE_HZ:,} Hz", where=self.name)
-        checked = mono_waves(waves, LIMITS)
-        heard: dict[int, Heard] = {}
-        for places in length_batches([len(wave) for wave in checked], BATCH_SAMPLES):
-            found = self._hear([checked[place] for place in places], language)
+        if rate != BUILT_IN_RATE_HZ:
+            raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name)
+        checked = validate_waveforms(waves, BUILT_IN_LIMITS)
+        heard: dict[int, Transcript] = {}
+        for places in batch_by_length([len(wave) for wave in checked], BUILT_IN_BATCH_SAMPLES):
+            found = self._transcribe_batch([checked[place] for place in places], language)
             heard.update(zip(places, found, strict=True))
         return [heard[place] for place in range(len(checked))]
 
     @torch.no_grad()
-    def _hear(self, waves: list[Tensor], language: str) -> list[Heard]:
+    def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
         device = next(self.network.parameters()).device
         lengths = torch.tensor([len(wave) for wave in waves], device=device)
         batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
-        batch = torch.nn.functional.pad(batch, (0, -batch.shape[1] % SAMPLES_A_STEP))
+        batch = torch.nn.functional.pad(batch, (0, -batch.shape[1] % SAMPLES_PER_STEP))
         languages = torch.full_like(lengths, self.symbols.languages.index(language))
         with exact_float32():
             letters, phones = self.network(batch, lengths, languages)
         allowed_letters, allowed_phones = self.symbols.allowed(language)
-        steps = num_steps(lengths).tolist()
-        spelled = written(letters, allowed_letters, steps)
-        spoken = written(phones, allowed_phones, steps)
+        steps = num_ctc_steps(lengths).tolist()
+        spelled = decode_ctc_greedy(letters, allowed_letters, steps)
+        spoken = decode_ctc_greedy(phones, allowed_phones, steps)
         return [
-            Heard(
+            Transcript(
                 " ".join("".join(self.symbols.letters[k - 1] for k in own).split()),
                 tuple(self.symbols.phones[k - 1] for k in said),
             )
@@ -139,23 +139,23 @@ class BuiltIn:
         ]
 
 
-def written(scores: Tensor, allowed: Tensor, steps: Sequence[int]) -> list[list[int]]:
+def decode_ctc_greedy(scores: Tensor, allowed: Tensor, steps: Sequence[int]) -> list[list[int]]:
     """The likeliest symbol of every step, repeats and blanks removed. [B, T, symbols] -> one list for each clip"""
     best = scores.float().cpu().masked_fill(~allowed, -torch.inf).argmax(-1)  # [B, T]
     rows = [torch.unique_consecutive(row[:count]).tolist() for row, count in zip(best, steps, strict=True)]
-    return [[symbol for symbol in row if symbol != BLANK] for row in rows]
+    return [[symbol for symbol in row if symbol != CTC_BLANK] for row in rows]
 
 
-def _read_notes(path: Path) -> tuple[Symbols, NetworkConfig]:
+def _read_config(path: Path) -> tuple[CTCSymbols, CTCNetworkConfig]:
     from voxgraft.files import read_json
 
     notes = read_json(path)
     try:
-        if not isinstance(notes, dict) or notes.get("format") != FORMAT:
-            raise ValueError(f"not {FORMAT}")
-        symbols, config = Symbols.of_json(notes), NetworkConfig(**notes["network"])
+        if not isinstance(notes, dict) or notes.get("format") != BUILT_IN_FORMAT:
+            raise ValueError(f"not {BUILT_IN_FORMAT}")
+        symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        expected = f"the notes of a listener ({FORMAT}: network, letters, phones, languages)"
+        expected = f"the notes of a listener ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
         raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
     found = (len(symbols.letters), len(symbols.phones), len(symbols.languages))
     stated = (config.num_letters, config.num_phones, config.num_languages)

@@ -15,19 +15,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.wav import wav_bytes
-from voxgraft.audio.waves import Limits, mono_wave
+from voxgraft.audio.wav import encode_wav
+from voxgraft.audio.waves import WaveformLimits, validate_waveform
 from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.listening.interface import Heard
+from voxgraft.listening.interface import Transcript
 
-__all__ = ["Command", "write_wav"]
+__all__ = ["CommandRecognizer", "write_mono_wav"]
 
-PLACE, LANGUAGE = "{wav}", "{language}"
-MAX_SECONDS = 300
-MAX_SHOWN = 400
+WAV_PLACEHOLDER, LANGUAGE_PLACEHOLDER = "{wav}", "{language}"
+COMMAND_TIMEOUT_SECONDS = 300
+MAX_STDERR_SHOWN = 400
 
 
-class Command:
+class CommandRecognizer:
     """A command line in which `{wav}` stands for the file and, where it is wanted, `{language}` for the language."""
 
     languages: frozenset[str] | None = None
@@ -38,39 +38,41 @@ class Command:
             self._words = shlex.split(command)
         except ValueError as fault:
             raise ConfigError("listener-unknown", f"command {command!r}: {fault}") from fault
-        if not any(PLACE in word for word in self._words[1:]):
+        if not any(WAV_PLACEHOLDER in word for word in self._words[1:]):
             found = f"command {command!r} has no place for the file"
             raise ConfigError("listener-unknown", found, expected="an argument with {wav} in it")
         self.name = f"command:{command}"
         if shutil.which(self._words[0]) is None:
-            raise _failed(self.name, f"the program {self._words[0]} is not found")
+            raise _recognizer_failed_error(self.name, f"the program {self._words[0]} is not found")
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
+    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """What the program prints for each wave, on one line."""
         with tempfile.TemporaryDirectory(prefix="voxgraft-") as folder:
             path = Path(folder) / "speech.wav"
-            return [Heard(self._heard(wave, rate, language, path), None) for wave in waves]
+            return [Transcript(self._heard(wave, rate, language, path), None) for wave in waves]
 
     def _heard(self, wave: NDArray[np.float32], rate: int, language: str, path: Path) -> str:
-        write_wav(path, wave, rate)
-        words = [word.replace(PLACE, str(path)).replace(LANGUAGE, language) for word in self._words]
+        write_mono_wav(path, wave, rate)
+        words = [
+            word.replace(WAV_PLACEHOLDER, str(path)).replace(LANGUAGE_PLACEHOLDER, language) for word in self._words
+        ]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=MAX_SECONDS, check=False)  # noqa: S603
+            done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired) as fault:
-            raise _failed(self.name, str(fault)) from fault
+            raise _recognizer_failed_error(self.name, str(fault)) from fault
         if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip()[-MAX_SHOWN:]
-            raise _failed(self.name, f"it ended with {done.returncode}: {said}")
+            said = done.stderr.decode(errors="replace").strip()[-MAX_STDERR_SHOWN:]
+            raise _recognizer_failed_error(self.name, f"it ended with {done.returncode}: {said}")
         try:
             return " ".join(done.stdout.decode().split())
         except UnicodeDecodeError as fault:
-            raise _failed(self.name, f"what it printed is not UTF-8: {fault}") from fault
+            raise _recognizer_failed_error(self.name, f"what it printed is not UTF-8: {fault}") from fault
 
 
-def write_wav(path: Path, wave: NDArray[np.float32], rate: int) -> None:
+def write_mono_wav(path: Path, wave: NDArray[np.float32], rate: int) -> None:
     """One channel of 16-bit samples; what lies beyond -1 and 1 is cut."""
-    path.write_bytes(wav_bytes(mono_wave(wave, Limits(rate, min_samples=1)).numpy(), rate))
+    path.write_bytes(encode_wav(validate_waveform(wave, WaveformLimits(rate, min_samples=1)).numpy(), rate))
 
 
-def _failed(name: str, found: str) -> VoxgraftError:
+def _recognizer_failed_error(name: str, found: str) -> VoxgraftError:
     return ConfigError("listener-failed", found, where=name)

@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Heard", "Listener"]
+__all__ = ["Recognizer", "Transcript"]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Transcript:
     """What was heard in one wave."""
 
     text: str
@@ -21,7 +21,7 @@ class Heard:
     """IPA; None where the listener knows no phones."""
 
 
-class Listener(Protocol):
+class Recognizer(Protocol):
     """Something that writes down what it hears."""
 
     @property
@@ -36,5 +36,5 @@ class Listener(Protocol):
     def sample_rate(self) -> int | None:
         """Samples a second that it takes; None where it takes any."""
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Heard]:
+    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """Waves of one channel between -1 and 1, at `rate` samples a second, which it takes; all in one language."""

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from voxgraft.audio.log_mel import HOP, LogMel
 
-__all__ = ["BLANK", "SAMPLES_A_STEP", "Network", "NetworkConfig", "num_steps"]
+__all__ = ["CTC_BLANK", "SAMPLES_PER_STEP", "CTCNetwork", "CTCNetworkConfig", "num_ctc_steps"]
 
-BLANK = 0
+CTC_BLANK = 0
 """Number of the CTC blank in both heads."""
-SAMPLES_A_STEP = 2 * HOP
-ROTATION_BASE = 10_000.0
+SAMPLES_PER_STEP = 2 * HOP
+ROPE_BASE = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkConfig:
+class CTCNetworkConfig:
     """Sizes."""
 
     num_letters: int
@@ -38,10 +38,10 @@ class NetworkConfig:
     """Steps under a layer's convolution."""
 
 
-class Network(nn.Module):
+class CTCNetwork(nn.Module):
     """Waves to scores of letters and phones at every step."""
 
-    def __init__(self, config: NetworkConfig, dropout: float = 0.0) -> None:
+    def __init__(self, config: CTCNetworkConfig, dropout: float = 0.0) -> None:
         super().__init__()
         self.config = config
         width = config.width
@@ -49,7 +49,7 @@ class Network(nn.Module):
         self.enter = nn.Conv1d(config.num_mels, width, 5, padding=2)
         self.halving = nn.Conv1d(width, width, 4, stride=2, padding=1)
         self.language = nn.Embedding(config.num_languages, width)
-        self.layers = nn.ModuleList(Layer(config, dropout) for _ in range(config.layers))
+        self.layers = nn.ModuleList(CTCLayer(config, dropout) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
         self.letters = nn.Linear(width, config.num_letters + 1)
         self.phones = nn.Linear(width, config.num_phones + 1)
@@ -60,24 +60,24 @@ class Network(nn.Module):
 
     def scores(self, frames: Tensor, lengths: Tensor, languages: Tensor) -> tuple[Tensor, Tensor]:
         """The same from mel frames [B, F, M]; `lengths` stay in samples."""
-        steps = num_steps(lengths)
+        steps = num_ctc_steps(lengths)
         own = torch.arange(frames.shape[1], device=frames.device) < 2 * steps[:, None]  # [B, F]
         frames = (frames * own[..., None]).transpose(1, 2)  # [B, M, F]
         frames = nn.functional.gelu(self.enter(frames)) * own[:, None]  # [B, C, F]
         mask = own[:, ::2, None]  # [B, T, 1]
         hidden = nn.functional.gelu(self.halving(frames)).transpose(1, 2) + self.language(languages)[:, None]
         hidden = hidden * mask  # [B, T, C]
-        turns = rotations(hidden.shape[1], self.config.width // self.config.heads, hidden.device)
+        turns = build_rope_table(hidden.shape[1], self.config.width // self.config.heads, hidden.device)
         for layer in self.layers:
             hidden = layer(hidden, mask, turns)
         hidden = self.norm(hidden)
         return self.letters(hidden), self.phones(hidden)
 
 
-class Layer(nn.Module):
+class CTCLayer(nn.Module):
     """Attention, a convolution over time, two layers over channels; each beside a straight way."""
 
-    def __init__(self, config: NetworkConfig, dropout: float) -> None:
+    def __init__(self, config: CTCNetworkConfig, dropout: float) -> None:
         super().__init__()
         width = config.width
         self.heads = config.heads
@@ -96,41 +96,41 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]"""
-        hidden = hidden + self.dropout(self._attended(self.attention_norm(hidden), mask, turns))
-        hidden = hidden + self.dropout(self._over_time(self.time_norm(hidden), mask))
+        hidden = hidden + self.dropout(self._attend(self.attention_norm(hidden), mask, turns))
+        hidden = hidden + self.dropout(self._convolve_time(self.time_norm(hidden), mask))
         widened = nn.functional.gelu(self.widen(self.channel_norm(hidden)))
         out: Tensor = hidden + self.dropout(self.narrow(widened))
         return out
 
-    def _attended(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
+    def _attend(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
         query, key, value = self.attention_in(hidden).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen = mask[:, None].transpose(-1, -2)  # [B, 1, 1, T]
         mixed = nn.functional.scaled_dot_product_attention(
-            rotated(query, turns), rotated(key, turns), value, attn_mask=seen
+            apply_rope(query, turns), apply_rope(key, turns), value, attn_mask=seen
         )
         out: Tensor = self.attention_out(mixed.transpose(1, 2).flatten(2))
         return out
 
-    def _over_time(self, hidden: Tensor, mask: Tensor) -> Tensor:
+    def _convolve_time(self, hidden: Tensor, mask: Tensor) -> Tensor:
         gated = nn.functional.glu(self.time_in(hidden)) * mask
         mixed = self.time(gated.transpose(1, 2)).transpose(1, 2)
         out: Tensor = self.time_out(nn.functional.silu(self.time_middle(mixed)))
         return out
 
 
-def num_steps(lengths: Tensor) -> Tensor:
+def num_ctc_steps(lengths: Tensor) -> Tensor:
     """Steps that a wave of so many samples has: one for every 20 ms that has begun."""
-    return -(-lengths // SAMPLES_A_STEP)
+    return -(-lengths // SAMPLES_PER_STEP)
 
 
-def rotations(count: int, width: int, device: torch.device) -> Tensor:
+def build_rope_table(count: int, width: int, device: torch.device) -> Tensor:
     """Cosines and sines by which each position is turned, [2, T, width / 2]"""
-    rates = ROTATION_BASE ** (-torch.arange(0, width, 2, device=device) / width)
+    rates = ROPE_BASE ** (-torch.arange(0, width, 2, device=device) / width)
     angles = torch.arange(count, device=device)[:, None] * rates
     return torch.stack([angles.cos(), angles.sin()])
 
 
-def rotated(vectors: Tensor, turns: Tensor) -> Tensor:
+def apply_rope(vectors: Tensor, turns: Tensor) -> Tensor:
     """Vectors [B, H, T, W] turned by their positions, so that attention sees distances."""
     first, second = vectors.chunk(2, -1)
     cosine, sine = turns.to(vectors.dtype)

@@ -5,25 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from voxgraft.errors import ConfigError
-from voxgraft.listening.interface import Listener
+from voxgraft.listening.interface import Recognizer
 
-__all__ = ["open_listener"]
+__all__ = ["open_recognizer"]
 
 
-def open_listener(setting: str) -> Listener:
+def open_recognizer(setting: str) -> Recognizer:
     """`built-in`, `built-in:FOLDER`, `whisper:FOLDER`, `whisper:SIZE` or `command:PROGRAM ARGUMENTS {wav}`."""
     kind, _, rest = setting.partition(":")
     if kind == "built-in":
-        from voxgraft.listening.built_in import BuiltIn
+        from voxgraft.listening.built_in import BuiltInRecognizer
 
-        return BuiltIn.open(Path(rest) if rest else None)
+        return BuiltInRecognizer.open(Path(rest) if rest else None)
     if kind == "whisper" and rest:
-        from voxgraft.listening.whisper import Whisper
+        from voxgraft.listening.whisper import WhisperRecognizer
 
-        return Whisper(rest)
+        return WhisperRecognizer(rest)
     if kind == "command" and rest.strip():
-        from voxgraft.listening.command import Command
+        from voxgraft.listening.command import CommandRecognizer
 
-        return Command(rest)
+        return CommandRecognizer(rest)
     expected = '"built-in", "whisper:FOLDER", "whisper:small" or "command:PROGRAM ARGUMENTS {wav}"'
     raise ConfigError("listener-unknown", f"listener {setting!r}", expected=expected)

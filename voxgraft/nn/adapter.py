@@ -19,28 +19,28 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
 from voxgraft.errors import GraftError
-from voxgraft.nn.frozen import modules_by_prefix
-from voxgraft.nn.grown import Grafted
-from voxgraft.nn.linear import Linear, TransposedLinear
-from voxgraft.nn.low_rank import linear_as_one, linears_as_one
-from voxgraft.nn.unfilled import unfilled
+from voxgraft.nn.frozen import iter_modules_by_prefix
+from voxgraft.nn.grown import GraftModule
+from voxgraft.nn.linear import AnyLinear, TransposedLinear
+from voxgraft.nn.low_rank import fused_lora_linear, fused_lora_linears
+from voxgraft.nn.unfilled import init_empty_weights
 
 __all__ = [
-    "AdaptedLayer",
-    "AdaptedLinear",
-    "AdaptedTransposedLinear",
     "Gate",
-    "adaptable_layers",
-    "adapted_layers",
+    "LoraLayer",
+    "LoraLinear",
+    "LoraTransposedLinear",
     "adapter_state",
     "add_adapter",
-    "gate_of",
+    "apply_parallel_linears",
+    "compute_merged_weight",
+    "find_adaptable_layers",
+    "find_lora_layers",
+    "get_gate",
     "load_adapter_state",
     "merge_adapter",
-    "merged_weight",
     "remove_adapter",
-    "require_same_shapes",
-    "side_by_side",
+    "require_adapter_shapes",
 ]
 
 
@@ -78,7 +78,7 @@ class Gate:
             self.on = before
 
 
-class AdaptedLayer(Grafted):
+class LoraLayer(GraftModule):
     """A linear layer of the base with an adapter beside it: x W + b, and with the gate open + scale (x downᵀ) upᵀ.
 
     - `weight` and `bias` are the base's own parameters, under their own names and in the base's orientation. They ask
@@ -90,7 +90,7 @@ class AdaptedLayer(Grafted):
     """
 
     part = "adapter"
-    plain: ClassVar[type[Linear]]
+    plain: ClassVar[type[AnyLinear]]
     """The base's own kind of layer."""
     transposed: ClassVar[bool]
     """Whether the base keeps this kind of weight as [I, O]."""
@@ -99,7 +99,7 @@ class AdaptedLayer(Grafted):
     down: nn.Parameter
     up: nn.Parameter
 
-    def __init__(self, base: Linear, gate: Gate, down: Tensor, alpha: float) -> None:
+    def __init__(self, base: AnyLinear, gate: Gate, down: Tensor, alpha: float) -> None:
         """Shares the parameters of `base`; `up` starts at zero, so that an open gate changes nothing yet."""
         nn.Module.__init__(self)  # the plain layer's own would make, and fill, a second weight
         self.in_features = base.in_features
@@ -132,8 +132,10 @@ class AdaptedLayer(Grafted):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
-        if self.out_features > self.in_features and self.learns_as_one(x):  # where a sum costs more than a copy of x
-            return linear_as_one(x, self._weight_as_linear(), self._parameters["bias"], self.scaled_down, self.up)
+        if self.out_features > self.in_features and self.can_fuse(x):  # where a sum costs more than a copy of x
+            return fused_lora_linear(
+                x, self._weight_as_linear(), self._parameters["bias"], self.scaled_down_weight, self.up
+            )
         result: Tensor = super().forward(x)
         if not self.gate.on:
             return result
@@ -142,14 +144,14 @@ class AdaptedLayer(Grafted):
             return (result.float() + self._low_rank(x).float()).to(result.dtype)
         return result + self._low_rank(x)
 
-    def learns_as_one(self, x: Tensor) -> bool:
+    def can_fuse(self, x: Tensor) -> bool:
         """Whether layer and adapter can be one product: in compiled training in half precision, the layer fixed."""
         weight = self.base_weight
         learning = torch.compiler.is_compiling() and torch.is_grad_enabled() and not weight.requires_grad
         return self.gate.on and learning and x.dtype == weight.dtype and weight.element_size() == 2
 
     @property
-    def scaled_down(self) -> Tensor:
+    def scaled_down_weight(self) -> Tensor:
         """[R, I]"""
         return self.down if self.scale == 1 else self.down * self.scale
 
@@ -170,9 +172,9 @@ class AdaptedLayer(Grafted):
         assert weight is not None
         return weight
 
-    def plain_layer(self, weight: nn.Parameter) -> Linear:
+    def plain_layer(self, weight: nn.Parameter) -> AnyLinear:
         """A layer of the base's own kind with this weight and the base's bias."""
-        with unfilled():
+        with init_empty_weights():
             layer = self.plain(self.in_features, self.out_features)
         layer.register_parameter("weight", weight)
         layer.register_parameter("bias", self._parameters["bias"])
@@ -203,33 +205,33 @@ class AdaptedLayer(Grafted):
         missing_keys += [key for key in missing if key not in own]
 
 
-class AdaptedLinear(AdaptedLayer, nn.Linear):
+class LoraLinear(LoraLayer, nn.Linear):
     """An adapter beside `nn.Linear`."""
 
     plain = nn.Linear
     transposed = False
 
 
-class AdaptedTransposedLinear(AdaptedLayer, TransposedLinear):
+class LoraTransposedLinear(LoraLayer, TransposedLinear):
     """An adapter beside GPT-2's layer; a fused projection (`c_attn`) has one adapter, as in PEFT."""
 
     plain = TransposedLinear
     transposed = True
 
 
-_ADAPTED: dict[type, type[AdaptedLinear | AdaptedTransposedLinear]] = {
-    nn.Linear: AdaptedLinear,
-    TransposedLinear: AdaptedTransposedLinear,
+_LORA_CLASSES: dict[type, type[LoraLinear | LoraTransposedLinear]] = {
+    nn.Linear: LoraLinear,
+    TransposedLinear: LoraTransposedLinear,
 }
 
 
-def side_by_side(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
+def apply_parallel_linears(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
     """What each of several layers makes of the same x: one product, where their adapters learn and none has a bias."""
-    adapted = [layer for layer in layers if isinstance(layer, AdaptedLinear) and layer.learns_as_one(x)]
+    adapted = [layer for layer in layers if isinstance(layer, LoraLinear) and layer.can_fuse(x)]
     if len(adapted) < len(layers) or any(layer.bias is not None for layer in adapted):
         return [layer(x) for layer in layers]
     weights, ups = [layer.base_weight for layer in adapted], [layer.up for layer in adapted]
-    return linears_as_one(x, weights, [layer.scaled_down for layer in adapted], ups)
+    return fused_lora_linears(x, weights, [layer.scaled_down_weight for layer in adapted], ups)
 
 
 def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float, seed: int) -> Gate:
@@ -239,54 +241,55 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     alone, `up` is zero. Add after the base is loaded and before the optimizer is built or the model compiled.
     """
     names = list(dict.fromkeys(layers))
-    _require_settings(names, rank, alpha, seed)
-    if present := adapted_layers(model):
+    _require_adapter_settings(names, rank, alpha, seed)
+    if present := find_lora_layers(model):
         raise GraftError(
             "adapter-present", f"{len(present)} layers have an adapter, for example `{next(iter(present))}`"
         )
-    plain = adaptable_layers(model, names)
+    plain = find_adaptable_layers(model, names)
     gate = Gate()
     adapted: dict[int, nn.Module] = {}
     for name, layer in plain.items():
-        down = _first_values(name, rank, layer.in_features, seed)
-        adapted[id(layer)] = _ADAPTED[type(layer)](layer, gate, down, alpha)
+        down = _init_down(name, rank, layer.in_features, seed)
+        adapted[id(layer)] = _LORA_CLASSES[type(layer)](layer, gate, down, alpha)
     for layer in plain.values():
         layer.requires_grad_(False)
-    _replace(model, adapted)
+    _replace_modules(model, adapted)
     return gate
 
 
-def adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, Linear]:
+def find_adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, AnyLinear]:
     """The plain layers of these names. A subclass may compute something else, so it is refused."""
     modules = dict(model.named_modules())
     num_holders: dict[int, int] = {}
     for module in modules.values():
         for parameter in module.parameters(recurse=False):
             num_holders[id(parameter)] = num_holders.get(id(parameter), 0) + 1
-    layers: dict[str, Linear] = {}
+    layers: dict[str, AnyLinear] = {}
     for name in names:
         module = modules.get(name) if name else None
-        if not (isinstance(module, Linear) and type(module) in _ADAPTED):
-            raise _unfit(
-                f"`{name}` is {_kind(model, name)}", "a plain nn.Linear or TransposedLinear, by its first name"
+        if not (isinstance(module, AnyLinear) and type(module) in _LORA_CLASSES):
+            raise _layer_error(
+                f"`{name}` is {_describe_module(model, name)}",
+                "a plain nn.Linear or TransposedLinear, by its first name",
             )
         if any(num_holders[id(parameter)] > 1 for parameter in module.parameters()):
-            raise _unfit(f"the weights of `{name}` are tied to those of another layer", "weights of its own")
+            raise _layer_error(f"the weights of `{name}` are tied to those of another layer", "weights of its own")
         if not module.weight.is_floating_point():
-            raise _unfit(f"`{name}` has weights of {module.weight.dtype}", "floating-point weights")
+            raise _layer_error(f"`{name}` has weights of {module.weight.dtype}", "floating-point weights")
         if module.weight.is_meta:
             raise GraftError("base-not-loaded", f"`{name}` is on the meta device and has no values")
         layers[name] = module
     return layers
 
 
-def adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:
+def find_lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
     """Every layer with an adapter, by its upstream name; also inside DDP and torch.compile."""
-    found = modules_by_prefix(model)
-    return {prefix.removesuffix("."): module for prefix, module in found if isinstance(module, AdaptedLayer)}
+    found = iter_modules_by_prefix(model)
+    return {prefix.removesuffix("."): module for prefix, module in found if isinstance(module, LoraLayer)}
 
 
-def gate_of(model: nn.Module) -> Gate:
+def get_gate(model: nn.Module) -> Gate:
     """The gate of a model's adapter; a copy of a model has a gate of its own."""
     return next(iter(_require_adapter(model).values())).gate
 
@@ -299,19 +302,19 @@ def adapter_state(model: nn.Module) -> dict[str, Tensor]:
 def load_adapter_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Put an adapter's values in; nothing is changed unless names and shapes all fit."""
     parameters = _adapter_parameters(model)
-    require_same_shapes(state, {name: tuple(parameter.shape) for name, parameter in parameters.items()})
+    require_adapter_shapes(state, {name: tuple(parameter.shape) for name, parameter in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(state[name])
 
 
-def require_same_shapes(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+def require_adapter_shapes(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raise, naming the tensors, unless an adapter has exactly these."""
     lacking = [name for name in expected if name not in state]
     strange = [name for name in state if name not in expected]
     if lacking or strange:
-        parts = [f"the adapter lacks {_some(lacking)}"] if lacking else []
-        parts += [f"the model has no place for {_some(strange)}"] if strange else []
+        parts = [f"the adapter lacks {_format_names(lacking)}"] if lacking else []
+        parts += [f"the model has no place for {_format_names(strange)}"] if strange else []
         raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as the model has")
     for name, shape in expected.items():
         if tuple(state[name].shape) != shape or not state[name].is_floating_point():
@@ -320,7 +323,7 @@ def require_same_shapes(state: Mapping[str, Tensor], expected: Mapping[str, tupl
 
 
 @torch.no_grad()
-def merged_weight(layer: AdaptedLayer) -> Tensor:
+def compute_merged_weight(layer: LoraLayer) -> Tensor:
     """The base's weight plus scale * up down, in the base's dtype and orientation; the layer stays as it is.
 
     Summed in float64, so that the result does not depend on autocast or on how float32 products are rounded.
@@ -338,29 +341,31 @@ def merge_adapter(model: nn.Module) -> None:
     """
     for layer in _require_adapter(model).values():
         asks = layer.base_weight.requires_grad
-        _replace(model, {id(layer): layer.plain_layer(nn.Parameter(merged_weight(layer), requires_grad=asks))})
+        _replace_modules(
+            model, {id(layer): layer.plain_layer(nn.Parameter(compute_merged_weight(layer), requires_grad=asks))}
+        )
 
 
 def remove_adapter(model: nn.Module) -> None:
     """Take the adapter out: plain layers with the base's own parameters, which ask for a gradient as they do now."""
     layers = _require_adapter(model).values()
-    _replace(model, {id(layer): layer.plain_layer(layer.base_weight) for layer in layers})
+    _replace_modules(model, {id(layer): layer.plain_layer(layer.base_weight) for layer in layers})
 
 
-def _replace(model: nn.Module, replacement: Mapping[int, nn.Module]) -> None:
+def _replace_modules(model: nn.Module, replacement: Mapping[int, nn.Module]) -> None:
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) in replacement:
             model.set_submodule(path, replacement[id(module)])
 
 
-def _first_values(name: str, rank: int, num_inputs: int, seed: int) -> Tensor:
+def _init_down(name: str, rank: int, num_inputs: int, seed: int) -> Tensor:
     """Evenly spread over ± 1 / sqrt(I), as PEFT does it. [R, I]"""
     generator = np.random.default_rng([seed, *name.encode()])
     drawn = generator.random((rank, num_inputs), dtype=np.float32)
     return torch.from_numpy((2 * drawn - 1) / np.float32(math.sqrt(num_inputs)))
 
 
-def _require_settings(names: list[str], rank: int, alpha: float, seed: int) -> None:
+def _require_adapter_settings(names: list[str], rank: int, alpha: float, seed: int) -> None:
     if not names:
         raise GraftError("adapter-settings", "no layers", expected="at least one; a graft may have no adapter at all")
     if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
@@ -368,19 +373,19 @@ def _require_settings(names: list[str], rank: int, alpha: float, seed: int) -> N
         raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
 
 
-def _require_adapter(model: nn.Module) -> dict[str, AdaptedLayer]:
-    layers = adapted_layers(model)
+def _require_adapter(model: nn.Module) -> dict[str, LoraLayer]:
+    layers = find_lora_layers(model)
     if not layers:
         raise GraftError("adapter-missing", f"no layer of this {type(model).__name__} has an adapter")
     return layers
 
 
 def _adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    layers = adapted_layers(model).items()
+    layers = find_lora_layers(model).items()
     return {f"{layer}.{name}": value for layer, it in layers for name, value in it.graft_parameters().items()}
 
 
-def _kind(model: nn.Module, name: str) -> str:
+def _describe_module(model: nn.Module, name: str) -> str:
     module = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
     if module is None:
         return "not in the model"
@@ -388,10 +393,10 @@ def _kind(model: nn.Module, name: str) -> str:
     return f"a {type(module).__name__}" if first == name else f"another name of `{first}`"
 
 
-def _unfit(found: str, expected: str) -> GraftError:
+def _layer_error(found: str, expected: str) -> GraftError:
     return GraftError("adapter-layer", found, expected=expected)
 
 
-def _some(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more

@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
-__all__ = ["aligned_linear"]
+__all__ = ["padded_linear"]
 
-ALIGNMENT = 64
-FEW = 64
+OUTPUT_ALIGNMENT = 64
+MAX_UNPADDED_POSITIONS = 64
 """Positions up to which the plain layer is as fast."""
 
 
-def aligned_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`, filled up where that is faster. [N, W], [V, W] -> [N, V]"""
-    missing = -len(weight) % ALIGNMENT
+    missing = -len(weight) % OUTPUT_ALIGNMENT
     half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(x.device.type)
-    if not (x.is_cuda and half and missing and x.dim() == 2 and len(x) > FEW):
+    if not (x.is_cuda and half and missing and x.dim() == 2 and len(x) > MAX_UNPADDED_POSITIONS):
         return F.linear(x, weight, bias)
     filled = F.linear(x, F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing)))
     return filled[:, : len(weight)]

@@ -19,19 +19,28 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
 from voxgraft.errors import GraftError
-from voxgraft.nn.tiles import tiled_attention, tiles_run, work_lists
+from voxgraft.nn.tiles import build_work_lists, supports_tiled_attention, tiled_attention
 
 varlen_attn: Any = None
 """torch's kernel, once it has been asked for."""
 
-__all__ = ["Backend", "Cache", "Context", "Packing", "Prefill", "Step", "best_backend", "varlen_runs"]
+__all__ = [
+    "AttentionBackend",
+    "AttentionContext",
+    "DecodeContext",
+    "KVCache",
+    "Packing",
+    "PrefillContext",
+    "choose_attention_backend",
+    "supports_varlen",
+]
 
-Backend = Literal["sdpa", "varlen", "flex", "tiles"]
-FULLEST = 0.8
+AttentionBackend = Literal["sdpa", "varlen", "flex", "tiles"]
+MIN_GROUP_FILL = 0.8
 """Rows of one padded group are at least this share of its longest row."""
 
 
-class Context(Protocol):
+class AttentionContext(Protocol):
     """Which positions see which, and where each stands in its own sequence."""
 
     @property
@@ -44,7 +53,9 @@ class Context(Protocol):
         ...
 
 
-def best_backend(device: torch.device | str, dtype: torch.dtype, learning_width: int | None = None) -> Backend:
+def choose_attention_backend(
+    device: torch.device | str, dtype: torch.dtype, learning_width: int | None = None
+) -> AttentionBackend:
     """Without padding where the device has a kernel for that, else rows of similar length.
 
     `learning_width` is the width of a head where gradients are wanted.
@@ -52,12 +63,12 @@ def best_backend(device: torch.device | str, dtype: torch.dtype, learning_width:
     if torch.device(device).type != "cuda" or not _has_varlen():
         return "sdpa"
     capability = torch.cuda.get_device_capability(device)
-    if learning_width is not None and tiles_run(capability, dtype, learning_width):
+    if learning_width is not None and supports_tiled_attention(capability, dtype, learning_width):
         return "tiles"
-    return "varlen" if varlen_runs(capability, dtype) else "sdpa"
+    return "varlen" if supports_varlen(capability, dtype) else "sdpa"
 
 
-def varlen_runs(capability: tuple[int, int], dtype: torch.dtype) -> bool:
+def supports_varlen(capability: tuple[int, int], dtype: torch.dtype) -> bool:
     """Whether a CUDA device has the kernel: not before Ampere, so that a T4 (7.5), in float16, takes padded rows."""
     return capability >= (8, 0) and dtype in (torch.bfloat16, torch.float16)
 
@@ -70,14 +81,16 @@ class Packing:
     positions: Tensor  # [T]
     rows: Tensor  # [T] the sequence that a position belongs to
     longest: int
-    backend: Backend
+    backend: AttentionBackend
     groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
     places: Tensor | None = None  # [T] where each position stands in the groups laid flat
     tiles: Tensor | None = None  # [3, N, 3] work lists
     block_mask: Any = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu", backend: Backend | None = None) -> Packing:
+    def of(
+        cls, lengths: Sequence[int], device: torch.device | str = "cpu", backend: AttentionBackend | None = None
+    ) -> Packing:
         """A pack of sequences of these lengths."""
         if not lengths or min(lengths) < 1:
             raise GraftError(
@@ -91,15 +104,15 @@ class Packing:
             positions=torch.from_numpy(positions),
             rows=torch.from_numpy(rows),
             longest=max(lengths),
-            backend=backend or best_backend(device, torch.bfloat16),
+            backend=backend or choose_attention_backend(device, torch.bfloat16),
         )
         if made.backend == "varlen" and not _has_varlen():
             raise GraftError("packing", "a pack for varlen attention", expected="a torch that has it")
         if made.backend == "sdpa":
-            groups, places = _grouped(np.asarray(lengths), ends - np.asarray(lengths))
+            groups, places = _group_by_length(np.asarray(lengths), ends - np.asarray(lengths))
             made = replace(made, groups=groups, places=places)
         if made.backend == "tiles":
-            made = replace(made, tiles=work_lists(np.asarray(lengths)))
+            made = replace(made, tiles=build_work_lists(np.asarray(lengths)))
         return made.to(device)
 
     def to(self, device: torch.device | str) -> Packing:
@@ -113,7 +126,7 @@ class Packing:
             places=None if self.places is None else self.places.to(device),
             tiles=None if self.tiles is None else self.tiles.to(device),
         )
-        return replace(moved, block_mask=_block_mask(moved)) if self.backend == "flex" else moved
+        return replace(moved, block_mask=_build_block_mask(moved)) if self.backend == "flex" else moved
 
     @property
     def last(self) -> Tensor:
@@ -128,9 +141,9 @@ class Packing:
             return tiled_attention(q, k, v, self.tiles)
         if self.backend == "flex":
             return _flex_attention(q, k, v, self.block_mask)
-        return self._attend_in_rows(q, k, v)
+        return self._attend_padded_groups(q, k, v)
 
-    def _attend_in_rows(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend_padded_groups(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention needs no mask for padding at the end: no real position looks there."""
         assert self.places is not None
         flat = []
@@ -145,10 +158,10 @@ class Packing:
         return torch.cat(flat)[self.places]
 
 
-class Cache:
+class KVCache:
     """Keys and values of every layer for R rows of up to S positions, allocated once.
 
-    `filled` counts the positions of each row. It lives on the device, so that a step never waits for it.
+    `pad_to_bucket` counts the positions of each row. It lives on the device, so that a step never waits for it.
     """
 
     def __init__(
@@ -167,11 +180,11 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Prefill:
+class PrefillContext:
     """Packed attention that also fills a cache: sequence b of the pack becomes row b."""
 
     packing: Packing
-    cache: Cache
+    cache: KVCache
 
     def __post_init__(self) -> None:
         rows = len(self.packing.offsets) - 1
@@ -195,10 +208,10 @@ class Prefill:
         self.cache.filled.copy_(self.packing.offsets.diff())
 
 
-class Step:
+class DecodeContext:
     """One more position for every row of a cache. Make a new one for each step, and `finish` it."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: KVCache) -> None:
         self.cache = cache
         self.positions = cache.filled  # [R]
         every = torch.arange(cache.length, device=cache.filled.device)
@@ -218,12 +231,12 @@ class Step:
         self.cache.filled.add_(1)
 
 
-def _grouped(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
+def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Sequences sorted by length, cut where they get too short for their group; padding repeats a row's first place."""
     order = np.argsort(-lengths, kind="stable")
     cuts = [0]
     for at, index in enumerate(order):
-        if lengths[index] < FULLEST * lengths[order[cuts[-1]]]:
+        if lengths[index] < MIN_GROUP_FILL * lengths[order[cuts[-1]]]:
             cuts.append(at)
     groups, places, before = [], np.empty(int(lengths.sum()), dtype=np.int64), 0
     for first, end in pairwise([*cuts, len(order)]):
@@ -256,7 +269,7 @@ def _has_varlen() -> bool:
     return True
 
 
-def _block_mask(packing: Packing) -> Any:
+def _build_block_mask(packing: Packing) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     rows = packing.rows
@@ -269,7 +282,7 @@ def _block_mask(packing: Packing) -> Any:
 
 
 @cache
-def _compiled_flex() -> Any:
+def _compile_flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention)
@@ -278,6 +291,6 @@ def _compiled_flex() -> Any:
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any) -> Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
-    kernel = _compiled_flex() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+    kernel = _compile_flex() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     out: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=block_mask)
     return out[0].transpose(0, 1)

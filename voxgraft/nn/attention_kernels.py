@@ -22,24 +22,24 @@ import triton.language as tl
 
 __all__ = ["attend_tile", "key_tile_gradients", "query_tile_gradients"]
 
-NATURAL = tl.constexpr(0.6931471805599453)  # ln 2: from binary logarithms back to the scores' own scale
+LN_2 = tl.constexpr(0.6931471805599453)  # ln 2: from binary logarithms back to the scores' own scale
 
 
 @triton.jit
-def _tile(tiles_at, AXIS: tl.constexpr):
+def _load_tile(tiles_at, AXIS: tl.constexpr):
     """First row of this program's tile, and where its sequence begins and ends; an unused entry is all zeros."""
     entry = tiles_at + tl.program_id(AXIS) * 3
     return tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
 
 
 @triton.jit
-def _head(at, start, row_stride, head_stride, AXIS: tl.constexpr):
+def _head_pointer(at, start, row_stride, head_stride, AXIS: tl.constexpr):
     """Where the numbers of this program's head begin in the first row of a sequence."""
     return at + start.to(tl.int64) * row_stride + tl.program_id(1 - AXIS).to(tl.int64) * head_stride
 
 
 @triton.jit
-def _rows(at, rows, row_stride, length, D: tl.constexpr, INSIDE: tl.constexpr):
+def _load_rows(at, rows, row_stride, length, D: tl.constexpr, INSIDE: tl.constexpr):
     """Some rows of a sequence; zeros past its end, unless all are known to be inside. [rows, D]"""
     places = at + rows[:, None] * row_stride + tl.arange(0, D)[None, :]
     if INSIDE:
@@ -48,13 +48,13 @@ def _rows(at, rows, row_stride, length, D: tl.constexpr, INSIDE: tl.constexpr):
 
 
 @triton.jit
-def _store(at, rows, row_stride, length, values, D: tl.constexpr):
+def _store_rows(at, rows, row_stride, length, values, D: tl.constexpr):
     places = at + rows[:, None] * row_stride + tl.arange(0, D)[None, :]
     tl.store(places, values.to(at.dtype.element_ty), mask=(rows < length)[:, None])
 
 
 @triton.jit
-def _mixed_in(q, k, v, rows, keys, state, scale, MASKED: tl.constexpr):
+def _update_softmax(q, k, v, rows, keys, state, scale, MASKED: tl.constexpr):
     """One more block of keys in a running softmax: highest score, sum of weights, weighted values."""
     highest, total, mixed = state
     scores = tl.dot(q, tl.trans(k))
@@ -92,33 +92,33 @@ def attend_tile(
     AXIS: tl.constexpr,
 ):
     """A tile of queries over the keys up to each, BLOCK at a time; `PEEL` masks only the blocks that need it."""
-    first, start, end = _tile(tiles_at, AXIS)
+    first, start, end = _load_tile(tiles_at, AXIS)
     if first >= end:
         return
     length, before = end - start, first - start
     rows, block = before + tl.arange(0, TILE), tl.arange(0, BLOCK)
-    k_at, v_at = _head(k_at, start, k_row, k_head, AXIS), _head(v_at, start, v_row, v_head, AXIS)
-    q = _rows(_head(q_at, start, q_row, q_head, AXIS), rows, q_row, length, D, False)
+    k_at, v_at = _head_pointer(k_at, start, k_row, k_head, AXIS), _head_pointer(v_at, start, v_row, v_head, AXIS)
+    q = _load_rows(_head_pointer(q_at, start, q_row, q_head, AXIS), rows, q_row, length, D, False)
     state = (tl.full([TILE], -float("inf"), tl.float32), tl.zeros([TILE], tl.float32), tl.zeros([TILE, D], tl.float32))
     seen = 0
     if PEEL:
         seen = before // BLOCK * BLOCK  # every row of the tile sees all of these
         for at in range(0, seen, BLOCK):
-            k = _rows(k_at, at + block, k_row, length, D, True)
-            v = _rows(v_at, at + block, v_row, length, D, True)
-            state = _mixed_in(q, k, v, rows, at + block, state, scale, False)
+            k = _load_rows(k_at, at + block, k_row, length, D, True)
+            v = _load_rows(v_at, at + block, v_row, length, D, True)
+            state = _update_softmax(q, k, v, rows, at + block, state, scale, False)
     for at in range(seen, tl.minimum(before + TILE, length), BLOCK):
-        k = _rows(k_at, at + block, k_row, length, D, False)
-        v = _rows(v_at, at + block, v_row, length, D, False)
-        state = _mixed_in(q, k, v, rows, at + block, state, scale, True)
+        k = _load_rows(k_at, at + block, k_row, length, D, False)
+        v = _load_rows(v_at, at + block, v_row, length, D, False)
+        state = _update_softmax(q, k, v, rows, at + block, state, scale, True)
     highest, total, mixed = state
-    _store(_head(out_at, start, H * D, D, AXIS), rows, H * D, length, mixed / total[:, None], D)
+    _store_rows(_head_pointer(out_at, start, H * D, D, AXIS), rows, H * D, length, mixed / total[:, None], D)
     line = log_total_at + tl.program_id(1 - AXIS).to(tl.int64) * T + start
     tl.store(line + rows, highest * scale + tl.log2(total), mask=rows < length)
 
 
 @triton.jit
-def _query_gradient(q, k, v, d_out, log_total, inner, rows, keys, dq, scale, MASKED: tl.constexpr):
+def _add_query_gradient(q, k, v, d_out, log_total, inner, rows, keys, dq, scale, MASKED: tl.constexpr):
     scores = tl.dot(q, tl.trans(k))
     weights = tl.exp2(scores * scale - log_total[:, None])
     if MASKED:
@@ -159,45 +159,45 @@ def query_tile_gradients(
 
     pairs: [H, T, 2]
     """
-    first, start, end = _tile(tiles_at, AXIS)
+    first, start, end = _load_tile(tiles_at, AXIS)
     if first >= end:
         return
     length, before = end - start, first - start
     rows, block = before + tl.arange(0, TILE), tl.arange(0, BLOCK)
-    k_at, v_at = _head(k_at, start, k_row, k_head, AXIS), _head(v_at, start, v_row, v_head, AXIS)
-    d_out = _rows(_head(d_out_at, start, d_row, d_head, AXIS), rows, d_row, length, D, False)
-    out = _rows(_head(out_at, start, H * D, D, AXIS), rows, H * D, length, D, False)
+    k_at, v_at = _head_pointer(k_at, start, k_row, k_head, AXIS), _head_pointer(v_at, start, v_row, v_head, AXIS)
+    d_out = _load_rows(_head_pointer(d_out_at, start, d_row, d_head, AXIS), rows, d_row, length, D, False)
+    out = _load_rows(_head_pointer(out_at, start, H * D, D, AXIS), rows, H * D, length, D, False)
     inner = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     line = tl.program_id(1 - AXIS).to(tl.int64) * T + start
     log_total = tl.load(log_total_at + line + rows, mask=rows < length, other=0.0)
     pairs = pairs_at + (line + rows) * 2
     tl.store(pairs, log_total, mask=rows < length)
     tl.store(pairs + 1, inner, mask=rows < length)
-    q = _rows(_head(q_at, start, q_row, q_head, AXIS), rows, q_row, length, D, False)
+    q = _load_rows(_head_pointer(q_at, start, q_row, q_head, AXIS), rows, q_row, length, D, False)
     dq = tl.zeros([TILE, D], tl.float32)
     seen = 0
     if PEEL:
         seen = before // BLOCK * BLOCK
         for at in range(0, seen, BLOCK):
-            k = _rows(k_at, at + block, k_row, length, D, True)
-            v = _rows(v_at, at + block, v_row, length, D, True)
-            dq = _query_gradient(q, k, v, d_out, log_total, inner, rows, at + block, dq, scale, False)
+            k = _load_rows(k_at, at + block, k_row, length, D, True)
+            v = _load_rows(v_at, at + block, v_row, length, D, True)
+            dq = _add_query_gradient(q, k, v, d_out, log_total, inner, rows, at + block, dq, scale, False)
     for at in range(seen, tl.minimum(before + TILE, length), BLOCK):
-        k = _rows(k_at, at + block, k_row, length, D, False)
-        v = _rows(v_at, at + block, v_row, length, D, False)
-        dq = _query_gradient(q, k, v, d_out, log_total, inner, rows, at + block, dq, scale, True)
-    _store(_head(dq_at, start, H * D, D, AXIS), rows, H * D, length, dq * (scale * NATURAL), D)
+        k = _load_rows(k_at, at + block, k_row, length, D, False)
+        v = _load_rows(v_at, at + block, v_row, length, D, False)
+        dq = _add_query_gradient(q, k, v, d_out, log_total, inner, rows, at + block, dq, scale, True)
+    _store_rows(_head_pointer(dq_at, start, H * D, D, AXIS), rows, H * D, length, dq * (scale * LN_2), D)
 
 
 @triton.jit
-def _pair(at, rows, length):
+def _load_pair(at, rows, length):
     """Two numbers of each row. Read as one tensor they are fetched once for all threads; as two, by every thread."""
     both = tl.load(at + rows[:, None] * 2 + tl.arange(0, 2)[None, :], mask=(rows < length)[:, None], other=0.0)
     return tl.split(both)
 
 
 @triton.jit
-def _key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, MASKED: tl.constexpr):
+def _add_key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, MASKED: tl.constexpr):
     """What one block of queries adds to the gradients of keys and values; rows that are zeros add nothing."""
     dk, dv = sums
     scores = tl.dot(k, tl.trans(q))  # [TILE, BLOCK]
@@ -238,32 +238,35 @@ def key_tile_gradients(
     AXIS: tl.constexpr,
 ):
     """The gradients of a tile of keys and values from the queries at and after them, BLOCK at a time."""
-    first, start, end = _tile(tiles_at, AXIS)
+    first, start, end = _load_tile(tiles_at, AXIS)
     if first >= end:
         return
     length, before = end - start, first - start
     keys, block = before + tl.arange(0, TILE), tl.arange(0, BLOCK)
-    q_at, d_out_at = _head(q_at, start, q_row, q_head, AXIS), _head(d_out_at, start, d_row, d_head, AXIS)
+    q_at, d_out_at = (
+        _head_pointer(q_at, start, q_row, q_head, AXIS),
+        _head_pointer(d_out_at, start, d_row, d_head, AXIS),
+    )
     line = pairs_at + (tl.program_id(1 - AXIS).to(tl.int64) * T + start) * 2
-    k = _rows(_head(k_at, start, k_row, k_head, AXIS), keys, k_row, length, D, False)
-    v = _rows(_head(v_at, start, v_row, v_head, AXIS), keys, v_row, length, D, False)
+    k = _load_rows(_head_pointer(k_at, start, k_row, k_head, AXIS), keys, k_row, length, D, False)
+    v = _load_rows(_head_pointer(v_at, start, v_row, v_head, AXIS), keys, v_row, length, D, False)
     sums = (tl.zeros([TILE, D], tl.float32), tl.zeros([TILE, D], tl.float32))
     partly = length
     if PEEL:
         partly = tl.minimum(before + TILE, length)  # after the tile every row sees all of it
     for at in range(before, partly, BLOCK):
         rows = at + block
-        q = _rows(q_at, rows, q_row, length, D, False)
-        d_out = _rows(d_out_at, rows, d_row, length, D, False)
-        log_total, inner = _pair(line, rows, length)
-        sums = _key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, True)
+        q = _load_rows(q_at, rows, q_row, length, D, False)
+        d_out = _load_rows(d_out_at, rows, d_row, length, D, False)
+        log_total, inner = _load_pair(line, rows, length)
+        sums = _add_key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, True)
     if PEEL:
         for at in range(before + tl.cdiv(TILE, BLOCK) * BLOCK, length, BLOCK):
             rows = at + block
-            q = _rows(q_at, rows, q_row, length, D, False)
-            d_out = _rows(d_out_at, rows, d_row, length, D, False)
-            log_total, inner = _pair(line, rows, length)
-            sums = _key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, False)
+            q = _load_rows(q_at, rows, q_row, length, D, False)
+            d_out = _load_rows(d_out_at, rows, d_row, length, D, False)
+            log_total, inner = _load_pair(line, rows, length)
+            sums = _add_key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, False)
     dk, dv = sums
-    _store(_head(dk_at, start, H * D, D, AXIS), keys, H * D, length, dk * (scale * NATURAL), D)
-    _store(_head(dv_at, start, H * D, D, AXIS), keys, H * D, length, dv, D)
+    _store_rows(_head_pointer(dk_at, start, H * D, D, AXIS), keys, H * D, length, dk * (scale * LN_2), D)
+    _store_rows(_head_pointer(dv_at, start, H * D, D, AXIS), keys, H * D, length, dv, D)

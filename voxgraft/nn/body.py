@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from voxgraft.nn.attention import Context
+from voxgraft.nn.attention import AttentionContext
 
-__all__ = ["Body"]
+__all__ = ["Backbone"]
 
 
-class Body(nn.Module, ABC):
+class Backbone(nn.Module, ABC):
     """A stack of pre-norm blocks, its final norm included."""
 
     num_layers: int
@@ -26,7 +26,7 @@ class Body(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self._through: Callable[..., Tensor] = _through
+        self._run_block: Callable[..., Tensor] = _run_block
 
     @property
     @abstractmethod
@@ -34,20 +34,20 @@ class Body(nn.Module, ABC):
         """The blocks, all of one kind."""
 
     @abstractmethod
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """[T, W] -> [T, W]"""
 
-    def through_all(self, x: Tensor, *arguments: Any) -> Tensor:
+    def run_blocks(self, x: Tensor, *arguments: Any) -> Tensor:
         """All blocks, forgetful if they shall be. [T, W] -> [T, W]"""
         for layer, block in enumerate(self.blocks):
             if self.checkpointing and torch.is_grad_enabled():
                 inside = (block, layer, x, *arguments)
-                x = checkpoint(self._through, *inside, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(self._run_block, *inside, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = self._through(block, layer, x, *arguments)
+                x = self._run_block(block, layer, x, *arguments)
         return x
 
-    def compile_for_packs(self, *, deterministic: bool = False) -> None:
+    def compile_blocks(self, *, deterministic: bool = False) -> None:
         """Compile one block for all of them, for packs of any length. Names of tensors stay as they are.
 
         On an H200 the whole stack as one took over three minutes before its first step; one block takes ten seconds.
@@ -57,10 +57,10 @@ class Body(nn.Module, ABC):
         # Which of two kernels is quicker may come out differently next time, and with it the order of a sum.
         fixed = deterministic and hasattr(inductor_config, "deterministic")
         options: dict[str, Any] | None = {"deterministic": True} if fixed else None
-        self._through = torch.compile(_through, dynamic=True, options=options)
+        self._run_block = torch.compile(_run_block, dynamic=True, options=options)
 
 
-def _through(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tensor:
+def _run_block(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tensor:
     """[T, W] -> [T, W]"""
     out: Tensor = block(x, layer, *arguments)
     return out

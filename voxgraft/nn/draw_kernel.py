@@ -13,18 +13,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["draw_code"]
+__all__ = ["sample_code_kernel"]
 
 
 @triton.jit
-def _ordered(x):
+def _to_sortable_int(x):
     """Whole numbers in the order of floating-point ones."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _lowest_kept(keys, weights, enough):
+def _find_threshold(keys, weights, enough):
     """The highest key at or above which there is `enough` weight."""
     lowest = tl.where(tl.sum(tl.where(keys >= 0, weights, 0.0), 0) >= enough, 0, -2147483648)
     for bit in range(31):
@@ -34,7 +34,7 @@ def _lowest_kept(keys, weights, enough):
 
 
 @triton.jit
-def draw_code(
+def sample_code_kernel(
     logits_at,
     heard_at,
     noise_at,
@@ -79,16 +79,16 @@ def draw_code(
         x = tl.where((v < NUM_CODES) | (v == STOP), x, -float("inf"))
     if DRAWN:
         x = x / tl.load(settings_at + 2)
-        keys = _ordered(x)
+        keys = _to_sortable_int(x)
         if TOP_K:
             x = tl.where(
-                keys >= _lowest_kept(keys, tl.where(inside, 1.0, 0.0), tl.load(settings_at + 4)), x, -float("inf")
+                keys >= _find_threshold(keys, tl.where(inside, 1.0, 0.0), tl.load(settings_at + 4)), x, -float("inf")
             )
         shares = tl.exp(x - tl.max(x, 0))
         shares = tl.where(shares < tl.load(settings_at + 3), 0.0, shares)
         if TOP_P:
             enough = tl.load(settings_at + 5) * tl.sum(shares, 0)
-            shares = tl.where(keys >= _lowest_kept(keys, shares, enough), shares, 0.0)
+            shares = tl.where(keys >= _find_threshold(keys, shares, enough), shares, 0.0)
         noise = tl.load(noise_at + (n * NUM_NOISE + spoken % NUM_NOISE) * V + v, mask=inside, other=1.0)
         x = tl.where(inside, shares / noise, -1.0)
     stopped = tl.load(stopped_at + n) != 0

@@ -16,62 +16,62 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
-from voxgraft.nn.attention import Cache
-from voxgraft.nn.body import Body
-from voxgraft.nn.packed_body import PackedBody, PackedPart, kind_of
+from voxgraft.nn.attention import KVCache
+from voxgraft.nn.body import Backbone
+from voxgraft.nn.packed_body import PackedBackbone, PackedLayer, get_backbone_kind
 
-__all__ = ["FEW_ROWS", "FastStep", "can_step_fast", "width_fits"]
+__all__ = ["MAX_GEMV_ROWS", "FusedDecodeStep", "is_supported_width", "supports_fused_decode"]
 
-FEW_ROWS = 2
+MAX_GEMV_ROWS = 2
 """Up to here a thread can hold the rows beside the weights that it reads; beyond, the matrix units are worth it."""
-LANE = 8
+LANE_WIDTH = 8
 """Numbers of half precision that a thread reads at once."""
-PIECE = 32 * LANE
+WARP_WIDTH = 32 * LANE_WIDTH
 """Numbers that a warp reads at once."""
-MOST_TILES = 32
+MAX_TILES_PER_LINE = 32
 """Of a line, which kernels have one after another in their code."""
-SPLITS = 4
+NUM_CACHE_SPLITS = 4
 """Parts that few rows' positions are cut into, so that the whole device looks at them."""
-PROGRAMS_PER_PROCESSOR = 12
+PROGRAMS_PER_SM = 12
 """Programs of one warp that have room beside each other with the weights they hold."""
 
 
-def can_step_fast(body: Body, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this body can be stepped by `FastStep` here; if not, `Step` does it anywhere."""
-    kind = kind_of(body)
+def supports_fused_decode(body: Backbone, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this body can be stepped by `FusedDecodeStep` here; if not, `Step` does it anywhere."""
+    kind = get_backbone_kind(body)
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None or kind is None:
         return False
     if dtype not in (torch.bfloat16, torch.float16) or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    heads_fit = body.head_width >= 2 * LANE and _divisor(body.head_width) == body.head_width
+    heads_fit = body.head_width >= 2 * LANE_WIDTH and _power_of_two_divisor(body.head_width) == body.head_width
     widths = (body.num_heads * body.head_width, kind.mlp)
-    return heads_fit and all(map(width_fits, widths))
+    return heads_fit and all(map(is_supported_width, widths))
 
 
-def width_fits(width: int) -> bool:
+def is_supported_width(width: int) -> bool:
     """Whether a line of so many numbers is a few tiles of whole lanes each."""
-    tile = min(_divisor(width), PIECE)
-    return tile >= LANE and width // tile <= MOST_TILES
+    tile = min(_power_of_two_divisor(width), WARP_WIDTH)
+    return tile >= LANE_WIDTH and width // tile <= MAX_TILES_PER_LINE
 
 
-class FastStep:
+class FusedDecodeStep:
     """The step of one body over one cache. Everything it needs is allocated once, so that it can be captured."""
 
-    def __init__(self, body: PackedBody, memory: Cache) -> None:
+    def __init__(self, body: PackedBackbone, memory: KVCache) -> None:
         self.body, self.cache = body, memory
-        self.num_rows, self._few = memory.num_rows, memory.num_rows <= FEW_ROWS
+        self.num_rows, self._few = memory.num_rows, memory.num_rows <= MAX_GEMV_ROWS
         weight, rows, width = body.final_norm.weight, memory.num_rows, body.width
         device = torch.cuda.get_device_properties(weight.device)
         self._early = device.major >= 9
-        self._programs = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
+        self._programs = PROGRAMS_PER_SM * device.multi_processor_count
         self._x = weight.new_zeros(2, rows, width)  # the residual, and what its rounding lost
-        self._splits = SPLITS if self._few else 1
+        self._splits = NUM_CACHE_SPLITS if self._few else 1
         self._mixed = weight.new_empty(self._splits, rows, width)
         self._lse = weight.new_empty(self._splits, rows, body.num_heads, dtype=torch.float32)
         self._hidden = weight.new_empty(rows, body.kind.mlp)
         self._normed = weight.new_empty(rows, width)
         self._nothing = weight.new_zeros(rows, width)
-        self._rotation = self._turns()  # [S, D]
+        self._rotation = self._rotary_table()  # [S, D]
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """The body's output for one more vector in every row, which `cache.filled` counts already.
@@ -107,7 +107,7 @@ class FastStep:
             y = F.linear(self._hidden, block.down.weight, block.down.bias)
         self._add_norm(y, self.body.final_norm)
 
-    def _turns(self) -> Tensor:
+    def _rotary_table(self) -> Tensor:
         """Cosines and sines of every position; nothing for a body without rotary positions."""
         frequencies, device = self.body.kind.frequencies, self._x.device
         if frequencies is None:
@@ -115,31 +115,31 @@ class FastStep:
         angles = torch.arange(self.cache.length, device=device)[:, None] * frequencies.to(device).float()
         return torch.cat([angles.cos(), angles.sin()], 1)
 
-    def _normed_linear(self, norm: PackedPart, layer: PackedPart, out: Tensor, activation: str) -> None:
+    def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
         """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
         num_inputs, num_outputs = self.body.width, out.shape[1]
-        enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * PIECE
+        enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * WARP_WIDTH
         lines = (4 if enough else 2) * num_outputs // len(layer.weight)
         programs = -(-num_outputs // lines)
         self._launch("normed_linear", min(self._programs, programs), 1)(
             self._x, norm.weight, layer.weight, self._lse if layer.moments is None else layer.moments, out,
             self.body.kind.eps, num_inputs, num_outputs, self.num_rows, self.body.kind.norm, activation,
-            programs <= self._programs, lines, min(_divisor(num_inputs), PIECE), self._early,
+            programs <= self._programs, lines, min(_power_of_two_divisor(num_inputs), WARP_WIDTH), self._early,
         )  # fmt: skip
 
-    def _mixed_linear(self, layer: PackedPart) -> None:
+    def _mixed_linear(self, layer: PackedLayer) -> None:
         body, lines = self.body, 4
-        heads = min(_divisor(body.num_heads), 4 * PIECE // body.head_width)
-        self._launch("mixed_linear", -(-body.width // lines), max(1, heads * body.head_width // PIECE))(
+        heads = min(_power_of_two_divisor(body.num_heads), 4 * WARP_WIDTH // body.head_width)
+        self._launch("mixed_linear", -(-body.width // lines), max(1, heads * body.head_width // WARP_WIDTH))(
             self._mixed, self._lse, layer.weight, layer.weight if layer.bias is None else layer.bias, self._x,
             body.num_heads, body.head_width, body.width, self.num_rows, self._splits, layer.bias is not None, lines,
             heads, self._early,
         )  # fmt: skip
 
-    def _added_linear(self, y: Tensor, layer: PackedPart) -> None:
+    def _added_linear(self, y: Tensor, layer: PackedLayer) -> None:
         num_outputs, num_inputs = layer.weight.shape
-        lines, piece = 4, min(_divisor(num_inputs), 8 * PIECE)
-        self._launch("added_linear", -(-num_outputs // lines), max(1, piece // PIECE))(
+        lines, piece = 4, min(_power_of_two_divisor(num_inputs), 8 * WARP_WIDTH)
+        self._launch("added_linear", -(-num_outputs // lines), max(1, piece // WARP_WIDTH))(
             y, layer.weight, layer.weight if layer.bias is None else layer.bias, self._x, num_inputs, num_outputs,
             self.num_rows, layer.bias is not None, lines, piece, self._early,
         )  # fmt: skip
@@ -147,14 +147,14 @@ class FastStep:
     def _attend(self, layer: int, qkv: Tensor) -> None:
         body, memory = self.body, self.cache
         heads = self.num_rows * body.num_heads
-        positions, warps = (32, 1) if heads * self._splits > 4 * self._programs // PROGRAMS_PER_PROCESSOR else (128, 4)
+        positions, warps = (32, 1) if heads * self._splits > 4 * self._programs // PROGRAMS_PER_SM else (128, 4)
         self._launch("attend", (heads, self._splits), warps)(
             qkv, self._rotation, memory.keys[layer], memory.values[layer], memory.filled, self._mixed, self._lse,
             memory.length, body.head_width**-0.5, self.num_rows, body.num_heads, body.head_width, self._splits,
             body.kind.frequencies is not None, positions, self._early,
         )  # fmt: skip
 
-    def _add_norm(self, y: Tensor, norm: PackedPart) -> None:
+    def _add_norm(self, y: Tensor, norm: PackedLayer) -> None:
         width = self.body.width
         self._launch("add_norm", self.num_rows, 4)(
             y, self._x, norm.weight, norm.weight if norm.bias is None else norm.bias, self._normed,
@@ -168,7 +168,7 @@ class FastStep:
         )
 
     def _launch(self, name: str, programs: int | tuple[int, int], warps: int) -> Any:
-        kernel = getattr(_kernels(), name)[programs if isinstance(programs, tuple) else (programs,)]
+        kernel = getattr(_import_kernels(), name)[programs if isinstance(programs, tuple) else (programs,)]
         options: dict[str, Any] = {"num_warps": warps} | ({"launch_pdl": True} if self._early else {})
 
         def launch(*arguments: Any) -> None:
@@ -177,13 +177,13 @@ class FastStep:
         return launch
 
 
-def _divisor(number: int) -> int:
+def _power_of_two_divisor(number: int) -> int:
     """The largest power of two that divides it."""
     return number & -number
 
 
 @cache
-def _kernels() -> Any:
+def _import_kernels() -> Any:
     from voxgraft.nn import kernels
 
     return kernels

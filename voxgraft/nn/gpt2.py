@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
-from voxgraft.nn.attention import Context
-from voxgraft.nn.body import Body
+from voxgraft.nn.attention import AttentionContext
+from voxgraft.nn.body import Backbone
 from voxgraft.nn.linear import TransposedLinear
 
-__all__ = ["GPT2_LINEAR_LAYERS", "Gpt2Body", "Gpt2Size"]
+__all__ = ["GPT2_LINEAR_LAYERS", "Gpt2Backbone", "Gpt2Size"]
 
 GPT2_LINEAR_LAYERS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 """Every linear layer of a block, by its name there."""
@@ -32,41 +32,41 @@ class Gpt2Size:
     eps: float = 1e-5
 
 
-class Gpt2Body(Body):
+class Gpt2Backbone(Backbone):
     """`h` and `ln_f`."""
 
     def __init__(self, size: Gpt2Size) -> None:
         super().__init__()
         self.size = size
         self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
-        self.h = nn.ModuleList(_Block(size) for _ in range(size.layers))
+        self.h = nn.ModuleList(_Gpt2Block(size) for _ in range(size.layers))
         self.ln_f = nn.LayerNorm(size.width, size.eps)
 
     @property
     def blocks(self) -> nn.ModuleList:
         return self.h
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """[T, W] -> [T, W]"""
-        out: Tensor = self.ln_f(self.through_all(x, context))
+        out: Tensor = self.ln_f(self.run_blocks(x, context))
         return out
 
 
-class _Attention(nn.Module):
+class _Gpt2Attention(nn.Module):
     def __init__(self, size: Gpt2Size) -> None:
         super().__init__()
         self.heads = size.heads
         self.c_attn = TransposedLinear(size.width, 3 * size.width)
         self.c_proj = TransposedLinear(size.width, size.width)
 
-    def forward(self, x: Tensor, layer: int, context: Context) -> Tensor:
+    def forward(self, x: Tensor, layer: int, context: AttentionContext) -> Tensor:
         q, k, v = self.c_attn(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)  # [T, H, D] each
         mixed = context.attend(layer, q, k, v)  # [T, H, D]
         out: Tensor = self.c_proj(mixed.flatten(-2))
         return out
 
 
-class _Mlp(nn.Module):
+class _Gpt2Mlp(nn.Module):
     def __init__(self, size: Gpt2Size) -> None:
         super().__init__()
         self.c_fc = TransposedLinear(size.width, 4 * size.width)
@@ -77,15 +77,15 @@ class _Mlp(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _Gpt2Block(nn.Module):
     def __init__(self, size: Gpt2Size) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(size.width, size.eps)
-        self.attn = _Attention(size)
+        self.attn = _Gpt2Attention(size)
         self.ln_2 = nn.LayerNorm(size.width, size.eps)
-        self.mlp = _Mlp(size)
+        self.mlp = _Gpt2Mlp(size)
 
-    def forward(self, x: Tensor, layer: int, context: Context) -> Tensor:
+    def forward(self, x: Tensor, layer: int, context: AttentionContext) -> Tensor:
         x = x + self.attn(self.ln_1(x), layer, context)
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out

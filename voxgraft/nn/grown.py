@@ -17,9 +17,9 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
 from voxgraft.errors import CheckpointError, GraftError
-from voxgraft.nn.aligned import aligned_linear
+from voxgraft.nn.aligned import padded_linear
 
-__all__ = ["Grafted", "GrownEmbedding", "GrownHead", "GrownLayer", "RowLayout", "TokenIdError", "grow_module"]
+__all__ = ["GraftModule", "GrownEmbedding", "GrownHead", "GrownLayer", "RowLayout", "TokenIdError", "grow_layers"]
 
 
 class TokenIdError(GraftError, IndexError):
@@ -77,7 +77,7 @@ class RowLayout:
         return torch.cat([base[: self.base_pieces], new.to(base.dtype), base[self.base_pieces :]])
 
 
-class Grafted(nn.Module):
+class GraftModule(nn.Module):
     """A module that holds parameters of a graft. It says which these are, and which of its tensors are the base's."""
 
     part: ClassVar[str]
@@ -92,7 +92,7 @@ class Grafted(nn.Module):
         raise NotImplementedError
 
 
-class GrownLayer(Grafted):
+class GrownLayer(GraftModule):
     """What embedding and head share: the two halves of each tensor, and their way in and out of a state dict.
 
     - Base rows: buffers `base_weight` [P + S, W] and, in a head, perhaps `base_bias` [P + S]; contiguous and as the
@@ -103,7 +103,7 @@ class GrownLayer(Grafted):
     - Without new rows the parameters are there, empty, and do not ask for a gradient: shapes need no special case,
       an optimizer that is given one skips it, and DDP does not wait for it.
     - `state_dict` gives `weight` (and `bias`) of V rows in the base's dtype and nothing else; `load_state_dict` splits
-      them again. Masters are rounded in it: `new_state` keeps their every bit.
+      them again. Masters are rounded in it: `collect_new_rows` keeps their every bit.
     - DDP sends all buffers at every forward unless told not to (`broadcast_buffers=False`, from torch 2.13 on
       `forward_sync_buffers=False`). The base is the same everywhere: sending it is harmless, but slow.
     """
@@ -128,16 +128,18 @@ class GrownLayer(Grafted):
     def base_tensors(self) -> dict[str, Tensor]:
         return {name.removeprefix("base_"): buffer for name, buffer in self.named_buffers(recurse=False)}
 
-    def new_state(self) -> dict[str, Tensor]:
+    def copy_new_rows(self) -> dict[str, Tensor]:
         """A copy of the graft's rows alone, by upstream's names, in the masters' dtype."""
         return {name: self._half("new", name).detach().clone() for name in self.base_tensors()}
 
-    def load_new_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_new_rows(self, state: Mapping[str, Tensor]) -> None:
         """Put the graft's rows in; nothing is changed unless names and shapes all fit."""
         expected = {name: tuple(self._half("new", name).shape) for name in self.base_tensors()}
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         if found != expected:
-            raise GraftError("layer-rows-mismatch", f"the graft has {_shown(found)}", expected=_shown(expected))
+            raise GraftError(
+                "layer-rows-mismatch", f"the graft has {_format_shapes(found)}", expected=_format_shapes(expected)
+            )
         with torch.no_grad():
             for name, tensor in state.items():
                 self._half("new", name).copy_(tensor)
@@ -158,7 +160,7 @@ class GrownLayer(Grafted):
     @torch.no_grad()
     def _fill_from_base(self, tensors: Mapping[str, Tensor | None]) -> Self:
         """Base rows as given; each new row starts as the mean of the pieces' rows (no random numbers are drawn)."""
-        for name, tensor in _given(tensors):
+        for name, tensor in _drop_missing(tensors):
             self._half("base", name).copy_(tensor)
             new = self._half("new", name)
             new.copy_(tensor[: self.rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
@@ -166,7 +168,7 @@ class GrownLayer(Grafted):
 
     @torch.no_grad()
     def _fill_from_grown(self, tensors: Mapping[str, Tensor | None]) -> Self:
-        for name, tensor in _given(tensors):
+        for name, tensor in _drop_missing(tensors):
             base, new = self.rows.split(tensor)
             self._half("base", name).copy_(base)
             self._half("new", name).copy_(new)
@@ -212,8 +214,9 @@ class GrownLayer(Grafted):
         base_alone = tuple(table.shape) == (self.rows.base_rows, *shape[1:])
         raise CheckpointError(
             "layer-rows-mismatch",
-            f"{key} has {_rows_of(tuple(table.shape))}" + (", as the base has without a graft" if base_alone else ""),
-            expected=f"{_rows_of(shape)} ({self.rows})",
+            f"{key} has {_format_rows(tuple(table.shape))}"
+            + (", as the base has without a graft" if base_alone else ""),
+            expected=f"{_format_rows(shape)} ({self.rows})",
         )
 
 
@@ -227,14 +230,14 @@ class GrownEmbedding(GrownLayer):
 
     @classmethod
     def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0) -> Self:
-        """Grow a base's table; the base's rows are copied, new rows start at their mean (see `load_new_state`)."""
-        rows = RowLayout.of_base(_num_rows(weight), num_new, spare_rows)
+        """Grow a base's table; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
+        rows = RowLayout.of_base(_count_rows(weight), num_new, spare_rows)
         return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_base({"weight": weight})
 
     @classmethod
     def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0) -> Self:
         """Take apart a table that is grown already."""
-        rows = RowLayout.of_grown(_num_rows(weight), base_pieces, spare_rows)
+        rows = RowLayout.of_grown(_count_rows(weight), base_pieces, spare_rows)
         return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_grown({"weight": weight})
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -244,7 +247,7 @@ class GrownEmbedding(GrownLayer):
         try:
             return self._look_up(ids)
         except IndexError as error:
-            raise self._outside(ids) or error from None
+            raise self._token_id_error(ids) or error from None
 
     def _look_up(self, ids: Tensor) -> Tensor:
         pieces = self.base_weight[: self.rows.base_pieces]  # a view that ends before the spare rows
@@ -256,7 +259,7 @@ class GrownEmbedding(GrownLayer):
         new = F.embedding((ids - first_new).clamp(min=0), self.new_weight).to(base.dtype)
         return torch.where((ids >= first_new).unsqueeze(-1), new, base)
 
-    def _outside(self, ids: Tensor) -> TokenIdError | None:
+    def _token_id_error(self, ids: Tensor) -> TokenIdError | None:
         wrong = ((ids < 0) | (ids >= self.rows.num_ids)).nonzero()
         if len(wrong) == 0:
             return None
@@ -297,21 +300,21 @@ class GrownHead(GrownLayer):
 
     @classmethod
     def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
-        """Grow a base's head; the base's rows are copied, new rows start at their mean (see `load_new_state`)."""
-        rows = RowLayout.of_base(_num_rows(weight, bias), num_new, spare_rows)
+        """Grow a base's head; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
+        rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
         head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
         return head._fill_from_base({"weight": weight, "bias": bias})
 
     @classmethod
     def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
         """Take apart a head that is grown already."""
-        rows = RowLayout.of_grown(_num_rows(weight, bias), base_pieces, spare_rows)
+        rows = RowLayout.of_grown(_count_rows(weight, bias), base_pieces, spare_rows)
         head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
         return head._fill_from_grown({"weight": weight, "bias": bias})
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """What the base's own head gives, bit for bit. [..., W] -> [..., P + S]"""
-        return aligned_linear(hidden, self.base_weight, self.base_bias)
+        return padded_linear(hidden, self.base_weight, self.base_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., W] -> [..., V]"""
@@ -325,17 +328,17 @@ class GrownHead(GrownLayer):
         return torch.cat([base[..., :pieces], new, base[..., pieces:]], dim=-1)
 
 
-def grow_module(model: nn.Module, points: Iterable[str], num_new: int, spare_rows: int = 0) -> dict[str, GrownLayer]:
+def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_rows: int = 0) -> dict[str, GrownLayer]:
     """Replace the named nn.Embedding and nn.Linear modules of a base by grown ones, under every name they have.
 
     All or nothing: every point is looked at before the first is replaced. Grow before the optimizer is built.
     """
-    old = {name: _growable(model, name) for name in points}
+    old = {name: _require_growable(model, name) for name in points}
     num_rows = {name: module.weight.shape[0] for name, module in old.items()}
     if len(set(num_rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in num_rows.items())
         raise GraftError("graft-point", found, expected="as many rows in the text embedding as in the text head")
-    grown = {name: _grown(module, num_new, spare_rows) for name, module in old.items()}
+    grown = {name: _grow_layer(module, num_new, spare_rows) for name, module in old.items()}
     replacement = {id(module): grown[name] for name, module in old.items()}
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) in replacement:
@@ -343,7 +346,7 @@ def grow_module(model: nn.Module, points: Iterable[str], num_new: int, spare_row
     return grown
 
 
-def _growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
+def _require_growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
     """The plain layer of that name. A subclass may compute something else, so it is refused."""
     module = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
     if type(module) not in (nn.Embedding, nn.Linear):
@@ -361,7 +364,7 @@ def _growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
     return module
 
 
-def _grown(module: nn.Embedding | nn.Linear, num_new: int, spare_rows: int) -> GrownLayer:
+def _grow_layer(module: nn.Embedding | nn.Linear, num_new: int, spare_rows: int) -> GrownLayer:
     layer: GrownLayer
     if isinstance(module, nn.Embedding):
         layer = GrownEmbedding.from_base(module.weight, num_new, spare_rows)
@@ -371,7 +374,7 @@ def _grown(module: nn.Embedding | nn.Linear, num_new: int, spare_rows: int) -> G
     return layer
 
 
-def _num_rows(weight: Tensor, bias: Tensor | None = None) -> int:
+def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
     if weight.dim() != 2:
         raise GraftError("rows-layout", f"a table of shape {list(weight.shape)}", expected="[rows, width]")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
@@ -379,14 +382,14 @@ def _num_rows(weight: Tensor, bias: Tensor | None = None) -> int:
     return weight.shape[0]
 
 
-def _given(tensors: Mapping[str, Tensor | None]) -> list[tuple[str, Tensor]]:
+def _drop_missing(tensors: Mapping[str, Tensor | None]) -> list[tuple[str, Tensor]]:
     return [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
 
 
-def _rows_of(shape: tuple[int, ...]) -> str:
+def _format_rows(shape: tuple[int, ...]) -> str:
     width = f" of width {', '.join(map(str, shape[1:]))}" if len(shape) > 1 else ""
     return f"{shape[0]:,} rows{width}" if shape else "no rows"
 
 
-def _shown(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} with {_rows_of(shape)}" for name, shape in shapes.items()) or "no tensors"
+def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"

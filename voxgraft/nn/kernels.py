@@ -29,14 +29,14 @@ GELU_CUBE = tl.constexpr(0.044715)
 
 
 @triton.jit
-def _wait(EARLY: tl.constexpr):
+def _wait_for_previous(EARLY: tl.constexpr):
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
 
 
 @triton.jit
-def _weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def _load_weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Lines n of a matrix, cut along K into tiles; all loads are under way before the first is needed."""
     tiles = ()
     for first in tl.static_range(0, K, BLOCK_K):
@@ -45,7 +45,7 @@ def _weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def _vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def _load_vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """K numbers, cut as `_weights` cuts a matrix."""
     parts = ()
     for first in tl.static_range(0, K, BLOCK_K):
@@ -54,17 +54,17 @@ def _vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def _folded(x, LINES: tl.constexpr, BLOCK_K: tl.constexpr):
+def _fold_lanes(x, LINES: tl.constexpr, BLOCK_K: tl.constexpr):
     """Sums of the eight numbers that one thread holds side by side: less for threads to tell each other at the end."""
     return tl.sum(tl.reshape(x, [LINES, BLOCK_K // 8, 8]), 2)
 
 
 @triton.jit
-def _dot(weights, x, first: tl.constexpr, LINES: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def _dot_lines(weights, x, first: tl.constexpr, LINES: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """The product of some lines of a matrix and a vector whose tiles begin at `first`. [LINES]"""
     sums = tl.zeros([LINES, BLOCK_K // 8], tl.float32)
     for c in tl.static_range(K // BLOCK_K):
-        sums += _folded(weights[c].to(tl.float32) * x[first + c].to(tl.float32), LINES, BLOCK_K)
+        sums += _fold_lanes(weights[c].to(tl.float32) * x[first + c].to(tl.float32), LINES, BLOCK_K)
     return tl.sum(sums, 1)
 
 
@@ -81,21 +81,23 @@ def _add_to_residual(x_at, place, lost, value, inside):
 
 
 @triton.jit
-def _read_rows(x_at, scale, k, eps, K: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, BLOCK_K: tl.constexpr):
+def _load_residual_rows(
+    x_at, scale, k, eps, K: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, BLOCK_K: tl.constexpr
+):
     """The residual times a norm's scale, and each row's mean and one over its spread, to be applied to products."""
     x = ()
     means = ()
     spreads = ()
     for r in tl.static_range(R):
-        kept = _vector(x_at + r * K, k, K, BLOCK_K)
-        lost = _vector(x_at + (R + r) * K, k, K, BLOCK_K)
+        kept = _load_vector(x_at + r * K, k, K, BLOCK_K)
+        lost = _load_vector(x_at + (R + r) * K, k, K, BLOCK_K)
         total = tl.zeros([1, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([1, BLOCK_K // 8], tl.float32)
         for c in tl.static_range(K // BLOCK_K):
             part = kept[c].to(tl.float32) + lost[c].to(tl.float32)
-            squares += _folded(part * part, 1, BLOCK_K)
+            squares += _fold_lanes(part * part, 1, BLOCK_K)
             if NORM == "layer":
-                total += _folded(part, 1, BLOCK_K)
+                total += _fold_lanes(part, 1, BLOCK_K)
             x = x + (part * scale[c].to(tl.float32),)
         mean = 0.0
         if NORM == "layer":
@@ -130,28 +132,28 @@ def normed_linear(
     """
     lines, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     first, stride = tl.program_id(0) * BLOCK_N, tl.num_programs(0) * BLOCK_N
-    weights = _weights(weight_at, first + lines, k, N, K, BLOCK_K)
+    weights = _load_weights(weight_at, first + lines, k, N, K, BLOCK_K)
     values = ()
     if ACTIVATION == "gated":
-        values = _weights(weight_at + N * K, first + lines, k, N, K, BLOCK_K)
-    scale = _vector(norm_at, k, K, BLOCK_K)
-    _wait(EARLY)
-    x, means, spreads = _read_rows(x_at, scale, k, eps, K, R, NORM, BLOCK_K)
+        values = _load_weights(weight_at + N * K, first + lines, k, N, K, BLOCK_K)
+    scale = _load_vector(norm_at, k, K, BLOCK_K)
+    _wait_for_previous(EARLY)
+    x, means, spreads = _load_residual_rows(x_at, scale, k, eps, K, R, NORM, BLOCK_K)
     for begin in range(first, N, stride):
         n = begin + lines
         if not ONCE:
-            next_weights = _weights(weight_at, n + stride, k, N, K, BLOCK_K)
+            next_weights = _load_weights(weight_at, n + stride, k, N, K, BLOCK_K)
             if ACTIVATION == "gated":
-                next_values = _weights(weight_at + N * K, n + stride, k, N, K, BLOCK_K)
+                next_values = _load_weights(weight_at + N * K, n + stride, k, N, K, BLOCK_K)
         for r in tl.static_range(R):
-            out = _dot(weights, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K)
+            out = _dot_lines(weights, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K)
             if NORM == "layer":
                 out = (out - means[r] * tl.load(moments_at + n, mask=n < N, other=0.0)) * spreads[r]
                 out += tl.load(moments_at + N + n, mask=n < N, other=0.0)
             else:
                 out *= spreads[r]
             if ACTIVATION == "gated":
-                out *= tl.sigmoid(out) * (_dot(values, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K) * spreads[r])
+                out *= tl.sigmoid(out) * (_dot_lines(values, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K) * spreads[r])
             if ACTIVATION == "gelu":
                 out *= tl.sigmoid(GELU_SLOPE * (out + GELU_CUBE * out * out * out))
             tl.store(out_at + r * N + n, out.to(out_at.dtype.element_ty), mask=n < N)
@@ -177,12 +179,12 @@ def added_linear(
 ):
     """x += y weightᵀ + bias, for BLOCK_N outputs of all rows."""
     n, k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    weights = _weights(weight_at, n, k, N, K, BLOCK_K)
+    weights = _load_weights(weight_at, n, k, N, K, BLOCK_K)
     if BIAS:
         bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
-    _wait(EARLY)
+    _wait_for_previous(EARLY)
     for r in tl.static_range(R):
-        out = _dot(weights, _vector(y_at + r * K, k, K, BLOCK_K), 0, BLOCK_N, K, BLOCK_K)
+        out = _dot_lines(weights, _load_vector(y_at + r * K, k, K, BLOCK_K), 0, BLOCK_N, K, BLOCK_K)
         if BIAS:
             out += bias
         _add_to_residual(x_at, r * N + n, R * N, out, n < N)
@@ -215,7 +217,7 @@ def mixed_linear(
         weights = weights + (tl.load(weight_at + line * K + (first + h) * D + d, mask=line < N, other=0.0),)
     if BIAS:
         bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
-    _wait(EARLY)
+    _wait_for_previous(EARLY)
     for r in tl.static_range(R):
         sums = tl.zeros([BLOCK_H, BLOCK_N, D // 8], tl.float32)
         for c in tl.static_range(H // BLOCK_H):
@@ -238,7 +240,7 @@ def mixed_linear(
 
 
 @triton.jit
-def _turned(at, d, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr):
+def _load_rotated(at, d, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr):
     """A head's numbers, each pair (first half, second half) turned by its angle."""
     x = tl.load(at + d).to(tl.float32)
     if ROTARY:
@@ -248,7 +250,7 @@ def _turned(at, d, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr):
 
 
 @triton.jit
-def _attended(k, v, q, seen, state):
+def _update_running_softmax(k, v, q, seen, state):
     """One more block of positions in a running softmax: highest score, sum of weights, weighted values."""
     highest, total, mixed = state
     scores = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], 1), -float("inf"))
@@ -280,7 +282,7 @@ def attend(
 ):
     """One head of one row over one of P equal parts of its positions; the first also puts key and value into the cache.
 
-    `filled` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
+    `pad_to_bucket` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
     Gives each part's own mean of the values, and the logarithm of its weight. [P, R, H, D], [P, R, H]
     """
     place, split = tl.program_id(0), tl.program_id(1)
@@ -297,12 +299,12 @@ def attend(
     if ROTARY:
         cos = tl.load(rotation_at + position * D + d % (D // 2))
         sin = tl.load(rotation_at + position * D + D // 2 + d % (D // 2))
-    _wait(EARLY)
+    _wait_for_previous(EARLY)
     at = qkv_at + row * 3 * H * D + head * D
-    q = _turned(at, d, cos, sin, D, ROTARY) * scale
+    q = _load_rotated(at, d, cos, sin, D, ROTARY) * scale
     state = (-1e30, 0.0, tl.zeros([D], tl.float32))  # finite, so that a part without positions weighs nothing
     if split == 0:
-        new_k = _turned(at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
+        new_k = _load_rotated(at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
         new_v = tl.load(at + 2 * H * D + d).to(values_at.dtype.element_ty)
         tl.store(keys_at + start + position * D + d, new_k)
         tl.store(values_at + start + position * D + d, new_v)
@@ -311,7 +313,7 @@ def attend(
         later = begin + BLOCK_S
         next_k = tl.load(keys_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
         next_v = tl.load(values_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
-        state = _attended(k, v, q, begin + s < end, state)
+        state = _update_running_softmax(k, v, q, begin + s < end, state)
         k = next_k
         v = next_v
     highest, total, mixed = state
@@ -342,7 +344,7 @@ def add_norm(
     scale = tl.load(norm_at + k, mask=inside, other=0.0).to(tl.float32)
     if NORM == "layer":
         shift = tl.load(norm_bias_at + k, mask=inside, other=0.0).to(tl.float32)
-    _wait(EARLY)
+    _wait_for_previous(EARLY)
     y = tl.load(y_at + row * K + k, mask=inside, other=0.0).to(tl.float32)
     x = _add_to_residual(x_at, row * K + k, num_rows * K, y, inside)
     if NORM == "layer":
@@ -358,7 +360,7 @@ def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLO
     """The MLP's activation of `total` numbers, N in a row; `gated` reads rows of N gates and N values."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < total
-    _wait(EARLY)
+    _wait_for_previous(EARLY)
     if ACTIVATION == "gated":
         at = x_at + place // N * (2 * N) + place % N
         x = tl.load(at, mask=inside, other=0.0).to(tl.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Linear", "TransposedLinear"]
+__all__ = ["AnyLinear", "TransposedLinear"]
 
 
 class TransposedLinear(nn.Module):
@@ -30,5 +30,5 @@ class TransposedLinear(nn.Module):
         return nn.functional.linear(x, self.weight.T, self.bias)
 
 
-Linear = nn.Linear | TransposedLinear
+AnyLinear = nn.Linear | TransposedLinear
 """The layers of a body that an adapter can sit on."""

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
-from voxgraft.nn.adapter import side_by_side
-from voxgraft.nn.attention import Context
-from voxgraft.nn.body import Body
+from voxgraft.nn.adapter import apply_parallel_linears
+from voxgraft.nn.attention import AttentionContext
+from voxgraft.nn.body import Backbone
 
-__all__ = ["LlamaBody", "LlamaSize", "RopeScaling", "inverse_frequencies", "rotated"]
+__all__ = ["LlamaBackbone", "LlamaSize", "RopeScaling", "apply_rotary", "rotary_frequencies"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LlamaSize:
     """The token table that the published file holds and nothing reads."""
 
 
-class LlamaBody(Body):
+class LlamaBackbone(Backbone):
     """`layers` and `norm`, and the token table that stock loaders insist on."""
 
     def __init__(self, size: LlamaSize) -> None:
@@ -52,14 +52,14 @@ class LlamaBody(Body):
         self.size = size
         self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
         self.embed_tokens = nn.Embedding(size.unused_rows, size.width)
-        self.layers = nn.ModuleList(_Block(size) for _ in range(size.layers))
+        self.layers = nn.ModuleList(_LlamaBlock(size) for _ in range(size.layers))
         self.norm = RmsNorm(size.width, size.eps)
         self._frequencies: dict[torch.device, Tensor] = {}
 
     def frequencies_on(self, device: torch.device) -> Tensor:
         """The rotary angle per position, [D / 2]. No buffer: `.to(bfloat16)` would round it."""
         if device not in self._frequencies:
-            made = inverse_frequencies(self.head_width, self.size.theta, self.size.scaling)
+            made = rotary_frequencies(self.head_width, self.size.theta, self.size.scaling)
             self._frequencies[device] = made.to(device)
         return self._frequencies[device]
 
@@ -67,11 +67,11 @@ class LlamaBody(Body):
     def blocks(self) -> nn.ModuleList:
         return self.layers
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """[T, W] -> [T, W]"""
         angles = context.positions[:, None, None].float() * self.frequencies_on(x.device)  # [T, 1, D / 2]
         rotation = (angles.cos(), angles.sin())
-        out: Tensor = self.norm(self.through_all(x, rotation, context))
+        out: Tensor = self.norm(self.run_blocks(x, rotation, context))
         return out
 
 
@@ -90,7 +90,7 @@ class RmsNorm(nn.Module):
         return self.weight * scaled.to(x.dtype)
 
 
-class _Attention(nn.Module):
+class _LlamaAttention(nn.Module):
     def __init__(self, size: LlamaSize) -> None:
         super().__init__()
         self.heads = size.heads
@@ -99,16 +99,16 @@ class _Attention(nn.Module):
         self.v_proj = nn.Linear(size.width, size.width, bias=False)
         self.o_proj = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
-        parts = side_by_side(x, (self.q_proj, self.k_proj, self.v_proj))
+    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: AttentionContext) -> Tensor:
+        parts = apply_parallel_linears(x, (self.q_proj, self.k_proj, self.v_proj))
         q, k, v = (part.view(*part.shape[:-1], self.heads, -1) for part in parts)  # [T, H, D]
         # A view of all three would keep all three for the backward pass.
-        mixed = context.attend(layer, rotated(q, rotation), rotated(k, rotation), v.contiguous())  # [T, H, D]
+        mixed = context.attend(layer, apply_rotary(q, rotation), apply_rotary(k, rotation), v.contiguous())  # [T, H, D]
         out: Tensor = self.o_proj(mixed.flatten(-2))
         return out
 
 
-class _Mlp(nn.Module):
+class _LlamaMlp(nn.Module):
     def __init__(self, size: LlamaSize) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(size.width, size.mlp, bias=False)
@@ -121,21 +121,21 @@ class _Mlp(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _LlamaBlock(nn.Module):
     def __init__(self, size: LlamaSize) -> None:
         super().__init__()
-        self.self_attn = _Attention(size)
-        self.mlp = _Mlp(size)
+        self.self_attn = _LlamaAttention(size)
+        self.mlp = _LlamaMlp(size)
         self.input_layernorm = RmsNorm(size.width, size.eps)
         self.post_attention_layernorm = RmsNorm(size.width, size.eps)
 
-    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: Context) -> Tensor:
+    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: AttentionContext) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), layer, rotation, context)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
-def inverse_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
+def rotary_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
     """The angle per position of each pair of a head's numbers. [D / 2]"""
     frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device="cpu").float() / head_width)
     if scaling is None:
@@ -145,7 +145,7 @@ def inverse_frequencies(head_width: int, theta: float, scaling: RopeScaling | No
     return frequencies * (share_kept + (1 - share_kept) / scaling.factor)
 
 
-def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def apply_rotary(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Turn each pair (first half, second half) of a head by its angle. [T, H, D] -> [T, H, D]"""
     cos, sin = rotation
     first, second = x.float().chunk(2, -1)

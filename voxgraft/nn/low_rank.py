@@ -15,31 +15,31 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor
 
-__all__ = ["linear_as_one", "linears_as_one"]
+__all__ = ["fused_lora_linear", "fused_lora_linears"]
 
 
-def linears_as_one(
+def fused_lora_linears(
     x: Tensor, weights: Sequence[Tensor], downs: Sequence[Tensor], ups: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """What each of several layers without a bias makes of x, as by `linear_as_one`."""
+    """What each of several layers without a bias makes of x, as by `fused_lora_linear`."""
     ranks = [len(down) for down in downs]
     below = [F.pad(up, (sum(ranks[:at]), sum(ranks[at + 1 :]))) for at, up in enumerate(ups)]  # each reads its own part
-    out = _as_one(x, weights, None, torch.cat(list(downs)), torch.cat(below))
+    out = _apply_fused_lora(x, weights, None, torch.cat(list(downs)), torch.cat(below))
     return torch.split(out, [len(weight) for weight in weights], -1)
 
 
-def linear_as_one(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+def fused_lora_linear(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
     """[..., I], [O, I], [O], [R, I], [O, R] -> [..., O]; gradients flow to `x`, `down` and `up` alone."""
-    return _as_one(x, [weight], bias, down, up)
+    return _apply_fused_lora(x, [weight], bias, down, up)
 
 
-def _as_one(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+def _apply_fused_lora(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
     rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
-    out: Tensor = _AsOne.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
+    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
     return out.reshape(*x.shape[:-1], len(up))
 
 
-class _AsOne(torch.autograd.Function):
+class _FusedLoraFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, *weights: Tensor) -> Tensor:
         narrow = x @ down.T  # [T, R]

@@ -20,32 +20,32 @@ from torch import Tensor, nn
 from voxgraft.errors import GraftError
 from voxgraft.nn.adapter import (
     Gate,
-    adaptable_layers,
-    adapted_layers,
     adapter_state,
     add_adapter,
+    find_adaptable_layers,
+    find_lora_layers,
     load_adapter_state,
-    require_same_shapes,
+    require_adapter_shapes,
 )
 
-__all__ = ["PeftAdapter", "from_peft", "load_peft", "to_peft"]
+__all__ = ["PeftAdapter", "from_peft", "load_peft_adapter", "to_peft"]
 
-_PREFIX = "base_model.model."
-_TENSOR = re.compile(rf"{re.escape(_PREFIX)}(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
-_SIDES = {"A": "down", "B": "up"}
-_WITHOUT_EFFECT = frozenset(
+_PEFT_PREFIX = "base_model.model."
+_PEFT_TENSOR = re.compile(rf"{re.escape(_PEFT_PREFIX)}(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
+_PEFT_SIDES = {"A": "down", "B": "up"}
+_IGNORED_PEFT_KEYS = frozenset(
     "auto_mapping base_model_name_or_path revision task_type peft_version inference_mode lora_dropout fan_in_fan_out "
     "target_modules exclude_modules layers_to_transform layers_pattern megatron_core qalora_group_size "
     "r lora_alpha".split()
 )
 """Keys that say where an adapter came from, how it was trained, or which layers have it (as the tensors' names do)."""
-_PLAIN_VALUES: dict[str, tuple[object, ...]] = {
+_ALLOWED_PEFT_VALUES: dict[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
     # Other ways to start (pissa, olora, corda, loftq) also change the base's weights.
     "init_lora_weights": (True, False, "gaussian"),
 }
-_NOTHING: tuple[object, ...] = (None, False, {}, [])
+_DISABLED_VALUES: tuple[object, ...] = (None, False, {}, [])
 """What every key has whose feature is not used, those of later versions of PEFT included."""
 
 
@@ -65,7 +65,7 @@ class PeftAdapter:
 
 def to_peft(model: nn.Module, base_name: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The model's adapter as PEFT's config and tensors: lora_A [R, I] and lora_B [O, R], transposed layers included."""
-    layers = adapted_layers(model)
+    layers = find_lora_layers(model)
     if not layers:
         raise GraftError("adapter-missing", f"no layer of this {type(model).__name__} has an adapter")
     one = next(iter(layers.values()))
@@ -88,12 +88,12 @@ def to_peft(model: nn.Module, base_name: str = "") -> tuple[dict[str, Any], dict
         "rank_pattern": {},
         "alpha_pattern": {},
     }
-    names = {own: f"lora_{side}.weight" for side, own in _SIDES.items()}
+    names = {own: f"lora_{side}.weight" for side, own in _PEFT_SIDES.items()}
     tensors: dict[str, Tensor] = {}
     for name, tensor in sorted(adapter_state(model).items()):
         layer, _, own = name.rpartition(".")
         exact = tensor.to(device="cpu", dtype=torch.promote_types(tensor.dtype, torch.float32))
-        tensors[f"{_PREFIX}{layer}.{names[own]}"] = exact.contiguous()
+        tensors[f"{_PEFT_PREFIX}{layer}.{names[own]}"] = exact.contiguous()
     return config, tensors
 
 
@@ -101,29 +101,29 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     """The adapter in PEFT's form; refused unless it is a plain one with the same rank and alpha in every layer."""
     if not isinstance(config, dict):
         raise GraftError("adapter-broken", f"the config is a {type(config).__name__}", expected="keys", where=where)
-    _require_plain(config, where)
+    _require_plain_lora(config, where)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise GraftError("adapter-broken", f"r is {rank!r}", expected="a rank of 1 or more", where=where)
     if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha < math.inf:
         raise GraftError("adapter-broken", f"lora_alpha is {alpha!r}", expected="a number above 0", where=where)
-    state = _state(tensors, where)
+    state = _parse_peft_tensors(tensors, where)
     for name, tensor in state.items():
-        _require_low_rank(name, tensor, rank, where)
+        _require_valid_factor(name, tensor, rank, where)
     return PeftAdapter(rank, float(alpha), state)
 
 
-def load_peft(model: nn.Module, adapter: PeftAdapter) -> Gate:
+def load_peft_adapter(model: nn.Module, adapter: PeftAdapter) -> Gate:
     """Put it into the adapter that the model has, which must be of the same rank, alpha and layers, or add it as one.
 
     Nothing is changed unless all of it fits. Returns the gate: as it was, or closed if it is new.
     """
-    present = adapted_layers(model)
+    present = find_lora_layers(model)
     if not present:
-        plain = adaptable_layers(model, adapter.layers)
+        plain = find_adaptable_layers(model, adapter.layers)
         shapes = {f"{name}.down": (adapter.rank, layer.in_features) for name, layer in plain.items()}
         shapes |= {f"{name}.up": (layer.out_features, adapter.rank) for name, layer in plain.items()}
-        require_same_shapes(adapter.state, shapes)
+        require_adapter_shapes(adapter.state, shapes)
         gate = add_adapter(model, adapter.layers, adapter.rank, adapter.alpha, seed=0)
     else:
         one = next(iter(present.values()))
@@ -135,31 +135,31 @@ def load_peft(model: nn.Module, adapter: PeftAdapter) -> Gate:
     return gate
 
 
-def _require_plain(config: Mapping[str, object], where: str | Path) -> None:
+def _require_plain_lora(config: Mapping[str, object], where: str | Path) -> None:
     """Every key that we do not know must say "nothing": a variant that came after us is refused, not misread."""
-    faults = [key for key, plain in _PLAIN_VALUES.items() if key in config and config[key] not in plain]
+    faults = [key for key, plain in _ALLOWED_PEFT_VALUES.items() if key in config and config[key] not in plain]
     faults += [
         key
         for key, value in config.items()
-        if key not in _WITHOUT_EFFECT and key not in _PLAIN_VALUES and value not in _NOTHING
+        if key not in _IGNORED_PEFT_KEYS and key not in _ALLOWED_PEFT_VALUES and value not in _DISABLED_VALUES
     ]
     if "peft_type" not in config or faults:
         found = ", ".join(f"{key} is {config[key]!r}" for key in faults) or "peft_type is not given"
         raise GraftError("adapter-variant", found, expected="a plain LORA with nothing else switched on", where=where)
 
 
-def _state(tensors: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
+def _parse_peft_tensors(tensors: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
     """The tensors by our own names, in whole pairs."""
     state: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        match = _TENSOR.fullmatch(name)
+        match = _PEFT_TENSOR.fullmatch(name)
         if match is None:
-            expected = f"only {_PREFIX}LAYER.lora_A.weight and lora_B.weight"
+            expected = f"only {_PEFT_PREFIX}LAYER.lora_A.weight and lora_B.weight"
             raise GraftError("adapter-variant", f"there is a tensor {name}", expected=expected, where=where)
-        state[f"{match['layer']}.{_SIDES[match['side']]}"] = tensor
+        state[f"{match['layer']}.{_PEFT_SIDES[match['side']]}"] = tensor
     layers = {name.rpartition(".")[0] for name in state}
     halves = [
-        f"{layer}.{side}" for layer in sorted(layers) for side in _SIDES.values() if f"{layer}.{side}" not in state
+        f"{layer}.{side}" for layer in sorted(layers) for side in _PEFT_SIDES.values() if f"{layer}.{side}" not in state
     ]
     if halves or not layers:
         found = f"half of an adapter: {len(halves)} lacking, {halves[0]} first" if halves else "no tensors"
@@ -167,7 +167,7 @@ def _state(tensors: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor
     return state
 
 
-def _require_low_rank(name: str, tensor: Tensor, rank: int, where: str | Path) -> None:
+def _require_valid_factor(name: str, tensor: Tensor, rank: int, where: str | Path) -> None:
     if tensor.dim() != 2 or not tensor.is_floating_point():
         found = f"{name} is {tensor.dtype} {list(tensor.shape)}"
         raise GraftError("adapter-broken", found, expected="a floating-point matrix", where=where)

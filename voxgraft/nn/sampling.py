@@ -14,14 +14,14 @@ from torch import Tensor
 
 from voxgraft.errors import ConfigError
 
-__all__ = ["Sampling", "draw", "guided", "penalised", "scores"]
+__all__ = ["SamplingParams", "apply_guidance", "apply_repetition_penalty", "filter_logits", "sample_codes"]
 
-COLDEST = 0.001
+MIN_TEMPERATURE = 0.001
 """Below this, logits divided by it could leave the range of numbers; 0 asks for the best code outright."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How codes are drawn. Temperature 0 takes the best one."""
 
     temperature: float = 0.8
@@ -40,7 +40,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         wrong = {
-            "temperature": self.temperature != 0 and not COLDEST <= self.temperature < float("inf"),
+            "temperature": self.temperature != 0 and not MIN_TEMPERATURE <= self.temperature < float("inf"),
             "top_k": self.top_k < 0,
             "top_p": not 0 < self.top_p <= 1,
             "min_p": not 0 <= self.min_p < 1,
@@ -50,11 +50,11 @@ class Sampling:
         }
         for name, is_wrong in wrong.items():
             if is_wrong:
-                raise ConfigError("sampling", f"{name} is {getattr(self, name)}", expected=_EXPECTED[name])
+                raise ConfigError("sampling", f"{name} is {getattr(self, name)}", expected=_EXPECTED_RANGES[name])
 
 
-_EXPECTED = {
-    "temperature": f"0, or {COLDEST} or more",
+_EXPECTED_RANGES = {
+    "temperature": f"0, or {MIN_TEMPERATURE} or more",
     "top_k": "0 or more",
     "top_p": "above 0, at most 1",
     "min_p": "0 or more, below 1",
@@ -64,20 +64,20 @@ _EXPECTED = {
 }
 
 
-def guided(logits: Tensor, guidance: float) -> Tensor:
+def apply_guidance(logits: Tensor, guidance: float) -> Tensor:
     """Rows with text, then the same rows without it -> one row a stream. [2 N, V] -> [N, V]"""
     with_text, without = logits.chunk(2)
     return with_text + guidance * (with_text - without)
 
 
-def penalised(logits: Tensor, heard: Tensor, penalty: float) -> Tensor:
+def apply_repetition_penalty(logits: Tensor, heard: Tensor, penalty: float) -> Tensor:
     """Codes heard before are made less likely, once each. [N, V], [N, V] bool -> [N, V]"""
     if penalty == 1.0:
         return logits
     return torch.where(heard, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def scores(logits: Tensor, sampling: Sampling) -> Tensor:
+def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """Logits after temperature and the cuts; what is cut is minus infinity. [N, V] -> [N, V]"""
     if sampling.temperature == 0:
         return logits
@@ -96,7 +96,7 @@ def scores(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits
 
 
-def draw(logits: Tensor, noise: Tensor | None) -> Tensor:
+def sample_codes(logits: Tensor, noise: Tensor | None) -> Tensor:
     """The code of each stream. `noise` holds exponential draws; without it the best code is taken. [N, V] -> [N]"""
     if noise is None:
         return logits.argmax(-1)

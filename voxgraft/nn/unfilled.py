@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["undrawn", "unfilled"]
+__all__ = ["init_empty_weights", "no_init_weights"]
 
 
-class undrawn(TorchFunctionMode):  # noqa: N801 (used as a function)
+class no_init_weights(TorchFunctionMode):  # noqa: N801 (used as a function)
     """Parameters of modules that are made here hold whatever was in memory; buffers are computed as always."""
 
     def __torch_function__(
@@ -25,10 +25,10 @@ class undrawn(TorchFunctionMode):  # noqa: N801 (used as a function)
 
 
 @contextmanager
-def unfilled() -> Iterator[None]:
+def init_empty_weights() -> Iterator[None]:
     """Modules that are made here have shapes and no memory: every tensor has to be given before they compute.
 
-    Without `undrawn`, drawing numbers for no memory would load torch's compiler, which takes a second.
+    Without `no_init_weights`, drawing numbers for no memory would load torch's compiler, which takes a second.
     """
-    with torch.device("meta"), undrawn():
+    with torch.device("meta"), no_init_weights():
         yield

@@ -4,56 +4,56 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from voxgraft.normalising.base import Change, Normalised, Normaliser, Note, replay
+from voxgraft.normalising.base import NormalizedText, Normalizer, TextChange, TextNote, replay_changes
 from voxgraft.normalising.languages import AMHARIC_VERSION, TIGRINYA_VERSION
-from voxgraft.normalising.numbers import READ, fingerprint, number_words
-from voxgraft.normalising.plain import MARKS
-from voxgraft.normalising.plain import VERSION as GENERIC_VERSION
+from voxgraft.normalising.numbers import NUM2WORDS_LANGUAGES, find_num2words_config, num2words_fingerprint
+from voxgraft.normalising.plain import GENERIC_VERSION as GENERIC_VERSION
+from voxgraft.normalising.plain import TYPOGRAPHIC_MARKS
 from voxgraft.normalising.rules import NO_RULES, TextRules, TextRulesError
-from voxgraft.text.characters import exemplar
+from voxgraft.text.characters import find_exemplar
 
 __all__ = [
+    "LANGUAGE_VERSIONS",
     "NO_RULES",
-    "OWN",
-    "Change",
-    "Normalised",
-    "Normaliser",
-    "Note",
+    "NormalizedText",
+    "Normalizer",
+    "TextChange",
+    "TextNote",
     "TextRules",
     "TextRulesError",
-    "normaliser_of",
-    "replay",
-    "rules_of",
+    "build_normalizer",
+    "build_text_rules",
+    "replay_changes",
 ]
 
-APOSTROPHES = "ʼʻ"
+APOSTROPHE_LETTERS = "ʼʻ"
 """Letters for which people type an apostrophe. A language that has both (Uzbek) is left as it is typed."""
-OWN = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
+LANGUAGE_VERSIONS = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
 """Languages that have a normaliser of their own."""
 
 
-def rules_of(language: str, *, normalise: bool = True, fold_homophones: bool = False) -> TextRules:
+def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: bool = False) -> TextRules:
     """The rules of a language, `am-ET` like `am`. Homophones are folded in Amharic only: others have none."""
-    if not normalise:
+    if not normalize:
         return TextRules(NO_RULES, language)
     own = language.lower().replace("_", "-").partition("-")[0]
-    if own in OWN:
-        return TextRules(OWN[own], language, fold_homophones=fold_homophones and own == "am")
-    entry = exemplar(language)
+    if own in LANGUAGE_VERSIONS:
+        return TextRules(LANGUAGE_VERSIONS[own], language, fold_homophones=fold_homophones and own == "am")
+    entry = find_exemplar(language)
     # CLDR lists the apostrophe among the punctuation of most languages, and among the letters of some.
     letters = entry.letters + entry.auxiliary if entry else ""
-    kept = "".join(sorted(mark for mark in MARKS if mark in letters))
-    typed = [letter for letter in APOSTROPHES if letter in letters]
+    kept = "".join(sorted(mark for mark in TYPOGRAPHIC_MARKS if mark in letters))
+    typed = [letter for letter in APOSTROPHE_LETTERS if letter in letters]
     rules = TextRules(
         GENERIC_VERSION, language, kept_marks=kept, apostrophe=typed[0] if len(typed) == 1 and not kept else ""
     )
-    words = number_words(language)
+    words = find_num2words_config(language)
     if words is None:
         return rules
-    code = next(code for code, own_words in READ.items() if own_words is words)
-    return replace(rules, numbers=code, edition=fingerprint(words.code))
+    code = next(code for code, own_words in NUM2WORDS_LANGUAGES.items() if own_words is words)
+    return replace(rules, numbers=code, edition=num2words_fingerprint(words.code))
 
 
-def normaliser_of(language: str, *, fold_homophones: bool = False) -> Normaliser:
+def build_normalizer(language: str, *, fold_homophones: bool = False) -> Normalizer:
     """The normaliser of a language."""
-    return rules_of(language, fold_homophones=fold_homophones).normaliser
+    return build_text_rules(language, fold_homophones=fold_homophones).normalizer

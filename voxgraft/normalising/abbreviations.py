@@ -11,8 +11,8 @@ from functools import cache
 
 import regex
 
-from voxgraft.normalising.base import Draft, one_of
-from voxgraft.normalising.ethiopic import LETTER
+from voxgraft.normalising.base import TextEditor, regex_alternation
+from voxgraft.normalising.ethiopic import ETHIOPIC_LETTER
 
 SPACY = "spaCy, lang/am/tokenizer_exceptions.py"
 SPACY_COPY = "an extended copy of spaCy's list in a public repository"
@@ -32,7 +32,7 @@ class Abbreviation:
     source: str
 
 
-AMHARIC = tuple(
+AMHARIC_ABBREVIATIONS = tuple(
     Abbreviation(*entry)
     for entry in (
         ("ዓ.ም", "ዓመተ ምህረት", ETNLTK),
@@ -72,7 +72,7 @@ AMHARIC = tuple(
         ("ተ.መ.ድ", "የተባበሩት መንግስታት ድርጅት", USAGE),
     )
 )
-AMHARIC_FRONTS = tuple(
+AMHARIC_PREFIX_ABBREVIATIONS = tuple(
     Abbreviation(*entry)
     for entry in (
         ("ት.ቤ", "ትምህርት ቤ", SPACY),
@@ -97,7 +97,7 @@ AMHARIC_FRONTS = tuple(
     )
 )
 """The last word is written in full, or begins so: its ending stays as it is (ት/ቤቶች is ትምህርት ቤቶች)."""
-TIGRINYA = tuple(
+TIGRINYA_ABBREVIATIONS = tuple(
     Abbreviation(*entry)
     for entry in (
         ("ዓ.ም", "ዓመተ ምሕረት", CLDR_TI),
@@ -108,46 +108,56 @@ TIGRINYA = tuple(
         ("ወ.ሪ", "ወይዘሪት", "spaCy, lang/ti/tokenizer_exceptions.py"),
     )
 )
-PREFIXES = ("በ", "ከ", "ለ", "የ", "ስለ", "እንደ", "ብ", "ን")
-ENDINGS = ("ን", "ም", "ና", "ው", "ዋ", "ንና")
-UNKNOWN = regex.compile(rf"(?<!{LETTER}){LETTER}{{1,2}}(?:[./]{LETTER}{{1,2}})+(?!{LETTER})", regex.V1)
+ABBREVIATION_PREFIXES = ("በ", "ከ", "ለ", "የ", "ስለ", "እንደ", "ብ", "ን")
+ABBREVIATION_SUFFIXES = ("ን", "ም", "ና", "ው", "ዋ", "ንና")
+UNKNOWN_ABBREVIATION = regex.compile(
+    rf"(?<!{ETHIOPIC_LETTER}){ETHIOPIC_LETTER}{{1,2}}(?:[./]{ETHIOPIC_LETTER}{{1,2}})+(?!{ETHIOPIC_LETTER})", regex.V1
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Expander:
+class AbbreviationExpander:
     """The step that writes abbreviations out."""
 
     whole: tuple[Abbreviation, ...]
     fronts: tuple[Abbreviation, ...] = ()
 
-    def __call__(self, draft: Draft) -> None:
+    def __call__(self, draft: TextEditor) -> None:
         """A dot that ends the abbreviation stays where it ends the text too."""
-        pattern, table = _whole_pattern(self.whole)
-        draft.rewrite("abbreviation", pattern, lambda match: _expanded(match, table))
+        pattern, table = _abbreviation_pattern(self.whole)
+        draft.rewrite("abbreviation", pattern, lambda match: _expand_abbreviation(match, table))
         if self.fronts:
-            fronts, table_of_fronts = _front_pattern(self.fronts)
-            draft.rewrite("abbreviation", fronts, lambda match: table_of_fronts[_key(match.group())])
+            fronts, table_of_fronts = _prefix_abbreviation_pattern(self.fronts)
+            draft.rewrite("abbreviation", fronts, lambda match: table_of_fronts[_abbreviation_key(match.group())])
 
 
 @cache
-def _whole_pattern(entries: tuple[Abbreviation, ...]) -> tuple[regex.Pattern[str], Mapping[str, str]]:
-    shorts = "|".join(_flexible(entry.short) for entry in sorted(entries, key=lambda entry: -len(entry.short)))
-    ending = rf"(?={one_of(ENDINGS)})(?:{one_of(ENDINGS)})(?!{LETTER})"
-    pattern = rf"{_BEFORE}(?P<short>{shorts})(?:(?P<dot>\.)(?!{LETTER}[./])|(?!{LETTER})|(?={ending}))"
+def _abbreviation_pattern(entries: tuple[Abbreviation, ...]) -> tuple[regex.Pattern[str], Mapping[str, str]]:
+    shorts = "|".join(
+        _dot_or_slash_pattern(entry.short) for entry in sorted(entries, key=lambda entry: -len(entry.short))
+    )
+    ending = rf"(?={regex_alternation(ABBREVIATION_SUFFIXES)})(?:{regex_alternation(ABBREVIATION_SUFFIXES)})(?!{ETHIOPIC_LETTER})"
+    pattern = rf"{_ABBREVIATION_START}(?P<short>{shorts})(?:(?P<dot>\.)(?!{ETHIOPIC_LETTER}[./])|(?!{ETHIOPIC_LETTER})|(?={ending}))"
     return regex.compile(pattern, regex.V1), {entry.short: entry.full for entry in entries}
 
 
 @cache
-def _front_pattern(entries: tuple[Abbreviation, ...]) -> tuple[regex.Pattern[str], Mapping[str, str]]:
-    shorts = "|".join(_flexible(entry.short) for entry in sorted(entries, key=lambda entry: -len(entry.short)))
-    return regex.compile(rf"{_BEFORE}(?:{shorts})", regex.V1), {entry.short: entry.full for entry in entries}
+def _prefix_abbreviation_pattern(entries: tuple[Abbreviation, ...]) -> tuple[regex.Pattern[str], Mapping[str, str]]:
+    shorts = "|".join(
+        _dot_or_slash_pattern(entry.short) for entry in sorted(entries, key=lambda entry: -len(entry.short))
+    )
+    return regex.compile(rf"{_ABBREVIATION_START}(?:{shorts})", regex.V1), {
+        entry.short: entry.full for entry in entries
+    }
 
 
-_BEFORE = rf"(?<=(?<!{LETTER}|[./])|(?<!{LETTER})(?:{one_of(PREFIXES)}))"
+_ABBREVIATION_START = (
+    rf"(?<=(?<!{ETHIOPIC_LETTER}|[./])|(?<!{ETHIOPIC_LETTER})(?:{regex_alternation(ABBREVIATION_PREFIXES)}))"
+)
 """Nothing, or a preposition."""
 
 
-def _flexible(short: str) -> str:
+def _dot_or_slash_pattern(short: str) -> str:
     """With dots or strokes; a space behind a dot is common where the parts are single letters."""
     first, *others = short.split(".")
     single = all(len(part) == 1 for part in (first, *others))
@@ -156,10 +166,10 @@ def _flexible(short: str) -> str:
     )
 
 
-def _key(found: str) -> str:
+def _abbreviation_key(found: str) -> str:
     return found.replace(" ", "").replace("/", ".")
 
 
-def _expanded(match: regex.Match[str], table: Mapping[str, str]) -> str:
+def _expand_abbreviation(match: regex.Match[str], table: Mapping[str, str]) -> str:
     ends = match["dot"] is not None and not match.string[match.end() :].strip()
-    return table[_key(match["short"])] + ("." if ends else "")
+    return table[_abbreviation_key(match["short"])] + ("." if ends else "")

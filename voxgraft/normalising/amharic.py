@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from voxgraft.normalising.ethiopic import same_consonant
-from voxgraft.normalising.words import Calendar, Words
+from voxgraft.normalising.ethiopic import is_same_consonant
+from voxgraft.normalising.words import Calendar, NumberVerbalizer
 
 ONES = "ዜሮ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
 TENS = "አስር ሃያ ሰላሳ አርባ ሃምሳ ስልሳ ሰባ ሰማንያ ዘጠና".split()
@@ -33,12 +33,12 @@ ORDINALS = {
 ETHIOPIAN_MONTHS = "መስከረም ጥቅምት ኅዳር ታኅሣሥ ጥር የካቲት መጋቢት ሚያዝያ ግንቦት ሰኔ ሐምሌ ነሐሴ ጳጉሜን".split()
 GREGORIAN_MONTHS = "ጃንዋሪ ፌብሩዋሪ ማርች ኤፕሪል ሜይ ጁን ጁላይ ኦገስት ሴፕቴምበር ኦክቶበር ኖቬምበር ዲሴምበር".split()
 """Both as CLDR 48 gives them."""
-EUROPEAN_RECKONING = ("ኤውሮፓውያን አቆጣጠር", "አውሮፓውያን አቆጣጠር", "ጎርጎርዮሳውያን አቆጣጠር", "ግሪጎሪያን አቆጣጠር")
-ETHIOPIAN_RECKONING = ("ኢትዮጵያ አቆጣጠር", "ኢትዮጵያውያን አቆጣጠር")
+GREGORIAN_ERA_PHRASES = ("ኤውሮፓውያን አቆጣጠር", "አውሮፓውያን አቆጣጠር", "ጎርጎርዮሳውያን አቆጣጠር", "ግሪጎሪያን አቆጣጠር")
+ETHIOPIAN_ERA_PHRASES = ("ኢትዮጵያ አቆጣጠር", "ኢትዮጵያውያን አቆጣጠር")
 YEAR_OF_MERCY = ("ዓመተ ምህረት", "ዓመተ ምሕረት", "አመተ ምህረት")
 
 
-class Amharic(Words):
+class AmharicVerbalizer(NumberVerbalizer):
     """Cardinals as news readers say them: አንድ is said before መቶ and ሺህ, and years are said as other numbers."""
 
     prefixes: ClassVar = frozenset("በ ከ ለ የ ስለ እንደ በየ ለየ ከየ የበ የከ የለ".split())
@@ -85,7 +85,7 @@ class Amharic(Words):
         "MHz": "ሜጋኸርዝ",
     }
     hours: ClassVar = ("ሰዓት", "ሰአት", "ሰኣት")
-    froms: ClassVar = ("ከ", "በ", "የ", "ለ")
+    from_words: ClassVar = ("ከ", "በ", "የ", "ለ")
     point: ClassVar = "ነጥብ"
     operators: ClassVar[Mapping[str, str]] = {"+": "ሲደመር", "=": "እኩል ይሆናል", "×": "ሲባዛ", "÷": "ሲካፈል"}
 
@@ -123,7 +123,7 @@ class Amharic(Words):
         known = {(1, 2): "ግማሽ", (1, 4): "ሩብ"}
         return known.get((above, below)) or f"{self.cardinal(above)} {self.ordinal(below, ORDINAL_ENDING)}"
 
-    def and_fraction(self, whole: int, above: int, below: int) -> str:
+    def mixed_fraction(self, whole: int, above: int, below: int) -> str:
         if (above, below) == (1, 2):
             return f"{self.cardinal(whole)} ተኩል"
         return f"{self.cardinal(whole)} ከ{self.fraction(above, below)}"
@@ -148,14 +148,14 @@ class Amharic(Words):
 
     def calendar(self, before: str, after: str) -> Calendar | None:
         """European reckoning is named before or behind; ዓመተ ምህረት without it is the Ethiopian one."""
-        if any(word in before or word in after for word in EUROPEAN_RECKONING):
+        if any(word in before or word in after for word in GREGORIAN_ERA_PHRASES):
             return "gregorian"
-        named = any(word in before or word in after for word in ETHIOPIAN_RECKONING)
+        named = any(word in before or word in after for word in ETHIOPIAN_ERA_PHRASES)
         return "ethiopian" if named or after.lstrip().startswith(YEAR_OF_MERCY) else None
 
     def join(self, words: str, suffix: str) -> str:
         """The article is written with the number's last consonant (3ቱ is ሶስቱ, 10ሩ is አስሩ)."""
-        if suffix and same_consonant(words[-1], suffix[0]):
+        if suffix and is_same_consonant(words[-1], suffix[0]):
             return words[:-1] + suffix
         return words + suffix
 

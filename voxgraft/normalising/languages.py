@@ -9,136 +9,138 @@ from dataclasses import dataclass
 import regex
 
 from voxgraft.normalising import abbreviations, ethiopic, plain
-from voxgraft.normalising.amharic import Amharic
-from voxgraft.normalising.base import Draft, Normalised, Note, Step, settle
-from voxgraft.normalising.reading import Reader
+from voxgraft.normalising.amharic import AmharicVerbalizer
+from voxgraft.normalising.base import NormalizationStep, NormalizedText, TextEditor, TextNote, apply_until_stable
+from voxgraft.normalising.reading import NumberExpander
 from voxgraft.normalising.shapes import LATIN_WORD
-from voxgraft.normalising.tigrinya import Tigrinya
+from voxgraft.normalising.tigrinya import TigrinyaVerbalizer
 
 AMHARIC_VERSION, TIGRINYA_VERSION = "amharic-1", "tigrinya-1"
-MARKS = {**plain.MARKS, "ʼ": "'"}
+ETHIOPIC_TEXT_MARKS = {**plain.TYPOGRAPHIC_MARKS, "ʼ": "'"}
 """Neither language has the letter U+02BC; there it is an apostrophe."""
-_MARKS = regex.compile("[" + "".join(MARKS) + "]")
+_ETHIOPIC_TEXT_MARK = regex.compile("[" + "".join(ETHIOPIC_TEXT_MARKS) + "]")
 _NUMBER_SIGN = regex.compile(r"[\p{No}\p{Nl}--[½⅓⅔¼¾⅕⅛²³፩-፼]]", regex.V1)
-_RAISED = regex.compile("[²³]")
-_AND = regex.compile(r"(?<![\p{Script=Latin}])&(?![\p{Script=Latin}])")
+_SUPERSCRIPT_DIGIT = regex.compile("[²³]")
+_AMPERSAND = regex.compile(r"(?<![\p{Script=Latin}])&(?![\p{Script=Latin}])")
 _KEPT_MARKS = r".,?!;:'\"()-"
 _SYMBOL = regex.compile(rf"(?P<fraction>\d+/\d+)|(?P<mark>[\u135d-\u135f])|[^\p{{L}}\p{{M}}\p{{N}} {_KEPT_MARKS}]")
 """Fractions that were not read stay whole. The marks are those of length, which no book of today has."""
 _OTHER_SCRIPT = regex.compile(r"[\p{L}--[\p{Script=Ethiopic}\p{Script=Latin}]]+", regex.V1)
-_DIGITS = regex.compile(r"\p{N}+(?:[/.,:]\p{N}+)*")
+_DIGIT_GROUP = regex.compile(r"\p{N}+(?:[/.,:]\p{N}+)*")
 
-SAME_ROWS = {"ሐ": "ሀ", "ኀ": "ሀ", "ሠ": "ሰ", "ዐ": "አ", "ፀ": "ጸ"}
+HOMOPHONE_ROWS = {"ሐ": "ሀ", "ኀ": "ሀ", "ሠ": "ሰ", "ዐ": "አ", "ፀ": "ጸ"}
 """Rows of letters that are one sound in Amharic. Tigrinya keeps most of them apart."""
-SAME_LETTERS = {"ሃ": "ሀ", "ኣ": "አ"}
+HOMOPHONE_LETTERS = {"ሃ": "ሀ", "ኣ": "አ"}
 """Of these two rows the first and the fourth letter sound alike in Amharic."""
-_FOLDS = ethiopic.folding(SAME_ROWS, SAME_LETTERS)
-_FOLDED = regex.compile("[" + "".join(map(chr, _FOLDS)) + "]+")
+_HOMOPHONE_TABLE = ethiopic.build_folding_table(HOMOPHONE_ROWS, HOMOPHONE_LETTERS)
+_HOMOPHONES = regex.compile("[" + "".join(map(chr, _HOMOPHONE_TABLE)) + "]+")
 
 
 @dataclass(frozen=True, slots=True)
-class EthiopicNormaliser:
+class EthiopicNormalizer:
     """Text in Ethiopic script as it is said: plain marks, no abbreviations, no digits."""
 
     language: str
     version: str
-    steps: tuple[Step, ...]
+    steps: tuple[NormalizationStep, ...]
 
-    def normalise(self, text: str) -> Normalised:
-        return settle(text, self.steps, _notes)
+    def normalise(self, text: str) -> NormalizedText:
+        return apply_until_stable(text, self.steps, _collect_notes)
 
 
-def amharic(fold_homophones: bool = False) -> EthiopicNormaliser:
+def build_amharic_normalizer(fold_homophones: bool = False) -> EthiopicNormalizer:
     """Amharic; `fold_homophones` writes one letter for those that sound alike."""
     steps = (
-        _clean,
-        _plain_marks,
-        abbreviations.Expander(abbreviations.AMHARIC, abbreviations.AMHARIC_FRONTS),
-        _number_signs,
-        ethiopic.arabic_digits,
-        ethiopic.marks,
-        Reader(Amharic()),
-        _raised_digits,
-        _amharic_and,
-        _symbols,
-        ethiopic.space_around_marks,
-        plain.single_spaces,
+        _clean_without_joiners,
+        _replace_typographic_marks,
+        abbreviations.AbbreviationExpander(
+            abbreviations.AMHARIC_ABBREVIATIONS, abbreviations.AMHARIC_PREFIX_ABBREVIATIONS
+        ),
+        _convert_number_signs,
+        ethiopic.convert_to_ascii_digits,
+        ethiopic.replace_ethiopic_marks,
+        NumberExpander(AmharicVerbalizer()),
+        _convert_superscripts,
+        _replace_ampersand,
+        _remove_symbols,
+        ethiopic.fix_mark_spacing,
+        plain.collapse_spaces,
     )
     if not fold_homophones:
-        return EthiopicNormaliser("am", AMHARIC_VERSION, steps)
-    return EthiopicNormaliser("am", f"{AMHARIC_VERSION}+homophones", (*steps, _fold_amharic))
+        return EthiopicNormalizer("am", AMHARIC_VERSION, steps)
+    return EthiopicNormalizer("am", f"{AMHARIC_VERSION}+homophones", (*steps, _fold_homophones))
 
 
-def tigrinya() -> EthiopicNormaliser:
+def build_tigrinya_normalizer() -> EthiopicNormalizer:
     """Tigrinya."""
     steps = (
-        _clean,
-        _plain_marks,
-        abbreviations.Expander(abbreviations.TIGRINYA),
-        _number_signs,
-        ethiopic.arabic_digits,
-        ethiopic.marks,
-        Reader(Tigrinya()),
-        _raised_digits,
-        _symbols,
-        ethiopic.space_around_marks,
-        plain.single_spaces,
+        _clean_without_joiners,
+        _replace_typographic_marks,
+        abbreviations.AbbreviationExpander(abbreviations.TIGRINYA_ABBREVIATIONS),
+        _convert_number_signs,
+        ethiopic.convert_to_ascii_digits,
+        ethiopic.replace_ethiopic_marks,
+        NumberExpander(TigrinyaVerbalizer()),
+        _convert_superscripts,
+        _remove_symbols,
+        ethiopic.fix_mark_spacing,
+        plain.collapse_spaces,
     )
-    return EthiopicNormaliser("ti", TIGRINYA_VERSION, steps)
+    return EthiopicNormalizer("ti", TIGRINYA_VERSION, steps)
 
 
-def _clean(draft: Draft) -> None:
-    plain.clean(draft, joiners=False)
+def _clean_without_joiners(draft: TextEditor) -> None:
+    plain.clean_characters(draft, joiners=False)
 
 
-def _plain_marks(draft: Draft) -> None:
-    draft.translate("plain-mark", _MARKS, MARKS)
+def _replace_typographic_marks(draft: TextEditor) -> None:
+    draft.translate("plain-mark", _ETHIOPIC_TEXT_MARK, ETHIOPIC_TEXT_MARKS)
 
 
-def _number_signs(draft: Draft) -> None:
+def _convert_number_signs(draft: TextEditor) -> None:
     """Signs such as ① and Ⅳ as digits, where they are whole numbers."""
-    draft.rewrite("number-sign", _NUMBER_SIGN, _sign_in_digits)
+    draft.rewrite("number-sign", _NUMBER_SIGN, _sign_to_digits)
 
 
-def _raised_digits(draft: Draft) -> None:
+def _convert_superscripts(draft: TextEditor) -> None:
     """A raised 2 or 3 that no unit has taken is a number of its own."""
-    draft.rewrite("number-sign", _RAISED, _sign_in_digits)
+    draft.rewrite("number-sign", _SUPERSCRIPT_DIGIT, _sign_to_digits)
 
 
-def _sign_in_digits(match: regex.Match[str]) -> str:
+def _sign_to_digits(match: regex.Match[str]) -> str:
     value = unicodedata.numeric(match.group(), -1.0)
     return f" {int(value)} " if value >= 0 and value == int(value) else match.group()
 
 
-def _amharic_and(draft: Draft) -> None:
-    draft.rewrite("and-sign", _AND, " እና ")
+def _replace_ampersand(draft: TextEditor) -> None:
+    draft.rewrite("and-sign", _AMPERSAND, " እና ")
 
 
-def _symbols(draft: Draft) -> None:
+def _remove_symbols(draft: TextEditor) -> None:
     """Signs that nobody says are taken out, and words that they joined are parted."""
-    draft.rewrite("symbol-removed", _SYMBOL, _without_symbol)
+    draft.rewrite("symbol-removed", _SYMBOL, _symbol_replacement)
 
 
-def _without_symbol(match: regex.Match[str]) -> str:
+def _symbol_replacement(match: regex.Match[str]) -> str:
     if match["fraction"]:
         return match.group()
     return "" if match["mark"] else " "
 
 
-def _fold_amharic(draft: Draft) -> None:
-    draft.rewrite("homophone", _FOLDED, lambda match: match.group().translate(_FOLDS))
+def _fold_homophones(draft: TextEditor) -> None:
+    draft.rewrite("homophone", _HOMOPHONES, lambda match: match.group().translate(_HOMOPHONE_TABLE))
 
 
-def _notes(text: str) -> Iterator[Note]:
+def _collect_notes(text: str) -> Iterator[TextNote]:
     """What was left alone: Latin words, other scripts, digits, unknown abbreviations."""
     patterns = {
         "latin-word": LATIN_WORD,
         "other-script": _OTHER_SCRIPT,
-        "digits-left": _DIGITS,
-        "abbreviation-unknown": abbreviations.UNKNOWN,
+        "digits-left": _DIGIT_GROUP,
+        "abbreviation-unknown": abbreviations.UNKNOWN_ABBREVIATION,
     }
     found = [
-        Note(rule, match.group(), match.start())
+        TextNote(rule, match.group(), match.start())
         for rule, pattern in patterns.items()
         for match in pattern.finditer(text)
     ]

@@ -1,7 +1,7 @@
 """Numbers in words for languages that num2words reads well: which they are, and where numbers stand in a text.
 
 Only whole numbers come from num2words; its decimals and negatives are wrong in several languages, so those are built
-here from words in `READ`. A number in any other shape stays in digits and is noted.
+here from words in `NUM2WORDS_LANGUAGES`. A number in any other shape stays in digits and is noted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from importlib.metadata import version
 
 import regex
 
-from voxgraft.normalising.base import Draft
+from voxgraft.normalising.base import TextEditor
 
-PACKAGE = "num2words"
+NUM2WORDS_PACKAGE = "num2words"
 
 
 @dataclass(frozen=True, slots=True)
-class NumberWords:
+class Num2WordsConfig:
     """What is needed to read numbers in one language. An empty word: that kind of number stays in digits."""
 
     code: str
@@ -41,49 +41,49 @@ class NumberWords:
     largest: int = 10**9 - 1
 
 
-READ: Mapping[str, NumberWords] = {
-    "be": NumberWords("be", ",", "", "мінус", spaced_groups=True),
-    "bn": NumberWords("bn", ".", "দশমিক", "", "শতাংশ"),
-    "ca": NumberWords("ca", ",", "coma", "menys", "per cent"),
-    "ce": NumberWords("ce", ","),
-    "cs": NumberWords("cs", ",", "", "minus", spaced_groups=True),
+NUM2WORDS_LANGUAGES: Mapping[str, Num2WordsConfig] = {
+    "be": Num2WordsConfig("be", ",", "", "мінус", spaced_groups=True),
+    "bn": Num2WordsConfig("bn", ".", "দশমিক", "", "শতাংশ"),
+    "ca": Num2WordsConfig("ca", ",", "coma", "menys", "per cent"),
+    "ce": Num2WordsConfig("ce", ","),
+    "cs": Num2WordsConfig("cs", ",", "", "minus", spaced_groups=True),
     # "en millioner" is wrong, so larger numbers stay.
-    "da": NumberWords("da", ",", "komma", "minus", "procent", largest=10**6 - 1),
-    "de": NumberWords("de", ",", "Komma", "minus", "Prozent", ordinal_before_capital=True),
-    "de-CH": NumberWords("de", ".", "", "minus", "Prozent", ordinal_before_capital=True),
-    "eo": NumberWords("eo", ",", "komo", "minus", spaced_groups=True),
-    "es": NumberWords("es", ",", "coma", "menos", "por ciento"),
-    "es-419": NumberWords("es", ".", "punto", "menos", "por ciento"),
-    "fa": NumberWords("fa", ".", "ممیز", "منفی", "درصد"),
-    "fi": NumberWords("fi", ",", "pilkku", "miinus", spaced_groups=True),
-    "fr": NumberWords("fr", ",", "virgule", "moins", "pour cent", spaced_groups=True),
-    "he": NumberWords("he", ".", "נקודה", "מינוס"),
-    "hu": NumberWords("hu", ",", "", "mínusz", "százalék", spaced_groups=True),
-    "id": NumberWords("id", ",", "koma", "minus", "persen"),
-    "is": NumberWords("is", ",", "komma", "mínus", "prósent"),
-    "it": NumberWords("it", ",", "virgola", "meno", "per cento"),
-    "it-CH": NumberWords("it", ".", "", "meno", "per cento"),
-    "kk": NumberWords("kz", ",", "", "минус", "пайыз", spaced_groups=True),
-    "ko": NumberWords("ko", ".", "점", "마이너스", "퍼센트"),
-    "lt": NumberWords("lt", ",", "kablelis", "minus", spaced_groups=True),
-    "lv": NumberWords("lv", ",", "komats", "mīnus", spaced_groups=True),
-    "nb": NumberWords("no", ",", "komma", "minus", "prosent", spaced_groups=True),
-    "nl": NumberWords("nl", ",", "komma", "min", "procent"),
-    "no": NumberWords("no", ",", "komma", "minus", "prosent", spaced_groups=True),
-    "pl": NumberWords("pl", ",", "przecinek", "minus", "procent", spaced_groups=True),
-    "pt": NumberWords("pt", ",", "vírgula", "menos", "por cento", spaced_groups=True),
-    "pt-BR": NumberWords("pt_BR", ",", "vírgula", "menos", "por cento"),
-    "ro": NumberWords("ro", ",", "virgulă", "minus", "la sută"),
-    "ru": NumberWords("ru", ",", "", "минус", spaced_groups=True),
-    "sk": NumberWords("sk", ",", "", "mínus", spaced_groups=True),
-    "sl": NumberWords("sl", ",", "", "minus"),
+    "da": Num2WordsConfig("da", ",", "komma", "minus", "procent", largest=10**6 - 1),
+    "de": Num2WordsConfig("de", ",", "Komma", "minus", "Prozent", ordinal_before_capital=True),
+    "de-CH": Num2WordsConfig("de", ".", "", "minus", "Prozent", ordinal_before_capital=True),
+    "eo": Num2WordsConfig("eo", ",", "komo", "minus", spaced_groups=True),
+    "es": Num2WordsConfig("es", ",", "coma", "menos", "por ciento"),
+    "es-419": Num2WordsConfig("es", ".", "punto", "menos", "por ciento"),
+    "fa": Num2WordsConfig("fa", ".", "ممیز", "منفی", "درصد"),
+    "fi": Num2WordsConfig("fi", ",", "pilkku", "miinus", spaced_groups=True),
+    "fr": Num2WordsConfig("fr", ",", "virgule", "moins", "pour cent", spaced_groups=True),
+    "he": Num2WordsConfig("he", ".", "נקודה", "מינוס"),
+    "hu": Num2WordsConfig("hu", ",", "", "mínusz", "százalék", spaced_groups=True),
+    "id": Num2WordsConfig("id", ",", "koma", "minus", "persen"),
+    "is": Num2WordsConfig("is", ",", "komma", "mínus", "prósent"),
+    "it": Num2WordsConfig("it", ",", "virgola", "meno", "per cento"),
+    "it-CH": Num2WordsConfig("it", ".", "", "meno", "per cento"),
+    "kk": Num2WordsConfig("kz", ",", "", "минус", "пайыз", spaced_groups=True),
+    "ko": Num2WordsConfig("ko", ".", "점", "마이너스", "퍼센트"),
+    "lt": Num2WordsConfig("lt", ",", "kablelis", "minus", spaced_groups=True),
+    "lv": Num2WordsConfig("lv", ",", "komats", "mīnus", spaced_groups=True),
+    "nb": Num2WordsConfig("no", ",", "komma", "minus", "prosent", spaced_groups=True),
+    "nl": Num2WordsConfig("nl", ",", "komma", "min", "procent"),
+    "no": Num2WordsConfig("no", ",", "komma", "minus", "prosent", spaced_groups=True),
+    "pl": Num2WordsConfig("pl", ",", "przecinek", "minus", "procent", spaced_groups=True),
+    "pt": Num2WordsConfig("pt", ",", "vírgula", "menos", "por cento", spaced_groups=True),
+    "pt-BR": Num2WordsConfig("pt_BR", ",", "vírgula", "menos", "por cento"),
+    "ro": Num2WordsConfig("ro", ",", "virgulă", "minus", "la sută"),
+    "ru": Num2WordsConfig("ru", ",", "", "минус", spaced_groups=True),
+    "sk": Num2WordsConfig("sk", ",", "", "mínus", spaced_groups=True),
+    "sl": Num2WordsConfig("sl", ",", "", "minus"),
     # num2words writes Serbian in Latin letters only.
-    "sr-Latn": NumberWords("sr", ",", "zapeta", "minus", "odsto"),
-    "sv": NumberWords("sv", ",", "komma", "minus", "procent", spaced_groups=True),
-    "tet": NumberWords("tet", ","),
-    "tg": NumberWords("tg", ",", "", "минус", "фоиз", spaced_groups=True),
-    "th": NumberWords("th", ".", "จุด", "ลบ", "เปอร์เซ็นต์"),
-    "uk": NumberWords("uk", ",", "кома", "мінус", spaced_groups=True, apostrophe="ʼ"),
+    "sr-Latn": Num2WordsConfig("sr", ",", "zapeta", "minus", "odsto"),
+    "sv": Num2WordsConfig("sv", ",", "komma", "minus", "procent", spaced_groups=True),
+    "tet": Num2WordsConfig("tet", ","),
+    "tg": Num2WordsConfig("tg", ",", "", "минус", "фоиз", spaced_groups=True),
+    "th": Num2WordsConfig("th", ".", "จุด", "ลบ", "เปอร์เซ็นต์"),
+    "uk": Num2WordsConfig("uk", ",", "кома", "мінус", spaced_groups=True, apostrophe="ʼ"),
 }
 """Checked with num2words 0.5.14: 0 to 1,100 and samples up to a billion are read without digits, each in its own words.
 
@@ -91,22 +91,37 @@ Left out on purpose: am (loops for ever from 1100 on; voxgraft has its own words
 read as 10,000), cy (counts in twenties), ja (needs no words: its readers know the digits' characters), kn and te (lakhs
 are wrong), sr in Cyrillic (Latin words), tr (all words run together), vi (2026 lacks its hundreds).
 """
-REGIONS: Mapping[str, str] = {
+REGION_ENTRIES: Mapping[str, str] = {
     "de-li": "de-CH",
     **{f"es-{region}": "es-419" for region in "br bz cu do gt hn mx ni pa pe pr sv us".split()},
 }
 """Codes whose decimal separator is not that of their language (CLDR), with the entry that has theirs."""
-SAMPLES = (*range(31), *range(40, 101, 10), 101, 110, 199, 200, 345, 999, 1000, 1001, 2026, 12_345, 100_000, 987_654)
+FINGERPRINT_NUMBERS = (
+    *range(31),
+    *range(40, 101, 10),
+    101,
+    110,
+    199,
+    200,
+    345,
+    999,
+    1000,
+    1001,
+    2026,
+    12_345,
+    100_000,
+    987_654,
+)
 """Numbers whose words tell one edition of num2words from another."""
 
-_RUN = regex.compile(
+_NUMBER_RUN = regex.compile(
     r"(?<![\p{L}\p{M}\p{N}]|\p{N}['’])(?P<minus>(?<=^|[\s(\"'])-)?"
     r"(?P<run>\p{Nd}+(?:[.,٫٬:/-]\p{Nd}+)*)(?P<percent>\s?[%٪])?"
     r"(?![\p{L}\p{M}\p{N}%٪]|[-'’:]\p{L}|['’]\p{N}|\.\s\p{Ll})"
 )
 """Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with
 a full stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation."""
-_ORDINAL = regex.compile(r"\.\s(\p{Lu}\p{L}*)")
+_ORDINAL_CONTEXT = regex.compile(r"\.\s(\p{Lu}\p{L}*)")
 _WORD_BEFORE = regex.compile(r"(\p{L}+) $")
 _STARTS = frozenset(
     "Aber Als Auch Da Dabei Daher Damals Danach Dann Darum Das Der Deshalb Die Dies Diese Dieser Dieses Doch Dort Du "
@@ -119,23 +134,23 @@ _LEADS = frozenset(
 )
 """German: words that begin a sentence and never follow an ordinal, and words that may stand before one. So "wurde 25.
 Danach" ends a sentence with a number, and "am 25. Danach" and "am 25. Mai" have ordinals, which stay in digits."""
-_SPACED = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
-_OTHER_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
+_SPACE_GROUPED_NUMBER = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
+_FOREIGN_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
 _TIME = regex.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DATE = regex.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})|(\d{4})-(\d\d)-(\d\d)")
 _RANGE = regex.compile(r"(\d+)-(\d+)")
-_LONGEST_DIGIT_STRING = 20
-_ORDINAL_DIGITS = 2
+_MAX_SPELLED_DIGITS = 20
+_MAX_ORDINAL_DIGITS = 2
 _LONGEST_LEAD = 40
 """Characters in which the word before a number is looked for."""
 
 
-def number_words(language: str) -> NumberWords | None:
+def find_num2words_config(language: str) -> Num2WordsConfig | None:
     """The entry of a language code: `nl-BE` like `nl`, but the same language in another script (`uz-Arab`) is not."""
-    by_code = {code.lower(): words for code, words in READ.items()}
+    by_code = {code.lower(): words for code, words in NUM2WORDS_LANGUAGES.items()}
     code = language.lower().replace("_", "-")
     while code:
-        if (own := REGIONS.get(code, code).lower()) in by_code:
+        if (own := REGION_ENTRIES.get(code, code).lower()) in by_code:
             return by_code[own]
         code, _, last = code.rpartition("-")
         if len(last) == 4:  # a script
@@ -144,40 +159,42 @@ def number_words(language: str) -> NumberWords | None:
 
 
 @lru_cache(maxsize=4096)
-def cardinal(code: str, number: int) -> str:
+def num2words_cardinal(code: str, number: int) -> str:
     """A whole number in num2words' words."""
     try:
-        package = import_module(PACKAGE)
+        package = import_module(NUM2WORDS_PACKAGE)
     except ModuleNotFoundError:
-        message = f"numbers of this language are read with {PACKAGE}, which is not installed: pip install {PACKAGE}"
-        raise ModuleNotFoundError(message, name=PACKAGE) from None
+        message = f"numbers of this language are read with {NUM2WORDS_PACKAGE}, which is not installed: pip install {NUM2WORDS_PACKAGE}"
+        raise ModuleNotFoundError(message, name=NUM2WORDS_PACKAGE) from None
     return " ".join(str(package.num2words(number, lang=code)).split())
 
 
-def fingerprint(code: str) -> dict[str, str]:
+def num2words_fingerprint(code: str) -> dict[str, str]:
     """The edition of num2words that is installed, and a hash of what it says in a language."""
-    said = "\n".join(cardinal(code, number) for number in SAMPLES)
-    return {PACKAGE: version(PACKAGE), "sha256": hashlib.sha256(said.encode()).hexdigest()}
+    said = "\n".join(num2words_cardinal(code, number) for number in FINGERPRINT_NUMBERS)
+    return {NUM2WORDS_PACKAGE: version(NUM2WORDS_PACKAGE), "sha256": hashlib.sha256(said.encode()).hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)
-class NumberReader:
+class Num2WordsExpander:
     """The step that writes numbers in words."""
 
-    words: NumberWords
+    words: Num2WordsConfig
 
-    def __call__(self, draft: Draft) -> None:
+    def __call__(self, draft: TextEditor) -> None:
         if self.words.spaced_groups:
-            draft.rewrite("grouped-digits", _SPACED, lambda match: "".join(filter(str.isdecimal, match.group())))
-        draft.rewrite("number", _RUN, self._read)
+            draft.rewrite(
+                "grouped-digits", _SPACE_GROUPED_NUMBER, lambda match: "".join(filter(str.isdecimal, match.group()))
+            )
+        draft.rewrite("number", _NUMBER_RUN, self._read)
         # Digits that stay are those that every base has.
-        draft.rewrite("other-digits", _OTHER_DIGIT, lambda match: _plain_digits(match.group(), self.words.decimal))
+        draft.rewrite("other-digits", _FOREIGN_DIGIT, lambda match: _to_ascii_digits(match.group(), self.words.decimal))
 
     def _read(self, match: regex.Match[str]) -> str | None:
         words = self.words
-        run = _plain_digits(match["run"], words.decimal)
+        run = _to_ascii_digits(match["run"], words.decimal)
         said = self._said(run) if run is not None else None
-        if words.ordinal_before_capital and len(match["run"]) <= _ORDINAL_DIGITS:
+        if words.ordinal_before_capital and len(match["run"]) <= _MAX_ORDINAL_DIGITS:
             said = None if _may_be_ordinal(match) else said
         if said is None or (match["minus"] and not words.minus) or (match["percent"] and not words.percent):
             return None
@@ -196,7 +213,7 @@ class NumberReader:
             digits = self._digits(point)
             return f"{whole} {self.words.point} {digits}" if self.words.point and digits else None
         if match := _DATE.fullmatch(run) or _TIME.fullmatch(run) or _RANGE.fullmatch(run):
-            return self._in_row([part for part in match.groups() if part and part.isdecimal()])
+            return self._spell_parts([part for part in match.groups() if part and part.isdecimal()])
         return None
 
     def _whole(self, digits: str) -> str | None:
@@ -204,28 +221,30 @@ class NumberReader:
             return self._digits(digits)
         if len(digits) > len(str(self.words.largest)) or int(digits) > self.words.largest:
             return None
-        return cardinal(self.words.code, int(digits)).replace("'", self.words.apostrophe)
+        return num2words_cardinal(self.words.code, int(digits)).replace("'", self.words.apostrophe)
 
     def _digits(self, digits: str) -> str | None:
-        if len(digits) > _LONGEST_DIGIT_STRING:
+        if len(digits) > _MAX_SPELLED_DIGITS:
             return None
-        return " ".join(cardinal(self.words.code, int(digit)).replace("'", self.words.apostrophe) for digit in digits)
+        return " ".join(
+            num2words_cardinal(self.words.code, int(digit)).replace("'", self.words.apostrophe) for digit in digits
+        )
 
-    def _in_row(self, parts: list[str]) -> str | None:
+    def _spell_parts(self, parts: list[str]) -> str | None:
         """Dates and times, number by number: how they are said differs too much from language to language."""
         said = [self._whole(part.lstrip("0") or "0") for part in parts]
         return None if None in said else " ".join(word for word in said if word is not None)
 
 
 def _may_be_ordinal(match: regex.Match[str]) -> bool:
-    following = _ORDINAL.match(match.string, match.end())
+    following = _ORDINAL_CONTEXT.match(match.string, match.end())
     if following is None:
         return False
     before = _WORD_BEFORE.search(match.string[: match.start()][-_LONGEST_LEAD:])
     return following[1] not in _STARTS or before is None or before[1].lower() in _LEADS
 
 
-def _plain_digits(run: str, decimal: str) -> str | None:
+def _to_ascii_digits(run: str, decimal: str) -> str | None:
     """With the digits 0 to 9; None where Python's Unicode is older than the digit."""
     made = []
     for character in run:

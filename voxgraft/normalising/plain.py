@@ -11,24 +11,24 @@ from dataclasses import dataclass
 
 import regex
 
-from voxgraft.normalising.base import Draft, Normalised, Note, Step, settle
-from voxgraft.normalising.numbers import PACKAGE, NumberReader, NumberWords
+from voxgraft.normalising.base import NormalizationStep, NormalizedText, TextEditor, TextNote, apply_until_stable
+from voxgraft.normalising.numbers import NUM2WORDS_PACKAGE, Num2WordsConfig, Num2WordsExpander
 
-VERSION = "generic-2"
+GENERIC_VERSION = "generic-2"
 
-_WORD_NOT_COMPOSED = regex.compile(r"[^ ]+")
-_MARKS_IN_A_HEAP = regex.compile(r"(?<=\p{M}{16})\p{M}+")
+_WORD = regex.compile(r"[^ ]+")
+_EXCESS_COMBINING_MARKS = regex.compile(r"(?<=\p{M}{16})\p{M}+")
 """No letter has so many; sorting a megabyte of them would take for ever."""
 _ODD_SPACE = regex.compile(r"[\p{Zs}\p{Zl}\p{Zp}\t\n\v\f\r\x85--[ ]]+", regex.V1)
-_INVISIBLE = regex.compile(
+_INVISIBLE_CHARACTER = regex.compile(
     r"[[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\uFE00-\uFE0F\U000E0100-\U000E01EF]--[\t\n\v\f\r\x85]]", regex.V1
 )
-_JOINER_INSIDE_A_WORD = regex.compile(r"(?<=[\p{L}\p{M}])[\u200c\u200d](?=[\p{L}\p{M}])")
+_JOINER_IN_WORD = regex.compile(r"(?<=[\p{L}\p{M}])[\u200c\u200d](?=[\p{L}\p{M}])")
 """In Persian, Hindi and others it tells words apart, so there it stays."""
-_SPACES = regex.compile(r"^ +| +$| {2,}")
-_DIGITS = regex.compile(r"\p{N}+")
+_EXTRA_SPACES = regex.compile(r"^ +| +$| {2,}")
+_DIGIT_RUN = regex.compile(r"\p{N}+")
 
-MARKS = {
+TYPOGRAPHIC_MARKS = {
     **dict.fromkeys("“”„‟«»〝〞＂", '"'),
     **dict.fromkeys("‘’‚‛‹›′´`＇", "'"),
     **dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"),
@@ -39,21 +39,21 @@ MARKS = {
     "⁉": "!?",
 }
 """Quotes, dashes and dots that have a plain cousin, with it. Never a letter: U+02BC is one in many languages."""
-_MARKS = regex.compile("[" + "".join(MARKS) + "]")
-TURNED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
+_TYPOGRAPHIC_MARK = regex.compile("[" + "".join(TYPOGRAPHIC_MARKS) + "]")
+REVERSED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
 """Punctuation of Adlam and other scripts from right to left, which is the common one turned round."""
-_INSIDE_A_WORD = regex.compile(r"(?<=\p{L}\p{M}*)'(?=\p{L})")
-_TURNED_MARKS = regex.compile("[" + "".join(TURNED_MARKS) + "]")
+_APOSTROPHE_IN_WORD = regex.compile(r"(?<=\p{L}\p{M}*)'(?=\p{L})")
+_REVERSED_MARK = regex.compile("[" + "".join(REVERSED_MARKS) + "]")
 
 
 @dataclass(frozen=True, slots=True)
-class GenericNormaliser:
+class GenericNormalizer:
     """For every language that has no normaliser of its own."""
 
     language: str
     kept_marks: str = ""
     """Quotes and dashes that are letters of the language."""
-    numbers: NumberWords | None = None
+    numbers: Num2WordsConfig | None = None
     edition: str = ""
     """Version of num2words, which the words of numbers come from."""
     apostrophe: str = ""
@@ -63,45 +63,51 @@ class GenericNormaliser:
     def version(self) -> str:
         kept = "".join(f"+{ord(mark):04X}" for mark in self.kept_marks)
         kept += f"+'{ord(self.apostrophe):04X}" if self.apostrophe else ""
-        return VERSION + kept + (f"+{PACKAGE}-{self.edition}" if self.numbers else "")
+        return GENERIC_VERSION + kept + (f"+{NUM2WORDS_PACKAGE}-{self.edition}" if self.numbers else "")
 
-    def normalise(self, text: str) -> Normalised:
+    def normalise(self, text: str) -> NormalizedText:
         # Numbers after marks and invisible characters, which may stand inside them.
-        read: tuple[Step, ...] = (NumberReader(self.numbers),) if self.numbers else ()
-        return settle(text, (clean, self._plain_marks, *read, single_spaces), digits_left)
+        read: tuple[NormalizationStep, ...] = (Num2WordsExpander(self.numbers),) if self.numbers else ()
+        return apply_until_stable(
+            text, (clean_characters, self._plain_marks, *read, collapse_spaces), note_remaining_digits
+        )
 
-    def _plain_marks(self, draft: Draft) -> None:
+    def _plain_marks(self, draft: TextEditor) -> None:
         kept = self.kept_marks
-        draft.rewrite("plain-mark", _MARKS, lambda found: None if found.group() in kept else MARKS[found.group()])
-        draft.translate("turned-mark", _TURNED_MARKS, TURNED_MARKS)
+        draft.rewrite(
+            "plain-mark",
+            _TYPOGRAPHIC_MARK,
+            lambda found: None if found.group() in kept else TYPOGRAPHIC_MARKS[found.group()],
+        )
+        draft.translate("turned-mark", _REVERSED_MARK, REVERSED_MARKS)
         if self.apostrophe:
-            draft.rewrite("apostrophe", _INSIDE_A_WORD, self.apostrophe)
+            draft.rewrite("apostrophe", _APOSTROPHE_IN_WORD, self.apostrophe)
 
 
-def clean(draft: Draft, *, joiners: bool = True) -> None:
+def clean_characters(draft: TextEditor, *, joiners: bool = True) -> None:
     """One kind of space, no invisible characters, then composed letters: a removal may bring a mark to its letter."""
     draft.rewrite("odd-space", _ODD_SPACE, " ")
     draft.rewrite(
         "invisible-removed",
-        _INVISIBLE,
-        lambda match: match.group() if joiners and _JOINER_INSIDE_A_WORD.match(match.string, match.start()) else "",
+        _INVISIBLE_CHARACTER,
+        lambda match: match.group() if joiners and _JOINER_IN_WORD.match(match.string, match.start()) else "",
     )
-    draft.rewrite("heap-of-marks-removed", _MARKS_IN_A_HEAP, "")
+    draft.rewrite("heap-of-marks-removed", _EXCESS_COMBINING_MARKS, "")
     if not unicodedata.is_normalized("NFC", draft.text):
         # A space never composes with anything, so words can be composed one by one.
-        draft.rewrite("unicode-form", _WORD_NOT_COMPOSED, lambda match: unicodedata.normalize("NFC", match.group()))
+        draft.rewrite("unicode-form", _WORD, lambda match: unicodedata.normalize("NFC", match.group()))
 
 
-def single_spaces(draft: Draft) -> None:
+def collapse_spaces(draft: TextEditor) -> None:
     """No space at the ends, one between words."""
-    draft.rewrite("spaces", _SPACES, lambda match: "" if _at_an_end(match) else " ")
+    draft.rewrite("spaces", _EXTRA_SPACES, lambda match: "" if _touches_text_edge(match) else " ")
 
 
-def digits_left(text: str) -> Iterator[Note]:
+def note_remaining_digits(text: str) -> Iterator[TextNote]:
     """Numbers that nobody read out."""
-    for match in _DIGITS.finditer(text):
-        yield Note("digits-left", match.group(), match.start())
+    for match in _DIGIT_RUN.finditer(text):
+        yield TextNote("digits-left", match.group(), match.start())
 
 
-def _at_an_end(match: regex.Match[str]) -> bool:
+def _touches_text_edge(match: regex.Match[str]) -> bool:
     return match.start() == 0 or match.end() == len(match.string)

@@ -12,15 +12,20 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from voxgraft.normalising.base import Normalised, Normaliser
-from voxgraft.normalising.languages import AMHARIC_VERSION, TIGRINYA_VERSION, amharic, tigrinya
-from voxgraft.normalising.numbers import PACKAGE, READ, fingerprint
-from voxgraft.normalising.plain import VERSION as GENERIC_VERSION
-from voxgraft.normalising.plain import GenericNormaliser
+from voxgraft.normalising.base import NormalizedText, Normalizer
+from voxgraft.normalising.languages import (
+    AMHARIC_VERSION,
+    TIGRINYA_VERSION,
+    build_amharic_normalizer,
+    build_tigrinya_normalizer,
+)
+from voxgraft.normalising.numbers import NUM2WORDS_LANGUAGES, NUM2WORDS_PACKAGE, num2words_fingerprint
+from voxgraft.normalising.plain import GENERIC_VERSION as GENERIC_VERSION
+from voxgraft.normalising.plain import GenericNormalizer
 
 NO_RULES = "none"
 """Version of a graft that was made before text rules were stored: its texts were read as they are."""
-VERSIONS = (GENERIC_VERSION, AMHARIC_VERSION, TIGRINYA_VERSION, NO_RULES)
+KNOWN_VERSIONS = (GENERIC_VERSION, AMHARIC_VERSION, TIGRINYA_VERSION, NO_RULES)
 
 
 class TextRulesError(ValueError):
@@ -32,12 +37,12 @@ class TextRulesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Unchanged:
+class _IdentityNormalizer:
     language: str
     version: str = NO_RULES
 
-    def normalise(self, text: str) -> Normalised:
-        return Normalised(text)
+    def normalise(self, text: str) -> NormalizedText:
+        return NormalizedText(text)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class TextRules:
     kept_marks: str = ""
     """Quotes and dashes that are letters of the language, and so stay."""
     numbers: str = ""
-    """Entry of `READ` that numbers are read with; empty: digits stay."""
+    """Entry of `NUM2WORDS_LANGUAGES` that numbers are read with; empty: digits stay."""
     apostrophe: str = ""
     """The letter that apostrophes inside words stand for: keyboards lack U+02BC and U+02BB."""
     edition: Mapping[str, str] = field(default_factory=dict)
@@ -63,8 +68,8 @@ class TextRules:
             return cls(NO_RULES)
         if not isinstance(value, dict) or not isinstance(value.get("version"), str):
             raise TextRulesError("the text rules have no version", "restore graft.json")
-        if value["version"] not in VERSIONS:
-            found = f"text rules {value['version']!r:.40}, and this voxgraft knows {', '.join(VERSIONS)}"
+        if value["version"] not in KNOWN_VERSIONS:
+            found = f"text rules {value['version']!r:.40}, and this voxgraft knows {', '.join(KNOWN_VERSIONS)}"
             raise TextRulesError(found, "install the voxgraft that made the graft, or make the graft again")
         kinds: dict[str, type] = dict.fromkeys(("language", "kept_marks", "numbers", "apostrophe"), str)
         kinds["fold_homophones"] = bool
@@ -76,7 +81,7 @@ class TextRules:
         if not sound or not all(isinstance(value.get(name, kind()), kind) for name, kind in kinds.items()):
             raise TextRulesError("a text rule has a value of the wrong kind", "restore graft.json")
         rules = cls(**value)
-        if rules.numbers and rules.numbers not in READ:
+        if rules.numbers and rules.numbers not in NUM2WORDS_LANGUAGES:
             found = f"numbers are read as in {rules.numbers!r:.20}, which this voxgraft does not read"
             raise TextRulesError(found, "install a newer voxgraft")
         return rules
@@ -96,38 +101,38 @@ class TextRules:
     @property
     def identity(self) -> str:
         """Everything that may change an output, in one word, for fingerprints."""
-        return self.normaliser.version
+        return self.normalizer.version
 
     def require_edition(self) -> None:
         """Raise where the num2words that is installed says other words than the one that the graft was made with."""
         if not self.numbers:
             return
-        code, stated = READ[self.numbers].code, self.edition
+        code, stated = NUM2WORDS_LANGUAGES[self.numbers].code, self.edition
         try:
-            installed = fingerprint(code)
+            installed = num2words_fingerprint(code)
         except ModuleNotFoundError as error:
-            raise TextRulesError(str(error), f"pip install {PACKAGE}=={stated.get(PACKAGE, '')}".rstrip("=")) from None
+            raise TextRulesError(
+                str(error), f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
+            ) from None
         if stated and installed["sha256"] != stated.get("sha256"):
-            found = (
-                f"{PACKAGE} {installed[PACKAGE]} reads numbers otherwise than {stated.get(PACKAGE)}, used in training"
-            )
-            raise TextRulesError(found, f"pip install {PACKAGE}=={stated.get(PACKAGE)}")
+            found = f"{NUM2WORDS_PACKAGE} {installed[NUM2WORDS_PACKAGE]} reads numbers otherwise than {stated.get(NUM2WORDS_PACKAGE)}, used in training"
+            raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE)}")
 
     @cached_property
-    def normaliser(self) -> Normaliser:
+    def normalizer(self) -> Normalizer:
         if self.version == NO_RULES:
-            return _Unchanged(self.language)
+            return _IdentityNormalizer(self.language)
         if self.version == AMHARIC_VERSION:
-            return amharic(self.fold_homophones)
+            return build_amharic_normalizer(self.fold_homophones)
         if self.version == TIGRINYA_VERSION:
-            return tigrinya()
-        words = READ[self.numbers] if self.numbers else None
-        edition = self.edition.get(PACKAGE, "")
-        return GenericNormaliser(self.language, self.kept_marks, words, edition, self.apostrophe)
+            return build_tigrinya_normalizer()
+        words = NUM2WORDS_LANGUAGES[self.numbers] if self.numbers else None
+        edition = self.edition.get(NUM2WORDS_PACKAGE, "")
+        return GenericNormalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
 
     def apply(self, text: str) -> str:
         """Text as the stock program's front is given it. A text of one letter gets a full stop, since some stock
         programs leave it in its own case; with the stop it is ordinary text."""
-        text = unicodedata.normalize("NFC", self.normaliser.normalise(text).text)
+        text = unicodedata.normalize("NFC", self.normalizer.normalise(text).text)
         stripped = text.strip()
         return f"{stripped}." if len(stripped) == 1 and stripped.isalpha() else text

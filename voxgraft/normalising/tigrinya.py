@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from voxgraft.normalising.words import Calendar, Words
+from voxgraft.normalising.words import Calendar, NumberVerbalizer
 
 ONES = "ዜሮ ሓደ ክልተ ሰለስተ ኣርባዕተ ሓሙሽተ ሽዱሽተ ሸውዓተ ሸሞንተ ትሽዓተ".split()
 TENS = "ዓሰርተ ዕስራ ሰላሳ ኣርብዓ ሓምሳ ሱሳ ሰብዓ ሰማንያ ቴስዓ".split()
 HUNDRED, HUNDRED_IN_COMPOUNDS = "ሚእቲ", "ሚእት"
 SCALES = ((10**12, "ትሪልዮን"), (10**9, "ቢልዮን"), (10**6, "ሚልዮን"), (10**3, "ሽሕ"))
-AND = "ን"
+AND_SUFFIX = "ን"
 """Written at every part of a number that has several."""
-MASCULINE = "ቀዳማይ ካልኣይ ሳልሳይ ራብዓይ ሓሙሻይ ሻድሻይ ሻውዓይ ሻምናይ ታሽዓይ ዓስራይ".split()
-FEMININE = "ቀዳመይቲ ካልአይቲ ሳልሰይቲ ራብዐይቲ ሓሙሸይቲ ሻድሸይቲ ሻውዐይቲ ሻምነይቲ ታሽዐይቲ ዓስረይቲ".split()
+MASCULINE_ORDINALS = "ቀዳማይ ካልኣይ ሳልሳይ ራብዓይ ሓሙሻይ ሻድሻይ ሻውዓይ ሻምናይ ታሽዓይ ዓስራይ".split()
+FEMININE_ORDINALS = "ቀዳመይቲ ካልአይቲ ሳልሰይቲ ራብዐይቲ ሓሙሸይቲ ሻድሸይቲ ሻውዐይቲ ሻምነይቲ ታሽዐይቲ ዓስረይቲ".split()
 MONTHS = "ጥሪ ለካቲት መጋቢት ሚያዝያ ግንቦት ሰነ ሓምለ ነሓሰ መስከረም ጥቅምቲ ሕዳር ታሕሳስ".split()
 _LARGEST_SINGLE_WORD = 10
 
 
-class Tigrinya(Words):
+class TigrinyaVerbalizer(NumberVerbalizer):
     """The Eritrean words, which the paper takes as its standard."""
 
     prefixes: ClassVar = frozenset("ብ ን".split())
@@ -55,17 +55,17 @@ class Tigrinya(Words):
         "°": "ዲግሪ",
     }
     hours: ClassVar = ("ሰዓት",)
-    froms: ClassVar = ("ካብ", "ብ", "ን")
+    from_words: ClassVar = ("ካብ", "ብ", "ን")
     point: ClassVar = "ነጥቢ"
     operators: ClassVar[Mapping[str, str]] = {}
 
     def cardinal(self, number: int) -> str:
-        return _joined(_parts(number))
+        return _join_with_and(_number_parts(number))
 
     def ordinal(self, number: int, suffix: str) -> str:
         if not 1 <= number <= _LARGEST_SINGLE_WORD:
             return f"መበል {self.cardinal(number)}"
-        return (FEMININE if suffix.endswith("ቲ") else MASCULINE)[number - 1]
+        return (FEMININE_ORDINALS if suffix.endswith("ቲ") else MASCULINE_ORDINALS)[number - 1]
 
     def negative(self, words: str) -> str:
         return f"ኣሉታ {words}"
@@ -78,20 +78,20 @@ class Tigrinya(Words):
         words = f"{self.cardinal(whole)} {currency}"
         if not cents:
             return words
-        return f"{words}{AND} {small}{AND}" if whole else small
+        return f"{words}{AND_SUFFIX} {small}{AND_SUFFIX}" if whole else small
 
     def fraction(self, above: int, below: int) -> None:  # noqa: ARG002 (no source for them)
         return None
 
-    def and_fraction(self, whole: int, above: int, below: int) -> None:  # noqa: ARG002
+    def mixed_fraction(self, whole: int, above: int, below: int) -> None:  # noqa: ARG002
         return None
 
     def clock(self, hour: int, minute: int, second: int) -> str:
         words = f"{self.hours[0]} {self.cardinal(hour)}"
         if not minute and not second:
             return words
-        words += AND + (f" {self.cardinal(minute)} ደቒቕ{AND}" if minute else "")
-        return words + (f" {self.cardinal(second)} ካልኢት{AND}" if second else "")
+        words += AND_SUFFIX + (f" {self.cardinal(minute)} ደቒቕ{AND_SUFFIX}" if minute else "")
+        return words + (f" {self.cardinal(second)} ካልኢት{AND_SUFFIX}" if second else "")
 
     def interval(self, first: str, last: str, begun: bool) -> str:
         return f"{'' if begun else 'ካብ '}{first} ክሳብ {last}"
@@ -108,7 +108,7 @@ class Tigrinya(Words):
         return None
 
 
-def _parts(number: int, compound: bool = False) -> list[str]:
+def _number_parts(number: int, compound: bool = False) -> list[str]:
     """The parts that are joined by "and": one for each scale, the hundreds, the tens, the ones."""
     counted = []
     for size, word in SCALES:
@@ -118,7 +118,7 @@ def _parts(number: int, compound: bool = False) -> list[str]:
     hundreds, rest = divmod(number, 100)
     small = _under_hundred(rest) if rest or not (counted or hundreds) else []
     compound = compound or len(counted) + bool(hundreds) + len(small) > 1
-    parts = [f"{_joined(_parts(count, compound))} {word}" for count, word in counted]
+    parts = [f"{_join_with_and(_number_parts(count, compound))} {word}" for count, word in counted]
     if hundreds:
         parts.append(f"{ONES[hundreds]} {HUNDRED_IN_COMPOUNDS if compound else HUNDRED}")
     return parts + small
@@ -133,5 +133,5 @@ def _under_hundred(number: int) -> list[str]:
     return [f"{TENS[0]} {ONES[ones]}"] if tens == 1 else [TENS[tens - 1], ONES[ones]]
 
 
-def _joined(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else " ".join(part + AND for part in parts)
+def _join_with_and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else " ".join(part + AND_SUFFIX for part in parts)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 Calendar = Literal["ethiopian", "gregorian"]
-LARGEST = 10**15 - 1
+LARGEST_CARDINAL = 10**15 - 1
 """Longer numbers are identifiers, read digit by digit."""
 
 
-class Words(ABC):
+class NumberVerbalizer(ABC):
     """Number words of one language, and the small words of its numbers."""
 
     prefixes: ClassVar[frozenset[str]]
@@ -31,7 +31,7 @@ class Words(ABC):
     """Units behind a number, as written, each with the words that are said."""
     hours: ClassVar[tuple[str, ...]]
     """The word for the hour, as it may stand before or behind a time."""
-    froms: ClassVar[tuple[str, ...]]
+    from_words: ClassVar[tuple[str, ...]]
     """Words or prepositions before an interval after which "from" is not said again."""
     point: ClassVar[str]
     """The decimal point, said."""
@@ -57,7 +57,7 @@ class Words(ABC):
     def fraction(self, above: int, below: int) -> str | None: ...
 
     @abstractmethod
-    def and_fraction(self, whole: int, above: int, below: int) -> str | None: ...
+    def mixed_fraction(self, whole: int, above: int, below: int) -> str | None: ...
 
     @abstractmethod
     def clock(self, hour: int, minute: int, second: int) -> str: ...

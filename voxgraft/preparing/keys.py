@@ -13,26 +13,26 @@ from pathlib import Path
 
 from voxgraft.errors import FileError
 from voxgraft.families.base import BaseFiles, Family
-from voxgraft.files import is_file, sha256_of
-from voxgraft.preparing.ledger import FileMark
+from voxgraft.files import compute_sha256, is_file
+from voxgraft.preparing.ledger import FileStamp
 
-__all__ = ["FrontEnd", "file_mark", "front_end"]
+__all__ = ["FrontEndFiles", "compute_file_stamp", "fingerprint_front_end"]
 
-VERSION = 1
+ENCODING_VERSION = 1
 """Of everything between a sound file and its codes that is ours; another number makes all codes anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class FrontEnd:
+class FrontEndFiles:
     """The front end of one base, by the files that it is made of."""
 
-    files: Mapping[str, FileMark]
+    files: Mapping[str, FileStamp]
     base_sha256: str
 
     @property
     def made_from(self) -> dict[str, object]:
         """As set.json states it."""
-        return {"version": VERSION, **{name: sha256 for name, (_, _, sha256) in self.files.items()}}
+        return {"version": ENCODING_VERSION, **{name: sha256 for name, (_, _, sha256) in self.files.items()}}
 
     def key(self, sound_sha256: str) -> str:
         """The key of a clip with that sound."""
@@ -40,9 +40,11 @@ class FrontEnd:
         return hashlib.sha256(parts.encode()).hexdigest()
 
 
-def front_end(family: Family, files: BaseFiles, base_sha256: str, known: Mapping[str, FileMark]) -> FrontEnd:
+def fingerprint_front_end(
+    family: Family, files: BaseFiles, base_sha256: str, known: Mapping[str, FileStamp]
+) -> FrontEndFiles:
     """The front end of a base folder; an error that names what it lacks."""
-    marks: dict[str, FileMark] = {}
+    marks: dict[str, FileStamp] = {}
     for side in family.describe(files, 0).side_files:
         if "preparing" not in side.purposes:
             continue
@@ -51,17 +53,17 @@ def front_end(family: Family, files: BaseFiles, base_sha256: str, known: Mapping
             found = f"{' or '.join(side.names)} is not in the folder: {side.what}"
             raise FileError("base-file-missing", found, expected=side.names[0], where=files.folder)
         for name in there:
-            mark = file_mark(files.folder / name, known.get(name))
+            mark = compute_file_stamp(files.folder / name, known.get(name))
             assert mark is not None
             marks[name] = mark
-    return FrontEnd(marks, base_sha256)
+    return FrontEndFiles(marks, base_sha256)
 
 
-def file_mark(path: Path, known: FileMark | None = None) -> FileMark | None:
+def compute_file_stamp(path: Path, known: FileStamp | None = None) -> FileStamp | None:
     """Size, time and hash of a file; None where it is not there."""
     if not is_file(path):
         return None
     status = path.stat()
     if known is not None and known[:2] == (status.st_size, status.st_mtime_ns):
         return known
-    return status.st_size, status.st_mtime_ns, sha256_of(path)
+    return status.st_size, status.st_mtime_ns, compute_sha256(path)

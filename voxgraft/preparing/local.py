@@ -18,20 +18,20 @@ from typing import IO
 
 import voxgraft
 from voxgraft.errors import finding
-from voxgraft.preparing.stage import Job, Outcome, Stage, StageSettings
+from voxgraft.preparing.stage import EncodeJob, EncodeResult, EncodeWorker, EncodeWorkerConfig
 
-__all__ = ["run_local"]
+__all__ = ["encode_locally"]
 
-TRIES = 2
-TAIL_BYTES = 2000
+MAX_TRIES = 2
+STDERR_TAIL_BYTES = 2000
 
 
-def run_local(settings: StageSettings, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+def encode_locally(settings: EncodeWorkerConfig, jobs: Sequence[EncodeJob], workers: int) -> Iterator[EncodeResult]:
     """Outcomes as they come. With one worker the batches are encoded in this very process."""
     if workers == 1:
-        yield from _here(settings, jobs)
+        yield from _encode_in_process(settings, jobs)
         return
-    pool = _Pool(settings)
+    pool = _WorkerPool(settings)
     executor = ThreadPoolExecutor(min(workers, len(jobs)) or 1)
     try:
         for done in as_completed([executor.submit(pool.run, job) for job in jobs]):
@@ -42,11 +42,11 @@ def run_local(settings: StageSettings, jobs: Sequence[Job], workers: int) -> Ite
         pool.close()  # a thread may have started one more process before it heard of the end
 
 
-def _here(settings: StageSettings, jobs: Sequence[Job]) -> Iterator[Outcome]:
+def _encode_in_process(settings: EncodeWorkerConfig, jobs: Sequence[EncodeJob]) -> Iterator[EncodeResult]:
     import torch
 
     threads = torch.get_num_threads()
-    stage = Stage(settings)
+    stage = EncodeWorker(settings)
     try:
         for job in jobs:
             yield stage.run(job)
@@ -54,22 +54,22 @@ def _here(settings: StageSettings, jobs: Sequence[Job]) -> Iterator[Outcome]:
         torch.set_num_threads(threads)
 
 
-class _Pool:
+class _WorkerPool:
     """A process for each thread that asks, which hands it a batch and waits for the outcome."""
 
-    def __init__(self, settings: StageSettings) -> None:
+    def __init__(self, settings: EncodeWorkerConfig) -> None:
         self._settings = settings
         self._own = threading.local()
-        self._processes: list[_Process] = []
+        self._processes: list[_WorkerProcess] = []
         self._closing = False
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: EncodeJob) -> EncodeResult:
         last = ""
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             if (outcome := self._process().ask(job)) is not None or self._closing:
-                return outcome or Outcome(job.name)
-            last = self._dropped()
-        return _gone(job, last)
+                return outcome or EncodeResult(job.name)
+            last = self._drop_worker()
+        return _worker_died_result(job, last)
 
     def close(self) -> None:
         """What was in work is lost; what is written is whole."""
@@ -77,24 +77,24 @@ class _Pool:
         for process in list(self._processes):
             process.kill()
 
-    def _process(self) -> _Process:
+    def _process(self) -> _WorkerProcess:
         if getattr(self._own, "process", None) is None:
-            self._own.process = _Process(self._settings)
+            self._own.process = _WorkerProcess(self._settings)
             self._processes.append(self._own.process)
         process = self._own.process
-        assert isinstance(process, _Process)
+        assert isinstance(process, _WorkerProcess)
         return process
 
-    def _dropped(self) -> str:
+    def _drop_worker(self) -> str:
         process, self._own.process = self._process(), None
         self._processes.remove(process)
         return process.kill()
 
 
-class _Process:
+class _WorkerProcess:
     """One worker process."""
 
-    def __init__(self, settings: StageSettings) -> None:
+    def __init__(self, settings: EncodeWorkerConfig) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the process)
         root = str(Path(voxgraft.__file__).parent.parent)
         paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -109,13 +109,13 @@ class _Process:
         )
         self._write(settings.to_json())
 
-    def ask(self, job: Job) -> Outcome | None:
+    def ask(self, job: EncodeJob) -> EncodeResult | None:
         """The outcome of a batch; None where the process has died."""
         assert self._process.stdout is not None
         if not self._write(job.to_json()):
             return None
         line = self._process.stdout.readline()
-        return Outcome.from_json(line) if line.endswith("\n") else None
+        return EncodeResult.from_json(line) if line.endswith("\n") else None
 
     def kill(self) -> str:
         """End it, if it has not ended yet; how it ended, and what it said last."""
@@ -123,7 +123,7 @@ class _Process:
             return ""
         self._process.kill()
         code = self._process.wait()
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - TAIL_BYTES))
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         self._errors.close()
         return f"it ended with {code}" + (f": {said[-1]}" if said else "")
@@ -138,6 +138,6 @@ class _Process:
         return True
 
 
-def _gone(job: Job, last: str) -> Outcome:
-    found = f"the process that encoded it died {TRIES} times; {last}"
-    return Outcome(job.name, {key: finding("prepare-worker", found, where=path) for key, path in job.clips})
+def _worker_died_result(job: EncodeJob, last: str) -> EncodeResult:
+    found = f"the process that encoded it died {MAX_TRIES} times; {last}"
+    return EncodeResult(job.name, {key: finding("prepare-worker", found, where=path) for key, path in job.clips})

@@ -12,14 +12,14 @@ from importlib import import_module
 from typing import Any
 
 from voxgraft.errors import ConfigError
-from voxgraft.preparing.stage import Job, Outcome, Stage, StageSettings
+from voxgraft.preparing.stage import EncodeJob, EncodeResult, EncodeWorker, EncodeWorkerConfig
 
-__all__ = ["run_on_ray"]
+__all__ = ["encode_on_ray"]
 
-ADDRESS = "RAY_ADDRESS"
+RAY_ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 
-def run_on_ray(settings: StageSettings, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+def encode_on_ray(settings: EncodeWorkerConfig, jobs: Sequence[EncodeJob], workers: int) -> Iterator[EncodeResult]:
     """Outcomes as they come. A worker that dies is replaced by Ray, and its batch given to another."""
     try:
         ray: Any = import_module("ray")
@@ -33,36 +33,38 @@ def run_on_ray(settings: StageSettings, jobs: Sequence[Job], workers: int) -> It
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     own = not ray.is_initialized()
     if own:
-        here = {} if os.environ.get(ADDRESS) else {"num_cpus": workers, "include_dashboard": False}
+        here = {} if os.environ.get(RAY_ADDRESS_VARIABLE) else {"num_cpus": workers, "include_dashboard": False}
         ray.init(logging_level="error", log_to_driver=False, **here)
     try:
-        yield from _outcomes(data, settings, jobs, min(workers, len(jobs)))
+        yield from _iter_ray_results(data, settings, jobs, min(workers, len(jobs)))
     finally:
         if own:
             ray.shutdown()
 
 
-def _outcomes(data: Any, settings: StageSettings, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+def _iter_ray_results(
+    data: Any, settings: EncodeWorkerConfig, jobs: Sequence[EncodeJob], workers: int
+) -> Iterator[EncodeResult]:
     data.DataContext.get_current().enable_progress_bars = False
     rows = data.from_items([{"job": job.to_json()} for job in jobs], override_num_blocks=len(jobs))
     gpus = {"num_gpus": 1} if settings.device.startswith("cuda") else {"num_cpus": 1}
     done = rows.map_batches(
-        RayStage,
+        RayEncodeWorker,
         fn_constructor_args=(settings.to_json(),),
         batch_size=1,
         compute=data.ActorPoolStrategy(size=workers),
         **gpus,
     )
     for row in done.iter_rows():
-        yield Outcome.from_json(row["outcome"])
+        yield EncodeResult.from_json(row["outcome"])
 
 
-class RayStage:
+class RayEncodeWorker:
     """The stage as Ray Data calls it."""
 
     def __init__(self, settings: str) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
-        self._stage = Stage(StageSettings.from_json(settings))
+        self._stage = EncodeWorker(EncodeWorkerConfig.from_json(settings))
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
-        return {"outcome": [self._stage.run(Job.from_json(str(job))).to_json() for job in rows["job"]]}
+        return {"outcome": [self._stage.run(EncodeJob.from_json(str(job))).to_json() for job in rows["job"]]}

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voxgraft.errors import Finding, VoxgraftError, finding
-from voxgraft.files import system_error
-from voxgraft.preparing.batch_files import EncodedClip, batch_path, write_batch
+from voxgraft.files import convert_system_error
+from voxgraft.preparing.batch_files import EncodedClip, batch_path, write_batch_file
 
 if TYPE_CHECKING:
-    from voxgraft.audio.waves import Wave
+    from voxgraft.audio.waves import Waveform
     from voxgraft.families.encoding import Clip, ClipEncoder
 
-__all__ = ["Job", "Outcome", "Stage", "StageSettings"]
+__all__ = ["EncodeJob", "EncodeResult", "EncodeWorker", "EncodeWorkerConfig"]
 
 
 @dataclass(frozen=True, slots=True)
-class StageSettings:
+class EncodeWorkerConfig:
     """What a worker must know before the first batch; goes to it as JSON."""
 
     family: str
@@ -36,12 +36,12 @@ class StageSettings:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> StageSettings:
+    def from_json(cls, text: str) -> EncodeWorkerConfig:
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EncodeJob:
     """One batch: clips that go through the encoder together, by key, and where their sound is."""
 
     name: str
@@ -52,13 +52,13 @@ class Job:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
+    def from_json(cls, text: str) -> EncodeJob:
         values = json.loads(text)
         return cls(values["name"], tuple((key, path) for key, path in values["clips"]), values["seconds"])
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EncodeResult:
     """What became of a batch."""
 
     name: str
@@ -71,84 +71,86 @@ class Outcome:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Outcome:
+    def from_json(cls, text: str) -> EncodeResult:
         values = json.loads(text)
         gone = {key: Finding(**item) for key, item in values["gone"].items()}
         return cls(values["name"], gone, Finding(**values["refused"]) if values["refused"] else None)
 
 
-class Stage:
+class EncodeWorker:
     """A front end that encodes one batch after the other. Opened with the first."""
 
-    def __init__(self, settings: StageSettings) -> None:
+    def __init__(self, settings: EncodeWorkerConfig) -> None:
         self.settings = settings
         self._encoder: ClipEncoder | None = None
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: EncodeJob) -> EncodeResult:
         """Encode a batch into its file. Clips that cannot be encoded are noted there; the rest goes on without them."""
         import torch
 
         try:
             encoder = self._opened()
-            waves, failed = _read(job.clips, encoder.sample_rate)
-            encoded, refused = _encoded(encoder, waves)
+            waves, failed = _read_clips(job.clips, encoder.sample_rate)
+            encoded, refused = _encode_clips(encoder, waves)
             clips = [
                 EncodedClip(key, len(waves[key]) / encoder.sample_rate, clip.codes, dict(sorted(clip.voice.items())))
                 for key, clip in encoded.items()
             ]
             paths = dict(job.clips)
             failed |= {key: replace(item, where=paths[key]) for key, item in refused.items()}
-            write_batch(batch_path(Path(self.settings.folder), job.name), clips, failed)
+            write_batch_file(batch_path(Path(self.settings.folder), job.name), clips, failed)
         except torch.OutOfMemoryError:
-            return Outcome(job.name, refused=_too_large(job, self.settings.device))
+            return EncodeResult(job.name, refused=_out_of_memory_finding(job, self.settings.device))
         except VoxgraftError as error:  # a file that the base lacks, a full disk: no other batch would fare better
-            return Outcome(job.name, refused=error.finding)
+            return EncodeResult(job.name, refused=error.finding)
         except (OSError, MemoryError) as error:
-            if (system := system_error(error)) is None:
+            if (system := convert_system_error(error)) is None:
                 raise
-            return Outcome(job.name, refused=system.finding)
-        return Outcome(job.name)
+            return EncodeResult(job.name, refused=system.finding)
+        return EncodeResult(job.name)
 
     def _opened(self) -> ClipEncoder:
         if self._encoder is None:
             import torch
 
-            from voxgraft.families import family
-            from voxgraft.families.opening import open_model
+            from voxgraft.families import get_family
+            from voxgraft.families.opening import load_model
 
             torch.set_num_threads(1)
-            kind = family(self.settings.family)
+            kind = get_family(self.settings.family)
             files = kind.files(Path(self.settings.base))
-            self._encoder = kind.encoder(files, open_model(kind, files, device=self.settings.device))
+            self._encoder = kind.encoder(files, load_model(kind, files, device=self.settings.device))
         return self._encoder
 
 
-def _too_large(job: Job, device: str) -> Finding:
+def _out_of_memory_finding(job: EncodeJob, device: str) -> Finding:
     found = f"{len(job.clips)} clips of {job.seconds:.0f} s do not go through the encoder at once on {device}"
     return finding("memory-too-small", found, cure="run the same command again with a smaller --batch-seconds.")
 
 
-def _read(clips: Sequence[tuple[str, str]], rate: int) -> tuple[dict[str, Any], dict[str, Finding]]:
-    from voxgraft.preparing.sound import read_sound
+def _read_clips(clips: Sequence[tuple[str, str]], rate: int) -> tuple[dict[str, Any], dict[str, Finding]]:
+    from voxgraft.preparing.sound import read_resampled_audio
 
     waves: dict[str, Any] = {}
     failed: dict[str, Finding] = {}
     for key, path in clips:
         try:
-            waves[key] = read_sound(Path(path), rate)
+            waves[key] = read_resampled_audio(Path(path), rate)
         except VoxgraftError as error:
             failed[key] = error.finding
     return waves, failed
 
 
-def _encoded(encoder: ClipEncoder, waves: Mapping[str, Wave]) -> tuple[dict[str, Clip], dict[str, Finding]]:
+def _encode_clips(encoder: ClipEncoder, waves: Mapping[str, Waveform]) -> tuple[dict[str, Clip], dict[str, Finding]]:
     """All together; where one of them is refused, the others together without it."""
     failed: dict[str, Finding] = {}
     while waves:
         try:
             return dict(zip(waves, encoder.encode(list(waves.values())), strict=True)), failed
         except VoxgraftError:
-            found = {key: item for key, wave in waves.items() if (item := _fault(encoder, wave)) is not None}
+            found = {
+                key: item for key, wave in waves.items() if (item := _find_encode_fault(encoder, wave)) is not None
+            }
             if not found:  # each by itself would do, so it is not the clips that are at fault
                 raise
             failed |= found
@@ -156,7 +158,7 @@ def _encoded(encoder: ClipEncoder, waves: Mapping[str, Wave]) -> tuple[dict[str,
     return {}, failed
 
 
-def _fault(encoder: ClipEncoder, wave: Wave) -> Finding | None:
+def _find_encode_fault(encoder: ClipEncoder, wave: Waveform) -> Finding | None:
     try:
         encoder.encode([wave])
     except VoxgraftError as error:

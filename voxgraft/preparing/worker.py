@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from voxgraft.preparing.stage import Job, Stage, StageSettings
+from voxgraft.preparing.stage import EncodeJob, EncodeWorker, EncodeWorkerConfig
 
 
 def main() -> None:
@@ -16,9 +16,9 @@ def main() -> None:
     # Whatever a library prints must not come between the outcomes.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as outcomes:
         os.dup2(2, 1)
-        stage = Stage(StageSettings.from_json(sys.stdin.readline()))
+        stage = EncodeWorker(EncodeWorkerConfig.from_json(sys.stdin.readline()))
         for line in sys.stdin:
-            outcomes.write(stage.run(Job.from_json(line)).to_json() + "\n")
+            outcomes.write(stage.run(EncodeJob.from_json(line)).to_json() + "\n")
             outcomes.flush()
 
 

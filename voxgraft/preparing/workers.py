@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["usual_workers"]
+__all__ = ["default_worker_count"]
 
-MEMORY_SHARE = 2
+MEMORY_FACTOR = 2
 """A worker takes the bytes of its files once as weights, and once more while it opens them."""
 
 
-def usual_workers(device: str, file_bytes: int) -> int:
+def default_worker_count(device: str, file_bytes: int) -> int:
     """One for each core as far as memory goes; on CUDA one, which fills the device by itself."""
     if device.startswith("cuda"):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _free_bytes() // max(1, MEMORY_SHARE * file_bytes)))
+    return max(1, min(cores, _available_memory_bytes() // max(1, MEMORY_FACTOR * file_bytes)))
 
 
-def _free_bytes() -> int:
+def _available_memory_bytes() -> int:
     """Memory that programs can have; on systems that do not say, all that there is."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from voxgraft.errors import ConfigError, FileError
-from voxgraft.files import reason_of, write_error
-from voxgraft.sharing.zips import same_name
+from voxgraft.files import build_write_error, format_error_reason
+from voxgraft.sharing.zips import normalize_file_name
 
-__all__ = ["HubFile", "fetch_file", "hub_files", "is_repository", "receive", "send"]
+__all__ = ["HubFile", "download_from_hub", "download_hub_file", "is_hub_repository", "list_hub_files", "upload_to_hub"]
 
-PREFIX = "hub:"
+HUB_PREFIX = "hub:"
 _REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
 
 
@@ -35,12 +35,12 @@ class HubFile:
     git_id: str | None
 
 
-def is_repository(text: str) -> bool:
+def is_hub_repository(text: str) -> bool:
     """Whether a text can be the name of a repository: OWNER/NAME, or hub:OWNER/NAME."""
     return _REPOSITORY.fullmatch(text) is not None
 
 
-def name_of(text: str) -> str:
+def parse_hub_repository(text: str) -> str:
     """OWNER/NAME."""
     found = _REPOSITORY.fullmatch(text)
     if found is None:
@@ -48,13 +48,13 @@ def name_of(text: str) -> str:
     return found[1]
 
 
-def send(folder: Path, repository: str, *, private: bool, leave_out: Collection[str] = ()) -> str:
+def upload_to_hub(folder: Path, repository: str, *, private: bool, leave_out: Collection[str] = ()) -> str:
     """Upload a folder; the address of the commit."""
-    with _hub("send to", repository) as hub:
+    with _hub_client("send to", repository) as hub:
         api = hub.HfApi()
-        api.create_repo(name_of(repository), private=private, exist_ok=True)
+        api.create_repo(parse_hub_repository(repository), private=private, exist_ok=True)
         done = api.upload_folder(
-            repo_id=name_of(repository),
+            repo_id=parse_hub_repository(repository),
             folder_path=folder,
             commit_message="voxgraft push",
             ignore_patterns=[glob.escape(name) for name in sorted(leave_out)],
@@ -62,15 +62,15 @@ def send(folder: Path, repository: str, *, private: bool, leave_out: Collection[
     return str(getattr(done, "commit_url", done))
 
 
-def receive(repository: str, folder: Path, revision: str | None) -> None:
+def download_from_hub(repository: str, folder: Path, revision: str | None) -> None:
     """Download a repository into a folder."""
     seen: dict[str, str] = {}
-    for one in hub_files(repository, revision):  # names that lead out of it are refused before anything is written
-        if (other := seen.setdefault(same_name(one.name), one.name)) != one.name:
+    for one in list_hub_files(repository, revision):  # names that lead out of it are refused before anything is written
+        if (other := seen.setdefault(normalize_file_name(one.name), one.name)) != one.name:
             found = f"{repository} names {other!r:.80} and {one.name!r:.80}, which are one file on some systems"
             raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
-    with _hub("fetch", repository) as hub:
-        hub.snapshot_download(name_of(repository), revision=revision, local_dir=folder)
+    with _hub_client("fetch", repository) as hub:
+        hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
     cache = folder / ".cache"
     if cache.is_dir():
         import shutil
@@ -78,10 +78,10 @@ def receive(repository: str, folder: Path, revision: str | None) -> None:
         shutil.rmtree(cache)
 
 
-def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
+def list_hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
     """What a repository holds."""
-    with _hub("look at", repository) as hub:
-        info = hub.HfApi().model_info(name_of(repository), revision=revision, files_metadata=True)
+    with _hub_client("look at", repository) as hub:
+        info = hub.HfApi().model_info(parse_hub_repository(repository), revision=revision, files_metadata=True)
     for one in info.siblings or []:
         name = PurePosixPath(one.rfilename)
         if name.is_absolute() or ".." in name.parts or "\\" in one.rfilename:
@@ -93,14 +93,14 @@ def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
     ]
 
 
-def fetch_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:
+def download_hub_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:
     """One file into a folder, under its own name; what was fetched of it before is not fetched again."""
-    with _hub("fetch", f"{repository} {name}") as hub:
-        return Path(hub.hf_hub_download(name_of(repository), name, revision=revision, local_dir=folder))
+    with _hub_client("fetch", f"{repository} {name}") as hub:
+        return Path(hub.hf_hub_download(parse_hub_repository(repository), name, revision=revision, local_dir=folder))
 
 
 @contextmanager
-def _hub(doing: str, what: str) -> Iterator[Any]:
+def _hub_client(doing: str, what: str) -> Iterator[Any]:
     try:
         hub = import_module("huggingface_hub")
         errors = import_module("huggingface_hub.errors")
@@ -114,8 +114,8 @@ def _hub(doing: str, what: str) -> Iterator[Any]:
     except (*refusals, errors.HfHubHTTPError, errors.HFValidationError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         code = "hub-refused" if status is None or status < 500 else "hub-unreachable"
-        raise FileError(code, f"cannot {doing} {what}: {reason_of(error)}") from None
+        raise FileError(code, f"cannot {doing} {what}: {format_error_reason(error)}") from None
     except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, *network) as error:
         if isinstance(error, OSError) and error.filename is not None:  # of our own disk, and not of the network
-            raise write_error(error, Path(str(error.filename))) from None
-        raise FileError("hub-unreachable", f"cannot {doing} {what}: {reason_of(error)}") from None
+            raise build_write_error(error, Path(str(error.filename))) from None
+        raise FileError("hub-unreachable", f"cannot {doing} {what}: {format_error_reason(error)}") from None

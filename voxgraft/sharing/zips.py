@@ -12,22 +12,29 @@ from pathlib import Path, PurePosixPath
 
 from voxgraft import progress
 from voxgraft.errors import FileError
-from voxgraft.files import CHUNK_BYTES, existing_file, existing_folder, reason_of, replacing, replacing_folder
+from voxgraft.files import (
+    CHUNK_BYTES,
+    atomic_write,
+    atomic_write_folder,
+    format_error_reason,
+    require_file,
+    require_folder,
+)
 
-__all__ = ["pack", "same_name", "unpack"]
+__all__ = ["normalize_file_name", "pack_zip", "unpack_zip"]
 
-FIRST_DAY = (1980, 1, 1, 0, 0, 0)
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 """The first that a zip file can name: what is packed tells nothing of when."""
-STORED = (".safetensors", ".pt", ".pth", ".bin", ".npy", ".zip")
+UNCOMPRESSED_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npy", ".zip")
 """Files of numbers, which do not get smaller."""
-MAX_BYTES = 64 << 30
-MAX_FILES = 20_000
-MAX_SHRINKING = 200
+MAX_UNPACKED_BYTES = 64 << 30
+MAX_ZIP_FILES = 20_000
+MAX_COMPRESSION_RATIO = 200
 """A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth."""
-UNIX, ENCRYPTED = 3, 1
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+UNIX_SYSTEM, ENCRYPTED_FLAG = 3, 1
+COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """What `pack` writes: no other way of packing is read."""
-DAMAGES = (
+ZIP_DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -41,24 +48,24 @@ DAMAGES = (
 """What the standard library says to a damaged file. Errors of our own disk have become ours before."""
 
 
-def pack(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Collection[str] = ()) -> int:
+def pack_zip(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Collection[str] = ()) -> int:
     """Write the folder's files as a zip file, whole or not at all; how many bytes it has."""
     files = sorted(
         file
-        for file in existing_folder(folder).rglob("*")
+        for file in require_folder(folder).rglob("*")
         if file.is_file() and file.relative_to(folder).as_posix() not in leave_out
     )
     total = sum(file.stat().st_size for file in files)
     with (
-        replacing(path, overwrite=overwrite) as stream,
-        progress.task(f"packing {path.name}", total) as advance,
+        atomic_write(path, overwrite=overwrite) as stream,
+        progress.progress_task(f"packing {path.name}", total) as advance,
         zipfile.ZipFile(stream, "w", allowZip64=True) as archive,
     ):
         for file in files:
             name = file.relative_to(folder).as_posix()
-            info = zipfile.ZipInfo(name, FIRST_DAY)
-            info.create_system, info.external_attr = UNIX, 0o644 << 16
-            info.compress_type = zipfile.ZIP_STORED if file.suffix in STORED else zipfile.ZIP_DEFLATED
+            info = zipfile.ZipInfo(name, ZIP_EPOCH)
+            info.create_system, info.external_attr = UNIX_SYSTEM, 0o644 << 16
+            info.compress_type = zipfile.ZIP_STORED if file.suffix in UNCOMPRESSED_SUFFIXES else zipfile.ZIP_DEFLATED
             info.file_size = file.stat().st_size
             with file.open("rb") as source, archive.open(info, "w") as target:
                 while chunk := source.read(CHUNK_BYTES):
@@ -67,60 +74,60 @@ def pack(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Collec
     return path.stat().st_size
 
 
-def unpack(path: Path, folder: Path) -> None:
+def unpack_zip(path: Path, folder: Path) -> None:
     """Write the files of a zip file into a new folder, whole or not at all."""
     try:
-        with zipfile.ZipFile(existing_file(path)) as archive, replacing_folder(folder) as new:
-            members = list(_members(archive, path))
-            with progress.task(f"unpacking {path.name}", sum(info.file_size for info in members)) as advance:
+        with zipfile.ZipFile(require_file(path)) as archive, atomic_write_folder(folder) as new:
+            members = list(_check_zip_members(archive, path))
+            with progress.progress_task(f"unpacking {path.name}", sum(info.file_size for info in members)) as advance:
                 for info in members:
-                    _write(archive, info, new / info.filename, path)
+                    _extract_zip_member(archive, info, new / info.filename, path)
                     advance(info.file_size)
-    except DAMAGES as error:
-        raise _broken(path, reason_of(error)) from None
+    except ZIP_DAMAGE_ERRORS as error:
+        raise _zip_error(path, format_error_reason(error)) from None
 
 
-def _members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
+def _check_zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
     """The files in it; an error for a name that leads out, a link, a file named twice, or sizes that are absurd."""
     infos = [info for info in archive.infolist() if not info.is_dir()]
-    if len(infos) > MAX_FILES or sum(info.file_size for info in infos) > MAX_BYTES:
-        raise _broken(path, f"{len(infos):,} files that unfold to {sum(info.file_size for info in infos):,} bytes")
+    if len(infos) > MAX_ZIP_FILES or sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES:
+        raise _zip_error(path, f"{len(infos):,} files that unfold to {sum(info.file_size for info in infos):,} bytes")
     seen: set[str] = set()
     for info in infos:
         parts = PurePosixPath(info.filename)
         if parts.is_absolute() or ".." in parts.parts or "\\" in info.filename or not parts.name:
-            raise _broken(path, f"the name {info.filename!r:.80} leads out of the folder")
+            raise _zip_error(path, f"the name {info.filename!r:.80} leads out of the folder")
         if not info.filename.isprintable() or info.filename != str(parts):
-            raise _broken(path, f"the name {info.filename!r:.80} is none that we write")
-        if info.compress_type not in METHODS or info.flag_bits & ENCRYPTED:
-            raise _broken(path, f"{info.filename!r:.80} is packed in a way that we do not write")
+            raise _zip_error(path, f"the name {info.filename!r:.80} is none that we write")
+        if info.compress_type not in COMPRESSION_METHODS or info.flag_bits & ENCRYPTED_FLAG:
+            raise _zip_error(path, f"{info.filename!r:.80} is packed in a way that we do not write")
         if stat.S_ISLNK(info.external_attr >> 16):
-            raise _broken(path, f"{info.filename!r:.80} is a link")
-        if (same := same_name(info.filename)) in seen:
-            raise _broken(path, f"{info.filename!r:.80} stands in it twice, or differs from another in case alone")
-        if info.file_size > CHUNK_BYTES and info.file_size > MAX_SHRINKING * max(info.compress_size, 1):
-            raise _broken(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
+            raise _zip_error(path, f"{info.filename!r:.80} is a link")
+        if (same := normalize_file_name(info.filename)) in seen:
+            raise _zip_error(path, f"{info.filename!r:.80} stands in it twice, or differs from another in case alone")
+        if info.file_size > CHUNK_BYTES and info.file_size > MAX_COMPRESSION_RATIO * max(info.compress_size, 1):
+            raise _zip_error(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
         seen.add(same)
         yield info
 
 
-def same_name(name: str) -> str:
+def normalize_file_name(name: str) -> str:
     """Equal for names that are one file on some systems: those that differ in case, or in how accents are written."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
+def _extract_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     left = info.file_size
     with archive.open(info) as source, target.open("wb") as stream:
         while chunk := source.read(CHUNK_BYTES):
             left -= len(chunk)
             if left < 0:
-                raise _broken(path, f"{info.filename!r:.80} is longer than it says")
+                raise _zip_error(path, f"{info.filename!r:.80} is longer than it says")
             stream.write(chunk)
     if left:
-        raise _broken(path, f"{info.filename!r:.80} is shorter than it says")
+        raise _zip_error(path, f"{info.filename!r:.80} is shorter than it says")
 
 
-def _broken(path: Path, found: str) -> FileError:
+def _zip_error(path: Path, found: str) -> FileError:
     return FileError("zip-broken", f"{path.name}: {found}", where=path)

@@ -12,47 +12,47 @@ from dataclasses import dataclass, replace
 from voxgraft import progress
 from voxgraft.corpus import chance
 from voxgraft.errors import Finding, TextError, finding
-from voxgraft.evaluating.systems import System
-from voxgraft.families.generate import Prompt, Speaker
-from voxgraft.nn.sampling import Sampling
+from voxgraft.evaluating.systems import SpeakingModel
+from voxgraft.families.generate import GenerationPrompt, SpeechGenerator
+from voxgraft.nn.sampling import SamplingParams
 from voxgraft.settings import SpeakSettings
-from voxgraft.speaking.opening import Speakers
-from voxgraft.speaking.pieces import Piece, limit_seconds, longest_seconds, pieces_of
-from voxgraft.speaking.scripts import script_findings
-from voxgraft.speaking.texts import Utterance
-from voxgraft.speaking.voices import Voices
-from voxgraft.speaking.watch import Stop, StopWatch
-from voxgraft.training.replay import Voice
+from voxgraft.speaking.opening import SynthesisModels
+from voxgraft.speaking.pieces import TextChunk, max_chunk_seconds, max_speech_seconds, split_into_chunks
+from voxgraft.speaking.scripts import check_text_script
+from voxgraft.speaking.texts import UtteranceRequest
+from voxgraft.speaking.voices import VoiceLoader
+from voxgraft.speaking.watch import StopCause, StoppingCriteria
+from voxgraft.training.replay import ReferenceVoice
 
-__all__ = ["Said", "SaidPiece", "say"]
+__all__ = ["SpokenChunk", "SpokenUtterance", "synthesize"]
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "guidance")
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "guidance")
 
 
 @dataclass(frozen=True, slots=True)
-class SaidPiece:
+class SpokenChunk:
     """One piece as it was said."""
 
-    piece: Piece
+    piece: TextChunk
     ids: tuple[int, ...]
     """Text tokens that the model was given."""
     codes: tuple[int, ...]
-    stop: Stop
+    stop: StopCause
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SpokenUtterance:
     """One utterance as it was said."""
 
-    utterance: Utterance
+    utterance: UtteranceRequest
     language: str
-    voice: Voice
-    pieces: tuple[SaidPiece, ...]
+    voice: ReferenceVoice
+    pieces: tuple[SpokenChunk, ...]
     findings: tuple[Finding, ...]
 
     @property
-    def stop(self) -> Stop:
+    def stop(self) -> StopCause:
         """How it came to its end: by itself only if every piece did."""
         return next((one.stop for one in self.pieces if one.stop != "ended"), "ended")
 
@@ -62,37 +62,39 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ChunkRequest:
     """One piece on its way."""
 
     utterance: int
     place: int
-    piece: Piece
+    piece: TextChunk
     ids: list[int]
     max_codes: int
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _UtterancePlan:
     """One utterance before it is said."""
 
-    utterance: Utterance
+    utterance: UtteranceRequest
     language: str
-    voice: Voice
-    pieces: tuple[_Asked, ...]
+    voice: ReferenceVoice
+    pieces: tuple[_ChunkRequest, ...]
     findings: tuple[Finding, ...]
 
 
-def say(speakers: Speakers, voices: Voices, utterances: Sequence[Utterance], settings: SpeakSettings) -> list[Said]:
+def synthesize(
+    speakers: SynthesisModels, voices: VoiceLoader, utterances: Sequence[UtteranceRequest], settings: SpeakSettings
+) -> list[SpokenUtterance]:
     """Every utterance, in its order. All are looked at before the first is said."""
-    sampling = asked_sampling(speakers, settings)
-    planned = [_plan(speakers, voices, at, one, settings) for at, one in enumerate(utterances)]
+    sampling = build_sampling(speakers, settings)
+    planned = [_plan_utterance(speakers, voices, at, one, settings) for at, one in enumerate(utterances)]
     for one in planned:
         voices.condition(one.voice)  # what cannot be done is refused before anybody speaks
-    said: dict[tuple[int, int], SaidPiece] = {}
-    by_system = {id(system): Speaker(system.model) for system in speakers.all}
-    with progress.task("speaking", sum(len(one.pieces) for one in planned)) as advance:
+    said: dict[tuple[int, int], SpokenChunk] = {}
+    by_system = {id(system): SpeechGenerator(system.model) for system in speakers.all}
+    with progress.progress_task("speaking", sum(len(one.pieces) for one in planned)) as advance:
         for language in dict.fromkeys(one.language for one in planned):
             system = speakers.system(language)
             speaker = by_system[id(system)]
@@ -101,60 +103,68 @@ def say(speakers: Speakers, voices: Voices, utterances: Sequence[Utterance], set
             for first in range(0, len(own), settings.batch):
                 group = own[first : first + settings.batch]
                 conditions = [voices.condition(planned[one.utterance].voice) for one in group]
-                with system.speaking(language):
-                    said |= _say_group(speaker, group, conditions, sampling, speakers.place.family.code_hz)
+                with system.set_gate_for(language):
+                    said |= _synthesize_batch(speaker, group, conditions, sampling, speakers.place.family.code_hz)
                 advance(len(group))
-    return [_whole(one, said) for one in planned]
+    return [_assemble_utterance(one, said) for one in planned]
 
 
-def asked_sampling(speakers: Speakers, settings: SpeakSettings) -> Sampling:
+def build_sampling(speakers: SynthesisModels, settings: SpeakSettings) -> SamplingParams:
     """As the stock program draws, with what was asked for; only codes that the decoder can read."""
-    given = {name: value for name in SAMPLING if (value := getattr(settings, name)) is not None}
+    given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
     return replace(speakers.place.family.stock_sampling(), readable=True, **given)
 
 
-def _say_group(
-    speaker: Speaker, group: Sequence[_Asked], conditions: Sequence[object], sampling: Sampling, code_hz: float
-) -> dict[tuple[int, int], SaidPiece]:
+def _synthesize_batch(
+    speaker: SpeechGenerator,
+    group: Sequence[_ChunkRequest],
+    conditions: Sequence[object],
+    sampling: SamplingParams,
+    code_hz: float,
+) -> dict[tuple[int, int], SpokenChunk]:
     frame = speaker.model.frame
-    watch = StopWatch([one.max_codes for one in group], frame.speech_stop, code_hz)
-    prompts = [Prompt(one.ids, condition, one.seed) for one, condition in zip(group, conditions, strict=True)]
+    watch = StoppingCriteria([one.max_codes for one in group], frame.speech_stop, code_hz)
+    prompts = [GenerationPrompt(one.ids, condition, one.seed) for one, condition in zip(group, conditions, strict=True)]
     longest = replace(sampling, max_codes=max(one.max_codes for one in group))
     found = {}
     for row, (one, spoken) in enumerate(zip(group, speaker.speak(prompts, longest, watch), strict=True)):
         codes, stop = watch.outcome(row, spoken.codes, by_itself=spoken.stopped)
         assert all(0 <= code < frame.num_codes for code in codes)
-        found[one.utterance, one.place] = SaidPiece(one.piece, tuple(one.ids), tuple(codes), stop, one.seed)
+        found[one.utterance, one.place] = SpokenChunk(one.piece, tuple(one.ids), tuple(codes), stop, one.seed)
     return found
 
 
-def _plan(speakers: Speakers, voices: Voices, at: int, one: Utterance, settings: SpeakSettings) -> _Planned:
+def _plan_utterance(
+    speakers: SynthesisModels, voices: VoiceLoader, at: int, one: UtteranceRequest, settings: SpeakSettings
+) -> _UtterancePlan:
     language = speakers.language(one.language or settings.language)
     system, family = speakers.system(language), speakers.place.family
     frame = system.model.frame
     most = min(family.stock_sampling().max_codes, frame.max_codes)
-    longest = longest_seconds(most / family.code_hz)
+    longest = max_chunk_seconds(most / family.code_hz)
     # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
-    text = system.spelling.normalised(one.text, language)
-    pieces = pieces_of(text, language, longest, settings.pause) if settings.split else [Piece(text)]
+    text = system.spelling.normalize_lines(one.text, language)
+    pieces = split_into_chunks(text, language, longest, settings.pause) if settings.split else [TextChunk(text)]
     if not pieces:
-        pieces = [Piece(one.text)]
-    spelled = [pair for piece in pieces for pair in _spelled(system, piece, language, split=settings.split)]
+        pieces = [TextChunk(one.text)]
+    spelled = [pair for piece in pieces for pair in _encode_chunk(system, piece, language, split=settings.split)]
     asked = []
     for place, (piece, ids) in enumerate(spelled):
-        seconds = settings.max_seconds or limit_seconds(piece.text)
+        seconds = settings.max_seconds or max_speech_seconds(piece.text)
         limit = min(max(1, round(seconds * family.code_hz)), frame.max_codes if settings.max_seconds else most)
-        seed = chance.number("speak", settings.seed, language, piece.text) >> 1  # torch takes 63 bits
-        asked.append(_Asked(at, place, piece, ids, limit, seed))
+        seed = chance.hash_int("speak", settings.seed, language, piece.text) >> 1  # torch takes 63 bits
+        asked.append(_ChunkRequest(at, place, piece, ids, limit, seed))
     findings = (
-        *script_findings(one, language),
-        *_rule_findings(system, one, text, language),
-        *_unknown_findings(system, one, language),
+        *check_text_script(one, language),
+        *_check_text_rules(system, one, text, language),
+        *_check_unknown_letters(system, one, language),
     )
-    return _Planned(one, language, voices.voice(one.voice), tuple(asked), findings)
+    return _UtterancePlan(one, language, voices.voice(one.voice), tuple(asked), findings)
 
 
-def _spelled(system: System, piece: Piece, language: str, *, split: bool) -> list[tuple[Piece, list[int]]]:
+def _encode_chunk(
+    system: SpeakingModel, piece: TextChunk, language: str, *, split: bool
+) -> list[tuple[TextChunk, list[int]]]:
     """A piece with its ids; in halves where the model takes no text that long."""
     ids, most = system.ids(piece.text, language), system.model.frame.max_text
     if not ids:
@@ -162,18 +172,18 @@ def _spelled(system: System, piece: Piece, language: str, *, split: bool) -> lis
         raise TextError("speak-nothing", found, expected=f"a text in {language}")
     if len(ids) <= most:
         return [(piece, ids)]
-    smaller = pieces_of(piece.text, language, limit_seconds(piece.text) / 8, 0.0)
+    smaller = split_into_chunks(piece.text, language, max_speech_seconds(piece.text) / 8, 0.0)
     if not split or len(smaller) < 2:
         found = f"{piece.text!r:.60} has {len(ids):,} text tokens"
         raise TextError("ids-length", found, expected=f"at most {most:,}")
     smaller[-1] = replace(smaller[-1], pause_seconds=piece.pause_seconds)
-    return [pair for part in smaller for pair in _spelled(system, part, language, split=True)]
+    return [pair for part in smaller for pair in _encode_chunk(system, part, language, split=True)]
 
 
-def _rule_findings(system: System, one: Utterance, text: str, language: str) -> list[Finding]:
+def _check_text_rules(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> list[Finding]:
     """Digits that stay in text of the new language, and a graft that states no rules for its text."""
     spelling = system.spelling
-    if spelling.grown is None or not spelling.is_own(language):
+    if spelling.grown is None or not spelling.is_new_language(language):
         return []
     where = f"utterance {one.name}"
     if not spelling.rules.is_stated:
@@ -186,9 +196,9 @@ def _rule_findings(system: System, one: Utterance, text: str, language: str) -> 
     return []
 
 
-def _unknown_findings(system: System, one: Utterance, language: str) -> list[Finding]:
+def _check_unknown_letters(system: SpeakingModel, one: UtteranceRequest, language: str) -> list[Finding]:
     spelling = system.spelling
-    is_new = spelling.is_own(language) and spelling.grown is not None
+    is_new = spelling.is_new_language(language) and spelling.grown is not None
     tokenizer = spelling.grown if is_new and spelling.grown else spelling.base
     prepared = spelling.prepare(one.text) if is_new else spelling.prepare_base(one.text, language)
     unknown = "".join(dict.fromkeys(tokenizer.unknown_text(prepared).replace(" ", "")))
@@ -197,7 +207,7 @@ def _unknown_findings(system: System, one: Utterance, language: str) -> list[Fin
     return [finding("speak-unknown-letters", f"no piece for {unknown!r:.80}", where=f"utterance {one.name}")]
 
 
-def _whole(one: _Planned, said: dict[tuple[int, int], SaidPiece]) -> Said:
+def _assemble_utterance(one: _UtterancePlan, said: dict[tuple[int, int], SpokenChunk]) -> SpokenUtterance:
     pieces = tuple(said[asked.utterance, asked.place] for asked in one.pieces)
     cut = [piece for piece in pieces if piece.stop != "ended"]
     findings = list(one.findings)
@@ -205,4 +215,4 @@ def _whole(one: _Planned, said: dict[tuple[int, int], SaidPiece]) -> Said:
         why = {"limit": "did not end by itself within its limit", "loop": "went round in a loop"}
         told = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].piece.text!r:.60} {why[cut[0].stop]}"
         findings.append(finding("speak-cut", told, where=f"utterance {one.utterance.name}"))
-    return Said(one.utterance, one.language, one.voice, pieces, tuple(findings))
+    return SpokenUtterance(one.utterance, one.language, one.voice, pieces, tuple(findings))

@@ -21,7 +21,7 @@ SHARED_SCRIPTS = frozenset({"Common", "Inherited"})
 """Characters of these belong to no script: digits, general punctuation, symbols, combining accents."""
 JOINERS = frozenset("\u200c\u200d")
 """Zero-width joiners and non-joiners stand inside words in several scripts."""
-INVISIBLE = JOINERS | {"\u200b"}
+ZERO_WIDTH = JOINERS | {"\u200b"}
 """Joiners, and the zero-width space with which some scripts part their words."""
 _SCRIPT_NAMES = (
     "Adlam Arabic Armenian Balinese Bamum Bassa_Vah Batak Bengali Bopomofo Buginese Buhid Canadian_Aboriginal "
@@ -38,14 +38,14 @@ _LAST_CODE_POINT = 0x323AF
 _SCRIPT_CODE_LENGTH = 4
 _MAX_WHOLE_SCRIPT = 20_000
 """Of a script with more characters than this (Han has a hundred thousand) nobody needs all."""
-OWN_SCRIPT_SHARE = 0.1
+MIN_SCRIPT_SHARE = 0.1
 """A script with this share of a text's letters gets pieces, whatever CLDR says of the language."""
-STRAY_SHARE = 0.001
+MAX_STRAY_SHARE = 0.001
 """Letters that CLDR does not give a language, and that are rarer than this in its texts, are strays."""
-SURELY_OWN_SHARE = 0.3
+MIN_CERTAIN_SCRIPT_SHARE = 0.3
 """A script with this share is the language's own beyond doubt: that its letters have no piece is an error."""
 _GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
-_NO_LETTER = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")
+_NON_LETTER_MARK = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")
 """Marks that dress symbols (a keycap, the emoji form of a heart), not letters."""
 
 
@@ -62,7 +62,7 @@ class Exemplar:
     numbers: str = ""
 
 
-def exemplar(language: str) -> Exemplar | None:
+def find_exemplar(language: str) -> Exemplar | None:
     """CLDR's entry for a language code; None where CLDR has none. `am-ET` falls back to `am`, `sw-Arab` does not."""
     table = _exemplar_table()
     while language:
@@ -103,15 +103,15 @@ def script_characters(script: str) -> tuple[str, ...]:
     return found if len(found) <= _MAX_WHOLE_SCRIPT else ()
 
 
-def own_scripts(letters: str, seen: Mapping[str, int], share: float) -> tuple[str, ...]:
+def find_language_scripts(letters: str, seen: Mapping[str, int], share: float) -> tuple[str, ...]:
     """The scripts that a language is written in: those of CLDR's letters, and those with this share of its texts."""
-    found = letters_by_script(seen)
+    found = count_letters_by_script(seen)
     total = found.total()
     frequent = [script for script, count in found.most_common() if count >= share * total]
-    return tuple(dict.fromkeys([*scripts_of(letters), *frequent]))
+    return tuple(dict.fromkeys([*count_scripts(letters), *frequent]))
 
 
-def letters_by_script(seen: Mapping[str, int]) -> Counter[str]:
+def count_letters_by_script(seen: Mapping[str, int]) -> Counter[str]:
     """How many letters of each real script were seen."""
     found: Counter[str] = Counter()
     for character, count in seen.items():
@@ -120,14 +120,14 @@ def letters_by_script(seen: Mapping[str, int]) -> Counter[str]:
     return found
 
 
-def is_own_letter(character: str, scripts: Iterable[str]) -> bool:
+def is_script_letter(character: str, scripts: Iterable[str]) -> bool:
     """A letter or mark of one of the scripts, or one that all scripts share."""
     return is_letter(character) and script_of(character) in {*scripts, *SHARED_SCRIPTS}
 
 
 def is_letter(character: str) -> bool:
     """Letters and the marks that belong to them."""
-    return unicodedata.category(character)[0] in "LM" and not _NO_LETTER.match(character)
+    return unicodedata.category(character)[0] in "LM" and not _NON_LETTER_MARK.match(character)
 
 
 def is_punctuation(character: str) -> bool:
@@ -137,7 +137,7 @@ def is_punctuation(character: str) -> bool:
     return script_of(character) not in SHARED_SCRIPTS or bool(_GENERAL_PUNCTUATION.match(character))
 
 
-def scripts_of(characters: Iterable[str]) -> dict[str, int]:
+def count_scripts(characters: Iterable[str]) -> dict[str, int]:
     """How many letters of each real script there are, most frequent first."""
     counts: dict[str, int] = {}
     for character in characters:
@@ -146,11 +146,11 @@ def scripts_of(characters: Iterable[str]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def shown(text: str) -> str:
+def printable_text(text: str) -> str:
     """Text for people: a mark at its start is given something to sit on."""
     return f"◌{text}" if text and unicodedata.category(text[0])[0] == "M" else text
 
 
-def named(character: str) -> str:
+def describe_character(character: str) -> str:
     """A character for people: itself, its code point, its Unicode name."""
-    return f"{shown(character)} U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"
+    return f"{printable_text(character)} U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"

@@ -16,16 +16,16 @@ TABLE_SCRIPTS = ("Ethiopic", "Latin")
 """Scripts that uroman reads character by character, so that a table of characters is enough."""
 
 
-def romanise(text: str) -> str:
+def romanize(text: str) -> str:
     """`ሰ` becomes `sa`. What uroman does not know comes back as it is."""
-    table = _table()
+    table = _load_romanization_table()
     if all(character in table for character in text):
         return "".join(table[character] for character in text).strip()
-    return str(_uroman().romanize_string(text)).strip()
+    return str(_load_uroman().romanize_string(text)).strip()
 
 
 @cache
-def _table() -> dict[str, str]:
+def _load_romanization_table() -> dict[str, str]:
     text = resources.files("voxgraft").joinpath("data/romanised.json").read_text(encoding="utf-8")
     table = parse_json(text, "romanised.json")
     assert isinstance(table, dict)
@@ -33,8 +33,8 @@ def _table() -> dict[str, str]:
 
 
 @cache
-def _uroman() -> Any:
-    with progress.task("loading the romaniser"):
+def _load_uroman() -> Any:
+    with progress.progress_task("loading the romaniser"):
         import uroman
 
         return uroman.Uroman()

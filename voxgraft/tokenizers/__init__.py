@@ -15,28 +15,28 @@ MAX_TOKENIZER_BYTES = 16 << 20
 
 def open_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a file: tokenizers-JSON BPE, SentencePiece unigram or BPE, or a flat map (to be judged)."""
-    return tokenizer_from(read_bytes(path, MAX_TOKENIZER_BYTES), path)
+    return parse_tokenizer(read_bytes(path, MAX_TOKENIZER_BYTES), path)
 
 
-def tokenizer_from(data: bytes, path: Path) -> Tokenizer:
+def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
     """The tokenizer in the bytes of a file; `path` is what errors name."""
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
-        return _from_json(data, parse_json(decode_utf8(data, path), path), path)
-    from voxgraft.tokenizers.sentencepiece_model import open_sentencepiece
+        return _parse_json_tokenizer(data, parse_json(decode_utf8(data, path), path), path)
+    from voxgraft.tokenizers.sentencepiece_model import parse_sentencepiece
 
-    return open_sentencepiece(data, path)
+    return parse_sentencepiece(data, path)
 
 
-def _from_json(data: bytes, document: Any, path: Path) -> Tokenizer:
+def _parse_json_tokenizer(data: bytes, document: Any, path: Path) -> Tokenizer:
     if not isinstance(document, dict) or not document:
         raise TokenizerError("tokenizer-broken", f"{path.name} holds no tokenizer", where=path)
     if isinstance(document.get("model"), dict):
-        from voxgraft.tokenizers.bpe_json import BpeJson
+        from voxgraft.tokenizers.bpe_json import BpeJsonTokenizer
 
-        return BpeJson(data, document, path)
+        return BpeJsonTokenizer(data, document, path)
     if all(type(value) is int for value in document.values()):
-        from voxgraft.tokenizers.flat_map import FlatMap
+        from voxgraft.tokenizers.flat_map import FlatMapTokenizer
 
-        return FlatMap(data, document, path)
+        return FlatMapTokenizer(data, document, path)
     found = f"{path.name} has the keys {', '.join(list(document)[:5])}"
     raise TokenizerError("tokenizer-broken", found, expected="a tokenizers-JSON file with a `model`", where=path)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 from voxgraft.errors import TokenizerError
 from voxgraft.files import read_json, write_json
 
-Kind = Literal["bpe-json", "sentencepiece-unigram", "sentencepiece-bpe", "flat-map"]
+TokenizerKind = Literal["bpe-json", "sentencepiece-unigram", "sentencepiece-bpe", "flat-map"]
 ADDITIONS_FORMAT = "voxgraft-additions-1"
 WORD_START = "▁"
 """SentencePiece's mark for a space before a word."""
@@ -32,12 +32,12 @@ class NewPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Additions:
+class TokenizerAdditions:
     """All that a language adds to one base tokenizer, in id order: the tag, then characters, then merges."""
 
     family: str
     language: str
-    kind: Kind
+    kind: TokenizerKind
     base_sha256: str
     tag: str | None
     pieces: tuple[NewPiece, ...]
@@ -72,7 +72,7 @@ class Additions:
         }
 
     @classmethod
-    def load(cls, path: Path) -> Additions:
+    def load(cls, path: Path) -> TokenizerAdditions:
         """Read back what `save` wrote; anything else is refused."""
         value = read_json(path)
         if not isinstance(value, dict) or value.get("format") != ADDITIONS_FORMAT:
@@ -80,15 +80,15 @@ class Additions:
         try:
             pieces = tuple(
                 NewPiece(
-                    _text(item["text"]),
-                    None if item["parts"] is None else _parts(item["parts"], item["text"]),
+                    _require_text(item["text"]),
+                    None if item["parts"] is None else _parse_merge_parts(item["parts"], item["text"]),
                     int(item["count"]),
                     None if item["score"] is None else float(item["score"]),
                 )
                 for item in value["pieces"]
             )
-            tag = None if value["tag"] is None else _text(value["tag"])
-            names = [_text(value[key]) for key in ("family", "language", "kind", "base_sha256")]
+            tag = None if value["tag"] is None else _require_text(value["tag"])
+            names = [_require_text(value[key]) for key in ("family", "language", "kind", "base_sha256")]
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise TokenizerError(
                 "additions-broken", f"{path.name}: {type(error).__name__} {error}", where=path
@@ -96,26 +96,26 @@ class Additions:
         return cls(names[0], names[1], names[2], names[3], tag, pieces)  # type: ignore[arg-type]
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"expected text, found {value!r:.40}")
     return value
 
 
-def _parts(value: Any, text: str) -> tuple[str, str]:
+def _parse_merge_parts(value: Any, text: str) -> tuple[str, str]:
     """The merge of a piece. One that spells another text would be a merge of base pieces, and move base text."""
-    left, right = (_text(part) for part in value)
+    left, right = (_require_text(part) for part in value)
     if left + right != text:
         raise ValueError(f"{left!r:.40} and {right!r:.40} do not make {text!r:.40}")
     return left, right
 
 
-def broken(path: Path, found: str, expected: str = "") -> NoReturn:
+def raise_broken_tokenizer(path: Path, found: str, expected: str = "") -> NoReturn:
     """Refuse a tokenizer file that is damaged."""
     raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", expected=expected, where=path)
 
 
-def unsupported(path: Path, found: str, expected: str) -> NoReturn:
+def raise_unsupported_tokenizer(path: Path, found: str, expected: str) -> NoReturn:
     """Refuse a tokenizer file that works in a way about which nothing can be proven."""
     raise TokenizerError("tokenizer-unsupported", f"{path.name}: {found}", expected=expected, where=path)
 
@@ -123,7 +123,7 @@ def unsupported(path: Path, found: str, expected: str) -> NoReturn:
 class Tokenizer(ABC):
     """A tokenizer file, opened. Ids are 0 to size - 1; `pieces[id]` is None where the id map has a gap."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[TokenizerKind]
     path: Path
     data: bytes
     """The file's own bytes."""
@@ -149,13 +149,13 @@ class Tokenizer(ABC):
     @cached_property
     def characters(self) -> frozenset[str]:
         """Every character that stands in some piece that text can become (whole tags and controls left out)."""
-        whole = self.whole_ids
+        whole = self.control_ids
         texts = (piece for at, piece in enumerate(self.pieces) if piece is not None and at not in whole)
         return frozenset("".join(texts))
 
     @property
     @abstractmethod
-    def whole_ids(self) -> frozenset[int]:
+    def control_ids(self) -> frozenset[int]:
         """Ids of controls and tags, which are matched whole and never spelled from characters."""
 
     @abstractmethod
@@ -179,12 +179,12 @@ class Tokenizer(ABC):
         """What the file's own normaliser makes of prepared text; tags and controls in it become spaces."""
 
     @abstractmethod
-    def grown(self, additions: Additions) -> bytes:
+    def grown(self, additions: TokenizerAdditions) -> bytes:
         """This tokenizer with the additions appended, as the bytes of a file of the same kind."""
 
-    def has_whole(self, tag: str) -> bool:
+    def has_control_token(self, tag: str) -> bool:
         """Whether a tag is one token, matched whole."""
-        return self.ids.get(tag, -1) in self.whole_ids
+        return self.ids.get(tag, -1) in self.control_ids
 
     def shown(self, token: int) -> str:
         """A token for people: its piece, or its number where it has none."""

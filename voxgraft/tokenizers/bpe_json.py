@@ -16,19 +16,19 @@ from typing import Any
 import tokenizers
 
 from voxgraft.errors import TokenizerError
-from voxgraft.tokenizers.base import Additions, Tokenizer, broken, unsupported
+from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions, raise_broken_tokenizer, raise_unsupported_tokenizer
 
-MAX_ID = 1_000_000
-_ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+MAX_TOKEN_ID = 1_000_000
+_ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-class BpeJson(Tokenizer):
+class BpeJsonTokenizer(Tokenizer):
     """A `tokenizers` JSON file with a BPE model and the Whitespace pre-tokenizer."""
 
     kind = "bpe-json"
 
     def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
-        _validate(document, path)
+        _validate_bpe_json(document, path)
         self.path = path
         self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
@@ -48,7 +48,7 @@ class BpeJson(Tokenizer):
             raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", where=path) from None
 
     @property
-    def whole_ids(self) -> frozenset[int]:
+    def control_ids(self) -> frozenset[int]:
         return self._whole
 
     def encode(self, prepared: str) -> list[int]:
@@ -94,7 +94,7 @@ class BpeJson(Tokenizer):
         merges = self._document["model"]["merges"]
         return bool(merges) and not isinstance(merges[0], str)
 
-    def grown(self, additions: Additions) -> bytes:
+    def grown(self, additions: TokenizerAdditions) -> bytes:
         document = json.loads(json.dumps(self._document))
         vocab, merges = document["model"]["vocab"], document["model"]["merges"]
         at = self.size
@@ -111,25 +111,25 @@ class BpeJson(Tokenizer):
 
 
 def _added_token(tag: str, at: int) -> dict[str, Any]:
-    return {"id": at, "content": tag, **dict.fromkeys(_ADDED_FLAGS, False)}
+    return {"id": at, "content": tag, **dict.fromkeys(_ADDED_TOKEN_FLAGS, False)}
 
 
-def _validate(document: dict[str, Any], path: Path) -> None:
+def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
     """Refuse whatever is broken or beyond what we can prove things about."""
     model = document["model"]
     for key, accepted in _ACCEPTED.items():
         value = document.get(key)
         if value not in accepted:
-            unsupported(path, f"{key} is {_brief(value)}", f"{_brief(accepted[0])}")
+            raise_unsupported_tokenizer(path, f"{key} is {_shorten_json(value)}", f"{_shorten_json(accepted[0])}")
     for key, accepted in _ACCEPTED_MODEL.items():
         value = model.get(key)
         if value not in accepted:
-            unsupported(path, f"model.{key} is {_brief(value)}", f"{_brief(accepted[0])}")
-    vocab = _validated_vocab(model.get("vocab"), path)
+            raise_unsupported_tokenizer(path, f"model.{key} is {_shorten_json(value)}", f"{_shorten_json(accepted[0])}")
+    vocab = _validate_vocab(model.get("vocab"), path)
     unknown = model.get("unk_token")
     if not isinstance(unknown, str) or unknown not in vocab:
-        broken(path, f"unk_token {_brief(unknown)} is not in the vocabulary")
-    _validate_added(document.get("added_tokens"), vocab, path)
+        raise_broken_tokenizer(path, f"unk_token {_shorten_json(unknown)} is not in the vocabulary")
+    _validate_added_tokens(document.get("added_tokens"), vocab, path)
     _validate_merges(model.get("merges"), vocab, path)
 
 
@@ -151,12 +151,16 @@ _ACCEPTED_MODEL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _validated_vocab(vocab: Any, path: Path) -> dict[str, int]:
+def _validate_vocab(vocab: Any, path: Path) -> dict[str, int]:
     if not isinstance(vocab, dict) or not vocab:
-        broken(path, "model.vocab is not a map from piece to id")
+        raise_broken_tokenizer(path, "model.vocab is not a map from piece to id")
     for piece, at in vocab.items():
-        if type(at) is not int or not 0 <= at < MAX_ID:
-            broken(path, f"piece {piece!r:.40} has id {_brief(at)}", f"a whole number from 0 to {MAX_ID - 1:,}")
+        if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+            raise_broken_tokenizer(
+                path,
+                f"piece {piece!r:.40} has id {_shorten_json(at)}",
+                f"a whole number from 0 to {MAX_TOKEN_ID - 1:,}",
+            )
     if len(set(vocab.values())) != len(vocab):
         seen: dict[int, str] = {}
         for piece, at in vocab.items():
@@ -167,19 +171,19 @@ def _validated_vocab(vocab: Any, path: Path) -> dict[str, int]:
     return dict(vocab)
 
 
-def _validate_added(added: Any, vocab: dict[str, int], path: Path) -> None:
+def _validate_added_tokens(added: Any, vocab: dict[str, int], path: Path) -> None:
     if not isinstance(added, list):
-        broken(path, "added_tokens is not a list")
+        raise_broken_tokenizer(path, "added_tokens is not a list")
     holders = {at: piece for piece, at in vocab.items()}
     seen: set[str] = set()
     for token in added:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str) or not token["content"]:
-            broken(path, f"added token {_brief(token)} has no content")
+            raise_broken_tokenizer(path, f"added token {_shorten_json(token)} has no content")
         content, at = token["content"], token.get("id")
-        if type(at) is not int or not 0 <= at < MAX_ID:
-            broken(path, f"added token {content!r:.40} has id {_brief(at)}")
-        if any(type(token.get(flag)) is not bool for flag in _ADDED_FLAGS):
-            broken(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_FLAGS)}")
+        if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+            raise_broken_tokenizer(path, f"added token {content!r:.40} has id {_shorten_json(at)}")
+        if any(type(token.get(flag)) is not bool for flag in _ADDED_TOKEN_FLAGS):
+            raise_broken_tokenizer(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_TOKEN_FLAGS)}")
         if content in seen or vocab.get(content, at) != at or holders.get(at, content) != content:
             found = f"added token {content!r:.40} with id {at} clashes with another piece"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
@@ -189,20 +193,20 @@ def _validate_added(added: Any, vocab: dict[str, int], path: Path) -> None:
 
 def _validate_merges(merges: Any, vocab: dict[str, int], path: Path) -> None:
     if not isinstance(merges, list):
-        broken(path, "model.merges is not a list")
+        raise_broken_tokenizer(path, "model.merges is not a list")
     styles: set[type] = set()
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            broken(path, f"merge {number} is {_brief(merge)}", "two pieces")
+            raise_broken_tokenizer(path, f"merge {number} is {_shorten_json(merge)}", "two pieces")
         styles.add(type(merge))
         for piece in (*pair, "".join(pair)):
             if piece not in vocab:
-                broken(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
+                raise_broken_tokenizer(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
     if len(styles) > 1:
-        broken(path, "merges are written in two styles")
+        raise_broken_tokenizer(path, "merges are written in two styles")
 
 
-def _brief(value: Any) -> str:
+def _shorten_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.errors import TokenizerError
-from voxgraft.tokenizers.base import Additions, Tokenizer
-from voxgraft.tokenizers.bpe_json import MAX_ID
+from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers.bpe_json import MAX_TOKEN_ID
 
-_UNKNOWN_NAMES = ("<UNK>", "<unk>")
-_FALLBACK_UNKNOWN = 1
+_UNKNOWN_TOKENS = ("<UNK>", "<unk>")
+_FALLBACK_UNKNOWN_ID = 1
 """The id that the forks' own lookup falls back to when neither name is there."""
 
 
-class FlatMap(Tokenizer):
+class FlatMapTokenizer(Tokenizer):
     """A map from token to id, spelled character by character as the forks do it."""
 
     kind = "flat-map"
@@ -28,7 +28,7 @@ class FlatMap(Tokenizer):
         self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
         for piece, at in document.items():
-            if type(at) is not int or not 0 <= at < MAX_ID:
+            if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
                 found = f"{path.name}: {piece!r:.40} has id {at!r:.40}"
                 raise TokenizerError("tokenizer-broken", found, where=path)
         pieces: list[str | None] = [None] * (max(document.values()) + 1)
@@ -38,10 +38,10 @@ class FlatMap(Tokenizer):
                 raise TokenizerError("tokenizer-duplicate-id", found, where=path)
             pieces[at] = piece
         self.pieces = tuple(pieces)
-        self.unknown_id = next((document[name] for name in _UNKNOWN_NAMES if name in document), _FALLBACK_UNKNOWN)
+        self.unknown_id = next((document[name] for name in _UNKNOWN_TOKENS if name in document), _FALLBACK_UNKNOWN_ID)
 
     @property
-    def whole_ids(self) -> frozenset[int]:
+    def control_ids(self) -> frozenset[int]:
         return frozenset(at for at, piece in enumerate(self.pieces) if piece and len(piece) > 2 and piece[0] in "[<")
 
     def encode(self, prepared: str) -> list[int]:
@@ -59,6 +59,6 @@ class FlatMap(Tokenizer):
     def units(self, prepared: str) -> list[tuple[str, ...]]:
         return [tuple(word) for word in prepared.split()]
 
-    def grown(self, additions: Additions) -> bytes:
+    def grown(self, additions: TokenizerAdditions) -> bytes:
         del additions
         raise TokenizerError("tokenizer-flat-map", f"{self.path.name} cannot grow: it has no merges", where=self.path)

@@ -17,11 +17,11 @@ from voxgraft import progress
 from voxgraft.text.characters import JOINERS, SHARED_SCRIPTS, is_letter, script_of
 from voxgraft.tokenizers.base import WORD_START, NewPiece
 
-_END = -1
+_UNIT_BOUNDARY = -1
 """Stands between two units, so that no pair reaches across."""
-_GONE = -2
+_MERGED_AWAY = -2
 """Stands where the right half of a joined pair was."""
-_MAX_PIECES = 1 << 32
+_PAIR_BASE = 1 << 32
 """A pair of piece numbers is kept as one number: left * this + right."""
 
 
@@ -49,8 +49,8 @@ def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> lis
     learnt: dict[str, NewPiece] = {}
     if not rules.num_pieces or not rules.new_characters:
         return []
-    learner = _Learner(units, rules)
-    with progress.task("learning pieces", rules.num_pieces) as advance:
+    learner = _MergeLearner(units, rules)
+    with progress.progress_task("learning pieces", rules.num_pieces) as advance:
         while len(learnt) < rules.num_pieces and (best := learner.best()) is not None:
             pair, piece = best
             learner.apply(pair, piece.text)
@@ -61,7 +61,7 @@ def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> lis
     return list(learnt.values())
 
 
-class _Learner:
+class _MergeLearner:
     """All units in one row of piece numbers, and for every pair that may merge its count and its places.
 
     Joining a pair touches its places and their neighbours only, so that long units (scripts without spaces) cost no
@@ -75,11 +75,11 @@ class _Learner:
         self._allowed: dict[int, bool] = {}
         self._counts: Counter[int] = Counter()
         self._places: dict[int, array[int]] = {}
-        self._tokens = array("i", [_END])
+        self._tokens = array("i", [_UNIT_BOUNDARY])
         self._weights = array("i", [0])
         for unit, count in units.items():
             self._tokens.extend([self._number(piece) for piece in unit])
-            self._tokens.append(_END)
+            self._tokens.append(_UNIT_BOUNDARY)
             self._weights.extend([count] * (len(unit) + 1))
         self._before = array("i", range(-1, len(self._tokens) - 1))
         self._after = array("i", range(1, len(self._tokens) + 1))
@@ -94,14 +94,14 @@ class _Learner:
             negative, text, pair = heapq.heappop(self._heap)
             count = self._counts.get(pair, 0)
             if count == -negative and count >= self._rules.min_count:
-                left, right = divmod(pair, _MAX_PIECES)
+                left, right = divmod(pair, _PAIR_BASE)
                 return pair, NewPiece(text, (self._texts[left], self._texts[right]), count)
         return None
 
     def apply(self, pair: int, text: str) -> None:
         """Join every such pair, leftmost first, as the tokenizers do."""
         joined = self._number(text)
-        left, right = divmod(pair, _MAX_PIECES)
+        left, right = divmod(pair, _PAIR_BASE)
         tokens, changed = self._tokens, {pair}
         for at in sorted(set(self._places.pop(pair))):
             other = self._after[at]
@@ -109,19 +109,19 @@ class _Learner:
                 continue
             before, behind = self._before[at], self._after[other]
             changed |= {self._remove(before, at), self._remove(other, behind)}
-            tokens[at], tokens[other] = joined, _GONE
+            tokens[at], tokens[other] = joined, _MERGED_AWAY
             self._after[at] = behind
             self._before[behind] = at
             changed |= {self._add(before, at), self._add(at, behind)}
         self._counts.pop(pair, None)
-        for touched in changed - {pair, _END}:
+        for touched in changed - {pair, _UNIT_BOUNDARY}:
             if (count := self._counts[touched]) > 0:
                 heapq.heappush(self._heap, (-count, self._text(touched), touched))
 
     def _add(self, at: int, other: int) -> int:
         """Count the pair at two neighbouring places; gives the pair, or _END where none may merge."""
         pair = self._pair(at, other)
-        if pair != _END:
+        if pair != _UNIT_BOUNDARY:
             self._counts[pair] += self._weights[at]
             if pair not in self._places:
                 self._places[pair] = array("i")
@@ -130,22 +130,22 @@ class _Learner:
 
     def _remove(self, at: int, other: int) -> int:
         pair = self._pair(at, other)
-        if pair != _END:
+        if pair != _UNIT_BOUNDARY:
             self._counts[pair] -= self._weights[at]
         return pair
 
     def _pair(self, at: int, other: int) -> int:
         left, right = self._tokens[at], self._tokens[other]
         if left < 0 or right < 0:
-            return _END
-        pair = left * _MAX_PIECES + right
+            return _UNIT_BOUNDARY
+        pair = left * _PAIR_BASE + right
         allowed = self._allowed.get(pair)
         if allowed is None:
             allowed = self._allowed[pair] = self._rules.allow(self._text(pair))
-        return pair if allowed else _END
+        return pair if allowed else _UNIT_BOUNDARY
 
     def _text(self, pair: int) -> str:
-        left, right = divmod(pair, _MAX_PIECES)
+        left, right = divmod(pair, _PAIR_BASE)
         return self._texts[left] + self._texts[right]
 
     def _number(self, piece: str) -> int:

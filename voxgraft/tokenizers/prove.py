@@ -16,26 +16,26 @@ from typing import Any
 from voxgraft import progress
 from voxgraft.errors import Finding, Level, finding
 from voxgraft.text.characters import (
-    STRAY_SHARE,
-    SURELY_OWN_SHARE,
+    MAX_STRAY_SHARE,
+    MIN_CERTAIN_SCRIPT_SHARE,
+    count_letters_by_script,
+    describe_character,
+    find_language_scripts,
     is_letter,
-    is_own_letter,
-    letters_by_script,
-    named,
-    own_scripts,
+    is_script_letter,
     script_of,
 )
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
-from voxgraft.tokenizers.flat_map import FlatMap
-from voxgraft.tokenizers.sentencepiece_model import SentencePiece
-from voxgraft.tokenizers.train import Prepare, only_starts_words, survives
+from voxgraft.tokenizers.flat_map import FlatMapTokenizer
+from voxgraft.tokenizers.sentencepiece_model import SentencePieceTokenizer
+from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
-PrepareTagged = Callable[[str, str | None], str]
+TaggedTextPreprocessor = Callable[[str, str | None], str]
 """A family's front: text and language code to tokenizer input, tag included where the base has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TokenizationChange:
     """One sentence that the two tokenizers spell differently."""
 
     language: str | None
@@ -45,7 +45,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Counts:
+class ProofCounts:
     """How the sentences of the base languages fared. `changed` must be 0."""
 
     same: int = 0
@@ -63,7 +63,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class TokenizerCoverage:
     """How one tokenizer spells the new language's text."""
 
     sentences: int
@@ -84,16 +84,16 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class TokenizerProof:
     """Everything that `prove` found. It holds when there is no finding of level error."""
 
     base_size: int
     grown_size: int
-    counts: Counts
-    by_language: dict[str, Counts]
-    first_change: Change | None
-    before: Coverage | None
-    after: Coverage | None
+    counts: ProofCounts
+    by_language: dict[str, ProofCounts]
+    first_change: TokenizationChange | None
+    before: TokenizerCoverage | None
+    after: TokenizerCoverage | None
     unreachable: tuple[str, ...]
     unknown_characters: dict[str, int]
     findings: tuple[Finding, ...] = field(default=())
@@ -130,39 +130,43 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class NewText:
+class NewLanguageText:
     """The new language: its sentences, its front without the tag, and its tag if it has one."""
 
     sentences: Sequence[str]
-    prepare: Prepare
+    prepare: TextPreprocessor
     tag: str | None
     letters: str = ""
     """The letters that CLDR gives the language; a letter of another script is a sign to it, like any symbol."""
-    front: Prepare = str
+    front: TextPreprocessor = str
     """The same without the language's own text rules: the stock program alone."""
 
 
-def prove(
-    base: Tokenizer, grown: Tokenizer, corpus: Iterable[tuple[str | None, str]], front: PrepareTagged, new: NewText
-) -> Proof:
+def prove_tokenizer(
+    base: Tokenizer,
+    grown: Tokenizer,
+    corpus: Iterable[tuple[str | None, str]],
+    front: TaggedTextPreprocessor,
+    new: NewLanguageText,
+) -> TokenizerProof:
     """Spell the corpus with both tokenizers, id for id, and the new language's text before and after."""
-    overall, by_language, first = _compare(base, grown, corpus, front, new.tag)
+    overall, by_language, first = _compare_tokenizers(base, grown, corpus, front, new.tag)
     before = after = None
     unknown: Counter[str] = Counter()
     if new.sentences:
-        before, _ = coverage(base, new)
-        after, unknown = coverage(grown, new)
-    unreachable = unreachable_pieces(base, grown, new)
-    dead = _dead_whatever_the_rules(base, grown, new) if unreachable else ()
+        before, _ = measure_coverage(base, new)
+        after, unknown = measure_coverage(grown, new)
+    unreachable = find_unreachable_pieces(base, grown, new)
+    dead = _find_dead_pieces(base, grown, new) if unreachable else ()
     findings = [
-        *structure_findings(base, grown, new.tag),
+        *check_tokenizer_structure(base, grown, new.tag),
         *_change_findings(overall, first),
         *_unknown_findings(grown, after, unknown, new),
         *_unreachable_findings(dead, "error"),
         *_unreachable_findings(tuple(piece for piece in unreachable if piece not in dead), "warning"),
-        *boundary_findings(new),
+        *check_word_boundaries(new),
     ]
-    return Proof(
+    return TokenizerProof(
         base.size,
         grown.size,
         overall,
@@ -176,34 +180,34 @@ def prove(
     )
 
 
-def _compare(
+def _compare_tokenizers(
     base: Tokenizer,
     grown: Tokenizer,
     corpus: Iterable[tuple[str | None, str]],
-    front: PrepareTagged,
+    front: TaggedTextPreprocessor,
     tag: str | None,
-) -> tuple[Counts, dict[str, Counts], Change | None]:
-    overall = Counts()
-    by_language: dict[str, Counts] = {}
-    first: Change | None = None
+) -> tuple[ProofCounts, dict[str, ProofCounts], TokenizationChange | None]:
+    overall = ProofCounts()
+    by_language: dict[str, ProofCounts] = {}
+    first: TokenizationChange | None = None
     sentences = list(corpus)
-    with progress.task("proving", len(sentences)) as advance:
+    with progress.progress_task("proving", len(sentences)) as advance:
         for language, text in sentences:
             prepared = front(text, language)
             old, new = base.encode(prepared), grown.encode(prepared)
-            counts = by_language.setdefault(language or "other", Counts())
-            name = _class_of(old, new, base.unknown_id, tag is not None and tag in prepared)
+            counts = by_language.setdefault(language or "other", ProofCounts())
+            name = _classify_sentence(old, new, base.unknown_id, tag is not None and tag in prepared)
             for each in (overall, counts):
                 setattr(each, name, getattr(each, name) + 1)
                 each.base_unknown_moved += name == "base_unknown" and old != new
             if name == "changed" and first is None:
                 shown = (tuple(map(base.shown, old)), tuple(map(grown.shown, new)))
-                first = Change(language, text, *shown)
+                first = TokenizationChange(language, text, *shown)
             advance(1)
     return overall, by_language, first
 
 
-def _class_of(old: list[int], new: list[int], unknown_id: int, holds_tag: bool) -> str:
+def _classify_sentence(old: list[int], new: list[int], unknown_id: int, holds_tag: bool) -> str:
     if unknown_id in old:
         return "base_unknown"
     if old == new:
@@ -211,11 +215,11 @@ def _class_of(old: list[int], new: list[int], unknown_id: int, holds_tag: bool) 
     return "holds_tag" if holds_tag else "changed"
 
 
-def coverage(tokenizer: Tokenizer, new: NewText) -> tuple[Coverage, Counter[str]]:
+def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[TokenizerCoverage, Counter[str]]:
     """How a tokenizer spells the new language, and the characters that it cannot spell."""
     tokens = unknown = characters = touched = 0
     missing: Counter[str] = Counter()
-    with progress.task(f"spelling the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
+    with progress.progress_task(f"spelling the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
         for sentence in new.sentences:
             prepared = new.prepare(sentence)
             ids = tokenizer.encode(prepared)
@@ -226,19 +230,19 @@ def coverage(tokenizer: Tokenizer, new: NewText) -> tuple[Coverage, Counter[str]
                 touched += 1
                 missing.update(tokenizer.unknown_text(prepared))
             advance(1)
-    return Coverage(len(new.sentences), characters, tokens, unknown, touched, missing.total()), missing
+    return TokenizerCoverage(len(new.sentences), characters, tokens, unknown, touched, missing.total()), missing
 
 
-def unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple[str, ...]:
+def find_unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewLanguageText) -> tuple[str, ...]:
     """Added pieces that no text can ever become: the front destroys them, or the tokenizer spells them otherwise."""
     dead: list[str] = []
     for token in range(base.size, grown.size):
         piece = grown.pieces[token]
-        if piece is None or token in grown.whole_ids:
+        if piece is None or token in grown.control_ids:
             continue
         text = piece.replace(WORD_START, " ").strip()
-        reached = survives(grown, new.prepare, text) and grown.encode_exact(piece) == [token]
-        if reached and WORD_START not in piece and only_starts_words(grown, new.prepare, piece):
+        reached = survives_preprocessing(grown, new.prepare, text) and grown.encode_exact(piece) == [token]
+        if reached and WORD_START not in piece and occurs_only_at_word_start(grown, new.prepare, piece):
             # The front writes a space before it wherever it stands, so that its spelling with one is all that occurs.
             reached = token in grown.encode(new.prepare(f"{text} q {text}."))
         if not reached:
@@ -246,14 +250,14 @@ def unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple
     return tuple(dead)
 
 
-def _dead_whatever_the_rules(base: Tokenizer, grown: Tokenizer, new: NewText) -> tuple[str, ...]:
+def _find_dead_pieces(base: Tokenizer, grown: Tokenizer, new: NewLanguageText) -> tuple[str, ...]:
     """Pieces that the stock program itself destroys. Others are there for text that our rules write otherwise, such as
     digits in a tokenizer that somebody else made."""
-    found = unreachable_pieces(base, grown, replace(new, prepare=new.front))
-    return tuple(piece for piece in found if not only_starts_words(grown, new.front, piece))
+    found = find_unreachable_pieces(base, grown, replace(new, prepare=new.front))
+    return tuple(piece for piece in found if not occurs_only_at_word_start(grown, new.front, piece))
 
 
-def boundary_findings(new: NewText) -> list[Finding]:
+def check_word_boundaries(new: NewLanguageText) -> list[Finding]:
     """Spaces between words that the front loses, since it sets every character of some scripts apart."""
 
     @cache
@@ -275,11 +279,11 @@ def boundary_findings(new: NewText) -> list[Finding]:
     return [finding("text-word-boundaries", found)]
 
 
-def structure_findings(base: Tokenizer, grown: Tokenizer, tag: str | None) -> list[Finding]:
+def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None) -> list[Finding]:
     """Whether the grown tokenizer is the base's with pieces appended, and the tag is one token."""
     findings: list[Finding] = []
     where = grown.path
-    if isinstance(grown, FlatMap):
+    if isinstance(grown, FlatMapTokenizer):
         found = f"{grown.path.name} is a flat map of {len(grown.ids):,} tokens to ids, without merges"
         findings.append(finding("tokenizer-flat-map", found, where=where))
     elif grown.kind != base.kind:
@@ -297,19 +301,19 @@ def structure_findings(base: Tokenizer, grown: Tokenizer, tag: str | None) -> li
     if grown.gaps:
         found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
         findings.append(finding("tokenizer-gaps", found, where=where))
-    if tag is not None and not grown.has_whole(tag):
+    if tag is not None and not grown.has_control_token(tag):
         found = f"{tag} is spelled as {' '.join(map(grown.shown, grown.encode(tag)))}"
         findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
 
 
 def _scores_changed(base: Tokenizer, grown: Tokenizer) -> bool:
-    if not isinstance(base, SentencePiece) or not isinstance(grown, SentencePiece):
+    if not isinstance(base, SentencePieceTokenizer) or not isinstance(grown, SentencePieceTokenizer):
         return False
     return base.scores != grown.scores[: base.size]
 
 
-def _change_findings(counts: Counts, first: Change | None) -> list[Finding]:
+def _change_findings(counts: ProofCounts, first: TokenizationChange | None) -> list[Finding]:
     if first is None:
         return []
     found = f"{counts.changed:,} of {counts.total:,} base sentences are spelled otherwise; the first: {first.text!r}"
@@ -318,32 +322,34 @@ def _change_findings(counts: Counts, first: Change | None) -> list[Finding]:
     return [finding("proof-changed", f"{found}: ... {old} ... became ... {new} ...", expected="0 changed")]
 
 
-def own_letters(grown: Tokenizer, unknown: Mapping[str, int], new: NewText) -> list[str]:
+def find_unknown_letters(grown: Tokenizer, unknown: Mapping[str, int], new: NewLanguageText) -> list[str]:
     """Of the characters that became unknown, the letters that the language is written in."""
     seen = Counter(character for text in new.sentences for character in text)
-    scripts = own_scripts(new.letters, seen, SURELY_OWN_SHARE)
+    scripts = find_language_scripts(new.letters, seen, MIN_CERTAIN_SCRIPT_SHARE)
     cases = new.letters + new.letters.upper()
     known = frozenset(unicodedata.normalize("NFC", cases) + unicodedata.normalize("NFKD", cases))
-    stray = STRAY_SHARE * letters_by_script(seen).total() if known else 0
+    stray = MAX_STRAY_SHARE * count_letters_by_script(seen).total() if known else 0
     own = (
         character
         for character, count in unknown.items()
-        if is_own_letter(character, scripts) and (character in known or count >= stray)
+        if is_script_letter(character, scripts) and (character in known or count >= stray)
     )
     # A letter that the front would have written otherwise came out of a sign, as the o out of №.
-    return [character for character in own if survives(grown, new.prepare, character)]
+    return [character for character in own if survives_preprocessing(grown, new.prepare, character)]
 
 
-def _unknown_findings(grown: Tokenizer, after: Coverage | None, unknown: Counter[str], new: NewText) -> list[Finding]:
+def _unknown_findings(
+    grown: Tokenizer, after: TokenizerCoverage | None, unknown: Counter[str], new: NewLanguageText
+) -> list[Finding]:
     """Letters of the language without a piece are an error; symbols and letters of other scripts are not."""
     if after is None or not after.unknown:
         return []
-    letters = own_letters(grown, unknown, new)
+    letters = find_unknown_letters(grown, unknown, new)
     others = [character for character in unknown if character not in letters]
     findings: list[Finding] = []
     for code, signs in (("proof-unknown-letters", letters), ("proof-unknown-symbols", others)):
         if signs:
-            listed = "; ".join(f"{named(sign)} ({unknown[sign]:,}×)" for sign in signs[:3])
+            listed = "; ".join(f"{describe_character(sign)} ({unknown[sign]:,}×)" for sign in signs[:3])
             more = f" and {len(signs) - 3:,} more" if len(signs) > 3 else ""
             found = f"of {after.tokens:,} tokens of the new language {after.unknown:,} are unknown: {listed}{more}"
             findings.append(finding(code, found, expected="0"))

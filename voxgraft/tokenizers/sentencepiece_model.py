@@ -20,15 +20,22 @@ from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.errors import TokenizerError
-from voxgraft.tokenizers.base import WORD_START, Additions, Kind, Tokenizer, broken, unsupported
+from voxgraft.tokenizers.base import (
+    WORD_START,
+    Tokenizer,
+    TokenizerAdditions,
+    TokenizerKind,
+    raise_broken_tokenizer,
+    raise_unsupported_tokenizer,
+)
 
 _NORMAL, _UNKNOWN, _USER_DEFINED = 1, 2, 4
 _UNIGRAM, _BPE = 1, 2
-_MAX_PIECES = 1_000_000
+_MAX_SENTENCEPIECE_PIECES = 1_000_000
 
 
-class SentencePiece(Tokenizer):
-    """What unigram and BPE models share; `open_sentencepiece` picks the right one."""
+class SentencePieceTokenizer(Tokenizer):
+    """What unigram and BPE models share; `parse_sentencepiece` picks the right one."""
 
     _model: Any
 
@@ -37,7 +44,7 @@ class SentencePiece(Tokenizer):
         self.data = data
         self.sha256 = hashlib.sha256(data).hexdigest()
         self._model = model
-        self._engine = _engine(data, path)
+        self._engine = _load_processor(data, path)
         self.pieces = tuple(piece.piece for piece in model.pieces)
         self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
         spelled = (_NORMAL, _USER_DEFINED)
@@ -46,7 +53,7 @@ class SentencePiece(Tokenizer):
         self._apart = frozenset(at for at, piece in enumerate(model.pieces) if piece.type != _NORMAL)
 
     @property
-    def whole_ids(self) -> frozenset[int]:
+    def control_ids(self) -> frozenset[int]:
         return self._whole
 
     @cached_property
@@ -83,7 +90,7 @@ class SentencePiece(Tokenizer):
         model.CopyFrom(self._model)
         model.normalizer_spec.add_dummy_prefix = False
         model.normalizer_spec.remove_extra_whitespaces = False
-        return _engine(model.SerializeToString(), self.path)
+        return _load_processor(model.SerializeToString(), self.path)
 
     def unknown_text(self, prepared: str) -> str:
         ids = self.encode(prepared)
@@ -109,7 +116,7 @@ class SentencePiece(Tokenizer):
             units.append(tuple(current))
         return units
 
-    def grown(self, additions: Additions) -> bytes:
+    def grown(self, additions: TokenizerAdditions) -> bytes:
         model = schema.ModelProto()
         model.CopyFrom(self._model)
         score = self._new_scores()
@@ -123,10 +130,10 @@ class SentencePiece(Tokenizer):
         """Score of the n-th added piece, from the one that the additions give it, if they do."""
 
 
-class SentencePieceUnigram(SentencePiece):
+class SentencePieceUnigramTokenizer(SentencePieceTokenizer):
     """Spelling = the split with the highest sum of scores."""
 
-    kind: ClassVar[Kind] = "sentencepiece-unigram"
+    kind: ClassVar[TokenizerKind] = "sentencepiece-unigram"
 
     def _new_scores(self) -> Callable[[int, float | None], float]:
         # Never below the base's lowest nor above its highest: the costs of unknown characters and of user-defined
@@ -135,10 +142,10 @@ class SentencePieceUnigram(SentencePiece):
         return lambda _number, given: low if given is None else min(max(given, low), high)
 
 
-class SentencePieceBpe(SentencePiece):
+class SentencePieceBpeTokenizer(SentencePieceTokenizer):
     """Spelling = neighbours merged while a piece for both exists, highest score first."""
 
-    kind: ClassVar[Kind] = "sentencepiece-bpe"
+    kind: ClassVar[TokenizerKind] = "sentencepiece-bpe"
 
     def _new_scores(self) -> Callable[[int, float | None], float]:
         # Below every base piece, in the order in which they were learnt: base merges always come first.
@@ -146,20 +153,20 @@ class SentencePieceBpe(SentencePiece):
         return lambda number, _given: first - number
 
 
-def open_sentencepiece(data: bytes, path: Path) -> SentencePiece:
+def parse_sentencepiece(data: bytes, path: Path) -> SentencePieceTokenizer:
     """A SentencePiece model from the bytes of its file."""
     model = schema.ModelProto()
     try:
         model.ParseFromString(data)
-        _validate(model, path)
+        _validate_sentencepiece(model, path)
     except (DecodeError, UnicodeDecodeError) as error:
         found = f"{path.name} is neither JSON nor a SentencePiece model ({str(error).splitlines()[0][:80]})"
         raise TokenizerError("tokenizer-broken", found, where=path) from None
-    kind = SentencePieceUnigram if model.trainer_spec.model_type == _UNIGRAM else SentencePieceBpe
+    kind = SentencePieceUnigramTokenizer if model.trainer_spec.model_type == _UNIGRAM else SentencePieceBpeTokenizer
     return kind(data, model, path)
 
 
-def _engine(data: bytes, path: Path) -> Any:
+def _load_processor(data: bytes, path: Path) -> Any:
     engine = sentencepiece.SentencePieceProcessor()
     try:
         engine.LoadFromSerializedProto(data)
@@ -169,21 +176,21 @@ def _engine(data: bytes, path: Path) -> Any:
     return engine
 
 
-def _validate(model: Any, path: Path) -> None:
+def _validate_sentencepiece(model: Any, path: Path) -> None:
     spec, normaliser = model.trainer_spec, model.normalizer_spec
-    if not 3 <= len(model.pieces) <= _MAX_PIECES:
-        broken(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_PIECES:,}")
+    if not 3 <= len(model.pieces) <= _MAX_SENTENCEPIECE_PIECES:
+        raise_broken_tokenizer(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_SENTENCEPIECE_PIECES:,}")
     if spec.model_type not in (_UNIGRAM, _BPE):
-        unsupported(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
+        raise_unsupported_tokenizer(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
     if spec.byte_fallback or any(piece.type == 6 for piece in model.pieces):
-        unsupported(path, "byte fallback: it already spells every character", "a model without it")
+        raise_unsupported_tokenizer(path, "byte fallback: it already spells every character", "a model without it")
     if spec.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
-        unsupported(path, "spaces are marked after words or not at all", "spaces marked before words")
+        raise_unsupported_tokenizer(path, "spaces are marked after words or not at all", "spaces marked before words")
     _validate_pieces(model, path)
     for name, piece_type in (("bos", 3), ("eos", 3)):
         at = getattr(spec, f"{name}_id")
         if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (piece_type, 4)):
-            broken(path, f"{name} has id {at}, which is no control piece")
+            raise_broken_tokenizer(path, f"{name} has id {at}, which is no control piece")
     for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
         _validate_charsmap(charsmap, path)
     if model.HasField("self_test_data"):
@@ -195,20 +202,20 @@ def _validate_pieces(model: Any, path: Path) -> None:
     for at, piece in enumerate(model.pieces):
         text = piece.piece
         if not isinstance(text, str):  # the parser hands on what is not UTF-8 as bytes
-            broken(path, f"piece {at} is not UTF-8")
+            raise_broken_tokenizer(path, f"piece {at} is not UTF-8")
         if not text or "\x00" in text:
-            broken(path, f"piece {at} is empty or holds NUL")
+            raise_broken_tokenizer(path, f"piece {at} is empty or holds NUL")
         if text in seen:
             found = f"piece {text!r:.40} stands at {seen[text]} and at {at}"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen[text] = at
         if piece.type not in (1, 2, 3, 4, 5):
-            broken(path, f"piece {at} has type {piece.type}")
+            raise_broken_tokenizer(path, f"piece {at} has type {piece.type}")
         if not math.isfinite(piece.score) or abs(piece.score) > 1e9:
-            broken(path, f"piece {at} has score {piece.score}")
+            raise_broken_tokenizer(path, f"piece {at} has score {piece.score}")
     unknowns = [at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
     if len(unknowns) != 1:
-        broken(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
+        raise_broken_tokenizer(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
 
 
 def _validate_charsmap(charsmap: bytes, path: Path) -> None:
@@ -217,12 +224,12 @@ def _validate_charsmap(charsmap: bytes, path: Path) -> None:
         return
     size = int.from_bytes(charsmap[:4], "little") if len(charsmap) > 4 else 0
     if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
-        broken(path, "the normaliser's table is damaged")
+        raise_broken_tokenizer(path, "the normaliser's table is damaged")
     units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
     inner = units >> 31 == 0
     jumps = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
     if (jumps[inner] | 0xFF >= len(units)).any():
-        broken(path, "the normaliser's table points outside itself")
+        raise_broken_tokenizer(path, "the normaliser's table points outside itself")
     # A unit with the ninth bit says that its jump leads to a value: the place of a text behind the table.
     places = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
     _validate_replacements(charsmap[4 + size :], places, path)
@@ -232,5 +239,5 @@ def _validate_replacements(texts: bytes, places: NDArray[np.int64], path: Path) 
     """What the normaliser writes must be whole characters, or its results could not be read back."""
     starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
     if (places >= len(texts)).any() or not starts[places].all():
-        broken(path, "the normaliser's table points outside its texts")
+        raise_broken_tokenizer(path, "the normaliser's table points outside its texts")
     texts.decode("utf-8")

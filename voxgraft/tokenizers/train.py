@@ -12,35 +12,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxgraft import progress
-from voxgraft.run_settings import LearnSettings
+from voxgraft.run_settings import VocabularySettings
 from voxgraft.text.characters import (
-    INVISIBLE,
-    OWN_SCRIPT_SHARE,
+    MAX_STRAY_SHARE,
+    MIN_SCRIPT_SHARE,
     SHARED_SCRIPTS,
-    STRAY_SHARE,
+    ZERO_WIDTH,
     Exemplar,
-    exemplar,
+    count_letters_by_script,
+    count_scripts,
+    find_exemplar,
+    find_language_scripts,
     is_letter,
-    is_own_letter,
     is_punctuation,
-    letters_by_script,
-    own_scripts,
+    is_script_letter,
     script_characters,
     script_of,
-    scripts_of,
 )
-from voxgraft.tokenizers import tokenizer_from
-from voxgraft.tokenizers.base import WORD_START, Additions, NewPiece, Tokenizer
+from voxgraft.tokenizers import parse_tokenizer
+from voxgraft.tokenizers.base import WORD_START, NewPiece, Tokenizer, TokenizerAdditions
 from voxgraft.tokenizers.merges import MergeRules, learn_merges
-from voxgraft.tokenizers.sentencepiece_model import SentencePiece, SentencePieceUnigram
+from voxgraft.tokenizers.sentencepiece_model import SentencePieceTokenizer, SentencePieceUnigramTokenizer
 
-Prepare = Callable[[str], str]
+TextPreprocessor = Callable[[str], str]
 """A family's front for one language, without its tag: clean, then prepare."""
-_STRAY_LETTERS = 10
+_MIN_SCRIPT_LETTERS = 10
 """A base with fewer letters of a script than this does not have the script, only strays."""
-_SPARE_CANDIDATES = 1.25
+_CANDIDATE_FACTOR = 1.25
 """Unigram: some learnt pieces lose against others once all have scores, so learn a few more than asked."""
-_LEAST_ROUNDS, _MAX_ROUNDS = 2, 12
+_MIN_SCORING_ROUNDS, _MAX_SCORING_ROUNDS = 2, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,60 +55,66 @@ class CharacterPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearnedAdditions:
     """The additions and how they came about."""
 
-    additions: Additions
+    additions: TokenizerAdditions
     plan: CharacterPlan
     grown: Tokenizer
 
 
-def plan_characters(base: Tokenizer, prepare: Prepare, language: str, prepared: Iterable[str]) -> CharacterPlan:
+def plan_characters(
+    base: Tokenizer, prepare: TextPreprocessor, language: str, prepared: Iterable[str]
+) -> CharacterPlan:
     """The characters that the language needs and no base piece has; what stays unknown is not known here yet."""
     seen: Counter[str] = Counter()
     for text in prepared:
         seen.update(base.normalise(text))
-    entry = exemplar(language) or Exemplar(language, "", "", "")
-    scripts = own_scripts(entry.letters, seen, OWN_SCRIPT_SHARE)
-    had = scripts_of(base.characters)
-    lacking = tuple(script for script in scripts if had.get(script, 0) < _STRAY_LETTERS)
+    entry = find_exemplar(language) or Exemplar(language, "", "", "")
+    scripts = find_language_scripts(entry.letters, seen, MIN_SCRIPT_SHARE)
+    had = count_scripts(base.characters)
+    lacking = tuple(script for script in scripts if had.get(script, 0) < _MIN_SCRIPT_LETTERS)
     wanted = {character for script in lacking for character in script_characters(script)}
     wanted |= {character for character in entry.letters if not character.isspace()}
-    wanted |= {character for character in seen if is_own_letter(character, scripts)}
+    wanted |= {character for character in seen if is_script_letter(character, scripts)}
     wanted |= {character for character in seen if _is_own_sign(character, entry, scripts)}
-    new = _missing(base, prepare, wanted)
-    if not _worth_growing(new, _missing(base, prepare, entry.letters), entry, lacking, seen):
+    new = _missing_characters(base, prepare, wanted)
+    if not _is_worth_growing(new, _missing_characters(base, prepare, entry.letters), entry, lacking, seen):
         new = set()
     if new:  # punctuation alone is no reason to grow a table
-        new |= _missing(base, prepare, {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen})
+        new |= _missing_characters(
+            base, prepare, {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen}
+        )
     return CharacterPlan(tuple(sorted(new)), tuple(script for script in lacking if script_characters(script)), {})
 
 
-def _worth_growing(new: set[str], own: set[str], entry: Exemplar, lacking: Sequence[str], seen: Counter[str]) -> bool:
+def _is_worth_growing(
+    new: set[str], own: set[str], entry: Exemplar, lacking: Sequence[str], seen: Counter[str]
+) -> bool:
     """Where the base has every letter of the language, a few strays in the texts are no reason to grow a table."""
     if own or lacking or not entry.letters:
         return True
-    return sum(seen[character] for character in new) >= STRAY_SHARE * letters_by_script(seen).total()
+    return sum(seen[character] for character in new) >= MAX_STRAY_SHARE * count_letters_by_script(seen).total()
 
 
 def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> bool:
     """Digits of the language's own, and the invisible signs that its spelling needs."""
-    if character in INVISIBLE:
+    if character in ZERO_WIDTH:
         return character in entry.letters + entry.auxiliary or not entry.letters
     own = script_of(character) in scripts or character in entry.numbers
     return own and not character.isascii() and character.isdecimal()
 
 
-def _missing(base: Tokenizer, prepare: Prepare, wanted: Iterable[str]) -> set[str]:
+def _missing_characters(base: Tokenizer, prepare: TextPreprocessor, wanted: Iterable[str]) -> set[str]:
     """What the front makes of the wanted characters, as far as no base piece has it."""
-    made = {character for text in wanted for character in survivors(base, prepare, text)}
+    made = {character for text in wanted for character in find_surviving_text(base, prepare, text)}
     # Twice: some signs become letters in the wrong case (№ becomes No) after the front has set the case of letters.
-    made |= {character for text in made for character in survivors(base, prepare, text)}
+    made |= {character for text in made for character in find_surviving_text(base, prepare, text)}
     new = {character for character in made - base.characters if _may_become_piece(character)}
-    return {character for character in new if survives(base, prepare, character)}
+    return {character for character in new if survives_preprocessing(base, prepare, character)}
 
 
-def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
+def find_surviving_text(base: Tokenizer, prepare: TextPreprocessor, text: str) -> str:
     """What the front and the tokenizer's normaliser leave of a text, seen between two letters."""
     # A text of one character is treated differently by some stock programs. The letter q composes with no mark, has one
     # capital, and makes numbers in `text` part of a word, which no normaliser reads out.
@@ -118,63 +124,69 @@ def survivors(base: Tokenizer, prepare: Prepare, text: str) -> str:
     return prepared[first + 1 : last] if first < last else ""
 
 
-def survives(base: Tokenizer, prepare: Prepare, text: str) -> bool:
+def survives_preprocessing(base: Tokenizer, prepare: TextPreprocessor, text: str) -> bool:
     """Whether the front and the normaliser leave a text as it is; spaces around it do not count."""
-    return survivors(base, prepare, text).strip() == text
+    return find_surviving_text(base, prepare, text).strip() == text
 
 
-def only_starts_words(base: Tokenizer, prepare: Prepare, text: str) -> bool:
+def occurs_only_at_word_start(base: Tokenizer, prepare: TextPreprocessor, text: str) -> bool:
     """Whether the front sets a text apart from the letters before it, as stock programs do with Chinese characters."""
-    left = survivors(base, prepare, text)
+    left = find_surviving_text(base, prepare, text)
     return left.strip() == text and left[:1] in (" ", WORD_START)
 
 
-def learn(
-    base: Tokenizer, prepare: Prepare, sentences: Sequence[str], header: Additions, settings: LearnSettings
-) -> Learnt:
+def learn_additions(
+    base: Tokenizer,
+    prepare: TextPreprocessor,
+    sentences: Sequence[str],
+    header: TokenizerAdditions,
+    settings: VocabularySettings,
+) -> LearnedAdditions:
     """Characters, then merges. `header` names family, language and tag; its pieces are not looked at."""
     prepared = [prepare(sentence) for sentence in sentences]
     plan = plan_characters(base, prepare, header.language, prepared)
     spelled = replace(header, pieces=tuple(NewPiece(character) for character in plan.new))
-    stage = _tokenizer(base, spelled)
+    stage = _build_extended_tokenizer(base, spelled)
     units: Counter[tuple[str, ...]] = Counter()
     unknown: Counter[str] = Counter()
-    with progress.task("spelling the texts", len(prepared)) as advance:
+    with progress.progress_task("spelling the texts", len(prepared)) as advance:
         for text in prepared:
             units.update(stage.units(text))
             unknown.update(stage.unknown_text(text))
             advance(1)
     plan = replace(plan, left_unknown=dict(unknown.most_common()))
-    unigram = isinstance(base, SentencePieceUnigram)
+    unigram = isinstance(base, SentencePieceUnigramTokenizer)
     rules = MergeRules(
         new_characters=frozenset(plan.new),
-        num_pieces=math.ceil(settings.pieces * _SPARE_CANDIDATES) if unigram else settings.pieces,
+        num_pieces=math.ceil(settings.pieces * _CANDIDATE_FACTOR) if unigram else settings.pieces,
         min_count=settings.min_count,
         max_characters=settings.max_piece_characters,
     )
     pieces = [*spelled.pieces, *learn_merges(units, rules)]
     if unigram:
-        pieces = _scored(base, replace(header, pieces=tuple(pieces)), prepared, settings.pieces)
-    if isinstance(base, SentencePiece):
-        pieces = _without_dead_characters(base, prepare, pieces)
+        pieces = _score_unigram_pieces(base, replace(header, pieces=tuple(pieces)), prepared, settings.pieces)
+    if isinstance(base, SentencePieceTokenizer):
+        pieces = _drop_dead_characters(base, prepare, pieces)
     additions = replace(header, pieces=tuple(pieces))
-    return Learnt(additions, plan, _tokenizer(base, additions))
+    return LearnedAdditions(additions, plan, _build_extended_tokenizer(base, additions))
 
 
-def _without_dead_characters(base: Tokenizer, prepare: Prepare, pieces: Sequence[NewPiece]) -> list[NewPiece]:
+def _drop_dead_characters(base: Tokenizer, prepare: TextPreprocessor, pieces: Sequence[NewPiece]) -> list[NewPiece]:
     """Without characters that stand at the start of a word only, where a piece with the space before them is better."""
     at_starts = {piece.text[1:] for piece in pieces if len(piece.text) == 2 and piece.text[0] == WORD_START}
-    dead = {text for text in at_starts if only_starts_words(base, prepare, text)}
+    dead = {text for text in at_starts if occurs_only_at_word_start(base, prepare, text)}
     return [piece for piece in pieces if piece.text not in dead]
 
 
-def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_pieces: int) -> list[NewPiece]:
+def _score_unigram_pieces(
+    base: Tokenizer, additions: TokenizerAdditions, prepared: Sequence[str], num_pieces: int
+) -> list[NewPiece]:
     """Unigram scores from how often each piece is really used; pieces that no text uses are dropped."""
-    assert isinstance(base, SentencePieceUnigram)
+    assert isinstance(base, SentencePieceUnigramTokenizer)
     pieces = list(additions.pieces)
-    words = _words(base, prepared)
-    for at_round in range(_MAX_ROUNDS):
-        counts = _usage(_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
+    words = _count_words(base, prepared)
+    for at_round in range(_MAX_SCORING_ROUNDS):
+        counts = _count_piece_usage(_build_extended_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
         total = max(1, counts.total())
         used = [piece for piece in pieces if piece.parts is not None and counts[piece.text] > 0]
         if at_round:
@@ -186,26 +198,26 @@ def _scored(base: Tokenizer, additions: Additions, prepared: Sequence[str], num_
         ]
         # To stop here and not after new scores: with these the spelling is known, and it uses every piece. In the last
         # round as well, since to drop a piece that no best spelling has moves none of them.
-        if (at_round > _LEAST_ROUNDS and kept_all) or at_round == _MAX_ROUNDS - 1:
+        if (at_round > _MIN_SCORING_ROUNDS and kept_all) or at_round == _MAX_SCORING_ROUNDS - 1:
             break
-        pieces = [replace(piece, score=_score(piece.count, total, base.lowest_score)) for piece in pieces]
+        pieces = [replace(piece, score=_log_probability(piece.count, total, base.lowest_score)) for piece in pieces]
     return pieces
 
 
-def _score(count: int, total: int, lowest: float) -> float:
+def _log_probability(count: int, total: int, lowest: float) -> float:
     return max(math.log(count / total), lowest) if count else lowest
 
 
-def _words(base: SentencePieceUnigram, prepared: Sequence[str]) -> Counter[str]:
+def _count_words(base: SentencePieceUnigramTokenizer, prepared: Sequence[str]) -> Counter[str]:
     """Parts of the texts that are spelled alike wherever they stand: words, if no base piece reaches across a space."""
     if base.crosses_spaces:
         return Counter(prepared)
     return Counter(word for text in prepared for word in base.normalise(text).split())
 
 
-def _usage(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
+def _count_piece_usage(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
     counts: Counter[int] = Counter()
-    with progress.task("weighing pieces", len(words)) as advance:
+    with progress.progress_task("weighing pieces", len(words)) as advance:
         for word, number in words.items():
             for token in tokenizer.encode(word):
                 counts[token] += number
@@ -213,12 +225,12 @@ def _usage(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
     return Counter({tokenizer.shown(token): count for token, count in counts.items()})
 
 
-def _tokenizer(base: Tokenizer, additions: Additions) -> Tokenizer:
-    return tokenizer_from(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
+def _build_extended_tokenizer(base: Tokenizer, additions: TokenizerAdditions) -> Tokenizer:
+    return parse_tokenizer(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
 
 
 def _may_become_piece(character: str) -> bool:
     """Never a general symbol, a space or a control; a script's own signs are fine."""
-    if is_letter(character) or is_punctuation(character) or character in INVISIBLE:
+    if is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH:
         return True
     return script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["BLOCK", "move"]
+__all__ = ["ADAMW_BLOCK_SIZE", "adamw_step_kernel"]
 
-BLOCK = 1024
+ADAMW_BLOCK_SIZE = 1024
 
 
 @triton.jit
-def move(
+def adamw_step_kernel(
     values,
     gradients,
     means,

@@ -9,85 +9,87 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from voxgraft.corpus.packs import deal, packs_of
-from voxgraft.corpus.stream import Item
+from voxgraft.corpus.packs import assign_to_ranks, pack_microbatches
+from voxgraft.corpus.stream import Sample
 from voxgraft.families.model import PackedBatch
-from voxgraft.families.moulds import filled, pinned
-from voxgraft.training.examples import Examples
-from voxgraft.training.nearness import NearBatch
-from voxgraft.training.processes import Processes
+from voxgraft.families.moulds import pad_to_bucket, pin_batch
+from voxgraft.training.examples import BatchBuilder
+from voxgraft.training.nearness import KLBatch
+from voxgraft.training.processes import DistributedContext
 
-__all__ = ["Ahead", "Share"]
+__all__ = ["BatchPrefetcher", "RankBatches"]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankBatches:
     """One process's part of a step: batches, each with what shall stay near the base, and whether it counts.
 
     A batch that only keeps company counts nothing.
     """
 
-    batches: tuple[tuple[PackedBatch, NearBatch | None, bool], ...]
+    batches: tuple[tuple[PackedBatch, KLBatch | None, bool], ...]
     counts: tuple[int, int, int]
     """Positions that each loss of the whole step is a mean over; 1 where there is none."""
     num_positions: int
     """Of the whole step."""
 
 
-class Ahead:
+class BatchPrefetcher:
     """Makes shares, on a device of its own speed one step ahead."""
 
-    def __init__(self, examples: Examples, pack_tokens: int, group: Processes, *, fill: bool = False) -> None:
+    def __init__(
+        self, examples: BatchBuilder, pack_tokens: int, group: DistributedContext, *, fill: bool = False
+    ) -> None:
         """`fill` is for packs that are replayed: they are filled up, and stay on the processor."""
-        self.examples, self.pack_tokens, self.group = examples, pack_tokens, group
-        self._moulds = examples.moulds(pack_tokens) if fill else None
+        self.batch_builder, self.pack_tokens, self.group = examples, pack_tokens, group
+        self._buckets = examples.cuda_graph_buckets(pack_tokens) if fill else None
         self._worker = ThreadPoolExecutor(1, "ahead") if examples.model.device.type == "cuda" else None
-        self._next: Callable[[], Sequence[Item]] | None = None
-        self._coming: Future[tuple[Sequence[Item], Share]] | None = None
+        self._next: Callable[[], Sequence[Sample]] | None = None
+        self._pending: Future[tuple[Sequence[Sample], RankBatches]] | None = None
 
-    def expect(self, items: Callable[[], Sequence[Item]]) -> None:
+    def set_next_items(self, items: Callable[[], Sequence[Sample]]) -> None:
         """Say which step comes next."""
         self._next = items
 
     def begin(self) -> None:
         """Make it, beside what the device was just given to do."""
         if self._worker is not None and self._next is not None:
-            self._coming = self._worker.submit(self._made_of, self._next)
+            self._pending = self._worker.submit(self._build_ahead, self._next)
         self._next = None
 
-    def share(self, items: Sequence[Item]) -> Share:
+    def share(self, items: Sequence[Sample]) -> RankBatches:
         """This process's batches of a step."""
-        coming, self._coming = self._coming, None
+        coming, self._pending = self._pending, None
         if coming is not None:
             expected, share = coming.result()
             if tuple(expected) == tuple(items):
                 return share
         return self._share(items)
 
-    def _made_of(self, chosen: Callable[[], Sequence[Item]]) -> tuple[Sequence[Item], Share]:
+    def _build_ahead(self, chosen: Callable[[], Sequence[Sample]]) -> tuple[Sequence[Sample], RankBatches]:
         items = chosen()
         return items, self._share(items)
 
-    def _share(self, items: Sequence[Item]) -> Share:
+    def _share(self, items: Sequence[Sample]) -> RankBatches:
         """A process that runs short computes some pack all the same, for nothing: all must come to the exchange."""
-        lengths = [self.examples.num_positions(item) for item in items]
-        packs = packs_of(lengths, self.pack_tokens)
-        mine = deal(packs, self.group.world_size)[self.group.rank]
+        lengths = [self.batch_builder.num_positions(item) for item in items]
+        packs = pack_microbatches(lengths, self.pack_tokens)
+        mine = assign_to_ranks(packs, self.group.world_size)[self.group.rank]
         batches = tuple(self._made([items[at] for at in pack or packs[0]], pack is not None) for pack in mine)
-        text, speech = self.examples.num_scored(items)
-        counts = max(1, text), max(1, speech), max(1, self.examples.num_near(items))
-        return Share(batches, counts, sum(lengths))
+        text, speech = self.batch_builder.num_scored_positions(items)
+        counts = max(1, text), max(1, speech), max(1, self.batch_builder.num_kl_positions(items))
+        return RankBatches(batches, counts, sum(lengths))
 
-    def _made(self, items: Sequence[Item], counts: bool) -> tuple[PackedBatch, NearBatch | None, bool]:
-        return self._batch(items), self.examples.near_batch(items), counts
+    def _made(self, items: Sequence[Sample], counts: bool) -> tuple[PackedBatch, KLBatch | None, bool]:
+        return self._batch(items), self.batch_builder.kl_batch(items), counts
 
-    def largest(self, items: Sequence[Item]) -> PackedBatch:
+    def largest(self, items: Sequence[Sample]) -> PackedBatch:
         """A pack that takes as much memory as any will."""
         return self._batch(items, self.pack_tokens)
 
-    def _batch(self, items: Sequence[Item], at_least: int = 0) -> PackedBatch:
-        if self._moulds is None:
-            return self.examples.batch(items)
-        batch = self.examples.batch(items, device="cpu")
-        mould = self._moulds.of(batch, at_least)
-        return batch.to(self.examples.model.device) if mould is None else pinned(filled(batch, mould))
+    def _batch(self, items: Sequence[Sample], at_least: int = 0) -> PackedBatch:
+        if self._buckets is None:
+            return self.batch_builder.batch(items)
+        batch = self.batch_builder.batch(items, device="cpu")
+        mould = self._buckets.of(batch, at_least)
+        return batch.to(self.batch_builder.model.device) if mould is None else pin_batch(pad_to_bucket(batch, mould))

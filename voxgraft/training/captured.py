@@ -16,90 +16,92 @@ import torch
 from torch import Tensor, nn
 
 from voxgraft.families.model import PackedBatch
-from voxgraft.families.moulds import tensors_of
-from voxgraft.training.parts import Trained
+from voxgraft.families.moulds import list_batch_tensors
+from voxgraft.training.parts import TrainableModel
 
-__all__ = ["Captured"]
+__all__ = ["CudaGraphRunner"]
 
-Key = tuple[tuple[int, ...], ...]
+GraphKey = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class _Recording:
+class _CapturedGraph:
     graph: torch.cuda.CUDAGraph
     tensors: list[Tensor]
     """What a pack is copied over before a replay."""
 
 
-class Captured:
+class CudaGraphRunner:
     """Losses and gradients of filled packs by replay."""
 
     def __init__(
         self,
         learner: Callable[[PackedBatch], Tensor],
-        trained: Trained,
+        trained: TrainableModel,
         around: Callable[[], AbstractContextManager[None]],
         places: Mapping[nn.Parameter, Tensor],
     ) -> None:
         """`around` is what both passes are computed inside of: the gate. `places` are where gradients are wanted."""
-        self._learner, self._around = learner, around
+        self._loss_module, self._gate_context = learner, around
         named = trained.named()
-        optimized = {name: value for part in trained.parameters for name, value in trained.optimized(part).items()}
+        optimized = {
+            name: value for part in trained.parameters for name, value in trained.optimizer_parameters(part).items()
+        }
         self._parameters = list(named.values())
         self._moved: list[nn.Parameter] = [optimized[name] for name in named]
-        self._sums = [places[value] if value in places else torch.zeros_like(value) for value in self._moved]
+        self._gradient_sums = [places[value] if value in places else torch.zeros_like(value) for value in self._moved]
         device = trained.model.device
         self._weights = torch.zeros(3, device=device)
         self._losses = torch.zeros(3, device=device)
-        self._recordings: dict[tuple[bool, Key], _Recording] = {}
-        self._pool, self._stream = torch.cuda.MemPool(), _new_stream(device)
-        self._reached: list[bool] | None = None
+        self._recordings: dict[tuple[bool, GraphKey], _CapturedGraph] = {}
+        self._pool, self._stream = torch.cuda.MemPool(), _create_cuda_stream(device)
+        self._has_gradient: list[bool] | None = None
 
     @property
-    def num_recordings(self) -> int:
+    def num_graphs(self) -> int:
         return len(self._recordings)
 
     def run(self, batch: PackedBatch, weights: Tensor, *, first: bool) -> Tensor:
         """Add a filled pack's gradients to those of the step, or begin them with it; gives its summed losses. [3]"""
         self._weights.copy_(weights)
         if batch.order.device == self._losses.device:  # of no foreseen size, so it was not filled
-            self._add_up(self._compute(batch), first)
+            self._accumulate_gradients(self._forward_backward(batch), first)
             return self._losses
-        values = tensors_of(batch)
+        values = list_batch_tensors(batch)
         key = (first, tuple(tuple(value.shape) for value in values))
         recording = self._recordings.get(key)
         if recording is None:
-            recording = self._recordings[key] = self._record(batch, first)
+            recording = self._recordings[key] = self._capture_graph(batch, first)
         for kept, value in zip(recording.tensors, values, strict=True):
             kept.copy_(value, non_blocking=True)
         recording.graph.replay()
         return self._losses
 
-    def rehearse(self, batch: PackedBatch) -> None:
+    def try_largest_batch(self, batch: PackedBatch) -> None:
         """Record a filled pack of the largest size, so that there is memory for all the smaller ones."""
         self._recordings.clear()
         self._pool = torch.cuda.MemPool()  # what a larger one took is given back
         torch.cuda.empty_cache()
-        key = (True, tuple(tuple(value.shape) for value in tensors_of(batch)))
-        self._recordings[key] = self._record(batch, first=True)
+        key = (True, tuple(tuple(value.shape) for value in list_batch_tensors(batch)))
+        self._recordings[key] = self._capture_graph(batch, first=True)
 
-    def give(self) -> None:
+    def assign_gradients(self) -> None:
         """Hand the step's gradients to the parameters that the optimizer moves."""
-        assert self._reached is not None
-        for value, total, reached in zip(self._moved, self._sums, self._reached, strict=True):
+        assert self._has_gradient is not None
+        for value, total, reached in zip(self._moved, self._gradient_sums, self._has_gradient, strict=True):
             value.grad = total if reached else None
 
-    def _record(self, batch: PackedBatch, first: bool) -> _Recording:
+    def _capture_graph(self, batch: PackedBatch, first: bool) -> _CapturedGraph:
         device = self._losses.device
         kept = batch.to(device)
         stream, graph = self._stream, torch.cuda.CUDAGraph()
-        with _nothing_collected():
+        with _disable_gc():
             self._warm_up(kept)
             # Another thread may be making the next step's batches, which is no part of this.
             place = cast("Any", self._pool.id)  # torch's own hint knows only its other kind of handle
             with torch.cuda.graph(graph, pool=place, stream=stream, capture_error_mode="thread_local"):
-                self._add_up(self._compute(kept), first)
-        return _Recording(graph, tensors_of(kept))
+                self._accumulate_gradients(self._forward_backward(kept), first)
+        return _CapturedGraph(graph, list_batch_tensors(kept))
 
     def _warm_up(self, kept: PackedBatch) -> None:
         device, stream = self._losses.device, self._stream
@@ -111,20 +113,20 @@ class Captured:
             torch.cuda.use_mem_pool(self._pool, device),
             torch.autograd.set_multithreading_enabled(False),
         ):
-            self._compute(kept)  # compiles, and lets the libraries set themselves up
+            self._forward_backward(kept)  # compiles, and lets the libraries set themselves up
         torch.cuda.current_stream(device).wait_stream(stream)
         torch.cuda.synchronize(device)
 
-    def _compute(self, batch: PackedBatch) -> list[Tensor | None]:
-        with self._around():
-            sums = self._learner(batch)
+    def _forward_backward(self, batch: PackedBatch) -> list[Tensor | None]:
+        with self._gate_context():
+            sums = self._loss_module(batch)
             gradients = torch.autograd.grad((sums * self._weights).sum(), self._parameters, allow_unused=True)
         self._losses.copy_(sums.detach().float())
         return list(gradients)
 
-    def _add_up(self, gradients: list[Tensor | None], first: bool) -> None:
-        pairs = [(total, one) for total, one in zip(self._sums, gradients, strict=True) if one is not None]
-        self._reached = [one is not None for one in gradients]
+    def _accumulate_gradients(self, gradients: list[Tensor | None], first: bool) -> None:
+        pairs = [(total, one) for total, one in zip(self._gradient_sums, gradients, strict=True) if one is not None]
+        self._has_gradient = [one is not None for one in gradients]
         totals, ones = [total for total, _ in pairs], [one for _, one in pairs]
         if first:
             torch._foreach_copy_(totals, ones)
@@ -134,7 +136,7 @@ class Captured:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def _disable_gc() -> Iterator[None]:
     """Torch ends the process when the memory of an old recording is collected while a new one is being made."""
     gc.collect()
     gc.disable()
@@ -144,5 +146,5 @@ def _nothing_collected() -> Iterator[None]:
         gc.enable()
 
 
-def _new_stream(device: torch.device) -> torch.cuda.Stream:
+def _create_cuda_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

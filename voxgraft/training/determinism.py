@@ -6,10 +6,10 @@ import os
 
 import torch
 
-__all__ = ["be_deterministic"]
+__all__ = ["enable_deterministic_mode"]
 
 
-def be_deterministic() -> None:
+def enable_deterministic_mode() -> None:
     """For this whole process: only kernels whose sums have a fixed order. A processor needs nothing for that."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -15,20 +15,20 @@ from torch import Tensor, nn
 
 __all__ = ["FlatAdamW"]
 
-EPS = 1e-8
-BEGIN = 1e-6
+ADAMW_EPS = 1e-8
+CLIP_NORM_EPS = 1e-6
 """What torch adds to a length before it divides by it."""
 
 
 @dataclass(frozen=True)
-class _Row:
+class _FlatGroup:
     """The parameters of a group one after another, each from the beginning of a block."""
 
     values: Tensor  # [N] float32
     gradients: Tensor  # [N] float32
     means: Tensor  # [N] float32
     squares: Tensor  # [N] float32
-    copies: Tensor | None  # [N] in half precision
+    half_precision_copies: Tensor | None  # [N] in half precision
     owners: Tensor  # [blocks] int32: the parameter that a block belongs to
     steps: Tensor  # [parameters] float32
     spans: list[tuple[int, torch.Size]]
@@ -49,9 +49,9 @@ class FlatAdamW(torch.optim.Optimizer):
     ) -> None:
         """`copies` are the model's rounded copies of those parameters that have some."""
         super().__init__([dict(group) for group in groups], {"lr": 0.0, "betas": betas, "weight_decay": 0.0})
-        self._rows = [_row(group["params"], copies) for group in self.param_groups]
+        self._rows = [_flatten_group(group["params"], copies) for group in self.param_groups]
         moved = [parameter for group in self.param_groups for parameter in group["params"]]
-        self._written = [*moved, *(copies[parameter] for parameter in moved if parameter in copies)]
+        self._updated_tensors = [*moved, *(copies[parameter] for parameter in moved if parameter in copies)]
         for group, row in zip(self.param_groups, self._rows, strict=True):
             moments = zip(row.parts(row.means), row.parts(row.squares), row.steps, strict=True)
             for parameter, (mean, square, step) in zip(group["params"], moments, strict=True):
@@ -76,18 +76,18 @@ class FlatAdamW(torch.optim.Optimizer):
 
         Nothing at all moves unless every length and the `witness` are finite.
         """
-        reached = [self._gather(group, row) for group, row in zip(self.param_groups, self._rows, strict=True)]
+        reached = [self._gather_gradients(group, row) for group, row in zip(self.param_groups, self._rows, strict=True)]
         norms = [torch.linalg.vector_norm(row.gradients) for row in self._rows]
         fine = torch.isfinite(torch.stack([*norms, witness.sum()])).all()
         for group, row, norm, moving in zip(self.param_groups, self._rows, norms, reached, strict=True):
-            factor = (limit / (norm + BEGIN)).clamp(max=1.0) if limit else torch.ones_like(norm)
+            factor = (limit / (norm + CLIP_NORM_EPS)).clamp(max=1.0) if limit else torch.ones_like(norm)
             factor = torch.where(fine, factor, torch.full_like(factor, float("nan")))
-            self._move(group, row, factor, torch.where(fine, row.steps + moving, row.steps), moving)
+            self._apply_update(group, row, factor, torch.where(fine, row.steps + moving, row.steps), moving)
         # The kernel writes past torch's back, and who keeps a copy of a parameter looks at its version.
-        torch.autograd.graph.increment_version(self._written)
+        torch.autograd.graph.increment_version(self._updated_tensors)
         return norms
 
-    def _gather(self, group: Mapping[str, Any], row: _Row) -> Tensor:
+    def _gather_gradients(self, group: Mapping[str, Any], row: _FlatGroup) -> Tensor:
         """Bring gradients that autograd made elsewhere into their row; 1 for the parameters that have one."""
         places, found, reached = [], [], []
         for parameter, place in zip(group["params"], row.parts(row.gradients), strict=True):
@@ -102,39 +102,41 @@ class FlatAdamW(torch.optim.Optimizer):
             torch._foreach_copy_(places, found)
         return torch.tensor(reached).pin_memory().to(row.steps.device, non_blocking=True)
 
-    def _move(self, group: Mapping[str, Any], row: _Row, factor: Tensor, steps: Tensor, moving: Tensor) -> None:
-        from voxgraft.training.adamw_kernel import BLOCK, move
+    def _apply_update(
+        self, group: Mapping[str, Any], row: _FlatGroup, factor: Tensor, steps: Tensor, moving: Tensor
+    ) -> None:
+        from voxgraft.training.adamw_kernel import ADAMW_BLOCK_SIZE, adamw_step_kernel
 
         row.steps.copy_(steps)
-        move[(len(row.owners),)](
+        adamw_step_kernel[(len(row.owners),)](
             row.values,
             row.gradients,
             row.means,
             row.squares,
-            row.values if row.copies is None else row.copies,
+            row.values if row.half_precision_copies is None else row.half_precision_copies,
             row.owners,
             steps * moving,
             factor,
             group["lr"],
             *group["betas"],
-            EPS,
+            ADAMW_EPS,
             group["weight_decay"],
-            COPIED=row.copies is not None,
-            BLOCK=BLOCK,
+            COPIED=row.half_precision_copies is not None,
+            BLOCK=ADAMW_BLOCK_SIZE,
         )
 
 
-def _row(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Parameter]) -> _Row:
-    from voxgraft.training.adamw_kernel import BLOCK
+def _flatten_group(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Parameter]) -> _FlatGroup:
+    from voxgraft.training.adamw_kernel import ADAMW_BLOCK_SIZE
 
-    blocks = [-(-parameter.numel() // BLOCK) for parameter in parameters]
-    starts = [BLOCK * sum(blocks[:at]) for at in range(len(blocks))]
+    blocks = [-(-parameter.numel() // ADAMW_BLOCK_SIZE) for parameter in parameters]
+    starts = [ADAMW_BLOCK_SIZE * sum(blocks[:at]) for at in range(len(blocks))]
     device = parameters[0].device
-    values, gradients, means, squares = (torch.zeros(BLOCK * sum(blocks), device=device) for _ in range(4))
+    values, gradients, means, squares = (torch.zeros(ADAMW_BLOCK_SIZE * sum(blocks), device=device) for _ in range(4))
     rounded = [copies[parameter] for parameter in parameters if parameter in copies]
     if rounded and len(rounded) < len(parameters):
         raise ValueError("either all parameters of a group have copies, or none has")
-    row = _Row(
+    row = _FlatGroup(
         values,
         gradients,
         means,
@@ -144,13 +146,13 @@ def _row(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Pa
         torch.zeros(len(parameters), device=device),
         [(start, parameter.shape) for start, parameter in zip(starts, parameters, strict=True)],
     )
-    _settle(parameters, row.parts(row.values))
-    if row.copies is not None:
-        _settle(rounded, row.parts(row.copies))
+    _move_into_buffer(parameters, row.parts(row.values))
+    if row.half_precision_copies is not None:
+        _move_into_buffer(rounded, row.parts(row.half_precision_copies))
     return row
 
 
-def _settle(parameters: Sequence[nn.Parameter], places: Sequence[Tensor]) -> None:
+def _move_into_buffer(parameters: Sequence[nn.Parameter], places: Sequence[Tensor]) -> None:
     """From now on the parameters live there."""
     for parameter, place in zip(parameters, places, strict=True):
         place.copy_(parameter.detach())

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Masters"]
+__all__ = ["MasterWeights"]
 
 
-class Masters:
+class MasterWeights:
     """One master for each half-precision parameter, by the same name."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -24,7 +24,7 @@ class Masters:
     def __len__(self) -> int:
         return len(self.named)
 
-    def copies(self) -> dict[nn.Parameter, nn.Parameter]:
+    def half_precision_copies(self) -> dict[nn.Parameter, nn.Parameter]:
         """The rounded copy of every master."""
         return {master: self._copies[name] for name, master in self.named.items()}
 

@@ -18,16 +18,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from voxgraft.errors import ConfigError
-from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
+from voxgraft.families.model import PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.adapter import Gate
 
-__all__ = ["FrozenBase", "NearBatch", "kl_sum"]
+__all__ = ["FrozenBase", "KLBatch", "kl_sum"]
 
-Head = Callable[[Tensor], Tensor]
+LogitHead = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class NearBatch:
+class KLBatch:
     """The items of a pack that are to stay near the base, packed by themselves, and where their speech stands there."""
 
     batch: PackedBatch
@@ -42,17 +42,17 @@ class FrozenBase:
         self.model, self.gate = model, gate
 
     @torch.no_grad()
-    def hidden(self, near: NearBatch) -> Tensor:
+    def hidden(self, near: KLBatch) -> Tensor:
         """What the base's speech head is given at the positions that count. [M, W]"""
         with self.gate.closed() if self.gate else nullcontext():
-            return hidden_states(self.model, near.batch)[near.batch.speech.scored]
+            return compute_hidden_states(self.model, near.batch)[near.batch.speech.scored]
 
     def head(self, hidden: Tensor) -> Tensor:
         """[M, W] -> [M, V]"""
         return self.model.speech_logits(hidden)
 
 
-def kl_sum(head: Head, hidden: Tensor, base_head: Head, base_hidden: Tensor, *, chunk: int | None) -> Tensor:
+def kl_sum(head: LogitHead, hidden: Tensor, base_head: LogitHead, base_hidden: Tensor, *, chunk: int | None) -> Tensor:
     """Summed KL(base || tuned) in nats, a float32 number; gradients reach `head` and `hidden` alone. [M, W] twice -> []
 
     In this direction a speech code that the base would say and the tuned model would not costs the most. With a `chunk`
@@ -61,15 +61,15 @@ def kl_sum(head: Head, hidden: Tensor, base_head: Head, base_hidden: Tensor, *, 
     if chunk is not None and chunk < 1:
         raise ConfigError("config-value", f"a chunk of {chunk} positions", expected="1 or more, or none at all")
     if chunk is None or len(hidden) <= chunk:
-        return _kl_of_one(head, hidden, base_head, base_hidden)
+        return _kl_chunk_sum(head, hidden, base_head, base_hidden)
     sums = [
-        checkpoint(_kl_of_one, head, part, base_head, base, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(_kl_chunk_sum, head, part, base_head, base, use_reentrant=False, preserve_rng_state=False)
         for part, base in zip(torch.split(hidden, chunk), torch.split(base_hidden, chunk), strict=True)
     ]
     return torch.stack(sums).sum()
 
 
-def _kl_of_one(head: Head, hidden: Tensor, base_head: Head, base_hidden: Tensor) -> Tensor:
+def _kl_chunk_sum(head: LogitHead, hidden: Tensor, base_head: LogitHead, base_hidden: Tensor) -> Tensor:
     with torch.no_grad():
         base = base_head(base_hidden).float().log_softmax(-1)  # [M, V]
     tuned = head(hidden).float().log_softmax(-1)  # [M, V]

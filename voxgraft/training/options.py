@@ -8,33 +8,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from voxgraft.families.base import EmotionFrom
+from voxgraft.families.base import EmotionSource
 
-__all__ = ["PARTS", "Mode", "Part", "Precision", "Schedule", "TrainOptions"]
+__all__ = ["TRAIN_PARTS", "LRSchedule", "TrainModeOrBaseline", "TrainOptions", "TrainPart", "TrainPrecision"]
 
-Mode = Literal["gated", "merged", "rows-only", "as-in-the-seeds"]
-Part = Literal["rows", "adapter", "body"]
-PARTS: tuple[Part, ...] = ("rows", "adapter", "body")
-Schedule = Literal["cosine", "linear", "constant"]
-Precision = Literal["float32", "bf16", "fp16"]
+TrainModeOrBaseline = Literal["gated", "merged", "rows-only", "as-in-the-seeds"]
+TrainPart = Literal["rows", "adapter", "body"]
+TRAIN_PARTS: tuple[TrainPart, ...] = ("rows", "adapter", "body")
+LRSchedule = Literal["cosine", "linear", "constant"]
+TrainPrecision = Literal["float32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
     """All that a step depends on, beside the data and the model."""
 
-    mode: Mode = "gated"
+    mode: TrainModeOrBaseline = "gated"
     full_body: bool = False
     """Merged mode: train the body itself instead of an adapter on it."""
     rank: int = 32
     alpha: float = 32.0
-    rates: dict[Part, float] = field(default_factory=lambda: {"rows": 1e-3, "adapter": 1e-3, "body": 2e-5})
+    rates: dict[TrainPart, float] = field(default_factory=lambda: {"rows": 1e-3, "adapter": 1e-3, "body": 2e-5})
     weight_decay: float = 0.01
     """Of adapter and body; rows are never decayed."""
     betas: tuple[float, float] = (0.9, 0.99)
     clip: float = 1.0
     """Longest gradient of a part; 0 is no limit."""
-    schedule: Schedule = "cosine"
+    schedule: LRSchedule = "cosine"
     steps: int = 10_000
     warmup_steps: int = 500
     final_share: float = 0.1
@@ -48,9 +48,9 @@ class TrainOptions:
     """Most positions that go through the model at once."""
     silent_share: float = 0.1
     """Share of items whose text is not heard, so that guidance keeps its meaning; 0 where a family has none."""
-    emotion_from: EmotionFrom = "target"
+    emotion_from: EmotionSource = "target"
     seed: int = 0
-    precision: Precision = "float32"
+    precision: TrainPrecision = "float32"
     chunk: int | None = None
     """Positions whose logits exist at once in the loss; None is all of a pack."""
     checkpointing: bool = False

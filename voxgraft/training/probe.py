@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from voxgraft.corpus.stream import Item, Stream
+from voxgraft.corpus.stream import DeterministicSampler, Sample
 from voxgraft.errors import ConfigError
-from voxgraft.training.step import Stepper
+from voxgraft.training.step import TrainStep
 
-__all__ = ["Room", "find_room", "fit_packs"]
+__all__ = ["MemoryProfile", "fit_microbatch_tokens", "measure_memory_profile"]
 
-LENGTHS = (2_048, 4_096)
-ROUND = 512
-SMALLER = 0.85
-SPARE = 0.06
+PROBE_LENGTHS = (2_048, 4_096)
+ROUND_TO_TOKENS = 512
+SHRINK_FACTOR = 0.85
+MEMORY_RESERVE = 0.06
 """Share of the device that is left alone: kernels and libraries keep some of it, and memory is cut into pieces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryProfile:
     """What was measured: bytes that a pass takes, and what there is for it."""
 
     fixed: int
@@ -37,10 +37,10 @@ class Room:
     def pack_tokens(self, longest: int, most: int) -> int:
         """The largest pack up to `most` that should fit, and never less than the longest clip."""
         fits = int((self.available - self.fixed) / self.per_position)
-        return min(most, max(longest, fits // ROUND * ROUND))
+        return min(most, max(longest, fits // ROUND_TO_TOKENS * ROUND_TO_TOKENS))
 
 
-def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int:
+def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, known_tokens: int | None = None) -> int:
     """Give a stepper the largest packs that there is room for, up to one pack a step and process; tells how large.
 
     `known` is what was found before: after a resume packs are the same again, and with them every rounding.
@@ -48,30 +48,30 @@ def fit_packs(stepper: Stepper, stream: Stream, known: int | None = None) -> int
     longest, processes = stream.longest[0], stepper.group.world_size
     wanted = stepper.options.tokens_per_step
     most = wanted + longest if processes == 1 else max(longest, wanted // processes)
-    _require_runs(stepper, stream, longest)
-    room = None if known else find_room(stepper, stream)
-    first = room.pack_tokens(longest, most) if room else min(most, LENGTHS[-1])
-    size = max(longest, known or first)
-    while size > longest and not _runs(stepper, stream, size):
-        size = max(longest, int(size * SMALLER) // ROUND * ROUND)
+    _require_longest_fits(stepper, stream, longest)
+    room = None if known_tokens else measure_memory_profile(stepper, stream)
+    first = room.pack_tokens(longest, most) if room else min(most, PROBE_LENGTHS[-1])
+    size = max(longest, known_tokens or first)
+    while size > longest and not _fits_in_memory(stepper, stream, size):
+        size = max(longest, int(size * SHRINK_FACTOR) // ROUND_TO_TOKENS * ROUND_TO_TOKENS)
     if size == longest:
-        _require_runs(stepper, stream, longest)
+        _require_longest_fits(stepper, stream, longest)
     return size
 
 
-def _require_runs(stepper: Stepper, stream: Stream, longest: int) -> None:
-    if not _runs(stepper, stream, longest):
+def _require_longest_fits(stepper: TrainStep, stream: DeterministicSampler, longest: int) -> None:
+    if not _fits_in_memory(stepper, stream, longest):
         found = f"no room for one pass over the longest clip, of {longest:,} positions"
         raise ConfigError("memory-too-small", found, expected="room for it")
 
 
-def _runs(stepper: Stepper, stream: Stream, size: int) -> bool:
-    stepper.take_packs_of(size)
-    items = _items(stepper, stream, size)
-    while len(items) > 1 and sum(map(stepper.examples.num_positions, items)) > size:
+def _fits_in_memory(stepper: TrainStep, stream: DeterministicSampler, size: int) -> bool:
+    stepper.set_microbatch_tokens(size)
+    items = _collect_items(stepper, stream, size)
+    while len(items) > 1 and sum(map(stepper.batch_builder.num_positions, items)) > size:
         items.pop()
     try:
-        stepper.rehearse(items)
+        stepper.try_largest_batch(items)
         fits = True
     except torch.OutOfMemoryError:
         fits = False
@@ -81,10 +81,10 @@ def _runs(stepper: Stepper, stream: Stream, size: int) -> bool:
     return fits
 
 
-def find_room(stepper: Stepper, stream: Stream) -> Room | None:
+def measure_memory_profile(stepper: TrainStep, stream: DeterministicSampler) -> MemoryProfile | None:
     """Measure passes of two lengths; None where they do not fit. Of several devices the smallest room counts."""
     device = stepper.trained.model.device
-    measured = _measured(stepper, stream)
+    measured = _measure_passes(stepper, stream)
     if stepper.group.any(not measured, device) if stepper.group.world_size > 1 else not measured:
         return None
     shorter, longer = measured
@@ -94,52 +94,52 @@ def find_room(stepper: Stepper, stream: Stream) -> Room | None:
     held = torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    ours = min(free + torch.cuda.memory_reserved(device), _allowed(device, total))
-    available = int(ours - SPARE * min(total, _allowed(device, total)) - held)
+    ours = min(free + torch.cuda.memory_reserved(device), _allowed_bytes(device, total))
+    available = int(ours - MEMORY_RESERVE * min(total, _allowed_bytes(device, total)) - held)
     found = torch.tensor([-(shorter[1] - per_position * shorter[0]), -per_position, available], device=device)
     if stepper.group.world_size > 1:
         distributed.all_reduce(found, distributed.ReduceOp.MIN)
     fixed, slope, room = found.tolist()
-    return Room(int(-fixed), -slope, int(room))
+    return MemoryProfile(int(-fixed), -slope, int(room))
 
 
-def _measured(stepper: Stepper, stream: Stream) -> list[tuple[int, int]]:
+def _measure_passes(stepper: TrainStep, stream: DeterministicSampler) -> list[tuple[int, int]]:
     try:
-        return [_bytes_of(stepper, _items(stepper, stream, length)) for length in LENGTHS]
+        return [_measure_pass_bytes(stepper, _collect_items(stepper, stream, length)) for length in PROBE_LENGTHS]
     except torch.OutOfMemoryError:
         return []
     finally:
         torch.cuda.empty_cache()
 
 
-def _allowed(device: torch.device, total: int) -> int:
+def _allowed_bytes(device: torch.device, total: int) -> int:
     """What torch was told to keep to, if it was."""
     if not hasattr(torch.cuda, "get_per_process_memory_fraction"):
         return total
     return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
 
-def _items(stepper: Stepper, stream: Stream, length: int) -> list[Item]:
+def _collect_items(stepper: TrainStep, stream: DeterministicSampler, length: int) -> list[Sample]:
     """Items of the first steps that come to about a length; with fewer clips, some of them again."""
-    found: list[Item] = []
+    found: list[Sample] = []
     positions, step = 0, 0
     while positions < length:
         step += 1
         for item in stream.step(step):
             if positions < length:
                 found.append(item)
-                positions += stepper.examples.num_positions(item)
+                positions += stepper.batch_builder.num_positions(item)
     return found
 
 
-def _bytes_of(stepper: Stepper, items: Sequence[Item]) -> tuple[int, int]:
+def _measure_pass_bytes(stepper: TrainStep, items: Sequence[Sample]) -> tuple[int, int]:
     """Positions of a pass, and the most that it takes beside what is there already. The first pass compiles."""
     device = stepper.trained.model.device
-    batch = stepper.examples.batch(items)
+    batch = stepper.batch_builder.batch(items)
     for _ in range(2):
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        stepper.try_pass(batch)
+        stepper.try_forward_backward(batch)
         torch.cuda.synchronize(device)
     return len(batch.order), torch.cuda.max_memory_allocated(device) - before

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from voxgraft.errors import Finding, finding
 
-__all__ = ["Bound", "bound_finding"]
+__all__ = ["RetentionBound", "retention_bound_finding"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RetentionBound:
     """A share by which the loss of every base language may rise at most."""
 
     share: float
@@ -24,7 +24,7 @@ class Bound:
         """The highest loss that is still within the bound."""
         return first * (1 + self.share)
 
-    def passed(self, first: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    def exceeded(self, first: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
         """By how much of its first loss each language has risen that is past the bound; the worst first.
 
         A loss that is not a number is past every bound. A language without a first loss cannot be judged.
@@ -37,7 +37,7 @@ class Bound:
         return dict(sorted(rises.items(), key=lambda item: -item[1]))
 
 
-def bound_finding(bound: Bound, passed: Mapping[str, float], step: int, best_step: int) -> Finding:
+def retention_bound_finding(bound: RetentionBound, passed: Mapping[str, float], step: int, best_step: int) -> Finding:
     """What to say when the bound is passed."""
     rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in passed.items())
     kept = f"step {best_step:,} is the best within the bound" if best_step else "no step was within the bound"

@@ -15,25 +15,25 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from voxgraft.audio.wav import wav_bytes
+from voxgraft.audio.wav import encode_wav
 from voxgraft.corpus import chance
 from voxgraft.errors import VoxgraftError
 from voxgraft.families.encoding import Clip
-from voxgraft.families.generate import Prompt, Spoken, generate
+from voxgraft.families.generate import GeneratedCodes, GenerationPrompt, generate_codes
 from voxgraft.families.sounding import Vocoder
-from voxgraft.files import is_file, read_json, replacing, write_text
-from voxgraft.run import RunFolder, step_name
-from voxgraft.training.loop import Loop
-from voxgraft.training.validation import Validation
+from voxgraft.files import atomic_write, is_file, read_json, write_text
+from voxgraft.run import RunFolder, step_folder_name
+from voxgraft.training.loop import Trainer
+from voxgraft.training.validation import Validator
 
-__all__ = ["Sampler", "Sentence"]
+__all__ = ["SampleCallback", "SampleSentence"]
 
-PAUSE_SECONDS, SECONDS_PER_CHARACTER = 2.0, 0.4
+MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER = 2.0, 0.4
 """A sentence is cut off when it takes longer than slow speech does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class SampleSentence:
     """One text that is spoken every time, always drawn with the same seed. Its name is that of its files."""
 
     name: str
@@ -45,61 +45,61 @@ class Sentence:
     seed: int
 
     def max_seconds(self) -> float:
-        return PAUSE_SECONDS + SECONDS_PER_CHARACTER * len(self.text)
+        return MAX_PAUSE_SECONDS + MAX_SECONDS_PER_CHARACTER * len(self.text)
 
 
-class Sampler:
-    """Speaks the sentences of a training; a `Loop` calls it. The voice is a held-out one, fixed by the seed."""
+class SampleCallback:
+    """Speaks the sentences of a training; a `Trainer` calls it. The voice is a held-out one, fixed by the seed."""
 
-    def __init__(self, loop: Loop, sentences: Sequence[Sentence], vocoder: Vocoder | None = None) -> None:
-        self._run, self._sentences, self._stepper = loop.run_folder, tuple(sentences), loop.stepper
+    def __init__(self, loop: Trainer, sentences: Sequence[SampleSentence], vocoder: Vocoder | None = None) -> None:
+        self._run, self._sentences, self._train_step = loop.run_folder, tuple(sentences), loop.stepper
         held_out = next(iter(loop.validations.values()))
-        self._voice_name, voice = _voice(held_out, loop.stepper.options.seed)
-        self._condition = loop.stepper.examples.family.condition(voice)
+        self._voice_name, voice = _choose_held_out_voice(held_out, loop.stepper.options.seed)
+        self._condition = loop.stepper.batch_builder.family.condition(voice)
         self._voice, self._vocoder = voice, vocoder
-        self._silent_because = vocoder.why_not(voice) if vocoder else ""
+        self._no_audio_reason = vocoder.why_not(voice) if vocoder else ""
 
     def __call__(self, step: int) -> dict[str, Any]:
         """Speak all, write their files, and give what the journal says of them."""
-        folder = _folder(self._run, step)
+        folder = _sample_folder(self._run, step)
         heard = [(sentence, self._spoken(sentence)) for sentence in self._sentences]
         spoken = [self._told(sentence, said, step) for sentence, said in heard]
         told = {"folder": folder.relative_to(self._run.path).as_posix(), "spoken": spoken}
         if self._vocoder is not None:
             self._sound(self._vocoder, folder, heard)
-            told["silent_because"] = self._silent_because
+            told["silent_because"] = self._no_audio_reason
         return told
 
-    def _sound(self, vocoder: Vocoder, folder: Path, heard: Sequence[tuple[Sentence, Spoken]]) -> None:
+    def _sound(self, vocoder: Vocoder, folder: Path, heard: Sequence[tuple[SampleSentence, GeneratedCodes]]) -> None:
         """Sound beside the codes. A waveform end that fails is told of and asked no more: training goes on."""
-        if self._silent_because:
+        if self._no_audio_reason:
             return
         try:
             waves = vocoder.sound([said.codes for _, said in heard], [self._voice] * len(heard))
         except VoxgraftError as error:
-            self._silent_because = error.finding.found
+            self._no_audio_reason = error.finding.found
             return
         for (sentence, _), wave in zip(heard, waves, strict=True):
-            with replacing(folder / f"{sentence.name}.wav", overwrite=True) as stream:
-                stream.write(wav_bytes(wave, vocoder.sample_rate))
+            with atomic_write(folder / f"{sentence.name}.wav", overwrite=True) as stream:
+                stream.write(encode_wav(wave, vocoder.sample_rate))
 
-    def _spoken(self, sentence: Sentence) -> Spoken:
-        model, family = self._stepper.trained.model, self._stepper.examples.family
+    def _spoken(self, sentence: SampleSentence) -> GeneratedCodes:
+        model, family = self._train_step.trained.model, self._train_step.batch_builder.family
         stock = family.stock_sampling()
         limit = min(round(sentence.max_seconds() * family.code_hz), stock.max_codes, model.frame.max_codes)
-        prompt = Prompt(sentence.ids, self._condition, sentence.seed)
-        with self._gate(sentence):
-            return generate(model, [prompt], replace(stock, max_codes=limit))[0]
+        prompt = GenerationPrompt(sentence.ids, self._condition, sentence.seed)
+        with self._set_gate(sentence):
+            return generate_codes(model, [prompt], replace(stock, max_codes=limit))[0]
 
-    def _gate(self, sentence: Sentence) -> AbstractContextManager[None]:
+    def _set_gate(self, sentence: SampleSentence) -> AbstractContextManager[None]:
         """Open for the new language, closed for old ones; an adapter that will be folded in acts on all."""
-        gate = self._stepper.trained.gate
+        gate = self._train_step.trained.gate
         if gate is None:
             return nullcontext()
-        return gate.opened() if sentence.is_new or self._stepper.options.mode == "merged" else gate.closed()
+        return gate.opened() if sentence.is_new or self._train_step.options.mode == "merged" else gate.closed()
 
-    def _told(self, sentence: Sentence, spoken: Spoken, step: int) -> dict[str, Any]:
-        seconds = round(len(spoken.codes) / self._stepper.examples.family.code_hz, 2)
+    def _told(self, sentence: SampleSentence, spoken: GeneratedCodes, step: int) -> dict[str, Any]:
+        seconds = round(len(spoken.codes) / self._train_step.batch_builder.family.code_hz, 2)
         said = {"language": sentence.language, "text": sentence.text}
         kept = {
             **said,
@@ -107,11 +107,11 @@ class Sampler:
             "codes": spoken.codes,
             "stopped": spoken.stopped,
             "seconds": seconds,
-            "code_hz": self._stepper.examples.family.code_hz,
+            "code_hz": self._train_step.batch_builder.family.code_hz,
             "voice": self._voice_name,
             "seed": sentence.seed,
         }
-        path = _folder(self._run, step) / f"{sentence.name}.json"
+        path = _sample_folder(self._run, step) / f"{sentence.name}.json"
         write_text(path, json.dumps(kept, ensure_ascii=False) + "\n", overwrite=True)
         told = {
             "name": sentence.name,
@@ -123,24 +123,24 @@ class Sampler:
         }
         if sentence.is_new or not step:
             return told
-        return {**told, "same_as_step_0": self._is_same(sentence, spoken)}
+        return {**told, "same_as_step_0": self._matches_step_zero(sentence, spoken)}
 
-    def _is_same(self, sentence: Sentence, spoken: Spoken) -> bool | None:
+    def _matches_step_zero(self, sentence: SampleSentence, spoken: GeneratedCodes) -> bool | None:
         """Whether an old language was spoken code for code as before the first step; None where that is not kept."""
-        path = _folder(self._run, 0) / f"{sentence.name}.json"
+        path = _sample_folder(self._run, 0) / f"{sentence.name}.json"
         kept = read_json(path) if is_file(path) else None
         if not isinstance(kept, dict) or kept.get("text") != sentence.text:
             return None
         return bool(kept.get("codes") == spoken.codes)
 
 
-def _folder(run: RunFolder, step: int) -> Path:
-    return run.samples / step_name(step)
+def _sample_folder(run: RunFolder, step: int) -> Path:
+    return run.samples / step_folder_name(step)
 
 
-def _voice(held_out: Validation, seed: int) -> tuple[str, Clip]:
+def _choose_held_out_voice(held_out: Validator, seed: int) -> tuple[str, Clip]:
     """Name and voice of one held-out prompt."""
-    item = held_out.items[chance.number("voice", seed) % len(held_out.items)]
+    item = held_out.items[chance.hash_int("voice", seed) % len(held_out.items)]
     where, clip = item.prompt
-    clips = held_out.examples.sets[where]
+    clips = held_out.batch_builder.sets[where]
     return f"{clips.name}/{clips.infos[clip].id}", Clip(clips.codes(clip), clips.voice(clip))

@@ -6,10 +6,10 @@ import math
 
 from voxgraft.training.options import TrainOptions
 
-__all__ = ["rate_share"]
+__all__ = ["learning_rate_factor"]
 
 
-def rate_share(step: int, options: TrainOptions) -> float:
+def learning_rate_factor(step: int, options: TrainOptions) -> float:
     """What share of its rate each part has at that step, which counts from 1: a straight warm-up, then the schedule."""
     if step <= options.warmup_steps:
         return step / options.warmup_steps

@@ -14,30 +14,30 @@ from torch import Tensor, nn
 from voxgraft.families.model import SpeechModel
 from voxgraft.nn.grown import GrownEmbedding, GrownHead, GrownLayer
 
-__all__ = ["LABEL", "mask_base_rows"]
+__all__ = ["MASKED_BASELINE_LABEL", "mask_base_row_gradients"]
 
-LABEL = "as in the seeds, for comparison: this loses the old languages"
+MASKED_BASELINE_LABEL = "as in the seeds, for comparison: this loses the old languages"
 
 
-def mask_base_rows(model: SpeechModel) -> None:
+def mask_base_row_gradients(model: SpeechModel) -> None:
     """Make the grown text tables of a model ordinary parameters, and take the gradients of base rows to zero."""
-    for name in (model.text_table, model.text_head_name):
+    for name in (model.text_embedding_name, model.text_head_name):
         grown = model.get_submodule(name)
         assert isinstance(grown, GrownLayer)
-        plain = _plain(grown)
+        plain = _to_plain_layer(grown)
         for table in plain.parameters():
-            mask = partial(_without_base_rows, num_rows=grown.rows.base_pieces)
+            mask = partial(_zero_base_rows, num_rows=grown.rows.base_pieces)
             table.register_hook(mask)  # type: ignore[no-untyped-call]
         model.set_submodule(name, plain)
 
 
-def _without_base_rows(gradient: Tensor, *, num_rows: int) -> Tensor:
+def _zero_base_rows(gradient: Tensor, *, num_rows: int) -> Tensor:
     masked = gradient.clone()
     masked[:num_rows] = 0
     return masked
 
 
-def _plain(grown: GrownLayer) -> nn.Embedding | nn.Linear:
+def _to_plain_layer(grown: GrownLayer) -> nn.Embedding | nn.Linear:
     """The same rows in the layer that the base has: pieces, new, spare."""
     tables = grown.state_dict()
     rows, width = tables["weight"].shape

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from voxgraft.errors import CheckpointError
-from voxgraft.training.step_folders import FORMAT
+from voxgraft.training.step_folders import STATE_FORMAT
 
-__all__ = ["MIGRATIONS", "TrainState", "migrated"]
+__all__ = ["STATE_MIGRATIONS", "TrainState", "migrate_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +30,30 @@ class TrainState:
     """Everything else, as JSON gives it back: texts, finite numbers, lists, and dictionaries with texts as keys."""
 
 
-Migration = Callable[[TrainState], TrainState]
-MIGRATIONS: dict[int, Migration] = {}
+StateMigration = Callable[[TrainState], TrainState]
+STATE_MIGRATIONS: dict[int, StateMigration] = {}
 """For every older format that can still be opened: how its state becomes one of the next format."""
 
 
-def migrated(
+def migrate_state(
     state: TrainState,
-    found: int,
-    migrations: Mapping[int, Migration] = MIGRATIONS,
-    wanted: int = FORMAT,
+    from_format: int,
+    migrations: Mapping[int, StateMigration] = STATE_MIGRATIONS,
+    to_format: int = STATE_FORMAT,
     where: str | Path = "",
 ) -> TrainState:
     """A state of format `found` as one of today's; an error if a format on the way is no longer known."""
-    for number in range(found, wanted):
+    for number in range(from_format, to_format):
         if number not in migrations:
-            text = f"step {state.step} has format {found}, and nothing is left that turns {number} into {number + 1}"
-            raise CheckpointError("step-older", text, expected=str(wanted), where=where)
+            text = (
+                f"step {state.step} has format {from_format}, and nothing is left that turns {number} into {number + 1}"
+            )
+            raise CheckpointError("step-older", text, expected=str(to_format), where=where)
         state = migrations[number](state)
     return state
 
 
-def require_plain(values: Mapping[str, Any]) -> None:
+def require_json_values(values: Mapping[str, Any]) -> None:
     """Raise ValueError, naming the value, unless reading what was written gives exactly these values again."""
     for name, value in values.items():
         try:

@@ -14,25 +14,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from voxgraft.corpus.stream import Item
+from voxgraft.corpus.stream import Sample
 from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.families.model import PackedBatch, SpeechModel, hidden_states
-from voxgraft.nn.attention import best_backend
+from voxgraft.families.model import PackedBatch, SpeechModel, compute_hidden_states
+from voxgraft.nn.attention import choose_attention_backend
 from voxgraft.nn.losses import cross_entropy_sum
-from voxgraft.training.ahead import Ahead, Share
-from voxgraft.training.captured import Captured
-from voxgraft.training.determinism import be_deterministic
-from voxgraft.training.examples import Examples
+from voxgraft.training.ahead import BatchPrefetcher, RankBatches
+from voxgraft.training.captured import CudaGraphRunner
+from voxgraft.training.determinism import enable_deterministic_mode
+from voxgraft.training.examples import BatchBuilder
 from voxgraft.training.flat_adamw import FlatAdamW
-from voxgraft.training.nearness import FrozenBase, NearBatch, kl_sum
+from voxgraft.training.nearness import FrozenBase, KLBatch, kl_sum
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import Trained, set_rates
-from voxgraft.training.processes import Processes
+from voxgraft.training.parts import TrainableModel, set_learning_rates
+from voxgraft.training.processes import DistributedContext
 
-__all__ = ["Learner", "NonFiniteError", "StepReport", "Stepper"]
+__all__ = ["LossModule", "NonFiniteError", "StepReport", "TrainStep"]
 
 
-LEAST_SCALE = 1.0
+MIN_LOSS_SCALE = 1.0
 NUM_LOSSES = 3
 """Text, speech, and nearness to the base."""
 
@@ -41,16 +41,16 @@ class NonFiniteError(VoxgraftError):
     """A loss or a gradient that is not a number; the optimizer has not moved."""
 
 
-class Learner(nn.Module):
+class LossModule(nn.Module):
     """The model as what gradients flow through: a batch in, the summed losses out."""
 
     def __init__(self, model: SpeechModel, chunk: int | None, base: FrozenBase | None = None) -> None:
         super().__init__()
         self.model, self.chunk, self.base = model, chunk, base
 
-    def forward(self, batch: PackedBatch, near: NearBatch | None = None, base_hidden: Tensor | None = None) -> Tensor:
+    def forward(self, batch: PackedBatch, near: KLBatch | None = None, base_hidden: Tensor | None = None) -> Tensor:
         """-> [3]: text, speech, and how far from the base. `base_hidden` is what the base has at `near`. [M, W]"""
-        hidden = hidden_states(self.model, batch)
+        hidden = compute_hidden_states(self.model, batch)
         asked = ((self.model.text_logits, batch.text), (self.model.speech_logits, batch.speech))
         sums = [cross_entropy_sum(head, hidden[at.scored], at.targets, chunk=self.chunk) for head, at in asked]
         if self.base is None or near is None or base_hidden is None:
@@ -75,70 +75,70 @@ class StepReport:
     """How far replay is from the base, in nats a speech code; None where nothing is held near it."""
 
 
-class Stepper:
+class TrainStep:
     """Takes steps. All its state is in the model and the optimizer."""
 
     def __init__(
         self,
-        trained: Trained,
+        trained: TrainableModel,
         optimizer: torch.optim.Optimizer,
-        examples: Examples,
+        examples: BatchBuilder,
         options: TrainOptions,
-        group: Processes | None = None,
+        group: DistributedContext | None = None,
         frozen: SpeechModel | None = None,
     ) -> None:
         """`frozen` is a copy of the base, for replay with a body that is trained itself."""
-        self.trained, self.optimizer, self.examples, self.options = trained, optimizer, examples, options
-        self.group = group or Processes()
+        self.trained, self.optimizer, self.batch_builder, self.options = trained, optimizer, examples, options
+        self.group = group or DistributedContext()
         if options.deterministic:
-            be_deterministic()
+            enable_deterministic_mode()
         trained.model.body.checkpointing = options.checkpointing
         for model in (trained.model, frozen):
             if options.compile and model is not None:
-                model.body.compile_for_packs(deterministic=options.deterministic)
-        self.base = _base_of(trained, frozen) if examples.near else None
-        learner = Learner(trained.model, options.chunk, self.base)
-        self.learner: nn.Module = learner
+                model.body.compile_blocks(deterministic=options.deterministic)
+        self.base = _build_frozen_base(trained, frozen) if examples.near else None
+        learner = LossModule(trained.model, options.chunk, self.base)
+        self.loss_module: nn.Module = learner
         # DDP sums what is left in the parameters that autograd knows. Gradients of half-precision copies leave those
         # for float32 masters after every pack: with masters the step sums them itself, in float32 as one process does.
         if self.group.world_size > 1 and not len(trained.masters):
-            self.learner = nn.parallel.DistributedDataParallel(learner, broadcast_buffers=False)
-        self._flat = optimizer if isinstance(optimizer, FlatAdamW) and options.precision != "fp16" else None
-        self.captured: Captured | None = None
-        if self._can_capture():
+            self.loss_module = nn.parallel.DistributedDataParallel(learner, broadcast_buffers=False)
+        self._flat_optimizer = optimizer if isinstance(optimizer, FlatAdamW) and options.precision != "fp16" else None
+        self.cuda_graphs: CudaGraphRunner | None = None
+        if self._can_use_cuda_graphs():
             places = optimizer.gradients() if isinstance(optimizer, FlatAdamW) else {}
-            self.captured = Captured(self._summed, trained, self._gate, places)
-        self.ahead = Ahead(examples, options.pack_tokens, self.group, fill=self.captured is not None)
+            self.cuda_graphs = CudaGraphRunner(self._loss_sums, trained, self._set_gate, places)
+        self.prefetcher = BatchPrefetcher(examples, options.pack_tokens, self.group, fill=self.cuda_graphs is not None)
         self.scaler = torch.amp.GradScaler(trained.model.device.type, enabled=options.precision == "fp16")
 
-    def step(self, number: int, items: Sequence[Item]) -> StepReport:
+    def step(self, number: int, items: Sequence[Sample]) -> StepReport:
         """Learn from the items of a step, which is the same on every process."""
-        share, own_sums = self._gradients_or_refuse(items)
-        sums = self.group.summed(own_sums)
-        self.ahead.begin()
-        rates = set_rates(self.optimizer, number, self.options)
-        norms = self._move_if_finite(sums) if self._flat else self._clipped()
+        share, own_sums = self._compute_gradients_or_raise(items)
+        sums = self.group.all_reduce_sum(own_sums)
+        self.prefetcher.begin()
+        rates = set_learning_rates(self.optimizer, number, self.options)
+        norms = self._clip_and_step_on_device(sums) if self._flat_optimizer else self._clip_gradients()
         # The one place in a step that waits for the device.
         values = torch.cat([sums, torch.stack(list(norms.values()))]).tolist()
         means = [total / count for total, count in zip(values[:NUM_LOSSES], share.counts, strict=True)]
         lengths = values[NUM_LOSSES:]
         self._require_finite([*means, *lengths], number, items)
-        if not self._flat:
-            self._move()
+        if not self._flat_optimizer:
+            self._apply_update()
         text, speech, kl = means
         gradients = dict(zip(norms, lengths, strict=True))
         return StepReport(text, speech, rates, gradients, share.num_positions, len(items), kl if self.base else None)
 
-    def _gradients_or_refuse(self, items: Sequence[Item]) -> tuple[Share, Tensor]:
+    def _compute_gradients_or_raise(self, items: Sequence[Sample]) -> tuple[RankBatches, Tensor]:
         try:
-            share = self.ahead.share(items)  # where nothing is filled, batches are put on the device here
-            return share, self._gradients(share) if self.captured is None else self._replayed(share)
+            share = self.prefetcher.share(items)  # where nothing is filled, batches are put on the device here
+            return share, self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
             found = f"no room for packs of {self.options.pack_tokens:,} positions"
             expected = "a smaller train.pack_tokens, which changes nothing of what is learnt"
             raise ConfigError("memory-too-small", found, expected=expected) from None
 
-    def _gradients(self, share: Share) -> Tensor:
+    def _compute_gradients(self, share: RankBatches) -> Tensor:
         """Backward through this process's packs. Returns its summed losses, [3]"""
         self.optimizer.zero_grad(set_to_none=True)
         weights = self._weights(share.counts)
@@ -146,89 +146,91 @@ class Stepper:
         for at, (batch, near, counts) in enumerate(share.batches):
             base_hidden = self._base_hidden(near)
             with (
-                self._alone(at + 1 < len(share.batches)),
-                self._gate(),
+                self._skip_gradient_sync(at + 1 < len(share.batches)),
+                self._set_gate(),
             ):  # both passes: checkpointing runs the layers a second time
                 with self._autocast():
-                    sums = self.learner(batch, near, base_hidden)
+                    sums = self.loss_module(batch, near, base_hidden)
                 loss = (sums * weights).sum() * (1.0 if counts else 0.0)
                 torch.autograd.backward(self.scaler.scale(loss))
             self.trained.masters.collect()
             if counts:
                 total += sums.detach().float()
-        if not isinstance(self.learner, nn.parallel.DistributedDataParallel):
-            self.group.sum_gradients([value for one in self.optimizer.param_groups for value in one["params"]])
+        if not isinstance(self.loss_module, nn.parallel.DistributedDataParallel):
+            self.group.all_reduce_gradients([value for one in self.optimizer.param_groups for value in one["params"]])
         return total
 
-    def rehearse(self, items: Sequence[Item]) -> None:
+    def try_largest_batch(self, items: Sequence[Sample]) -> None:
         """Both passes over a pack of the largest size, for nothing: to see whether there is memory for it."""
-        batch = self.ahead.largest(items)
-        if self.captured is not None and not batch.order.is_cuda:
-            self.captured.rehearse(batch)
-            with torch.no_grad(), self._gate():  # as a validation has it beside what was recorded
-                self._summed(batch.to(self.trained.model.device))
+        batch = self.prefetcher.largest(items)
+        if self.cuda_graphs is not None and not batch.order.is_cuda:
+            self.cuda_graphs.try_largest_batch(batch)
+            with torch.no_grad(), self._set_gate():  # as a validation has it beside what was recorded
+                self._loss_sums(batch.to(self.trained.model.device))
         elif self.base is not None and self.group.world_size == 1:
-            self._gradients(self.ahead.share(items))
+            self._compute_gradients(self.prefetcher.share(items))
             self.optimizer.zero_grad(set_to_none=True)
         else:
-            self.try_pass(batch)
+            self.try_forward_backward(batch)
 
-    def try_pass(self, batch: PackedBatch) -> None:
+    def try_forward_backward(self, batch: PackedBatch) -> None:
         """Both passes over a pack, for nothing: to see what they take."""
         parameters = list(self.trained.named().values())
-        with self._gate():
+        with self._set_gate():
             with self._autocast():
-                sums = Learner(self.trained.model, self.options.chunk)(batch)
+                sums = LossModule(self.trained.model, self.options.chunk)(batch)
             torch.autograd.grad(sums.sum(), parameters, allow_unused=True)
 
-    def take_packs_of(self, pack_tokens: int) -> None:
+    def set_microbatch_tokens(self, pack_tokens: int) -> None:
         """From now on at most so many positions go through the model at once."""
         self.options = replace(self.options, pack_tokens=pack_tokens)
-        self.ahead = Ahead(self.examples, pack_tokens, self.group, fill=self.captured is not None)
+        self.prefetcher = BatchPrefetcher(
+            self.batch_builder, pack_tokens, self.group, fill=self.cuda_graphs is not None
+        )
 
-    def _replayed(self, share: Share) -> Tensor:
+    def _replay_graphs(self, share: RankBatches) -> Tensor:
         """The same by replay, on a device that is faster than the processor can tell it what to do. [3]"""
-        assert self.captured is not None
+        assert self.cuda_graphs is not None
         weights = self.scaler.scale(self._weights(share.counts))
         total = torch.zeros(NUM_LOSSES, device=self.trained.model.device)
         for at, (batch, _, _) in enumerate(share.batches):
-            total += self.captured.run(batch, weights, first=at == 0)
-        self.captured.give()
+            total += self.cuda_graphs.run(batch, weights, first=at == 0)
+        self.cuda_graphs.assign_gradients()
         return total
 
-    def _can_capture(self) -> bool:
+    def _can_use_cuda_graphs(self) -> bool:
         """One process on a device with the kernels for it, and nothing held near the base."""
         model = self.trained.model
         alone = self.options.compile and model.device.type == "cuda" and self.group.world_size == 1
         dtype = next(model.body.parameters()).dtype
-        return alone and self.base is None and best_backend(model.device, dtype) == "varlen"
+        return alone and self.base is None and choose_attention_backend(model.device, dtype) == "varlen"
 
-    def _summed(self, batch: PackedBatch) -> Tensor:
+    def _loss_sums(self, batch: PackedBatch) -> Tensor:
         with self._autocast():
-            sums: Tensor = self.learner(batch)
+            sums: Tensor = self.loss_module(batch)
         return sums
 
     def _weights(self, counts: Sequence[int]) -> Tensor:
         """From sums to the step's loss; under DDP, which averages, times the number of processes. [3]"""
         chosen = (self.options.text_weight, self.options.speech_weight, self.options.kl_weight)
-        averaged = isinstance(self.learner, nn.parallel.DistributedDataParallel)
+        averaged = isinstance(self.loss_module, nn.parallel.DistributedDataParallel)
         times = self.group.world_size if averaged else 1
         weights = [weight * times / n for weight, n in zip(chosen, counts, strict=True)]
         return torch.tensor(weights, device=self.trained.model.device)
 
-    def _base_hidden(self, near: NearBatch | None) -> Tensor | None:
+    def _base_hidden(self, near: KLBatch | None) -> Tensor | None:
         if self.base is None or near is None:
             return None
         with self._autocast():
             return self.base.hidden(near)
 
-    def _move_if_finite(self, sums: Tensor) -> dict[str, Tensor]:
+    def _clip_and_step_on_device(self, sums: Tensor) -> dict[str, Tensor]:
         """Where the device itself can see to that, so that it need not wait for an answer. Gives the lengths."""
-        assert self._flat is not None
-        norms = self._flat.clip_and_step(self.options.clip, sums)
+        assert self._flat_optimizer is not None
+        norms = self._flat_optimizer.clip_and_step(self.options.clip, sums)
         return {str(group["part"]): norm for group, norm in zip(self.optimizer.param_groups, norms, strict=True)}
 
-    def _clipped(self) -> dict[str, Tensor]:
+    def _clip_gradients(self) -> dict[str, Tensor]:
         self.scaler.unscale_(self.optimizer)
         limit = self.options.clip or float("inf")
         return {
@@ -236,7 +238,7 @@ class Stepper:
             for group in self.optimizer.param_groups
         }
 
-    def _move(self) -> None:
+    def _apply_update(self) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.trained.masters.spread()
@@ -252,31 +254,31 @@ class Stepper:
         rounded = {f"{name} (rounded)": copy.detach() for name, copy in self.trained.masters.rounded().items()}
         return found | rounded
 
-    def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Item]) -> None:
+    def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Sample]) -> None:
         """Under a loss scaler a gradient may overflow now and then; the scaler then leaves the step out by itself.
 
         A scale that fell to LEAST_SCALE says that it was not the scale.
         """
         wrong = not all(map(math.isfinite, values))
         if wrong and self.options.precision == "fp16" and all(map(math.isfinite, values[:NUM_LOSSES])):
-            wrong = self.scaler.get_scale() <= LEAST_SCALE
+            wrong = self.scaler.get_scale() <= MIN_LOSS_SCALE
         if not self.group.any(wrong, self.trained.model.device):
             return
         self.optimizer.zero_grad(set_to_none=True)
-        guilty = self._guilty(items)
+        guilty = self._find_non_finite_clips(items)
         named = "; ".join(guilty[:8]) if guilty else "no clip by itself"
         found = f"the loss of step {number:,} or its gradient is not finite; so are by themselves: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
 
-    def _guilty(self, items: Sequence[Item]) -> list[str]:
+    def _find_non_finite_clips(self, items: Sequence[Sample]) -> list[str]:
         """The clips whose loss or gradient is not finite by itself."""
-        return [self.examples.described(item) for item in items if not self._is_finite(item)]
+        return [self.batch_builder.describe_item(item) for item in items if not self._is_finite(item)]
 
-    def _is_finite(self, item: Item) -> bool:
-        learner, trained = Learner(self.trained.model, self.options.chunk), self.trained.named().values()
-        with self._gate():
+    def _is_finite(self, item: Sample) -> bool:
+        learner, trained = LossModule(self.trained.model, self.options.chunk), self.trained.named().values()
+        with self._set_gate():
             with self._autocast():
-                sums = learner(self.examples.batch([item]))
+                sums = learner(self.batch_builder.batch([item]))
             torch.autograd.backward(sums.sum())
         found = [sums.detach(), *(value.grad for value in trained if value.grad is not None)]
         for value in trained:
@@ -284,16 +286,16 @@ class Stepper:
         return all(bool(values.isfinite().all()) for values in found)
 
     @contextmanager
-    def _alone(self, alone: bool) -> Iterator[None]:
+    def _skip_gradient_sync(self, alone: bool) -> Iterator[None]:
         """DDP exchanges gradients once a step, with the last pack."""
-        if alone and isinstance(self.learner, nn.parallel.DistributedDataParallel):
-            with self.learner.no_sync():
+        if alone and isinstance(self.loss_module, nn.parallel.DistributedDataParallel):
+            with self.loss_module.no_sync():
                 yield
         else:
             yield
 
     @contextmanager
-    def _gate(self) -> Iterator[None]:
+    def _set_gate(self) -> Iterator[None]:
         with self.trained.gate.opened() if self.trained.gate else nullcontext():
             yield
 
@@ -307,7 +309,7 @@ class Stepper:
             yield
 
 
-def _base_of(trained: Trained, frozen: SpeechModel | None) -> FrozenBase:
+def _build_frozen_base(trained: TrainableModel, frozen: SpeechModel | None) -> FrozenBase:
     """With an adapter the base is the model itself with its gate closed."""
     if trained.gate is not None:
         return FrozenBase(trained.model, trained.gate)

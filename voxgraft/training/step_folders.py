@@ -27,38 +27,38 @@ from typing import Any
 
 from voxgraft import progress
 from voxgraft.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
-from voxgraft.faults import crossing
-from voxgraft.files import read_json, sha256_of, sync_folder
-from voxgraft.run import RunFolder, step_name
+from voxgraft.faults import failpoint
+from voxgraft.files import compute_sha256, fsync_folder, read_json
+from voxgraft.run import RunFolder, step_folder_name
 
 __all__ = [
-    "FORMAT",
-    "MANIFEST_NAME",
-    "STATE_NAME",
+    "STATE_FORMAT",
+    "STEP_MANIFEST_NAME",
+    "STEP_STATE_NAME",
     "StepFolder",
-    "damage_of",
-    "damaged_finding",
-    "leftovers",
-    "read_manifest",
-    "read_state_file",
-    "remove_folder",
-    "remove_leftovers",
-    "step_folders",
-    "whole_steps",
+    "damaged_step_finding",
+    "find_step_damage",
+    "list_complete_steps",
+    "list_leftover_folders",
+    "list_step_folders",
+    "read_step_manifest",
+    "read_step_state",
+    "remove_leftover_folders",
+    "remove_step_folder",
 ]
 
-FORMAT = 1
+STATE_FORMAT = 1
 """Of state.json and the tensors beside it."""
-MANIFEST_NAME, STATE_NAME = "manifest.json", "state.json"
-NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+STEP_MANIFEST_NAME, STEP_STATE_NAME = "manifest.json", "state.json"
+SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """What file systems say that cannot sync a folder (some network and user-space ones); saving goes on there."""
-NO_LOCK = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+LOCK_UNSUPPORTED_ERRNOS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 """What file systems say that cannot lock a folder."""
-_STEP = re.compile(r"step-([0-9]{6,18})(\.old)?")
-_LEFTOVER = re.compile(r"\.step-[0-9]{6,18}\.[0-9a-f]{8}\.part")
-_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_HASHING_THREADS = 4
+_STEP_PATTERN = re.compile(r"step-([0-9]{6,18})(\.old)?")
+_LEFTOVER_PATTERN = re.compile(r"\.step-[0-9]{6,18}\.[0-9a-f]{8}\.part")
+_FILE_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+_SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
+_NUM_HASH_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,112 +71,112 @@ class StepFolder:
     """Whether it stands beside its place while a newer save of the same step takes that."""
 
 
-def step_folders(run: RunFolder) -> list[StepFolder]:
+def list_step_folders(run: RunFolder) -> list[StepFolder]:
     """All folders with the name of a step, the newest last. Copies and whatever else lies there are passed by."""
     found = []
-    for name in _names(run.steps):
-        match = _STEP.fullmatch(name)
-        if match and step_name(int(match[1])) == f"step-{match[1]}" and (run.steps / name).is_dir():
+    for name in _list_names(run.steps):
+        match = _STEP_PATTERN.fullmatch(name)
+        if match and step_folder_name(int(match[1])) == f"step-{match[1]}" and (run.steps / name).is_dir():
             found.append(StepFolder(int(match[1]), run.steps / name, is_old=match[2] is not None))
     return sorted(found, key=lambda folder: (folder.step, not folder.is_old))
 
 
-def whole_steps(run: RunFolder, *, quick: bool = False) -> list[int]:
+def list_complete_steps(run: RunFolder, *, quick: bool = False) -> list[int]:
     """The steps that can be loaded, oldest first. `quick` looks at sizes only and not at hashes."""
-    return sorted({folder.step for folder in step_folders(run) if damage_of(folder, quick=quick) is None})
+    return sorted({folder.step for folder in list_step_folders(run) if find_step_damage(folder, quick=quick) is None})
 
 
-def damage_of(folder: StepFolder, *, quick: bool = False) -> str | None:
+def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
     """What is wrong with a step; None if it is whole: manifest there, every size and (unless `quick`) hash right."""
     try:
-        manifest = read_manifest(folder.path)
+        manifest = read_step_manifest(folder.path)
         if manifest["step"] != folder.step:
             return f"the folder is named {folder.path.name}, but holds step {manifest['step']}"
-        return _wrong_size(folder.path, manifest) or (None if quick else _wrong_hash(folder.path, manifest))
+        return _find_wrong_size(folder.path, manifest) or (None if quick else _find_wrong_hash(folder.path, manifest))
     except VoxgraftError as error:
         return error.finding.found
 
 
-def damaged_finding(folder: StepFolder, damage: str) -> Finding:
+def damaged_step_finding(folder: StepFolder, damage: str) -> Finding:
     """What is told of a step that is not whole."""
     return finding("step-damaged", f"step {folder.step} is not whole: {damage}", where=folder.path)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_step_manifest(folder: Path) -> dict[str, Any]:
     """`step`, and `files` by name with `bytes` and `sha256`; an error if it is anything else."""
-    path = folder / MANIFEST_NAME
+    path = folder / STEP_MANIFEST_NAME
     manifest = read_json(path)
     step, files = (manifest.get("step"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
-    sound = type(step) is int and isinstance(files, dict) and STATE_NAME in files
+    sound = type(step) is int and isinstance(files, dict) and STEP_STATE_NAME in files
     if not sound or not all(_is_file_entry(name, entry) for name, entry in manifest["files"].items()):
-        expected = f"`step`, and `files` with {STATE_NAME} among them"
-        raise CheckpointError("step-damaged", f"{MANIFEST_NAME} is not one of ours", expected=expected, where=path)
+        expected = f"`step`, and `files` with {STEP_STATE_NAME} among them"
+        raise CheckpointError("step-damaged", f"{STEP_MANIFEST_NAME} is not one of ours", expected=expected, where=path)
     return dict(manifest)
 
 
-def read_state_file(folder: StepFolder) -> dict[str, Any]:
-    """state.json with `format`, `step`, `keep` and `values`; refused if a newer voxgraft made it."""
-    path = folder.path / STATE_NAME
+def read_step_state(folder: StepFolder) -> dict[str, Any]:
+    """state.json with `format`, `step`, `set_run_yaml_values` and `values`; refused if a newer voxgraft made it."""
+    path = folder.path / STEP_STATE_NAME
     state = read_json(path)
     number = state.get("format") if isinstance(state, dict) else None
-    if type(number) is int and number > FORMAT:
+    if type(number) is int and number > STATE_FORMAT:
         maker = f"by voxgraft {state.get('voxgraft')}, a newer voxgraft than this"
         found = f"step {folder.step} was made {maker}: its format is {number}"
-        raise CheckpointError("step-newer", found, expected=f"at most {FORMAT}", where=path)
+        raise CheckpointError("step-newer", found, expected=f"at most {STATE_FORMAT}", where=path)
     keep = state.get("keep") if isinstance(state, dict) else None
     kept_steps = isinstance(keep, list) and all(type(step) is int for step in keep)
     if type(number) is not int or number < 0 or not kept_steps or not isinstance(state.get("values"), dict):
-        raise CheckpointError("step-damaged", f"{STATE_NAME} is not one of ours", where=path)
+        raise CheckpointError("step-damaged", f"{STEP_STATE_NAME} is not one of ours", where=path)
     if state.get("step") != folder.step:
-        found = f"{STATE_NAME} is that of step {state.get('step')}"
+        found = f"{STEP_STATE_NAME} is that of step {state.get('step')}"
         raise CheckpointError("step-damaged", found, expected=str(folder.step), where=path)
     return dict(state)
 
 
-def hidden_name(step: int) -> str:
+def make_hidden_step_name(step: int) -> str:
     """A name for a folder that is not a step yet, or no more."""
-    return f".{step_name(step)}.{secrets.token_hex(4)}.part"
+    return f".{step_folder_name(step)}.{secrets.token_hex(4)}.part"
 
 
-def remove_folder(path: Path, step: int) -> None:
+def remove_step_folder(path: Path, step: int) -> None:
     """Take a folder of ours away: out of sight in one rename, since nobody may meet it half removed; then its files."""
-    crossing("remove.begin")
-    hidden = path.with_name(hidden_name(step))
+    failpoint("remove.begin")
+    hidden = path.with_name(make_hidden_step_name(step))
     os.rename(path, hidden)
     for name in os.listdir(hidden):
-        crossing("remove.file")
+        failpoint("remove.file")
         with contextlib.suppress(IsADirectoryError):
             os.unlink(hidden / name)
     shutil.rmtree(hidden)
-    crossing("remove.end")
+    failpoint("remove.end")
 
 
-def leftovers(run: RunFolder) -> list[Path]:
+def list_leftover_folders(run: RunFolder) -> list[Path]:
     """Hidden folders of ours: being written or removed now, or left by a process that was killed."""
-    paths = [run.steps / name for name in _names(run.steps) if _LEFTOVER.fullmatch(name)]
+    paths = [run.steps / name for name in _list_names(run.steps) if _LEFTOVER_PATTERN.fullmatch(name)]
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
 
-def remove_leftovers(run: RunFolder) -> list[Finding]:
+def remove_leftover_folders(run: RunFolder) -> list[Finding]:
     """Remove what dead processes left half written or half removed; what cannot be removed is told.
 
     A live writer holds a lock on its folder. Where folders cannot be locked, nothing is known and nothing removed.
     """
     findings = []
-    for path in leftovers(run):
+    for path in list_leftover_folders(run):
         try:
-            with claimed(path):
+            with lock_folder(path):
                 shutil.rmtree(path)
         except (BlockingIOError, FileNotFoundError):
             continue
         except OSError as error:
-            if error.errno not in NO_LOCK:
+            if error.errno not in LOCK_UNSUPPORTED_ERRNOS:
                 findings.append(finding("step-left", f"{path.name} cannot be removed: {error.strerror}", where=path))
     return findings
 
 
 @contextlib.contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder; an OSError if somebody has it, or took the folder away."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -191,13 +191,13 @@ def claimed(folder: Path) -> Iterator[None]:
 def sync_folder_if_possible(path: Path) -> None:
     """Make renames in a folder last through a power cut, where the file system can."""
     try:
-        sync_folder(path)
+        fsync_folder(path)
     except OSError as error:
-        if error.errno not in NO_FOLDER_SYNC:
+        if error.errno not in SYNC_UNSUPPORTED_ERRNOS:
             raise
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -207,13 +207,13 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_file_entry(name: str, entry: object) -> bool:
-    if not isinstance(entry, dict) or not _FILE_NAME.fullmatch(name) or name == MANIFEST_NAME:
+    if not isinstance(entry, dict) or not _FILE_NAME_PATTERN.fullmatch(name) or name == STEP_MANIFEST_NAME:
         return False
     size, sha256 = entry.get("bytes"), entry.get("sha256")
-    return type(size) is int and isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
+    return type(size) is int and isinstance(sha256, str) and _SHA256_PATTERN.fullmatch(sha256) is not None
 
 
-def _wrong_size(folder: Path, manifest: dict[str, Any]) -> str | None:
+def _find_wrong_size(folder: Path, manifest: dict[str, Any]) -> str | None:
     for name, entry in manifest["files"].items():
         try:
             status = os.stat(folder / name)
@@ -228,12 +228,12 @@ def _wrong_size(folder: Path, manifest: dict[str, Any]) -> str | None:
     return None
 
 
-def _wrong_hash(folder: Path, manifest: dict[str, Any]) -> str | None:
+def _find_wrong_hash(folder: Path, manifest: dict[str, Any]) -> str | None:
     files, wrong = manifest["files"], []
     total = sum(entry["bytes"] for entry in files.values())
-    threads = ThreadPoolExecutor(min(len(files), _HASHING_THREADS))  # hashing lets other threads run
-    with progress.task(f"checking step {manifest['step']}", total) as advance, threads as pool:
-        digests = pool.map(lambda name: sha256_of(folder / name), files)
+    threads = ThreadPoolExecutor(min(len(files), _NUM_HASH_THREADS))  # hashing lets other threads run
+    with progress.progress_task(f"checking step {manifest['step']}", total) as advance, threads as pool:
+        digests = pool.map(lambda name: compute_sha256(folder / name), files)
         for name, digest in zip(files, digests, strict=True):
             advance(files[name]["bytes"])
             wrong += [name] if digest != files[name]["sha256"] else []

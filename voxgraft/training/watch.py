@@ -10,58 +10,66 @@ from collections.abc import Iterable
 from typing import Any
 
 from voxgraft.errors import Finding, finding
-from voxgraft.history import History, number
-from voxgraft.training.loop import Loop
-from voxgraft.training.state_word import Judgement, Look, Thresholds, judge, looks_of
-from voxgraft.training.validation import Validity
-from voxgraft.training.watch_rows import RowWatch
+from voxgraft.history import History, as_finite_float
+from voxgraft.training.loop import Trainer
+from voxgraft.training.state_word import (
+    LearningStatus,
+    LearningThresholds,
+    ValidationPoint,
+    assess_learning,
+    list_validation_points,
+)
+from voxgraft.training.validation import ValidationMetrics
+from voxgraft.training.watch_rows import DeadRowMonitor
 
-__all__ = ["Watch"]
+__all__ = ["LearningMonitor"]
 
 
-class Watch:
+class LearningMonitor:
     """Watches one training, on the process that writes."""
 
-    def __init__(self, loop: Loop, rows: RowWatch | None = None, limits: Thresholds | None = None) -> None:
-        self._loop, self._rows, self._limits = loop, rows, limits or Thresholds()
+    def __init__(
+        self, loop: Trainer, rows: DeadRowMonitor | None = None, limits: LearningThresholds | None = None
+    ) -> None:
+        self._trainer, self._rows, self._limits = loop, rows, limits or LearningThresholds()
         self._history: History | None = None
-        self._judgement: Judgement | None = None
-        loop.judges.append(self._judge)
-        loop.guards.append(self._look)
-        loop.observers.append(self._add)
+        self._status: LearningStatus | None = None
+        loop.validation_callbacks.append(self._add_learning_status)
+        loop.stop_callbacks.append(self._look)
+        loop.journal_callbacks.append(self._add)
 
     def tell(self, step: int, findings: Iterable[Finding]) -> list[Finding]:
         """Write findings that are not in the journal yet, or no longer what it says; gives those that are there."""
         known: list[Finding] = []
-        for item in findings if self._loop.first else ():
+        for item in findings if self._trainer.first else ():
             if self._last(item) == item.to_json():
                 known.append(item)
             else:
-                self._loop.write("finding", step, **item.to_json())
+                self._trainer.write("finding", step, **item.to_json())
         return known
 
-    def _judge(self, step: int, found: dict[str, Validity]) -> dict[str, Any]:
+    def _add_learning_status(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
         """What the validation's line says beside its figures."""
         now = next(iter(found.values()), None)
-        if now is None or not self._loop.first:
+        if now is None or not self._trainer.first:
             return {}
-        self._judgement = self._judged(step, now)
-        return {"state": self._judgement.state, "why": self._judgement.why}
+        self._status = self._judged(step, now)
+        return {"state": self._status.state, "why": self._status.why}
 
-    def _judged(self, step: int, now: Validity) -> Judgement:
-        loss = number(now.speech_loss)
+    def _judged(self, step: int, now: ValidationMetrics) -> LearningStatus:
+        loss = as_finite_float(now.speech_loss)
         if loss is None:
             item = finding("loss-not-finite", "the loss of held-out recordings is not finite", expected="a number")
-            return Judgement("stuck", item.found, (item,))
+            return LearningStatus("stuck", item.found, (item,))
         known = self._known()
-        look = Look(step, loss, *map(number, (now.text_use, now.voice_use, now.text_loss)))
-        looks = [*(one for one in looks_of(known) if one.step < step), look]
-        return judge(looks, self._loop.stepper.options, known.chance.get("speech_loss"), self._limits)
+        look = ValidationPoint(step, loss, *map(as_finite_float, (now.text_use, now.voice_use, now.text_loss)))
+        looks = [*(one for one in list_validation_points(known) if one.step < step), look]
+        return assess_learning(looks, self._trainer.stepper.options, known.chance.get("speech_loss"), self._limits)
 
-    def _look(self, step: int, _found: dict[str, Validity]) -> str | None:
+    def _look(self, step: int, _found: dict[str, ValidationMetrics]) -> str | None:
         """After the validation's line: what is wrong. Never a reason to stop; that is the user's to decide."""
-        if self._loop.first:
-            judged = self._judgement.findings if self._judgement else ()
+        if self._trainer.first:
+            judged = self._status.findings if self._status else ()
             self.tell(step, (*judged, *(self._rows.findings(step) if self._rows else ())))
         return None
 
@@ -72,7 +80,7 @@ class Watch:
     def _known(self) -> History:
         """The journal so far. It is read late, when a run that is gone on with has cut it, and then kept up."""
         if self._history is None:
-            self._history = History.of(entry for entry in self._loop.journal.read() if entry["kind"] != "step")
+            self._history = History.of(entry for entry in self._trainer.journal.read() if entry["kind"] != "step")
         return self._history
 
     def _last(self, item: Finding) -> dict[str, str] | None:

@@ -14,31 +14,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxgraft.corpus.clips import ClipSet
-from voxgraft.corpus.obstacles import id_counts
-from voxgraft.corpus.stream import Stream
+from voxgraft.corpus.clips import ClipDataset
+from voxgraft.corpus.obstacles import count_text_ids
+from voxgraft.corpus.stream import DeterministicSampler
 from voxgraft.errors import Finding, finding
 from voxgraft.nn.grown import GrownLayer, RowLayout
-from voxgraft.training.parts import Trained
+from voxgraft.training.parts import TrainableModel
 
-__all__ = ["RowWatch"]
+__all__ = ["DeadRowMonitor"]
 
-STEPS_BACK = 250
+DEAD_ROW_WINDOW_STEPS = 250
 """Steps before a look whose texts count. A moment fades, but not within so few steps."""
-MIN_MET = 3
+MIN_CLIPS_SEEN = 3
 """Clips that must have had a piece: under a loss scaler, steps may be left out at the beginning."""
-MAX_NAMED = 8
+MAX_ROWS_NAMED = 8
 
 
-class RowWatch:
+class DeadRowMonitor:
     """Looks for dead rows of one training."""
 
     def __init__(
         self,
-        trained: Trained,
+        trained: TrainableModel,
         optimizer: torch.optim.Optimizer,
-        stream: Stream,
-        sets: Sequence[ClipSet],
+        stream: DeterministicSampler,
+        sets: Sequence[ClipDataset],
         piece_of: Callable[[int], str],
     ) -> None:
         """`piece_of` gives the piece of an id, as people know it."""
@@ -52,10 +52,10 @@ class RowWatch:
         if not layers or step < 1:
             return []
         layout = next(iter(layers.values())).rows
-        still = {name: self._occurs(layout) & ~self._alive(layer) for name, layer in layers.items()}
+        still = {name: self._rows_in_data(layout) & ~self._rows_with_gradient(layer) for name, layer in layers.items()}
         if not any(rows.any() for rows in still.values()):
             return []
-        met = self._met(step, layout) >= MIN_MET
+        met = self._count_clips_seen(step, layout) >= MIN_CLIPS_SEEN
         return [
             self._finding(name, np.flatnonzero(rows & met) + layout.base_pieces, int(met.sum()))
             for name, rows in still.items()
@@ -64,27 +64,27 @@ class RowWatch:
 
     def _layers(self) -> Mapping[str, GrownLayer]:
         model = self._trained.model
-        names = (model.text_table, model.text_head_name)
+        names = (model.text_embedding_name, model.text_head_name)
         modules = {name: model.get_submodule(name) for name in names}
         return {name: found for name, found in modules.items() if isinstance(found, GrownLayer) and found.rows.num_new}
 
-    def _occurs(self, layout: RowLayout) -> NDArray[np.bool_]:
+    def _rows_in_data(self, layout: RowLayout) -> NDArray[np.bool_]:
         """Rows whose pieces stand in the data at all, counted once. [N]"""
         if self._in_data is None:
-            self._in_data = id_counts(self._sets, layout.num_ids)[layout.base_pieces :] > 0
+            self._in_data = count_text_ids(self._sets, layout.num_ids)[layout.base_pieces :] > 0
         return self._in_data
 
-    def _met(self, step: int, layout: RowLayout) -> NDArray[np.int64]:
+    def _count_clips_seen(self, step: int, layout: RowLayout) -> NDArray[np.int64]:
         """In how many clips of the last steps each new row's piece was to be seen. [N]"""
         met = np.zeros(layout.num_new, dtype=np.int64)
-        for number in range(max(1, step - STEPS_BACK + 1), step + 1):
+        for number in range(max(1, step - DEAD_ROW_WINDOW_STEPS + 1), step + 1):
             for item in self._stream.step(number):
                 if not item.silent:
                     rows = np.unique(self._sets[item.set].text_ids(item.clip)) - layout.base_pieces
                     met[rows[(rows >= 0) & (rows < layout.num_new)]] += 1
         return met
 
-    def _alive(self, layer: GrownLayer) -> NDArray[np.bool_]:
+    def _rows_with_gradient(self, layer: GrownLayer) -> NDArray[np.bool_]:
         """Rows whose weight has had a gradient, as the moments tell. [N]"""
         moments = self._optimizer.state.get(layer.new_weight, {})
         alive = torch.zeros(layer.rows.num_new, dtype=torch.bool, device=layer.new_weight.device)
@@ -95,7 +95,7 @@ class RowWatch:
         return found
 
     def _finding(self, table: str, ids: NDArray[np.int64], num_met: int) -> Finding:
-        named = ", ".join(f"{self._piece_of(token)!r} ({token})" for token in ids[:MAX_NAMED].tolist())
-        more = f" and {len(ids) - MAX_NAMED:,} more" if len(ids) > MAX_NAMED else ""
+        named = ", ".join(f"{self._piece_of(token)!r} ({token})" for token in ids[:MAX_ROWS_NAMED].tolist())
+        more = f" and {len(ids) - MAX_ROWS_NAMED:,} more" if len(ids) > MAX_ROWS_NAMED else ""
         text = f"{len(ids):,} new rows whose pieces were learnt from have had no gradient: {named}{more}"
         return finding("dead-rows", text, expected=f"none of {num_met:,}", where=table)

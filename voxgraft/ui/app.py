@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.ui.clock import wire_clock
-from voxgraft.ui.context import Context
-from voxgraft.ui.projects import build_bar
+from voxgraft.ui.clock import wire_tab_refresh
+from voxgraft.ui.context import PageContext
+from voxgraft.ui.projects import build_project_bar
 from voxgraft.ui.roots import Roots
 
 TABS = {
@@ -25,7 +25,7 @@ TABS = {
     "Speak": "speak",
 }
 """Titles of the tabs, in the order of the work, with the modules in `voxgraft/ui/tabs/` whose `build` makes them."""
-TAB_ADDRESS = """() => {
+TAB_TO_URL_JS = """() => {
   if (!window.voxgraftTouched) { return []; }
   const address = new URL(window.location.href);
   address.searchParams.set("tab", "%s");
@@ -33,8 +33,8 @@ TAB_ADDRESS = """() => {
   return [];
 }"""
 """Puts the tab that somebody chose into the page's address, so that a reload shows it again."""
-TAB_ASKED = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
-HEAD = """<script>
+TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
+PAGE_HEAD_HTML = """<script>
 window.voxgraftAsked = window.location.search;
 for (const touch of ["pointerdown", "keydown"]) {
   window.addEventListener(touch, () => { window.voxgraftTouched = true; }, { capture: true, once: true });
@@ -43,44 +43,46 @@ for (const touch of ["pointerdown", "keydown"]) {
 """Remembers what the page was opened with: gradio selects its first tab by itself before it asks."""
 
 
-def build(roots: Roots, pages: str = "", seen: Callable[[Context], None] | None = None) -> gr.Blocks:
+def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], None] | None = None) -> gr.Blocks:
     """The whole page. `seen` is given its context when everything is in it."""
     with gr.Blocks(title="voxgraft", analytics_enabled=False, fill_width=True) as demo:
         gr.Markdown("# voxgraft\nTeach a voice a new language, and prove that it still speaks the old ones.")
         project, active = gr.Textbox(visible="hidden", elem_id="project"), gr.Textbox(visible="hidden")
-        context = Context(roots, project, pages)
-        build_bar(context, demo)
+        context = PageContext(roots, project, pages)
+        build_project_bar(context, demo)
         made = {}
         with gr.Tabs(elem_id="tabs") as tabs:
             for title, module in TABS.items():
                 with gr.Tab(title, id=module, elem_id=f"tab-{module}") as made[module]:
                     context.tab = module
                     import_module(f"voxgraft.ui.tabs.{module}").build(context)
-        timers = wire_clock(context, active, list(TABS.values()))
+        timers = wire_tab_refresh(context, active, list(TABS.values()))
         for module, tab in made.items():
             chosen = [active, *timers]
-            context.wire([tab.select], _chosen(module), [], chosen, js=TAB_ADDRESS % module, trigger_mode="always_last")
+            context.wire(
+                [tab.select], _select_tab(module), [], chosen, js=TAB_TO_URL_JS % module, trigger_mode="always_last"
+            )
         asked = gr.Textbox(visible="hidden")
         demo.load(
-            _asked,
+            _open_requested_tab,
             asked,
             [tabs, active, *timers],
-            js=TAB_ASKED,
+            js=TAB_FROM_URL_JS,
             api_visibility="private",
             show_progress="hidden",
             show_progress_on=[project],
         )
-        if seen is not None:
-            seen(context)
+        if on_built is not None:
+            on_built(context)
     return demo
 
 
-def _chosen(module: str) -> Any:
+def _select_tab(module: str) -> Any:
     """A tab has come into view: its timer runs, and no other."""
     return lambda: [module, *(gr.Timer(active=module == other) for other in TABS.values())]
 
 
-def _asked(asked: str) -> list[Any]:
+def _open_requested_tab(asked: str) -> list[Any]:
     """The tab that the page's address names, or the first."""
     module = asked if asked in TABS.values() else next(iter(TABS.values()))
-    return [gr.Tabs(selected=module), *_chosen(module)()]
+    return [gr.Tabs(selected=module), *_select_tab(module)()]

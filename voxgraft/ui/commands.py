@@ -13,42 +13,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from voxgraft.cli.flags import CommandLine, read_command_line
-from voxgraft.cli.layers import resolve
-from voxgraft.cli.verbs import VERBS, Verb
-from voxgraft.config import Leaf, Settings
+from voxgraft.cli.flags import CommandLine, parse_command_line
+from voxgraft.cli.layers import resolve_settings
+from voxgraft.cli.verbs import COMMANDS, CliCommand
+from voxgraft.config import SettingField, Settings
 from voxgraft.errors import ConfigError
-from voxgraft.files import seen_from, text_lines
+from voxgraft.files import make_path_relative, text_lines
 from voxgraft.run_settings import RunSettings
 from voxgraft.ui import reading
 from voxgraft.ui.roots import Roots
 
-EXECUTED = frozenset(
+EXECUTABLE_SETTINGS = frozenset(
     {"listener", "train.listener", "evaluate.recogniser", "pip_flags", "python", "environment", "checkout"}
 )
 """Settings that name a program: never free to type here."""
-BY_NAME = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
+TINY_BASE_SETTINGS = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
 """Paths for which the word `tiny` stands too."""
 
 
-def verb_named(name: str) -> Verb:
+def find_command(name: str) -> CliCommand:
     """The verb of that name; one that is not there is our bug."""
-    return next(verb for verb in VERBS if verb.name == name)
+    return next(verb for verb in COMMANDS if verb.name == name)
 
 
-def own_values(verb: Verb, project: Path | None) -> dict[str, Any]:
+def effective_values(verb: CliCommand, project: Path | None) -> dict[str, Any]:
     """Every setting of a verb as it counts if nothing is said: the run's own value, else the default."""
     values = {leaf.key: leaf.default for leaf in verb.leaves()}
     if project is not None and issubclass(verb.settings, RunSettings):
-        values.update((key, value) for key, value in _flat(reading.run_settings(project)) if key in values)
+        values.update(
+            (key, value) for key, value in _flatten_settings(reading.load_run_settings(project)) if key in values
+        )
     return values
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandBuilder:
     """What a form makes of its values: the words of the command, checked as the command line would check them."""
 
-    verb: Verb
+    verb: CliCommand
     roots: Roots
     json: bool = False
     choices: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -58,14 +60,16 @@ class Command:
 
     def words(self, values: Mapping[str, Any], project: Path | None, fixed: Mapping[str, Any]) -> list[str]:
         """The words after `voxgraft`. `fixed` values are ours; `values` were typed by somebody."""
-        own = own_values(self.verb, project)
+        own = effective_values(self.verb, project)
         words_of = {}
         for leaf in self.verb.leaves():
             if leaf.key in fixed:
                 words_of[leaf.key] = self.plain(leaf, fixed[leaf.key])
             elif leaf.key in values:
                 known = self.plain(leaf, own[leaf.key])
-                given = self._judged(leaf, self.plain(leaf, values[leaf.key]), [*known, *self._named(leaf, project)])
+                given = self._judged(
+                    leaf, self.plain(leaf, values[leaf.key]), [*known, *self._paths_named_by_run(leaf, project)]
+                )
                 words_of[leaf.key] = given if leaf.field.is_required() or given != known else []
         self._check(words_of, project)
         return [*self.verb.name.split(), *self._line(words_of)]
@@ -76,23 +80,23 @@ class Command:
         An empty value means what the run has, so it is none of them.
         """
         self.words(values, project, fixed)
-        own = own_values(self.verb, project)
-        run_keys = dict(_flat(RunSettings()))
+        own = effective_values(self.verb, project)
+        run_keys = dict(_flatten_settings(RunSettings()))
         found = {}
         for leaf in self.verb.leaves():
             if leaf.key not in values or leaf.key not in run_keys:
                 continue
             known = self.plain(leaf, own[leaf.key])
-            ours = [*known, *self._named(leaf, project)]
+            ours = [*known, *self._paths_named_by_run(leaf, project)]
             words = self._judged(leaf, self.plain(leaf, values[leaf.key]), ours)
             if not words or words == known:
                 continue
             if leaf.is_path:
-                words = [self._from_run(word, ours, project) for word in words]
-            found[leaf.key] = _yaml(leaf, words)
+                words = [self._relative_to_run(word, ours, project) for word in words]
+            found[leaf.key] = _to_yaml(leaf, words)
         return found
 
-    def plain(self, leaf: Leaf, value: Any) -> list[str]:
+    def plain(self, leaf: SettingField, value: Any) -> list[str]:
         """A value as the words that stand for it; none where it is empty."""
         if value is None or value == "" or value == [] or value == ():
             return []
@@ -108,10 +112,10 @@ class Command:
             return [word for item in value for word in self.plain(leaf, item)]
         return [str(value)]
 
-    def _judged(self, leaf: Leaf, words: list[str], own: Collection[str]) -> list[str]:
+    def _judged(self, leaf: SettingField, words: list[str], own: Collection[str]) -> list[str]:
         """Typed words: paths must be inside, chosen words among the choices. What is the run's `own` is not judged."""
         typed = [word for word in words if word not in own]
-        if typed and leaf.key in EXECUTED and leaf.key not in self.choices:
+        if typed and leaf.key in EXECUTABLE_SETTINGS and leaf.key not in self.choices:
             raise ConfigError("ui-executed", f"`{leaf.key}` names a program, and nothing typed here is executed")
         known = self.choices.get(leaf.key)
         if known is not None and (other := [word for word in typed if word not in known]):
@@ -119,21 +123,21 @@ class Command:
         is_path = leaf.is_path or (leaf.key in self.path_keys and any("/" in word or "." in word for word in typed))
         if not is_path:
             return words
-        passed = {*own, "tiny"} if (self.verb.name, leaf.key) in BY_NAME else {*own}
-        return [word if word in passed else self.roots.short(self.roots.inside(word)) for word in words]
+        passed = {*own, "tiny"} if (self.verb.name, leaf.key) in TINY_BASE_SETTINGS else {*own}
+        return [word if word in passed else self.roots.short(self.roots.resolve_inside(word)) for word in words]
 
-    def _named(self, leaf: Leaf, project: Path | None) -> list[str]:
+    def _paths_named_by_run(self, leaf: SettingField, project: Path | None) -> list[str]:
         """Paths that forms of this setting are filled with because the run names them, wherever they are."""
         if project is None or not leaf.is_path:
             return []
-        found = [self.roots.short((self.roots.home / path).resolve()) for path in _named_by_run(leaf.key, project)]
-        return [*found, *map(str, _named_by_run(leaf.key, project))]
+        found = [self.roots.short((self.roots.home / path).resolve()) for path in _run_paths_for_key(leaf.key, project)]
+        return [*found, *map(str, _run_paths_for_key(leaf.key, project))]
 
-    def _from_run(self, word: str, own: Collection[str], project: Path) -> str:
+    def _relative_to_run(self, word: str, own: Collection[str], project: Path) -> str:
         """A path as run.yaml states it."""
         if word in own and Path(word).is_absolute():
             return word
-        return str(seen_from(project, Path(os.path.relpath(self.roots.inside(word)))))
+        return str(make_path_relative(project, Path(os.path.relpath(self.roots.resolve_inside(word)))))
 
     def _check(self, words_of: Mapping[str, list[str]], project: Path | None) -> None:
         """Raise what the verb itself would say of its settings."""
@@ -146,14 +150,14 @@ class Command:
                 values[key] = list(words) if leaves[key].is_list else single
         if project is not None and issubclass(self.verb.settings, RunSettings) and values.get("run"):
             values["run"] = str(project)  # the server may stand in another folder than the command will
-        resolve(CommandLine(self.verb, values, None, json=self.json, dry_run=False, quiet=False))
+        resolve_settings(CommandLine(self.verb, values, None, json=self.json, dry_run=False, quiet=False))
 
     def _line(self, words_of: Mapping[str, list[str]]) -> list[str]:
         places: list[str] = []
         flags: list[str] = []
         for leaf in self.verb.leaves():
             words = words_of.get(leaf.key, [])
-            name = self.verb.names_of(leaf)[0]
+            name = self.verb.flag_names(leaf)[0]
             if leaf.key in self.verb.positional:
                 places += words
             elif leaf.field.annotation is bool and words:
@@ -169,27 +173,27 @@ class Command:
         return [*places, *flags]
 
 
-def shown(argv: Sequence[str]) -> str:
+def format_command(argv: Sequence[str]) -> str:
     """A command as somebody would type it."""
     return shlex.join(["voxgraft", *argv])
 
 
-def ask(argv: Sequence[str]) -> dict[str, Any]:
+def run_command_in_process(argv: Sequence[str]) -> dict[str, Any]:
     """What a quick verb has to say, for machines. It runs in this process, which stands in the first root."""
-    line = read_command_line(list(argv), VERBS)
+    line = parse_command_line(list(argv), COMMANDS)
     assert isinstance(line, CommandLine), f"no verb: {argv}"
-    return line.verb.load()(resolve(line)).to_json()
+    return line.verb.load()(resolve_settings(line)).to_json()
 
 
-def _named_by_run(key: str, project: Path) -> list[Path]:
+def _run_paths_for_key(key: str, project: Path) -> list[Path]:
     """What a run reads, also outside the roots, because whoever wrote its run.yaml said so."""
     if key == "base":
-        found = reading.base(project)
+        found = reading.run_base_folder(project)
         return [found] if found is not None else []
-    return reading.named_by_run(project).get(key, [])
+    return reading.paths_named_by_run(project).get(key, [])
 
 
-def _yaml(leaf: Leaf, words: Sequence[str]) -> str:
+def _to_yaml(leaf: SettingField, words: Sequence[str]) -> str:
     """Words as YAML on one line: numbers and switches bare, texts in quotes, nothing where it is empty."""
     is_bare = leaf.is_number or bool in (leaf.field.annotation, *get_args(leaf.field.annotation))
     bare = {"yes": "true", "no": "false"}
@@ -203,9 +207,11 @@ def _yaml_number(word: str) -> str:
     return word if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
 
 
-def _flat(settings: Settings, prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten_settings(settings: Settings, prefix: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for name in type(settings).model_fields:
         value = getattr(settings, name)
-        pairs += _flat(value, f"{prefix}{name}.") if isinstance(value, Settings) else [(prefix + name, value)]
+        pairs += (
+            _flatten_settings(value, f"{prefix}{name}.") if isinstance(value, Settings) else [(prefix + name, value)]
+        )
     return pairs

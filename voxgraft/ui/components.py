@@ -8,28 +8,30 @@ from typing import Any, get_args
 
 import gradio as gr
 
-from voxgraft.config import Leaf
-from voxgraft.ui.commands import Command
-from voxgraft.ui.roots import Sought
+from voxgraft.config import SettingField
+from voxgraft.ui.commands import CommandBuilder
+from voxgraft.ui.roots import PathFilter
 
-AUTOMATIC = "automatic"
+AUTOMATIC_LABEL = "automatic"
 
 
-def component_of(leaf: Leaf, words: Sequence[str], sought: Sought | None, lines: int, about: dict[str, Any]) -> Any:
-    """The control of a setting; `words` are what can be chosen, `about` its label, help and id."""
+def build_component(
+    leaf: SettingField, choices: Sequence[str], path_filter: PathFilter | None, lines: int, about: dict[str, Any]
+) -> Any:
+    """The control of a setting; `words` are what can be chosen, `render_method` its label, help and id."""
     default = leaf.default
     if leaf.field.annotation is bool:
         return gr.Checkbox(value=bool(default), **about)
     if leaf.field.annotation == (bool | None):
-        return gr.Dropdown([(AUTOMATIC, ""), "yes", "no"], value="", **about)
-    if words:
-        value = list(default or []) if leaf.is_list else default or (words[0] if leaf.field.is_required() else "")
-        return gr.Dropdown(choices_of(leaf, words), value=value, multiselect=leaf.is_list or None, **about)
-    if sought is not None:
+        return gr.Dropdown([(AUTOMATIC_LABEL, ""), "yes", "no"], value="", **about)
+    if choices:
+        value = list(default or []) if leaf.is_list else default or (choices[0] if leaf.field.is_required() else "")
+        return gr.Dropdown(dropdown_choices(leaf, choices), value=value, multiselect=leaf.is_list or None, **about)
+    if path_filter is not None:
         paths: Any = [str(item) for item in default or []] if leaf.is_list else str(default or "")
         return gr.Dropdown([], value=paths or None, allow_custom_value=True, multiselect=leaf.is_list or None, **about)
     if leaf.is_number and not leaf.is_list and not _may_be_empty(leaf):
-        is_whole = int in _types(leaf.field.annotation)
+        is_whole = int in _annotation_types(leaf.field.annotation)
         step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
         return gr.Number(value=default, precision=0 if is_whole else None, step=step, min_width=120, **about)
     if leaf.is_list:
@@ -38,15 +40,15 @@ def component_of(leaf: Leaf, words: Sequence[str], sought: Sought | None, lines:
     about["min_width"] = 120 if leaf.is_number else 160
     text = "" if default is None else f"{default:g}" if leaf.is_number else str(default)
     is_open = default is None and not leaf.field.is_required()
-    return gr.Textbox(value=text, lines=lines, placeholder=AUTOMATIC if is_open else "", **about)
+    return gr.Textbox(value=text, lines=lines, placeholder=AUTOMATIC_LABEL if is_open else "", **about)
 
 
-def choices_of(leaf: Leaf, words: Sequence[str]) -> list[Any]:
+def dropdown_choices(leaf: SettingField, words: Sequence[str]) -> list[Any]:
     """Words to choose from; nothing is one of them where a setting may be left open."""
-    return [*words] if leaf.is_list or leaf.field.is_required() else [(AUTOMATIC, ""), *words]
+    return [*words] if leaf.is_list or leaf.field.is_required() else [(AUTOMATIC_LABEL, ""), *words]
 
 
-def shown_value(leaf: Leaf, value: Any, command: Command) -> Any:
+def component_value(leaf: SettingField, value: Any, command: CommandBuilder) -> Any:
     """A setting's value as its component takes it."""
     if leaf.field.annotation is bool:
         return bool(value)
@@ -64,10 +66,10 @@ def shown_value(leaf: Leaf, value: Any, command: Command) -> Any:
     return "" if value is None else str(value)
 
 
-def _may_be_empty(leaf: Leaf) -> bool:
+def _may_be_empty(leaf: SettingField) -> bool:
     """Whether a number may be left open. Gradio's own field of a number puts 0 where nothing is."""
-    return type(None) in _types(leaf.field.annotation)
+    return type(None) in _annotation_types(leaf.field.annotation)
 
 
-def _types(annotation: Any) -> tuple[Any, ...]:
+def _annotation_types(annotation: Any) -> tuple[Any, ...]:
     return (annotation, *get_args(annotation))

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from voxgraft.errors import ConfigError, FileError
-from voxgraft.exporting.names import CARD_NAME as EXPORT_CARD
-from voxgraft.graft_folder import CARD_NAME as GRAFT_CARD
+from voxgraft.exporting.names import EXPORT_CARD_NAME as EXPORT_CARD
+from voxgraft.graft_folder import GRAFT_CARD_NAME as GRAFT_CARD
 from voxgraft.run import RUN_FILE
 from voxgraft.sharing.contents import ADAPTER_CARD
 from voxgraft.ui.roots import Roots
 
 if TYPE_CHECKING:
-    from voxgraft.ui.controls import Form, JobView
+    from voxgraft.ui.controls import CommandForm, JobView
 
-Opened = Callable[[str], Sequence[Any]]
-RECEIVED = (GRAFT_CARD, EXPORT_CARD, ADAPTER_CARD)
+ProjectHandler = Callable[[str], Sequence[Any]]
+RECEIVED_CARDS = (GRAFT_CARD, EXPORT_CARD, ADAPTER_CARD)
 """What lies on top of everything that `pull` has taken in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class EventHandler:
     """What is called when something has happened: `function(project, *inputs)`, with a value for each output."""
 
     function: Callable[..., Sequence[Any]]
@@ -38,7 +38,7 @@ class Happening:
 
 
 @dataclass(slots=True)
-class Context:
+class PageContext:
     """The page while it is built."""
 
     roots: Roots
@@ -48,30 +48,30 @@ class Context:
     """First part of the addresses under which reports of a project are served; see `pages.py`."""
     tab: str = ""
     """The tab that is being built."""
-    forms: list[Form] = field(default_factory=list)
+    forms: list[CommandForm] = field(default_factory=list)
     views: list[JobView] = field(default_factory=list)
-    openings: list[Happening] = field(default_factory=list)
-    refreshings: list[Happening] = field(default_factory=list)
-    beats: dict[str, Any] = field(default_factory=dict)
+    project_handlers: list[EventHandler] = field(default_factory=list)
+    job_end_handlers: list[EventHandler] = field(default_factory=list)
+    refresh_ticks: dict[str, Any] = field(default_factory=dict)
 
     def project_folder(self, project: str) -> Path:
         """The folder of the open project; an error where none is open or it is not a project any more."""
         if not project:
             raise ConfigError("ui-no-project", "no project is open")
-        folder = self.roots.inside(project)
+        folder = self.roots.resolve_inside(project)
         if not (folder / RUN_FILE).is_file():
             raise FileError("ui-no-project", f"{project} has no {RUN_FILE} any more", where=folder)
-        if (above := self._received(folder)) is not None:
+        if (above := self._find_received_folder(folder)) is not None:
             # A run.yaml may name programs, and files anywhere: one that somebody sent is not followed.
             raise FileError("ui-no-project", f"{project} is part of what was taken in from elsewhere", where=above)
         return folder
 
-    def _received(self, folder: Path) -> Path | None:
+    def _find_received_folder(self, folder: Path) -> Path | None:
         """What was sent by somebody and holds the folder; the roots themselves and all above them are not asked."""
         for path in (folder, *folder.parents):
             if path in self.roots.paths:
                 break
-            if any((path / name).is_file() for name in RECEIVED):
+            if any((path / name).is_file() for name in RECEIVED_CARDS):
                 return path
         return None
 
@@ -94,9 +94,9 @@ class Context:
         slow: bool = False,
     ) -> None:
         """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
-        self.openings.append(Happening(function, list(inputs), outputs, slow, self.tab))
+        self.project_handlers.append(EventHandler(function, list(inputs), outputs, slow, self.tab))
 
-    def on_change(self, function: Opened, outputs: list[Any], *, slow: bool = False) -> None:
+    def on_change(self, function: ProjectHandler, outputs: list[Any], *, slow: bool = False) -> None:
         """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
         self.on_project(function, outputs, slow=slow)
         self.on_job_end(function, [], outputs, slow=slow)
@@ -105,11 +105,11 @@ class Context:
         self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
     ) -> None:
         """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
-        self.refreshings.append(Happening(function, inputs, outputs, slow, self.tab))
+        self.job_end_handlers.append(EventHandler(function, inputs, outputs, slow, self.tab))
 
-    def beat(self) -> Any:
+    def refresh_tick(self) -> Any:
         """A hidden part that changes every two seconds while this tab is in view, and when a project is opened."""
-        return self.beats.setdefault(self.tab, gr.State(""))
+        return self.refresh_ticks.setdefault(self.tab, gr.State(""))
 
     def add_view(self, view: JobView) -> None:
         """Keep the view of a verb's newest job up to date."""

@@ -12,28 +12,28 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.config import Leaf
+from voxgraft.config import SettingField
 from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.run_yaml import keep
-from voxgraft.ui.commands import EXECUTED, Command, own_values, shown, verb_named
-from voxgraft.ui.components import choices_of, component_of, shown_value
-from voxgraft.ui.context import Context
-from voxgraft.ui.jobs import Job, Jobs
-from voxgraft.ui.roots import FOLDERS, Sought
-from voxgraft.ui.views import error_note, job_html, note
+from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, effective_values, find_command, format_command
+from voxgraft.ui.components import build_component, component_value, dropdown_choices
+from voxgraft.ui.context import PageContext
+from voxgraft.ui.jobs import ProjectJobs, UiJob
+from voxgraft.ui.roots import FOLDER_PATHS, PathFilter
+from voxgraft.ui.views import error_html, job_html, note_html
 
-KEEP = "Keep these values in run.yaml"
-NEEDED, NO_PROJECT = "ui-needed", "ui-no-project"
-Fixed = Callable[[Path], Mapping[str, Any]]
+SAVE_LABEL = "Keep these values in run.yaml"
+NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
+FixedValues = Callable[[Path], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
-class Control:
+class FormControl:
     """One control: the setting that it sets, and what it is filled with when a project is opened."""
 
-    leaf: Leaf
+    leaf: SettingField
     component: Any
-    sought: Sought | None = None
+    sought: PathFilter | None = None
     default: Callable[[Path], Any] | None = None
     shared: bool = False
     """Whether it belongs to another form, which fills it."""
@@ -50,31 +50,31 @@ class JobView:
     for_machines: bool = False
     """Whether the result is JSON, which a tab shows in a form of its own."""
 
-    def html(self, job: Job | None) -> str:
+    def html(self, job: UiJob | None) -> str:
         """What it shows of a job."""
         return job_html(job, self.for_machines, self.title)
 
 
 @dataclass(slots=True)
-class Form:
+class CommandForm:
     """The controls of one verb on one tab. `add` them where they belong, then `finish`."""
 
-    context: Context
+    context: PageContext
     name: str
-    given: Fixed | None = None
+    given: FixedValues | None = None
     """Settings that nobody types; without it the run itself, where the verb takes one."""
     choices: dict[str, Sequence[str]] = field(default_factory=dict)
     path_keys: tuple[str, ...] = ()
     json: bool = False
     one_of: tuple[str, ...] = ()
     """Settings of which at least one has to be given, beside those that must be."""
-    controls: list[Control] = field(default_factory=list)
+    controls: list[FormControl] = field(default_factory=list)
     view: JobView | None = None
     preview: Any = None
     filled: Any = None
     """A hidden part: what the page itself has put into the controls last; anything else was put there by somebody."""
     button: Any = None
-    followed: list[Any] = field(default_factory=list)
+    followed_components: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.context.forms.append(self)
@@ -83,11 +83,11 @@ class Form:
         """Settings that nobody types."""
         if self.given is not None:
             return self.given(project)
-        return {"run": project} if "run" in verb_named(self.name).settings.model_fields else {}
+        return {"run": project} if "run" in find_command(self.name).settings.model_fields else {}
 
     @property
-    def command(self) -> Command:
-        return Command(verb_named(self.name), self.context.roots, self.json, self.choices, self.path_keys)
+    def command(self) -> CommandBuilder:
+        return CommandBuilder(find_command(self.name), self.context.roots, self.json, self.choices, self.path_keys)
 
     def add(
         self,
@@ -95,33 +95,33 @@ class Form:
         *,
         label: str = "",
         info: str = "",
-        sought: Sought | None = None,
+        sought: PathFilter | None = None,
         default: Callable[[Path], Any] | None = None,
         lines: int = 1,
     ) -> Any:
         """Make the control of one setting here; gives the component."""
-        leaf = next(leaf for leaf in verb_named(self.name).leaves() if leaf.key == key)
-        if key in EXECUTED and key not in self.choices:
+        leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
+        if key in EXECUTABLE_SETTINGS and key not in self.choices:
             raise ValueError(f"{key} names a program: give the words that can be chosen")
         words = self.choices.get(key) or leaf.choices
         about: dict[str, Any] = {
-            "label": label or _label(key),
+            "label": label or _label_from_key(key),
             "info": info or leaf.field.description,
             "elem_id": slug(f"{self.name}-{key}"),
             "interactive": True,
         }
         if leaf.is_path and sought is None:
-            sought = FOLDERS
-        component = component_of(leaf, words, sought, lines, about)
-        self.controls.append(Control(leaf, component, sought, default))
+            sought = FOLDER_PATHS
+        component = build_component(leaf, words, sought, lines, about)
+        self.controls.append(FormControl(leaf, component, sought, default))
         return component
 
-    def use(self, key: str, other: Control) -> None:
+    def share_control(self, key: str, other: FormControl) -> None:
         """Set one more setting by a control that another form has made."""
-        leaf = next(leaf for leaf in verb_named(self.name).leaves() if leaf.key == key)
-        self.controls.append(Control(leaf, other.component, other.sought, other.default, shared=True))
+        leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
+        self.controls.append(FormControl(leaf, other.component, other.sought, other.default, shared=True))
 
-    def control(self, key: str) -> Control:
+    def control(self, key: str) -> FormControl:
         """The control of a setting, for `use`."""
         return next(control for control in self.controls if control.leaf.key == key)
 
@@ -134,7 +134,7 @@ class Form:
     def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
         """The command, the button that runs it, and how the newest job of the verb stands.
 
-        With `keep`, also a button that writes changed values into run.yaml, where they count for every verb.
+        With `set_run_yaml_values`, also a button that writes changed values into run.yaml, where they count for every verb.
         """
         self.preview = gr.Textbox(
             label="The same on a command line",
@@ -147,20 +147,20 @@ class Form:
         )
         self.filled = gr.State([])
         kept = f"{slug(self.name)}-keep"
-        keeping = gr.Button(KEEP, elem_id=kept, elem_classes=["vg-act"], render=False) if keep else None
-        self.view, self.button, stop = job_parts(
-            self.context, self.name, button, title=output, for_machines=self.json, beside=keeping
+        keeping = gr.Button(SAVE_LABEL, elem_id=kept, elem_classes=["vg-act"], render=False) if keep else None
+        self.view, self.button, stop = build_job_controls(
+            self.context, self.name, button, title=output, is_json=self.json, extra_button=keeping
         )
         self.context.wire([stop.click], self._stop, [self.context.project], [self.view.shown])
         self._wire()
         if keeping is not None:
-            self._wire_keeping(keeping)
+            self._wire_save_button(keeping)
         return self.view
 
     def follow(self, component: Any) -> None:
         """Show the command anew also when the page itself, and not somebody, has changed a control."""
         if self.preview is None:
-            self.followed.append(component)
+            self.followed_components.append(component)
             return
         inputs = [self.context.project, *(control.component for control in self.controls)]
         self.context.wire(
@@ -171,9 +171,9 @@ class Form:
         """The words of the command for these values; an error where they make no sense."""
         folder = self.context.project_folder(project)
         typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
-        return self.command_of(folder, typed)
+        return self.build_command_argv(folder, typed)
 
-    def command_of(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
+    def build_command_argv(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
         """The words of the command for values by their keys; what is still missing is said in the page's own words."""
         fixed = self.fixed(folder)
         self.require({**typed, **fixed})
@@ -181,19 +181,21 @@ class Form:
 
     def require(self, values: Mapping[str, Any]) -> None:
         """An error that names, as the page does, what has to be given and is not."""
-        given = {key for key, value in values.items() if _has_something(value)}
-        needed = [_label_of(one) for one in self.controls if one.leaf.field.is_required() and one.leaf.key not in given]
+        given = {key for key, value in values.items() if _is_filled(value)}
+        needed = [
+            _component_label(one) for one in self.controls if one.leaf.field.is_required() and one.leaf.key not in given
+        ]
         if self.one_of and not given & {*self.one_of}:
-            needed.append(" or ".join(_label_of(self.control(key)) for key in self.one_of))
+            needed.append(" or ".join(_component_label(self.control(key)) for key in self.one_of))
         if needed:
-            raise ConfigError(NEEDED, f"still needed: {', '.join(needed)}")
+            raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
 
     def _preview(self, project: str, values: Sequence[Any]) -> str:
         try:
-            return shown(self.words(project, values))
+            return format_command(self.words(project, values))
         except VoxgraftError as error:
             # That something is not there yet is nobody's fault, and no error to be shown.
-            return error.finding.found if error.code in (NEEDED, NO_PROJECT) else str(error)
+            return error.finding.found if error.code in (NEEDED_CODE, NO_PROJECT_CODE) else str(error)
 
     def _wire(self) -> None:
         components = [control.component for control in self.controls]
@@ -201,7 +203,7 @@ class Form:
         wire = self.context.wire
         if components:
             wire(
-                [event for component in components for event in _typed(component)],
+                [event for component in components for event in _edit_events(component)],
                 lambda project, *values: self._preview(project, values),
                 inputs,
                 [self.preview],
@@ -213,11 +215,11 @@ class Form:
         filling = [control.component for control in self.controls if not control.shared]
         filling += [self.preview, self.filled]
         self.context.on_project(self._opened, filling)
-        self.context.on_job_end(self._filled_again, [self.filled, *components], filling)
-        for component in self.followed:
+        self.context.on_job_end(self._refill, [self.filled, *components], filling)
+        for component in self.followed_components:
             self.follow(component)
 
-    def _wire_keeping(self, button: Any) -> None:
+    def _wire_save_button(self, button: Any) -> None:
         assert self.view is not None
         inputs = [self.context.project, *(control.component for control in self.controls)]
         self.context.wire([button.click], self._keep, inputs, [self.preview, self.view.shown])
@@ -227,28 +229,28 @@ class Form:
             folder = self.context.project_folder(project)
             typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
             changed = self.command.changed(typed, folder, self.fixed(folder))
-            keep(folder, changed)
+            set_run_yaml_values(folder, changed)
         except VoxgraftError as error:
-            return [gr.skip(), error_note(error)]
+            return [gr.skip(), error_html(error)]
         nothing = "nothing to write: all values are the run's own, or empty"
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
-        return [self._preview(project, values), note(kept, "good")]
+        return [self._preview(project, values), note_html(kept, "good")]
 
     def _start(self, project: str, *values: Any) -> str:
         assert self.view is not None
         try:
             words = self.words(project, values)
-            job = Jobs(self.context.project_folder(project)).start(self.name, words, self.context.roots.home)
+            job = ProjectJobs(self.context.project_folder(project)).start(self.name, words, self.context.roots.home)
         except VoxgraftError as error:
-            return error_note(error)
+            return error_html(error)
         return self.view.html(job)
 
     def _stop(self, project: str) -> str:
         assert self.view is not None
         try:
-            job = Jobs(self.context.project_folder(project)).stop(self.name)
+            job = ProjectJobs(self.context.project_folder(project)).stop(self.name)
         except VoxgraftError as error:
-            return error_note(error)
+            return error_html(error)
         return self.view.html(job)
 
     def _opened(self, project: str) -> list[Any]:
@@ -261,26 +263,26 @@ class Form:
             return [*self._updates(None, None, values), str(error), values]
         return [*self._updates(folder, None, values), self._preview(project, values), values]
 
-    def _filled_again(self, project: str, filled: Sequence[Any], *values: Any) -> list[Any]:
+    def _refill(self, project: str, filled: Sequence[Any], *values: Any) -> list[Any]:
         """After a job, or a change of run.yaml: what somebody typed, or emptied, stays; all else is as it is now."""
         folder = self.context.project_folder(project)
         fresh = self._values(folder)
         before = filled if len(filled) == len(values) else fresh
         now = [
-            new if self._are_same(control, value, old) else value
+            new if self._have_same_words(control, value, old) else value
             for control, value, old, new in zip(self.controls, values, before, fresh, strict=True)
         ]
         return [*self._updates(folder, values, now), self._preview(project, now), fresh]
 
-    def opening_values(self, project: str) -> list[Any]:
+    def initial_values(self, project: str) -> list[Any]:
         """Every control's value as the project has it."""
         return self._values(self.context.project_folder(project))
 
     def _values(self, folder: Path | None) -> list[Any]:
-        own = own_values(verb_named(self.name), folder)
-        return [self._filled(control, own, folder) for control in self.controls]
+        own = effective_values(find_command(self.name), folder)
+        return [self._initial_value(control, own, folder) for control in self.controls]
 
-    def _are_same(self, control: Control, one: Any, other: Any) -> bool:
+    def _have_same_words(self, control: FormControl, one: Any, other: Any) -> bool:
         return self.command.plain(control.leaf, one) == self.command.plain(control.leaf, other)
 
     def _updates(self, folder: Path | None, before: Sequence[Any] | None, values: Sequence[Any]) -> list[Any]:
@@ -292,39 +294,47 @@ class Form:
         for at, (control, value) in enumerate(zip(self.controls, values, strict=True)):
             if control.shared:
                 continue
-            is_there = before is not None and self._are_same(control, before[at], value)
+            is_there = before is not None and self._have_same_words(control, before[at], value)
             sent: dict[str, Any] = {} if is_there else {"value": value}
             if control.sought is not None:
                 sent["choices"] = self.context.roots.find(control.sought, folder)
             elif words := self.choices.get(control.leaf.key):
                 # The run's own word may be one that nobody can choose here, such as a program that listens.
-                sent["choices"] = choices_of(control.leaf, [*words, *([value] if value and value not in words else [])])
+                sent["choices"] = dropdown_choices(
+                    control.leaf, [*words, *([value] if value and value not in words else [])]
+                )
             updates.append(gr.update(**sent) if sent else gr.skip())
         return updates
 
-    def _filled(self, control: Control, own: Mapping[str, Any], folder: Path | None) -> Any:
+    def _initial_value(self, control: FormControl, own: Mapping[str, Any], folder: Path | None) -> Any:
         value = own[control.leaf.key]
         if control.default is not None and folder is not None and (found := control.default(folder)) is not None:
             value = found
-        return shown_value(control.leaf, value, self.command)
+        return component_value(control.leaf, value, self.command)
 
 
-def job_parts(
-    context: Context, verb: str, button: str, *, title: str = "Result", for_machines: bool = False, beside: Any = None
+def build_job_controls(
+    context: PageContext,
+    verb: str,
+    button: str,
+    *,
+    title: str = "Result",
+    is_json: bool = False,
+    extra_button: Any = None,
 ) -> tuple[JobView, Any, Any]:
     """Where the newest job of a verb is shown, the button that starts one, and the one that stops it while it runs.
 
-    `beside` is one more button, which was not laid out yet.
+    `list_other_model_tensors` is one more button, which was not laid out yet.
     """
     name = slug(verb)
     with gr.Column(elem_classes=["vg-form"]):
         with gr.Row():
             start = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
             stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
-            if beside is not None:
-                beside.render()
+            if extra_button is not None:
+                extra_button.render()
         shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
-    view = JobView(verb, shown, context.tab, title, for_machines)
+    view = JobView(verb, shown, context.tab, title, is_json)
     context.add_view(view)
     return view, start, stop
 
@@ -334,20 +344,20 @@ def slug(name: str) -> str:
     return name.replace(" ", "-").replace(".", "-").replace("_", "-")
 
 
-def _typed(component: Any) -> list[Any]:
+def _edit_events(component: Any) -> list[Any]:
     """The events of somebody changing a control, and never of the page filling it: then others are not filled yet."""
     # A text that is pasted, and a path that a list does not hold, are only told when the control is left.
     leaves = isinstance(component, gr.Textbox | gr.Dropdown)
     return [component.input, component.blur] if leaves else [component.input]
 
 
-def _label(key: str) -> str:
+def _label_from_key(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ").capitalize()
 
 
-def _has_something(value: Any) -> bool:
+def _is_filled(value: Any) -> bool:
     return bool(value.strip()) if isinstance(value, str) else value not in (None, [], ())
 
 
-def _label_of(control: Control) -> str:
+def _component_label(control: FormControl) -> str:
     return str(control.component.label)

@@ -28,9 +28,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 WRONG_PASSWORD_SECONDS = 1.0
 """So that guessing takes years."""
-MOST_WAITING = 20
+MAX_WAITING_LOGINS = 20
 """Guesses from one address that wait for their turn; more are refused without being looked at."""
-COOKIE = "voxgraft-known"
+AUTH_COOKIE = "voxgraft-known"
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
@@ -41,9 +41,9 @@ MAX_NAME_BYTES = 255
 """No file has a longer name."""
 MALFORMED = (KeyError, TypeError, ValueError)
 """Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own."""
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_PROXY = re.compile(r"/+(?:gradio_api/+)?proxy=")
-HEADERS = (
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PROXY_PATH = re.compile(r"/+(?:gradio_api/+)?proxy=")
+SECURITY_HEADERS = (
     (b"content-security-policy", CONTENT_POLICY.encode()),
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
@@ -62,11 +62,11 @@ def is_local(host: str) -> bool:
         return False
 
 
-REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
+REFUSAL_REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
 
 
 @dataclass(slots=True)
-class Turns:
+class LoginThrottle:
     """One guess at a time from each address: many at once tell no more than one after the other."""
 
     locks: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Turns:
     @asynccontextmanager
     async def of(self, client: str) -> AsyncIterator[bool]:
         """The turn of an address; False where too many wait already."""
-        if self.waiting[client] >= MOST_WAITING:
+        if self.waiting[client] >= MAX_WAITING_LOGINS:
             yield False
             return
         self.waiting[client] += 1
@@ -90,7 +90,7 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class AccessGuard:
     """Lets through what comes from the interface's own pages."""
 
     app: App
@@ -99,7 +99,7 @@ class Guard:
     password: str | None = None
     open_prefix: str = ""
     """Addresses under it carry a secret of their own: pages in a sandbox, whose origin is nobody's, may fetch them."""
-    turns: Turns = field(default_factory=Turns)
+    login_throttle: LoginThrottle = field(default_factory=LoginThrottle)
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     """Marks browsers that have known the password: they do not wait while others guess."""
 
@@ -108,17 +108,19 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if reason := self._foreign(scope, headers):
-            await _refuse(scope, send, 403, reason)
-        elif not _is_served(scope["path"]):
-            await _refuse(scope, send, 404, "there is no such page")
+        if reason := self._rejection_reason(scope, headers):
+            await _send_refusal(scope, send, 403, reason)
+        elif not _is_servable_path(scope["path"]):
+            await _send_refusal(scope, send, 404, "there is no such page")
         elif self.password is None:
-            await _answer(self.app, scope, receive, _with_headers(send))
+            await _answer(self.app, scope, receive, _add_security_headers(send))
         elif status := await self._judged(scope, headers):
-            await _refuse(scope, send, status, REASONS[status])
+            await _send_refusal(scope, send, status, REFUSAL_REASONS[status])
         else:
-            mark = (b"set-cookie", f"{COOKIE}={self.secret}; Path=/; HttpOnly; SameSite=Strict".encode())
-            await _answer(self.app, scope, receive, _with_headers(send, () if self._is_marked(headers) else (mark,)))
+            mark = (b"set-cookie", f"{AUTH_COOKIE}={self.secret}; Path=/; HttpOnly; SameSite=Strict".encode())
+            await _answer(
+                self.app, scope, receive, _add_security_headers(send, () if self._has_auth_cookie(headers) else (mark,))
+            )
 
     async def _judged(self, scope: Scope, headers: dict[str, str]) -> int:
         """Zero with the password, else the status to refuse with. Guesses from one address are looked at in turn."""
@@ -126,28 +128,28 @@ class Guard:
         if given is None:
             return 401
         assert self.password is not None
-        if self._is_marked(headers) and _knows(given, self.password):
+        if self._has_auth_cookie(headers) and _password_matches(given, self.password):
             return 0
         client = str((scope.get("client") or ("",))[0])
-        async with self.turns.of(client) as has_turn:
+        async with self.login_throttle.of(client) as has_turn:
             if not has_turn:
                 return 429
-            if _knows(given, self.password):
+            if _password_matches(given, self.password):
                 return 0
             await asyncio.sleep(WRONG_PASSWORD_SECONDS)
         return 401
 
-    def _is_marked(self, headers: dict[str, str]) -> bool:
+    def _has_auth_cookie(self, headers: dict[str, str]) -> bool:
         given = [part.strip() for part in headers.get("cookie", "").split(";")]
-        wanted = f"{COOKIE}={self.secret}".encode()
+        wanted = f"{AUTH_COOKIE}={self.secret}".encode()
         return any(hmac.compare_digest(part.encode(), wanted) for part in given)
 
-    def _foreign(self, scope: Scope, headers: dict[str, str]) -> str:
+    def _rejection_reason(self, scope: Scope, headers: dict[str, str]) -> str:
         """Why a request is not from a page of ours; nothing where it is, or where no browser sent it."""
         host = headers.get("host", "")
         # The address that a request came to is no name of somebody else's that leads here.
         reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
-        name = _name(f"//{host}")
+        name = _parse_hostname(f"//{host}")
         if not name or name not in {*self.names, reached}:
             return "this name is not known here; give it with --names"
         if self.open_prefix and scope["path"].startswith(self.open_prefix):
@@ -163,23 +165,23 @@ class Guard:
         return "" if is_link else "pages of other origins may not use this interface"
 
 
-def _is_served(path: str) -> bool:
+def _is_servable_path(path: str) -> bool:
     """Whether an address can be one of the page's. Gradio answers others with an error of the server.
 
     Its proxy fetches pages of other servers for pages that are made of several; this one is not, so nothing needs it.
     """
     longest = max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/"))
-    return not _CONTROLS.search(path) and longest <= MAX_NAME_BYTES and not _PROXY.match(path)
+    return not _CONTROL_CHARACTERS.search(path) and longest <= MAX_NAME_BYTES and not _PROXY_PATH.match(path)
 
 
-def _name(address: str) -> str:
+def _parse_hostname(address: str) -> str:
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:
         return ""
 
 
-def _knows(authorization: str, password: str) -> bool:
+def _password_matches(authorization: str, password: str) -> bool:
     kind, _, coded = authorization.partition(" ")
     if kind.lower() != "basic":
         return False
@@ -213,7 +215,7 @@ async def _answer(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     except Exception as error:
         is_malformed = isinstance(error, MALFORMED) or type(error).__module__.startswith("gradio.")
         if held and is_malformed:
-            await _refuse(scope, send, 400, f"malformed request body ({type(error).__name__})")
+            await _send_refusal(scope, send, 400, f"malformed request body ({type(error).__name__})")
             return
         for message in held:
             await send(message)
@@ -222,23 +224,23 @@ async def _answer(app: App, scope: Scope, receive: Receive, send: Send) -> None:
         await send(message)
 
 
-async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
+async def _send_refusal(scope: Scope, send: Send, status: int, reason: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS]
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *SECURITY_HEADERS]
     if status == 401:
         headers.append((b"www-authenticate", b'Basic realm="voxgraft", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
 
 
-def _with_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> Send:
+def _add_security_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> Send:
     async def sender(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             given = [(name, value) for name, value in message.get("headers", [])]
             present = {name.lower() for name, _ in given}
-            message["headers"] = [*given, *(pair for pair in HEADERS if pair[0] not in present), *more]
+            message["headers"] = [*given, *(pair for pair in SECURITY_HEADERS if pair[0] not in present), *more]
         await send(message)
 
     return sender

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.run import MAX_HOLDER_BYTES, RunFolder
-from voxgraft.ui.jobs import Jobs
+from voxgraft.ui.jobs import ProjectJobs
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RunLockHolder:
     """A verb that was started elsewhere, as it signed."""
 
     verb: str
@@ -30,25 +30,25 @@ class Holder:
         )
 
 
-def holder_elsewhere(project: Path) -> Holder | None:
+def find_external_holder(project: Path) -> RunLockHolder | None:
     """Who is at work on the run without being a job of this page."""
-    holder = _holder(RunFolder(project).lock_file)
-    if holder is None or any(job.verb == holder.verb for job in Jobs(project).at_work()):
+    holder = _read_lock_holder(RunFolder(project).lock_file)
+    if holder is None or any(job.verb == holder.verb for job in ProjectJobs(project).at_work()):
         return None
     return holder
 
 
-def _holder(lock_file: Path) -> Holder | None:
+def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
     try:
         descriptor = os.open(lock_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        signed = _signed(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
+        signed = _parse_lock_holder(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
         status = os.fstat(descriptor)
         # Who is at work has signed, and who ends well takes it back. What a killed one has left is tried once: to try
         # is to have the lock for a moment, in which a training that starts would be refused.
-        if signed is None or _is_free(lock_file, status.st_ino, status.st_mtime_ns, descriptor):
+        if signed is None or _is_lock_free(lock_file, status.st_ino, status.st_mtime_ns, descriptor):
             return None
         return signed
     except OSError:
@@ -57,26 +57,26 @@ def _holder(lock_file: Path) -> Holder | None:
         os.close(descriptor)
 
 
-_free: set[tuple[Path, int, int]] = set()
+_released_locks: set[tuple[Path, int, int]] = set()
 """Signatures that nobody stands behind any more."""
 
 
-def _is_free(lock_file: Path, inode: int, changed: int, descriptor: int) -> bool:
-    if (lock_file, inode, changed) in _free:
+def _is_lock_free(lock_file: Path, inode: int, changed: int, descriptor: int) -> bool:
+    if (lock_file, inode, changed) in _released_locks:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    _free.add((lock_file, inode, changed))
+    _released_locks.add((lock_file, inode, changed))
     return True
 
 
-def _signed(text: bytes) -> Holder | None:
+def _parse_lock_holder(text: bytes) -> RunLockHolder | None:
     try:
         found = json.loads(text)
     except ValueError:
         return None
     if not isinstance(found, dict):
         return None
-    return Holder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))
+    return RunLockHolder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))

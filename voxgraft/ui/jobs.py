@@ -22,21 +22,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.errors import ConfigError, FileError
-from voxgraft.files import read_json, reason_of, write_error, write_json
-from voxgraft.ui.processes import started_at, this_machine
+from voxgraft.files import build_write_error, format_error_reason, read_json, write_json
+from voxgraft.ui.processes import machine_id, process_start_time
 
-State = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
+JobState = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
 JOBS_FOLDER = "jobs"
 PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"  # noqa: S105 (the name, not the word)
 MAX_SHOWN_BYTES = 64 << 10
 EXIT_INTERRUPTED = 130
-POLITE_STOPS = 2
+GRACEFUL_STOPS = 2
 """The first lets training finish its step and save, the second ends it."""
-_NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
+_JOB_FOLDER_NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class UiJob:
     """One job, by its folder."""
 
     folder: Path
@@ -67,7 +67,7 @@ class Job:
     @property
     def seconds(self) -> float:
         """How long it has taken so far, or took."""
-        ended = self._read("exit.json").get("ended") or (time.time() if self.alive else self._last_sign())
+        ended = self._read("exit.json").get("ended") or (time.time() if self.alive else self._last_activity())
         return max(0.0, float(ended) - self.started)
 
     @property
@@ -88,13 +88,13 @@ class Job:
         return False
 
     @property
-    def state(self) -> State:
+    def state(self) -> JobState:
         asked = (self.folder / "stop.json").exists()
         if self.alive:
             return "stopping" if asked else "running"
         code = self.exit_code
         if code is None:  # the last stop leaves nobody who could note the end
-            return "stopped" if self._stops > POLITE_STOPS else "lost"
+            return "stopped" if self._num_stops > GRACEFUL_STOPS else "lost"
         if code == EXIT_INTERRUPTED or (asked and code != 0):
             return "stopped"
         if code < 0:  # killed, by nobody who pressed Stop
@@ -103,11 +103,11 @@ class Job:
 
     def log(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
         """The end of what it told on the way."""
-        return _tail(self.folder / "log.txt", max_bytes)
+        return _read_tail(self.folder / "log.txt", max_bytes)
 
     def output(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
         """What it printed as its result."""
-        return _tail(self.folder / "out.txt", max_bytes)
+        return _read_tail(self.folder / "out.txt", max_bytes)
 
     def result(self) -> dict[str, Any] | None:
         """The result for machines, of a job with --json that has ended."""
@@ -122,22 +122,22 @@ class Job:
         if not self.alive:
             return
         about = self._processes()
-        times = self._stops + 1
+        times = self._num_stops + 1
         write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
         # Who starts the verb looks for that file after it has written its own: one of the two sees the other's.
         about = about or self._processes()
         if about:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(about["group"], signal.SIGINT if times <= POLITE_STOPS else signal.SIGKILL)
+                os.killpg(about["group"], signal.SIGINT if times <= GRACEFUL_STOPS else signal.SIGKILL)
 
     @property
-    def _stops(self) -> int:
+    def _num_stops(self) -> int:
         return int(self._read("stop.json").get("times", 0))
 
     def _processes(self) -> dict[str, Any]:
         """What is known of its processes, nothing before they are; an error where they are not of this machine."""
         about = self._read("pid.json")
-        if about and not _is_here(about):
+        if about and not _is_job_on_this_machine(about):
             where = str(about.get("machine") or "?").partition(" ")[0]
             raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
         return about
@@ -149,14 +149,14 @@ class Job:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _last_sign(self) -> float:
+    def _last_activity(self) -> float:
         with contextlib.suppress(OSError):
             return (self.folder / "log.txt").stat().st_mtime
         return self.started
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class ProjectJobs:
     """The jobs of one project."""
 
     project: Path
@@ -165,42 +165,44 @@ class Jobs:
     def folder(self) -> Path:
         return self.project / JOBS_FOLDER
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[UiJob]:
         """Every job, the newest first."""
         with contextlib.suppress(OSError):
-            found = [Job(path) for path in self.folder.iterdir() if _NAME.match(path.name) and path.is_dir()]
+            found = [
+                UiJob(path) for path in self.folder.iterdir() if _JOB_FOLDER_NAME.match(path.name) and path.is_dir()
+            ]
             return sorted(found, key=lambda job: job.number, reverse=True)
         return []
 
-    def latest(self, verb: str) -> Job | None:
+    def latest(self, verb: str) -> UiJob | None:
         """The newest job of a verb."""
         ending = verb.replace(" ", "-")
         return next((job for job in self.all() if job.folder.name.partition("-")[2] == ending), None)
 
-    def newest(self) -> dict[str, Job]:
+    def newest_by_command(self) -> dict[str, UiJob]:
         """The newest job of every verb."""
-        found: dict[str, Job] = {}
+        found: dict[str, UiJob] = {}
         for job in self.all():
             found.setdefault(job.folder.name.partition("-")[2].replace("-", " "), job)
         return found
 
-    def at_work(self) -> list[Job]:
+    def at_work(self) -> list[UiJob]:
         """Those that run."""
-        return [job for job in self.newest().values() if job.alive]
+        return [job for job in self.newest_by_command().values() if job.alive]
 
-    def start(self, verb: str, argv: Sequence[str], where: Path) -> Job:
+    def start(self, verb: str, argv: Sequence[str], where: Path) -> UiJob:
         """Start `voxgraft ARGV` in the folder `where`, as a process that does not depend on this one."""
-        with self._starting():
+        with self._start_lock():
             before = self.latest(verb)
             if before is not None and before.alive:
                 found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
                 raise ConfigError("ui-job-running", found, where=before.folder)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
             with self._made(verb, about) as (job, lock):
-                _launch(job, lock)
+                _launch_runner(job, lock)
             return job
 
-    def stop(self, verb: str) -> Job | None:
+    def stop(self, verb: str) -> UiJob | None:
         """Ask the newest job of a verb to stop."""
         job = self.latest(verb)
         if job is not None:
@@ -208,21 +210,21 @@ class Jobs:
         return job
 
     @contextlib.contextmanager
-    def _starting(self) -> Iterator[None]:
+    def _start_lock(self) -> Iterator[None]:
         """One start at a time: of two clicks, or two servers, the second sees the job of the first."""
         try:
             self.folder.mkdir(exist_ok=True)
             descriptor = os.open(self.folder / ".starting", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise write_error(error, self.folder) from None
+            raise build_write_error(error, self.folder) from None
         try:
-            _lock(descriptor, self.folder)
+            _lock_exclusive(descriptor, self.folder)
             yield
         finally:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[Job, int]]:
+    def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[UiJob, int]]:
         """A new job and its lock. It is seen only once it is locked: one that nobody holds looks lost."""
         hidden = self.folder / ".new"
         try:
@@ -235,25 +237,25 @@ class Jobs:
             (hidden / "log.txt").touch()
             lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise write_error(error, self.folder) from None
+            raise build_write_error(error, self.folder) from None
         try:
-            _lock(lock, hidden)
-            yield self._shown(hidden, verb), lock
+            _lock_exclusive(lock, hidden)
+            yield self._publish_job(hidden, verb), lock
         finally:
             os.close(lock)
 
-    def _shown(self, hidden: Path, verb: str) -> Job:
+    def _publish_job(self, hidden: Path, verb: str) -> UiJob:
         """The hidden job under the next number; whatever else has a number is counted too."""
         try:
-            numbers = [int(found[1]) for path in self.folder.iterdir() if (found := _NAME.match(path.name))]
+            numbers = [int(found[1]) for path in self.folder.iterdir() if (found := _JOB_FOLDER_NAME.match(path.name))]
             folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{verb.replace(' ', '-')}"
             hidden.rename(folder)
         except OSError as error:
-            raise write_error(error, self.folder) from None
-        return Job(folder)
+            raise build_write_error(error, self.folder) from None
+        return UiJob(folder)
 
 
-def _launch(job: Job, lock: int) -> None:
+def _launch_runner(job: UiJob, lock: int) -> None:
     """Start the process that starts the verb, waits for it, and notes its end. It inherits the job's lock."""
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     try:
@@ -269,32 +271,32 @@ def _launch(job: Job, lock: int) -> None:
             )
     except OSError as error:
         shutil.rmtree(job.folder, ignore_errors=True)  # or it would look like a job that was lost
-        raise FileError("ui-job-unstarted", f"no process could be started: {reason_of(error)}") from None
+        raise FileError("ui-job-unstarted", f"no process could be started: {format_error_reason(error)}") from None
     # Somebody has to take its exit code while this server lives, or it stays behind as a zombie.
     with contextlib.suppress(RuntimeError):  # no thread can be had: better a zombie than an error
         threading.Thread(target=process.wait, daemon=True).start()
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock_exclusive(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
 
 
-def _is_here(about: Mapping[str, Any]) -> bool:
+def _is_job_on_this_machine(about: Mapping[str, Any]) -> bool:
     """Whether the group is still that of the job: one of its two processes is the one that was started then."""
     group = about.get("group")
-    if about.get("machine") != this_machine() or not isinstance(group, int) or group <= 1:
+    if about.get("machine") != machine_id() or not isinstance(group, int) or group <= 1:
         return False
     for name, number in (about.get("starts") or {}).items():
         with contextlib.suppress(OSError):
-            if started_at(int(name)) == number and os.getpgid(int(name)) == group:
+            if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
                 return True
     return False
 
 
-def _tail(path: Path, max_bytes: int) -> str:
+def _read_tail(path: Path, max_bytes: int) -> str:
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)

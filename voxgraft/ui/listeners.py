@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from voxgraft.ui.roots import Roots, Sought
+from voxgraft.ui.roots import PathFilter, Roots
 
-WHISPER = Sought(mark="model.bin")
+WHISPER_FOLDERS = PathFilter(mark="model.bin")
 """A folder of faster-whisper."""
 
 
-def listener_choices(roots: Roots) -> tuple[str, ...]:
+def recognizer_choices(roots: Roots) -> tuple[str, ...]:
     """Words for a setting that names a listener."""
-    return ("built-in", "none", *(f"whisper:{folder}" for folder in roots.find(WHISPER)))
+    return ("built-in", "none", *(f"whisper:{folder}" for folder in roots.find(WHISPER_FOLDERS)))

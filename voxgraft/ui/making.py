@@ -14,20 +14,20 @@ from typing import Any
 import gradio as gr
 
 from voxgraft.errors import VoxgraftError
-from voxgraft.ui.context import Context
-from voxgraft.ui.controls import Form
-from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.uploads import take_over
-from voxgraft.ui.views import error_note, note
+from voxgraft.ui.context import PageContext
+from voxgraft.ui.controls import CommandForm
+from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.uploads import move_uploads
+from voxgraft.ui.views import error_html, note_html
 
-Naming = Callable[[Path], Path]
+PathNamer = Callable[[Path], Path]
 
 
 @dataclass
-class MakingForm(Form):
+class OutputForm(CommandForm):
     """A form with outputs that are named by themselves while nobody names them."""
 
-    fresh: dict[str, Naming] = field(default_factory=dict)
+    fresh: dict[str, PathNamer] = field(default_factory=dict)
     """By setting: a free name in the project."""
     unless: dict[str, str] = field(default_factory=dict)
     """By setting: another one that makes the name unnecessary where it is given."""
@@ -39,10 +39,10 @@ class MakingForm(Form):
         for key, naming in self.fresh.items():
             if not given.get(key) and not given.get(self.unless.get(key, "")):
                 given[key] = self.context.roots.short(naming(folder).resolve())
-        return self.command_of(folder, given)
+        return self.build_command_argv(folder, given)
 
 
-def free(path: Path) -> Path:
+def next_free_path(path: Path) -> Path:
     """The path, or the next one with a number of which nothing is there, whatever its ending."""
     number, tried = 1, path
     while tried.exists() or any(tried.parent.glob(f"{escape(tried.stem)}.*")):
@@ -51,36 +51,40 @@ def free(path: Path) -> Path:
     return tried
 
 
-def uploading(context: Context, form: Form, key: str, label: str, endings: Sequence[str]) -> None:
+def add_upload(context: PageContext, form: CommandForm, key: str, label: str, endings: Sequence[str]) -> None:
     """A place to drop one file, which then is the value of a control of the form."""
     name = f"{form.name}-{key}".replace(" ", "-").replace("_", "-")
     control = form.control(key)
     with gr.Column(min_width=260):
         file = gr.File(file_types=list(endings), elem_id=f"{name}-upload", height=150, interactive=False)
-        wait_for_project(context, file, label)
+        disable_until_project_open(context, file, label)
         said = gr.HTML(elem_id=f"{name}-upload-state", elem_classes=["vg-live"])
 
     def landed(project: str, given: str | None) -> list[Any]:
         try:
-            taken = take_over(context.roots, context.project_folder(project), [given] if given else [])
+            taken = move_uploads(context.roots, context.project_folder(project), [given] if given else [])
         except VoxgraftError as error:
-            return [error_note(error), None, gr.skip()]
+            return [error_html(error), None, gr.skip()]
         if not taken:
             return [gr.skip(), gr.skip(), gr.skip()]
         value = context.roots.short(taken[0])
-        return [note(f"in the project now: {taken[0].name}", "good"), None, [value] if control.leaf.is_list else value]
+        return [
+            note_html(f"in the project now: {taken[0].name}", "good"),
+            None,
+            [value] if control.leaf.is_list else value,
+        ]
 
     context.wire([file.upload], landed, [context.project, file], [said, file, control.component])
     form.follow(control.component)
 
 
-def wait_for_project(context: Context, file: Any, label: str) -> None:
+def disable_until_project_open(context: PageContext, file: Any, label: str) -> None:
     """Nothing can be dropped before a project is open: it would belong nowhere, and be lost."""
     file.label = f"{label}: open a project first"
     context.on_project(lambda _: [gr.update(interactive=True, label=label)], [file])
 
 
-def last_result(folder: Path, verb: str) -> dict[str, Any] | None:
+def last_job_result(folder: Path, verb: str) -> dict[str, Any] | None:
     """What the newest job of a verb found, for machines; nothing while it runs."""
-    job = Jobs(folder).latest(verb)
+    job = ProjectJobs(folder).latest(verb)
     return job.result() if job is not None and not job.alive else None

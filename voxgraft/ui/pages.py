@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse, PlainTextResponse, Response
 from voxgraft.errors import VoxgraftError
 from voxgraft.ui.roots import Roots
 
-KINDS = {
+MIME_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
     ".png": "image/png",
@@ -25,41 +25,41 @@ KINDS = {
     ".flac": "audio/flac",
     ".zip": "application/zip",
 }
-SANDBOX = (
+SANDBOX_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self' data:; font-src data:; "
     "frame-ancestors 'none'"
 )
 
 
-def add_pages(app: FastAPI, roots: Roots, prefix: str) -> None:
+def add_file_routes(app: FastAPI, roots: Roots, prefix: str) -> None:
     """Serve files of the kinds above under `prefix`, which ends with the secret."""
 
     @app.get(prefix + "/{path:path}", include_in_schema=False)
     def page(path: str) -> Response:
         try:
-            found = roots.inside(path)
+            found = roots.resolve_inside(path)
         except VoxgraftError:
             return PlainTextResponse("not here\n", 404)
-        kind = KINDS.get(found.suffix.lower())
+        kind = MIME_TYPES.get(found.suffix.lower())
         if kind is None or not found.is_file():
             return PlainTextResponse("not here\n", 404)
         headers = {
-            "content-security-policy": SANDBOX,
+            "content-security-policy": SANDBOX_POLICY,
             "cross-origin-resource-policy": "cross-origin",
             "cache-control": "no-store",
         }
         return FileResponse(found, media_type=kind, headers=headers)
 
 
-def page_address(prefix: str, roots: Roots, path: Path) -> str:
+def file_url(prefix: str, roots: Roots, path: Path) -> str:
     """The address of a file inside the roots."""
     return f"{prefix}/{quote(roots.short(path))}"
 
 
-def page_link(prefix: str, roots: Roots, path: Path, words: str) -> str:
+def file_link(prefix: str, roots: Roots, path: Path, words: str) -> str:
     """A link to a file that opens in a window of its own; nothing where the file is not there."""
     if not path.is_file():
         return ""
-    address = html.escape(page_address(prefix, roots, path), quote=True)
+    address = html.escape(file_url(prefix, roots, path), quote=True)
     return f'<a class="vg-link" href="{address}" target="_blank" rel="noopener">{html.escape(words)}</a>'

@@ -8,25 +8,25 @@ from typing import Any
 import gradio as gr
 
 from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.ui.commands import Command, ask, shown, verb_named
-from voxgraft.ui.context import Context
-from voxgraft.ui.controls import NEEDED
-from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.roots import PROJECTS, TEXTS
-from voxgraft.ui.views import error_note, finding_note, note
-from voxgraft.ui.words import glossary
+from voxgraft.ui.commands import CommandBuilder, find_command, format_command, run_command_in_process
+from voxgraft.ui.context import PageContext
+from voxgraft.ui.controls import NEEDED_CODE
+from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.roots import PROJECT_PATHS, TEXT_PATHS
+from voxgraft.ui.views import error_html, finding_html, note_html
+from voxgraft.ui.words import glossary_markdown
 
-ADDRESS = """(project) => {
+PROJECT_TO_URL_JS = """(project) => {
   const address = new URL(window.location.href);
   if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
   window.history.replaceState(null, "", address);
   return [project];
 }"""
 """Puts the open project into the page's address, so that a reload or a bookmark finds it again."""
-BUILT_IN = "tiny"
+BUILT_IN_BASE = "tiny"
 
 
-def build_bar(context: Context, demo: gr.Blocks) -> None:
+def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
     """Choose a project, or make one."""
     with gr.Row(elem_classes=["vg-bar"]):
         chooser = gr.Dropdown(
@@ -35,45 +35,50 @@ def build_bar(context: Context, demo: gr.Blocks) -> None:
         )  # fmt: skip
         state = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
     with gr.Accordion("Make a new project", open=False, elem_id="new-project") as fold:
-        made = _new_project(context)
+        made = _build_new_project_form(context)
     with gr.Accordion("What the words mean", open=False, elem_id="words"):
-        gr.Markdown(glossary())
+        gr.Markdown(glossary_markdown())
     outputs = [context.project, chooser, state]
-    context.wire([chooser.input], lambda project: _opened(context, project), [chooser], outputs)
+    context.wire([chooser.input], lambda project: _open_project(context, project), [chooser], outputs)
     context.wire(
         [made["button"].click],
-        lambda *values: _make(context, *values),
+        lambda *values: _create_project(context, *values),
         [made["name"], made["language"], made["base"], made["texts"]],
         [*outputs, made["state"], fold],
         show_progress="minimal",
         show_progress_on=[made["state"]],
     )
     context.project.change(
-        None, [context.project], [context.project], js=ADDRESS, api_visibility="private", show_progress="hidden"
+        None,
+        [context.project],
+        [context.project],
+        js=PROJECT_TO_URL_JS,
+        api_visibility="private",
+        show_progress="hidden",
     )
 
     def loaded(request: gr.Request) -> list[Any]:
-        return _loaded(context, request)
+        return _on_page_load(context, request)
 
     demo.load(
         loaded, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
     )
 
 
-def _new_project(context: Context) -> dict[str, Any]:
-    fields = {leaf.key: leaf.field for leaf in verb_named("new").leaves()}
+def _build_new_project_form(context: PageContext) -> dict[str, Any]:
+    fields = {leaf.key: leaf.field for leaf in find_command("new").leaves()}
     with gr.Row():
         name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
         language = gr.Textbox(
             label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
         )  # fmt: skip
         base = gr.Dropdown(
-            [("the small built-in one", BUILT_IN), ("none yet", "")],
-            value=BUILT_IN, label="Base", info="The model that learns the language. It is only read.",
+            [("the small built-in one", BUILT_IN_BASE), ("none yet", "")],
+            value=BUILT_IN_BASE, label="Base", info="The model that learns the language. It is only read.",
             elem_id="new-base", interactive=True, allow_custom_value=True,
         )  # fmt: skip
         texts = gr.Dropdown(
-            context.roots.find(TEXTS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
+            context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
             info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
         )  # fmt: skip
     state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
@@ -82,61 +87,65 @@ def _new_project(context: Context) -> dict[str, Any]:
     )  # fmt: skip
     button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     inputs = [name, language, base, texts]
-    context.wire([part.change for part in inputs], lambda *values: _preview(context, *values), inputs, [preview])
+    context.wire(
+        [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
+    )
     return {"name": name, "language": language, "base": base, "texts": texts, "button": button, "state": state}
 
 
-def _words(context: Context, name: str, language: str, base: str | None, texts: list[str] | None) -> list[str]:
+def _new_project_argv(
+    context: PageContext, name: str, language: str, base: str | None, texts: list[str] | None
+) -> list[str]:
     given = {"Name": name, "Language": language}
     if needed := [label for label, text in given.items() if not text.strip()]:
-        raise ConfigError(NEEDED, f"still needed: {', '.join(needed)}")
-    command = Command(verb_named("new"), context.roots, json=True)
+        raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
+    command = CommandBuilder(find_command("new"), context.roots, json=True)
     values = {"run": name.strip(), "language": language.strip(), "base": base or "", "texts": texts or []}
     return command.words(values, None, {})
 
 
-def _preview(context: Context, *values: Any) -> str:
+def _preview_new_project(context: PageContext, *values: Any) -> str:
     try:
-        return shown(_words(context, *values))
+        return format_command(_new_project_argv(context, *values))
     except VoxgraftError as error:
-        return error.finding.found if error.code == NEEDED else str(error)
+        return error.finding.found if error.code == NEEDED_CODE else str(error)
 
 
-def _make(context: Context, *values: Any) -> list[Any]:
+def _create_project(context: PageContext, *values: Any) -> list[Any]:
     try:
-        made = ask(_words(context, *values))
-        project = context.roots.short(context.roots.inside(values[0].strip()))
-        *opened, said = _opened(context, project)
+        made = run_command_in_process(_new_project_argv(context, *values))
+        project = context.roots.short(context.roots.resolve_inside(values[0].strip()))
+        *opened, said = _open_project(context, project)
         warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
-        said += "".join(map(finding_note, warnings))  # outside the form, which is closed
-        return [*opened, said, note("made", "good"), gr.update(open=False)]
+        said += "".join(map(finding_html, warnings))  # outside the form, which is closed
+        return [*opened, said, note_html("made", "good"), gr.update(open=False)]
     except VoxgraftError as error:
-        return [gr.skip(), gr.skip(), gr.skip(), error_note(error), gr.skip()]
+        return [gr.skip(), gr.skip(), gr.skip(), error_html(error), gr.skip()]
 
 
-def _loaded(context: Context, request: gr.Request) -> list[Any]:
-    return _opened(context, str(request.query_params.get("project", ""))[:4096] or _at_work(context))
+def _on_page_load(context: PageContext, request: gr.Request) -> list[Any]:
+    return _open_project(context, str(request.query_params.get("project", ""))[:4096] or _find_default_project(context))
 
 
-def _at_work(context: Context) -> str:
+def _find_default_project(context: PageContext) -> str:
     """For a page that names no project: the one in which a job runs, or the only one."""
-    known = context.roots.find(PROJECTS)
+    known = context.roots.find(PROJECT_PATHS)
     for project in known:
         with contextlib.suppress(VoxgraftError):
-            if Jobs(context.project_folder(project)).at_work():
+            if ProjectJobs(context.project_folder(project)).at_work():
                 return project
     return known[0] if len(known) == 1 else ""
 
 
-def _opened(context: Context, project: str | None) -> list[Any]:
+def _open_project(context: PageContext, project: str | None) -> list[Any]:
     """The open project, the list of all, and what is to be said of it."""
-    known = context.roots.find(PROJECTS)
+    known = context.roots.find(PROJECT_PATHS)
     if not project:
         hint = "open a project, or make a new one below" if known else "make your first project below"
-        return ["", gr.update(choices=known, value=None), note(hint)]
+        return ["", gr.update(choices=known, value=None), note_html(hint)]
     try:
         short = context.roots.short(context.project_folder(project))
     except VoxgraftError as error:
-        return ["", gr.update(choices=known, value=None), error_note(error)]
+        return ["", gr.update(choices=known, value=None), error_html(error)]
     choices = known if short in known else [short, *known]
     return [short, gr.update(choices=choices, value=short), ""]

@@ -5,54 +5,54 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from voxgraft.bases import base_folder
-from voxgraft.config import read_settings, settings_from
+from voxgraft.bases import resolve_base_folder
+from voxgraft.config import parse_settings, read_settings_values
 from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.importing.manifest import NAME, ManifestClip, read_manifest
-from voxgraft.preparing.choosing import manifest_path
+from voxgraft.importing.manifest import MANIFEST_NAME, ManifestClip, read_manifest
+from voxgraft.preparing.choosing import resolve_manifest_path
 from voxgraft.run import RUN_FILE, RunFolder
 from voxgraft.run_settings import RunSettings
-from voxgraft.ui.uploads import UPLOADS
+from voxgraft.ui.uploads import UPLOADS_FOLDER
 
-OLD_CLIPS = "clips"
+LEGACY_CLIPS_FOLDER = "clips"
 """Where pages of earlier versions kept the clips."""
 MAX_CLIPS = 2000
 
 
-def run_settings(project: Path) -> RunSettings:
+def load_run_settings(project: Path) -> RunSettings:
     """What the project's run.yaml says."""
     path = project / RUN_FILE
     try:
         status = path.stat()
     except OSError:
         raise FileError("file-missing", f"{project} has no {RUN_FILE}", where=path) from None
-    return _run_settings(path, status.st_mtime_ns, status.st_size)
+    return _load_run_settings_cached(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=32)
-def _run_settings(path: Path, _changed: int, _size: int) -> RunSettings:
+def _load_run_settings_cached(path: Path, _changed: int, _size: int) -> RunSettings:
     """Read once and kept until the file changes: a page asks two dozen times when a project is opened."""
-    return settings_from(RunSettings, read_settings(RunSettings, path), path)
+    return parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
 
 
-def language(project: Path) -> str | None:
+def run_language(project: Path) -> str | None:
     """The new language, where run.yaml names it."""
     try:
-        return run_settings(project).language
+        return load_run_settings(project).language
     except VoxgraftError:
         return None
 
 
-def base(project: Path) -> Path | None:
+def run_base_folder(project: Path) -> Path | None:
     """The base's folder, where run.yaml names it."""
     try:
-        named = run_settings(project).base
+        named = load_run_settings(project).base
     except VoxgraftError:
         return None
-    return base_folder(named) if named is not None else None
+    return resolve_base_folder(named) if named is not None else None
 
 
-def stamp(project: Path) -> str:
+def run_yaml_stamp(project: Path) -> str:
     """Changes when run.yaml does."""
     try:
         status = (project / RUN_FILE).stat()
@@ -61,55 +61,55 @@ def stamp(project: Path) -> str:
     return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
 
 
-def clips_folder(project: Path) -> Path:
-    """Where the project's own dataset is, or will be: the same place that `go` and `prepare` take."""
+def run_dataset_folder(project: Path) -> Path:
+    """Where the project's own dataset is, or will be: the same place that `run_pipeline` and `prepare` take."""
     try:
-        named = run_settings(project).data.dataset
+        named = load_run_settings(project).data.dataset
     except VoxgraftError:
         named = None
-    folder = manifest_path(named, RunFolder(project).data).parent
-    old = project / OLD_CLIPS
-    is_old = named is None and not (folder / NAME).is_file() and (old / NAME).is_file()
+    folder = resolve_manifest_path(named, RunFolder(project).data).parent
+    old = project / LEGACY_CLIPS_FOLDER
+    is_old = named is None and not (folder / MANIFEST_NAME).is_file() and (old / MANIFEST_NAME).is_file()
     return old if is_old else folder
 
 
-def sources(project: Path) -> list[Path] | None:
+def recording_sources(project: Path) -> list[Path] | None:
     """Where recordings come from: what run.yaml names, or the folder of uploaded ones, once there is one."""
     try:
-        named = run_settings(project).data.sources
+        named = load_run_settings(project).data.sources
     except VoxgraftError:
         named = ()
-    folder = project / UPLOADS
+    folder = project / UPLOADS_FOLDER
     return list(named) or ([folder] if folder.is_dir() else None)
 
 
-def texts(project: Path) -> list[Path] | None:
+def default_texts(project: Path) -> list[Path] | None:
     """What the language is learnt from unless run.yaml says it: the dataset's texts, where there are any."""
     try:
-        if run_settings(project).texts:
+        if load_run_settings(project).texts:
             return None
     except VoxgraftError:
         return None
-    manifest = clips_folder(project) / NAME
+    manifest = run_dataset_folder(project) / MANIFEST_NAME
     return [manifest] if manifest.is_file() else None
 
 
-def named_by_run(project: Path) -> dict[str, list[Path]]:
+def paths_named_by_run(project: Path) -> dict[str, list[Path]]:
     """What forms are filled with because run.yaml names it, also outside the roots; by setting."""
     try:
-        settings = run_settings(project)
+        settings = load_run_settings(project)
     except VoxgraftError:
         return {}
-    dataset = clips_folder(project)
+    dataset = run_dataset_folder(project)
     return {
         "dataset": [dataset],
         "manifest": [dataset],
         "sources": [*settings.data.sources],
-        "texts": [*settings.texts, dataset / NAME],
+        "texts": [*settings.texts, dataset / MANIFEST_NAME],
     }
 
 
-def changed_at(path: Path) -> float:
+def modified_time(path: Path) -> float:
     """When a file was last written; long ago, where a verb is just replacing it."""
     try:
         return path.stat().st_mtime
@@ -117,13 +117,13 @@ def changed_at(path: Path) -> float:
         return 0.0
 
 
-def grown_tokenizer(project: Path) -> Path | None:
+def find_grown_tokenizer(project: Path) -> Path | None:
     """The tokenizer of the project's graft."""
     graft = RunFolder(project).graft
     return next((path for path in (graft / "tokenizer.json", graft / "tokenizer.model") if path.is_file()), None)
 
 
-def clips(dataset: Path) -> list[ManifestClip]:
+def read_first_clips(dataset: Path) -> list[ManifestClip]:
     """The first clips of a dataset."""
     found = []
     for clip in read_manifest(dataset / "manifest.jsonl"):

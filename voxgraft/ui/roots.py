@@ -14,18 +14,18 @@ from pathlib import Path
 from voxgraft.errors import FileError
 from voxgraft.run import RUN_FILE
 
-MAX_FOUND = 400
+MAX_CHOICES = 400
 """A list that nobody can read through is no help; typing the path still works."""
 MAX_FOLDERS = 5000
-DEEP = 4
-SEEN_SECONDS = 1.0
-HIDDEN = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
+MAX_DEPTH = 4
+WALK_CACHE_SECONDS = 1.0
+SKIPPED_FOLDERS = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
 """Folders in which nobody chooses a file."""
-MAX_NAME = 120
+MAX_UPLOAD_NAME_BYTES = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class PathFilter:
     """What a list of paths is made of: folders that hold `mark`, or files that end with one of `endings`."""
 
     endings: tuple[str, ...] = ()
@@ -34,10 +34,10 @@ class Sought:
     """Any folder."""
 
 
-PROJECTS = Sought(mark=RUN_FILE)
-DATASETS = Sought(mark="manifest.jsonl")
-TEXTS = Sought(endings=(".txt", ".jsonl"))
-FOLDERS = Sought(folders=True)
+PROJECT_PATHS = PathFilter(mark=RUN_FILE)
+DATASET_PATHS = PathFilter(mark="manifest.jsonl")
+TEXT_PATHS = PathFilter(endings=(".txt", ".jsonl"))
+FOLDER_PATHS = PathFilter(folders=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Roots:
     def home(self) -> Path:
         return self.paths[0]
 
-    def inside(self, text: str | Path) -> Path:
+    def resolve_inside(self, text: str | Path) -> Path:
         """The real path of what was typed, if it is inside; links are followed before it is judged."""
         given = str(text)
         if not given or "\0" in given or len(given) > 4096:
@@ -84,14 +84,14 @@ class Roots:
         root = next((root for root in self.paths if root == path or root in path.parents), None)
         return path.relative_to(root).parts if root is not None else path.parts
 
-    def find(self, sought: Sought, first: Path | None = None) -> list[str]:
+    def find(self, sought: PathFilter, first: Path | None = None) -> list[str]:
         """Short names of what fits, those inside `first` on top."""
         starts = [first] if first is not None else []
         found: dict[str, None] = {}
         for start in (*starts, *self.paths):
-            for path in _walk(start, sought):
+            for path in _find_matching_paths(start, sought):
                 found[self.short(path)] = None
-                if len(found) >= MAX_FOUND:
+                if len(found) >= MAX_CHOICES:
                     return list(found)
         return list(found)
 
@@ -103,14 +103,14 @@ def safe_name(name: str) -> str:
     stem, dot, ending = plain.rpartition(".")
     if not dot:
         stem, ending = plain, ""
-    room = MAX_NAME - len(ending.encode()) - 1
+    room = MAX_UPLOAD_NAME_BYTES - len(ending.encode()) - 1
     stem = stem.encode()[: max(room, 8)].decode(errors="ignore")
     return f"{stem or 'file'}{dot}{ending[:16]}"
 
 
-def _walk(start: Path, sought: Sought) -> Iterator[Path]:
+def _find_matching_paths(start: Path, sought: PathFilter) -> Iterator[Path]:
     # A page asks for a dozen lists at once: what was seen a moment ago serves all of them.
-    for here, files in _seen(start, int(time.monotonic() / SEEN_SECONDS)):
+    for here, files in _list_folders_cached(start, int(time.monotonic() / WALK_CACHE_SECONDS)):
         if (sought.mark and sought.mark in files) or (sought.folders and here != start):
             yield here
         for name in files:
@@ -121,12 +121,12 @@ def _walk(start: Path, sought: Sought) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=16)
-def _seen(start: Path, _moment: int) -> list[tuple[Path, list[str]]]:
+def _list_folders_cached(start: Path, _moment: int) -> list[tuple[Path, list[str]]]:
     found = []
     for folder, folders, files in os.walk(start):
         here = Path(folder)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in HIDDEN)
-        if len(here.relative_to(start).parts) >= DEEP:
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS)
+        if len(here.relative_to(start).parts) >= MAX_DEPTH:
             folders.clear()
         found.append((here, sorted(files)))
         if len(found) >= MAX_FOLDERS:

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from voxgraft.files import read_json, write_json
-from voxgraft.ui.processes import started_at, this_machine
+from voxgraft.ui.processes import machine_id, process_start_time
 
 
-def main(folder: Path, lock: int) -> int:
+def run_job(folder: Path, lock: int) -> int:
     """Run one job to its end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A signal to the group is for the verb. A function, since a child would inherit that a signal is ignored.
@@ -28,8 +28,8 @@ def main(folder: Path, lock: int) -> int:
             stderr=log,
             pass_fds=(lock,),
         )
-    starts = {str(pid): started_at(pid) for pid in (child.pid, os.getpid())}
-    about = {"pid": child.pid, "group": os.getpgrp(), "started": time.time(), "machine": this_machine()}
+    starts = {str(pid): process_start_time(pid) for pid in (child.pid, os.getpid())}
+    about = {"pid": child.pid, "group": os.getpgrp(), "started": time.time(), "machine": machine_id()}
     write_json(folder / "pid.json", {**about, "starts": starts})
     if (folder / "stop.json").exists():  # asked before there was anybody to tell
         child.send_signal(signal.SIGINT)
@@ -39,4 +39,4 @@ def main(folder: Path, lock: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(run_job(Path(sys.argv[1]), int(sys.argv[2])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-CSS = """
+PAGE_CSS = """
 .gradio-container { max-width: 1200px !important; width: 100%; margin: auto; }
 .vg-hidden { display: none; }
 .sr-only[role="status"] { display: none; } /* gradio has it read out "common.complete"; ours say what is done */
@@ -73,7 +73,7 @@ button.vg-act { max-width: 100%; flex: 0 0 auto !important; align-self: flex-sta
 """
 
 
-def theme() -> gr.themes.Base:
+def build_theme() -> gr.themes.Base:
     """Gradio's plain theme without fonts from elsewhere."""
     plain = gr.themes.Default(
         primary_hue="emerald",

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxgraft import progress
-from voxgraft.config import build_settings
+from voxgraft.config import rebuild_settings_models
 from voxgraft.errors import ConfigError
-from voxgraft.files import read_text, reason_of
-from voxgraft.results import Result, Shown
-from voxgraft.ui.guard import LOCAL_NAMES, Guard, is_local
-from voxgraft.ui.jobs import PASSWORD_VARIABLE, Jobs
-from voxgraft.ui.roots import PROJECTS, Roots
+from voxgraft.files import format_error_reason, read_text
+from voxgraft.results import CommandResult, SimpleResult
+from voxgraft.ui.guard import LOCAL_NAMES, AccessGuard, is_local
+from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs
+from voxgraft.ui.roots import PROJECT_PATHS, Roots
 from voxgraft.ui_settings import UiSettings
 
 if TYPE_CHECKING:
@@ -33,39 +33,44 @@ if TYPE_CHECKING:
 MIN_PASSWORD = 8
 
 
-def ui(settings: UiSettings) -> Result:
+def ui(settings: UiSettings) -> CommandResult:
     """Serve until Ctrl-C."""
     roots = Roots.of(settings.roots)
-    password = _password(settings)
+    password = _resolve_password(settings)
     _require_packages()
-    build_settings()  # its requests are answered in many threads
+    rebuild_settings_models()  # its requests are answered in many threads
     # Commands run in the first root; standing there, the page reads the same paths as they do.
-    with _ending_well(), _listening(settings) as listener, _uploads_folder() as uploads, chdir(roots.home):
+    with (
+        _sigterm_as_interrupt(),
+        _listening_socket(settings) as listener,
+        _temporary_upload_folder() as uploads,
+        chdir(roots.home),
+    ):
         os.environ["GRADIO_TEMP_DIR"] = str(uploads)
-        guarded = make_app(roots, settings, password)
-        address = f"http://{_in_address(settings.host)}:{settings.port}/"
+        guarded = create_app(roots, settings, password)
+        address = f"http://{_host_for_url(settings.host)}:{settings.port}/"
         kept = "" if password is None else " (any user name, and the password)"
-        progress.chapter([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
+        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
         _open_browser(settings, address)
         _serve(guarded, listener)
-    jobs = jobs_at_work(roots)
-    return Shown({"stopped": True, "address": address, "jobs": jobs}, (_stopped(jobs),))
+    jobs = list_running_jobs(roots)
+    return SimpleResult({"stopped": True, "address": address, "jobs": jobs}, (_format_stop_message(jobs),))
 
 
-def jobs_at_work(roots: Roots) -> list[str]:
+def list_running_jobs(roots: Roots) -> list[str]:
     """What goes on without the page: verb and project."""
-    projects = [Path(roots.home / name) for name in roots.find(PROJECTS)]
-    return [f"{job.verb} in {roots.short(folder)}" for folder in projects for job in Jobs(folder).at_work()]
+    projects = [Path(roots.home / name) for name in roots.find(PROJECT_PATHS)]
+    return [f"{job.verb} in {roots.short(folder)}" for folder in projects for job in ProjectJobs(folder).at_work()]
 
 
-def _stopped(jobs: list[str]) -> str:
+def _format_stop_message(jobs: list[str]) -> str:
     """The page's last line."""
     words = f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on; start it again" if jobs else "start it again"
     return f"the page has stopped; {words} with `voxgraft ui`, and it shows everything as it then is"
 
 
 @contextmanager
-def _ending_well() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """`kill` and a service that is stopped end it as Ctrl-C does, so that nothing is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -81,35 +86,35 @@ def _ending_well() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def make_app(roots: Roots, settings: UiSettings, password: str | None) -> Guard:
+def create_app(roots: Roots, settings: UiSettings, password: str | None) -> AccessGuard:
     """The whole interface as an ASGI application, behind its guard."""
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     import gradio as gr
     from fastapi import FastAPI
 
-    from voxgraft.ui.app import HEAD, build
-    from voxgraft.ui.pages import add_pages
-    from voxgraft.ui.style import CSS, theme
+    from voxgraft.ui.app import PAGE_HEAD_HTML, build_page
+    from voxgraft.ui.pages import add_file_routes
+    from voxgraft.ui.style import PAGE_CSS, build_theme
 
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
     app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    add_pages(app, roots, prefix)
-    demo = build(roots, prefix)
+    add_file_routes(app, roots, prefix)
+    demo = build_page(roots, prefix)
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
     gr.mount_gradio_app(
         app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
         show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
-        enable_monitoring=False, footer_links=[], theme=theme(), css=CSS, head=HEAD,
+        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
     )  # fmt: skip
     # Only then does gradio ask, of a file that a request names, whether it was uploaded here.
     demo.has_launched = True
     names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
     if not is_local(settings.host):
         names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
-    return Guard(app, frozenset(names), password, prefix)
+    return AccessGuard(app, frozenset(names), password, prefix)
 
 
-def _password(settings: UiSettings) -> str | None:
+def _resolve_password(settings: UiSettings) -> str | None:
     """The password; none is needed where nobody else can reach the page, unless one was given."""
     given: str | None = None
     if settings.password_file is not None:
@@ -137,7 +142,7 @@ def _require_packages() -> None:
 
 
 @contextmanager
-def _listening(settings: UiSettings) -> Iterator[socket.socket]:
+def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
     """The open port; asked for before the page is built, so that a taken one is said at once."""
     try:
         (kind, _, _, _, address), *_ = socket.getaddrinfo(
@@ -147,14 +152,14 @@ def _listening(settings: UiSettings) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        found = f"cannot listen on {settings.host}:{settings.port}: {reason_of(error)}"
+        found = f"cannot listen on {settings.host}:{settings.port}: {format_error_reason(error)}"
         raise ConfigError("ui-port", found) from None
     with listener:
         yield listener
 
 
 @contextmanager
-def _uploads_folder() -> Iterator[Path]:
+def _temporary_upload_folder() -> Iterator[Path]:
     """Where files lie between the browser and the project; nobody else may look in, and it goes with the server."""
     folder = Path(tempfile.mkdtemp(prefix="voxgraft-ui-"))
     try:
@@ -163,7 +168,7 @@ def _uploads_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(guarded: Guard, listener: socket.socket) -> None:
+def _serve(guarded: AccessGuard, listener: socket.socket) -> None:
     import uvicorn
 
     config = uvicorn.Config(
@@ -190,5 +195,5 @@ def _open_browser(settings: UiSettings, address: str) -> None:
         webbrowser.open(address)
 
 
-def _in_address(host: str) -> str:
+def _host_for_url(host: str) -> str:
     return f"[{host.strip('[]')}]" if ":" in host else host

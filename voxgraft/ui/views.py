@@ -6,11 +6,11 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from voxgraft.amounts import brief_seconds
+from voxgraft.amounts import format_duration
 from voxgraft.errors import VoxgraftError
-from voxgraft.ui.jobs import Job
+from voxgraft.ui.jobs import UiJob
 
-STATE_WORDS = {
+JOB_STATE_LABELS = {
     "running": ("at work", "busy"),
     "stopping": ("stopping: it finishes what it has begun; Stop once more ends it at once", "busy"),
     "done": ("done", "good"),
@@ -20,24 +20,24 @@ STATE_WORDS = {
 }
 
 MAX_LOG_BYTES = 16 << 10
-EXIT_INPUT = 2
+EXIT_BAD_INPUT = 2
 
 
-def note(text: str, kind: str = "note") -> str:
+def note_html(text: str, kind: str = "note") -> str:
     """One text in a box of a colour: good, bad, busy, note."""
     # Read out when it appears, except for what changes every moment.
     role = "" if kind == "busy" else ' role="status"'
     return f'<div class="vg-note vg-{kind}"{role}>{html.escape(text)}</div>'
 
 
-def error_note(error: VoxgraftError) -> str:
+def error_html(error: VoxgraftError) -> str:
     """An error as a box: what, where, cure; what is only not filled in yet in one plain line."""
     if error.code == "ui-needed":
-        return note(error.finding.found, "bad")
-    return finding_note(error.finding.to_json())
+        return note_html(error.finding.found, "bad")
+    return finding_html(error.finding.to_json())
 
 
-def finding_note(finding: Mapping[str, Any]) -> str:
+def finding_html(finding: Mapping[str, Any]) -> str:
     """A finding as a box: what was found, what was expected, where, the cure."""
     kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
     head = f"<strong>{html.escape(str(finding.get('code', '')))}</strong> {html.escape(str(finding.get('found', '')))}"
@@ -48,32 +48,32 @@ def finding_note(finding: Mapping[str, Any]) -> str:
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
 
 
-def job_html(job: Job | None, for_machines: bool = False, title: str = "Result") -> str:
+def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") -> str:
     """How a job stands: one line, what it tells on the way, and its result (which for machines is shown elsewhere)."""
     if job is None:
         return ""
     state, log = job.state, job.log(MAX_LOG_BYTES).strip()
-    words, kind = STATE_WORDS[state]
-    if state == "failed" and job.exit_code == EXIT_INPUT:
+    words, kind = JOB_STATE_LABELS[state]
+    if state == "failed" and job.exit_code == EXIT_BAD_INPUT:
         words = "was refused: see below"
-    parts = [note(f"{words} ({brief_seconds(job.seconds)})", kind)]
+    parts = [note_html(f"{words} ({format_duration(job.seconds)})", kind)]
     if log:
         is_open = " open" if state != "done" else ""
         told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{html.escape(log)}</pre></div>'
         parts.append(f"<details{is_open}><summary>What it tells on the way</summary>{told}</details>")
-    if not for_machines and (output := job.output().strip()):
+    if not is_json and (output := job.output().strip()):
         named = html.escape(title, quote=True)
         pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{html.escape(output)}</pre>'
         parts.append(f'<div class="vg-title">{named}</div>{pre}')
     return "".join(parts)
 
 
-def job_stamp(job: Job) -> str:
+def job_change_stamp(job: UiJob) -> str:
     """Changes when there is something new to show of a job; one that runs shows its time."""
     return f"{job.folder.name}/{job.state}/{job.seconds if job.alive else 0:.0f}"
 
 
-def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
+def facts_html(pairs: Iterable[tuple[str, str, str]]) -> str:
     """Rows of name, value and colour, as a list that a screen reader reads in order."""
     rows = (
         f'<div class="vg-fact vg-{kind}"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>'
@@ -82,7 +82,7 @@ def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="vg-facts">{"".join(rows)}</dl>'
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def table_html(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """A table that can be scrolled sideways in a narrow window."""
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
     body = "".join(

@@ -32,6 +32,6 @@ GLOSSARY = {
 }
 
 
-def glossary() -> str:
+def glossary_markdown() -> str:
     """All words as Markdown."""
     return "\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items())

@@ -17,17 +17,17 @@ from tests.fuzz import pickle_mutations, zip_mutations
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.checkpoints import checkpoint_meaning
 from tests.fuzz.targets.tokenizers import bpe_document, write_documents
-from voxgraft.checkpoints import dangerous_globals
-from voxgraft.config import read_settings, settings_from
+from voxgraft.checkpoints import find_dangerous_globals
+from voxgraft.config import parse_settings, read_settings_values
 from voxgraft.errors import VoxgraftError
-from voxgraft.families import family
+from voxgraft.families import get_family
 from voxgraft.families.chatterbox.text import read_cangjie
 from voxgraft.files import MAX_JSON_BYTES, MAX_LINE_BYTES
-from voxgraft.findings.npy import read_ids
-from voxgraft.old_configs import read_old
-from voxgraft.old_values import Given, translate
-from voxgraft.run_settings import LearnSettings, RunSettings
-from voxgraft.spelling import Spelling, learn_language
+from voxgraft.findings.npy import read_npy_ids
+from voxgraft.old_configs import read_legacy_config
+from voxgraft.old_values import UserOverrides, translate_legacy_config
+from voxgraft.run_settings import RunSettings, VocabularySettings
+from voxgraft.spelling import TextEncoder, learn_language_pieces
 from voxgraft.text.texts import read_texts
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.yaml_files import MAX_YAML_BYTES
@@ -39,7 +39,7 @@ LOADED = "loaded"
 def _read_text(path: Path) -> None:
     for sentence in read_texts([path]).sentences:
         for name in ("chatterbox", "indextts2"):
-            front = family(name).front(None)
+            front = get_family(name).front(None)
             front.prepare(front.clean(sentence), "am")
 
 
@@ -47,16 +47,16 @@ def _learn(path: Path) -> None:
     """Learn from a text on a small tokenizer."""
     write_documents(path.parent, [("tokenizer.json", bpe_document())])
     base = open_tokenizer(path.parent / "tokenizer.json")
-    spelling = Spelling.of(family("chatterbox"), base, None, "am")
-    learn_language(spelling, read_texts([path]), LearnSettings(pieces=50, min_count=2))
+    spelling = TextEncoder.of(get_family("chatterbox"), base, None, "am")
+    learn_language_pieces(spelling, read_texts([path]), VocabularySettings(pieces=50, min_count=2))
 
 
 def _read_settings(path: Path) -> None:
-    settings_from(RunSettings, read_settings(RunSettings, path), path)
+    parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
 
 
 def _read_old(path: Path) -> None:
-    translate(read_old(path), Given())
+    translate_legacy_config(read_legacy_config(path), UserOverrides())
 
 
 def _read_tokenizer(path: Path) -> None:
@@ -71,7 +71,7 @@ def _read_checkpoint(path: Path) -> None:
 
 
 def _read_bare_pickle(path: Path) -> None:
-    dangerous_globals(path)
+    find_dangerous_globals(path)
     checkpoint_meaning(path)
 
 
@@ -165,7 +165,7 @@ BOMBS: dict[str, Bomb] = {
     "a JSON of three gigabytes": Bomb("t.json", _sparse(3 * GIB), _read_tokenizer, "file-too-large"),
     "a YAML of a gigabyte": Bomb("run.yaml", _sparse(GIB), _read_settings, "file-too-large"),
     "a checkpoint of nothing": Bomb("m.pth", _sparse(3 * GIB), _read_checkpoint, "checkpoint-unknown"),
-    "ids of a gigabyte": Bomb("a.npy", _sparse(GIB), read_ids, "file-too-large"),
+    "ids of a gigabyte": Bomb("a.npy", _sparse(GIB), read_npy_ids, "file-too-large"),
     "a megabyte of marks": _bomb(
         "a.txt", lambda: ("a" + "\u0315\u0300" * (LINE // 4)).encode()[:LINE], _read_text, "text-marks"
     ),

@@ -12,9 +12,9 @@ import soundfile
 
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.importing import text_mutant
-from voxgraft.importing.bringing import ImportOptions, Task, bring
-from voxgraft.importing.dataset import Dataset, read_journal
-from voxgraft.importing.sources import Source
+from voxgraft.importing.bringing import ImportOptions, ImportTask, import_source
+from voxgraft.importing.dataset import DatasetFolder, read_import_journal
+from voxgraft.importing.sources import ImportSource
 
 RATE = 8_000
 OPTIONS = ImportOptions("am", rate=RATE, ending="wav")
@@ -66,15 +66,15 @@ class BringTarget(Target):
     def _bring(self, folder: Path, seed: str) -> object:
         (folder / "a.wav").write_bytes(_sound())
         (folder / "empty.wav").write_bytes(b"")
-        dataset = Dataset(folder / "set")
+        dataset = DatasetFolder(folder / "set")
         dataset.folder.mkdir(exist_ok=True)
         is_list = seed.endswith(".jsonl")
-        source = Source("list" if is_list else "subtitles", folder / seed, None if is_list else folder / "a.wav")
-        brought = bring(dataset, Task(source, "r", "mark"), OPTIONS)
+        source = ImportSource("list" if is_list else "subtitles", folder / seed, None if is_list else folder / "a.wav")
+        brought = import_source(dataset, ImportTask(source, "r", "mark"), OPTIONS)
         findings = [problem.finding() for problem in brought.problems]
         if brought.failed:
             raise Refused(findings[-1].code)
-        clips = read_journal(dataset.journal_path("r")).clips
+        clips = read_import_journal(dataset.journal_path("r")).clips
         assert all((dataset.folder / clip.audio).is_file() for clip in clips), "a clip has no sound"
         return [(clip.text, clip.start, clip.end) for clip in clips]
 

@@ -14,7 +14,13 @@ import numpy as np
 
 from tests.fuzz import byte_mutations, json_mutations, pickle_mutations, safetensors_mutations, zip_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.checkpoints import TensorBytes, dangerous_globals, open_checkpoint, open_foreign, write_safetensors
+from voxgraft.checkpoints import (
+    TensorBytes,
+    find_dangerous_globals,
+    open_any_checkpoint,
+    open_checkpoint,
+    write_safetensors,
+)
 
 Meaning = list[tuple[object, ...]]
 
@@ -22,7 +28,7 @@ Meaning = list[tuple[object, ...]]
 def checkpoint_meaning(path: Path, *, foreign: bool = False) -> Meaning:
     """Every tensor by name, type, shape and bytes; reads all values in both ways that there are."""
     meaning: Meaning = []
-    with (open_foreign if foreign else open_checkpoint)(path) as checkpoint:
+    with (open_any_checkpoint if foreign else open_checkpoint)(path) as checkpoint:
         for name, info in checkpoint.tensors.items():
             streamed = b"".join(bytes(piece) for piece in checkpoint.raw(name))
             assert checkpoint.read(name, raw=True).tobytes() == streamed
@@ -71,7 +77,7 @@ class SafetensorsTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / "model.safetensors"
         path.write_bytes(data)
-        assert dangerous_globals(path) == [] or data[8:9] != b"{"
+        assert find_dangerous_globals(path) == [] or data[8:9] != b"{"
         return checkpoint_meaning(path)
 
 
@@ -121,7 +127,7 @@ class TorchTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / "model.pth"
         path.write_bytes(data)
-        dangerous_globals(path)
+        find_dangerous_globals(path)
         return checkpoint_meaning(path)
 
 
@@ -204,7 +210,7 @@ class LegacyTarget(TorchTarget):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / "model.pth"
         path.write_bytes(data)
-        dangerous_globals(path)
+        find_dangerous_globals(path)
         return checkpoint_meaning(path, foreign=True)
 
 
@@ -268,5 +274,5 @@ class ShardsTarget(Target):
         (scratch / f"model.{suffix}.index.json").write_text(files.pop("index"), encoding="utf-8")
         for name, text in files.items():
             (scratch / name).write_bytes(base64.b64decode(text))
-        dangerous_globals(scratch / f"model.{suffix}.index.json")
+        find_dangerous_globals(scratch / f"model.{suffix}.index.json")
         return checkpoint_meaning(scratch, foreign=True)

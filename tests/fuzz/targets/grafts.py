@@ -13,8 +13,17 @@ import numpy as np
 from tests.fuzz import byte_mutations, safetensors_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from tests.fuzz.targets.tokenizers import PIECES, bpe_document, json_mutant, write_documents
-from voxgraft.checkpoints import read_rows_file, write_rows
-from voxgraft.graft_folder import CARD_NAME, ROWS_NAME, SUM_KEY, GraftCard, card_text, open_graft, read_card, versions
+from voxgraft.checkpoints import read_rows_file, write_rows_file
+from voxgraft.graft_folder import (
+    GRAFT_CARD_NAME,
+    ROWS_NAME,
+    SUM_KEY,
+    GraftCard,
+    collect_versions,
+    format_graft_card,
+    load_graft,
+    read_graft_card,
+)
 
 NUM_ROWS = 3
 
@@ -26,7 +35,7 @@ class GraftTarget(Target):
         graft = folder / "graft"
         graft.mkdir()
         values = np.random.default_rng(0).normal(size=(NUM_ROWS, 4)).astype(np.float32)
-        write_rows(graft / ROWS_NAME, {"text_emb.weight": values, "text_head.weight": -values}, {"language": "am"})
+        write_rows_file(graft / ROWS_NAME, {"text_emb.weight": values, "text_head.weight": -values}, {"language": "am"})
         write_documents(graft, [("tokenizer.json", bpe_document())])
         card = GraftCard(
             family="chatterbox",
@@ -40,9 +49,9 @@ class GraftTarget(Target):
             method={"init": "mean", "noise": 0.05, "seed": 0},
             proof={"same": 1, "total": 1},
             licence="free",
-            versions=versions(),
+            versions=collect_versions(),
         )
-        (graft / CARD_NAME).write_text(card_text(card), encoding="utf-8")
+        (graft / GRAFT_CARD_NAME).write_text(format_graft_card(card), encoding="utf-8")
 
     def linked(self, scratch: Path, *without: str) -> Path:
         """The graft folder again, without the files that are to be written anew."""
@@ -64,20 +73,20 @@ class CardTarget(GraftTarget):
 
     def load(self, folder: Path) -> None:
         super().load(folder)
-        card = (folder / "graft" / CARD_NAME).read_bytes()
+        card = (folder / "graft" / GRAFT_CARD_NAME).read_bytes()
         plain = {name: value for name, value in json.loads(card).items() if name != SUM_KEY}
         # Without its own sum, as grafts from before have it, a damaged card gets as far as the checks of its values.
-        self.seeds = {CARD_NAME: card, "plain": json.dumps(plain, indent=2).encode()}
+        self.seeds = {GRAFT_CARD_NAME: card, "plain": json.dumps(plain, indent=2).encode()}
 
     def mutant(self, rng: Random) -> Mutant:
         return json_mutant(self, rng)
 
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
-        folder = self.linked(scratch, CARD_NAME)
-        (folder / CARD_NAME).write_bytes(data)
-        card = read_card(folder)
-        assert json.loads(card_text(card))
-        graft = open_graft(folder)
+        folder = self.linked(scratch, GRAFT_CARD_NAME)
+        (folder / GRAFT_CARD_NAME).write_bytes(data)
+        card = read_graft_card(folder)
+        assert json.loads(format_graft_card(card))
+        graft = load_graft(folder)
         return graft.card, sorted(graft.rows)
 
 
@@ -90,7 +99,7 @@ class RowsTarget(GraftTarget):
     def load(self, folder: Path) -> None:
         super().load(folder)
         self.seeds = {ROWS_NAME: (folder / "graft" / ROWS_NAME).read_bytes()}
-        self.card = json.loads((folder / "graft" / CARD_NAME).read_bytes())
+        self.card = json.loads((folder / "graft" / GRAFT_CARD_NAME).read_bytes())
         del self.card[SUM_KEY]
 
     def mutant(self, rng: Random) -> Mutant:
@@ -107,11 +116,11 @@ class RowsTarget(GraftTarget):
         return Mutant(seed, how, made)
 
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
-        folder = self.linked(scratch, CARD_NAME, ROWS_NAME)
+        folder = self.linked(scratch, GRAFT_CARD_NAME, ROWS_NAME)
         (folder / ROWS_NAME).write_bytes(data)
         read_rows_file(folder / ROWS_NAME)
-        (folder / CARD_NAME).write_text(json.dumps({**self.card, "rows_sha256": _hash(folder / ROWS_NAME)}))
-        graft = open_graft(folder)
+        (folder / GRAFT_CARD_NAME).write_text(json.dumps({**self.card, "rows_sha256": _hash(folder / ROWS_NAME)}))
+        graft = load_graft(folder)
         return {name: rows.tobytes() for name, rows in sorted(graft.rows.items())}
 
 

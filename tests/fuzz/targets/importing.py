@@ -13,13 +13,13 @@ import soundfile
 from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.importing.cleaning import clean_cues
-from voxgraft.importing.encodings import read_any_text
-from voxgraft.importing.lists import read_list
+from voxgraft.importing.encodings import read_encoded_text
+from voxgraft.importing.lists import read_transcript_list
 from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.media import Media
-from voxgraft.importing.problems import Problem
-from voxgraft.importing.rolling import unrolled
-from voxgraft.importing.rows import recordings_of
+from voxgraft.importing.media import MediaReader
+from voxgraft.importing.problems import SourceProblem
+from voxgraft.importing.rolling import dedupe_rolling_captions
+from voxgraft.importing.rows import infer_recordings
 from voxgraft.importing.subtitles import parse_subtitles
 
 LINE_ENDS = re.compile(r"\r\n|\n|\r")
@@ -92,7 +92,7 @@ class SubtitleTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / seed
         path.write_bytes(data)
-        text = read_any_text(path)
+        text = read_encoded_text(path)
         found = parse_subtitles(text, path.suffix, seed)
         told = {line for problem in found.problems for line in problem.lines}
         used = {line for cue in found.cues for line in range(cue.line, cue.last_line + 1)}
@@ -102,7 +102,7 @@ class SubtitleTarget(Target):
                     f"line {number} went unsaid: {line[:80]!r}"
                 )
         cleaned, unsaid = clean_cues(found.cues, "am", seed)
-        last, again = unrolled(cleaned, seed)
+        last, again = dedupe_rolling_captions(cleaned, seed)
         lines = sorted([cue.line for cue in last] + [problem.line for problem in (*unsaid, *again)])
         assert lines == sorted(cue.line for cue in found.cues), "a cue went unsaid"
         return [(cue.start, cue.end, cue.text, cue.speaker) for cue in last]
@@ -154,14 +154,16 @@ class ListTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / seed
         path.write_bytes(data)
-        found = list(read_list(path))
-        rows = [item for item in found if not isinstance(item, Problem)]
-        recordings_of(rows)
+        found = list(read_transcript_list(path))
+        rows = [item for item in found if not isinstance(item, SourceProblem)]
+        infer_recordings(rows)
         if seed != "quoted.csv":  # there a row may go over several lines
-            told = {line for item in found if isinstance(item, Problem) for line in item.lines}
+            told = {line for item in found if isinstance(item, SourceProblem) for line in item.lines}
             told |= {row.line for row in rows}
             lines = [
-                (number, line) for number, line in enumerate(LINE_ENDS.split(read_any_text(path)), 1) if line.strip()
+                (number, line)
+                for number, line in enumerate(LINE_ENDS.split(read_encoded_text(path)), 1)
+                if line.strip()
             ]
             silent = [
                 line
@@ -202,7 +204,7 @@ class MediaTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / seed
         path.write_bytes(data)
-        media, total = Media(path, 24_000), 0
+        media, total = MediaReader(path, 24_000), 0
         for block in media.blocks():
             total += len(block)
             assert np.isfinite(block).all()

@@ -10,11 +10,11 @@ import yaml
 
 from tests.fuzz import byte_mutations, text_mutations, yaml_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.config import commented_yaml, read_settings, settings_from
-from voxgraft.families import family, family_of
-from voxgraft.findings.old_numbers import read_old_numbers
-from voxgraft.old_configs import read_old
-from voxgraft.old_values import Given, translate
+from voxgraft.config import format_commented_yaml, parse_settings, read_settings_values
+from voxgraft.families import detect_family, get_family
+from voxgraft.findings.old_numbers import read_old_config_numbers
+from voxgraft.old_configs import read_legacy_config
+from voxgraft.old_values import UserOverrides, translate_legacy_config
 from voxgraft.run_settings import RunSettings
 
 CHATTERBOX_CONFIG = """\
@@ -94,7 +94,7 @@ class RunYamlTarget(YamlTarget):
 
     def make_seeds(self, folder: Path) -> None:
         settings = RunSettings(base=Path("base"), language="am", texts=(Path("a.txt"), Path("b.txt")))
-        (folder / "whole.yaml").write_text(commented_yaml(settings, "A run"), encoding="utf-8")
+        (folder / "whole.yaml").write_text(format_commented_yaml(settings, "A run"), encoding="utf-8")
         short = (
             "base: ../base\nlanguage: am\ntexts: [texts.txt]\ntokenizer:\n  pieces: 200\ntrain:\n  row_rate: 1.0e-3\n"
         )
@@ -103,8 +103,8 @@ class RunYamlTarget(YamlTarget):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / "run.yaml"
         path.write_bytes(data)
-        settings = settings_from(RunSettings, read_settings(RunSettings, path), path)
-        again = commented_yaml(settings, "again")
+        settings = parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
+        again = format_commented_yaml(settings, "again")
         assert isinstance(again, str)
         return json.dumps(settings.model_dump(mode="json"), allow_nan=False).replace(str(scratch), "")
 
@@ -123,17 +123,17 @@ class BaseConfigTarget(YamlTarget):
         path.write_bytes(data)
         for name in ("bpe.model", "gpt.pth"):
             (scratch / name).write_bytes(b"x")
-        pieces = family("indextts2").configured_pieces(path)
-        files = family_of(scratch).files(scratch)
+        pieces = get_family("indextts2").read_config_pieces(path)
+        files = detect_family(scratch).files(scratch)
         return pieces, files.checkpoint.name, files.tokenizer.name
 
 
 def _old_meaning(path: Path) -> object:
-    old = read_old(path)
-    translation = translate(old, Given(language="am"))
+    old = read_legacy_config(path)
+    translation = translate_legacy_config(old, UserOverrides(language="am"))
     for row in translation.rows:
         json.dumps(row.to_json(), allow_nan=False)
-    read_old_numbers(path)
+    read_old_config_numbers(path)
     return old.kind, [(row.old, row.value, row.fate) for row in translation.rows]
 
 

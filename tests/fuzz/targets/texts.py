@@ -11,11 +11,11 @@ import numpy as np
 from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from tests.fuzz.targets.tokenizers import json_mutant, write_documents
-from voxgraft.families import family
-from voxgraft.families.chatterbox.text import ChatterboxFront, read_cangjie
-from voxgraft.findings.npy import read_ids
-from voxgraft.text.characters import named, scripts_of
-from voxgraft.text.texts import read_texts, user_corpus
+from voxgraft.families import get_family
+from voxgraft.families.chatterbox.text import ChatterboxTextFrontend, read_cangjie
+from voxgraft.findings.npy import read_npy_ids
+from voxgraft.text.characters import count_scripts, describe_character
+from voxgraft.text.texts import read_texts, read_user_corpus
 
 
 class TextTarget(Target):
@@ -43,13 +43,13 @@ class TextTarget(Target):
         path = scratch / "am.txt"
         path.write_bytes(data)
         texts = read_texts([path])
-        assert list(user_corpus([path], frozenset({"am"})))
+        assert list(read_user_corpus([path], frozenset({"am"})))
         for name in ("chatterbox", "indextts2"):
-            front = family(name).front(None)
+            front = get_family(name).front(None)
             for sentence in texts.sentences:
                 prepared = front.prepare(front.clean(sentence), "am")
-                scripts_of(prepared[:50])
-        _ = [named(character) for sentence in texts.sentences for character in sentence[:5]]
+                count_scripts(prepared[:50])
+        _ = [describe_character(character) for sentence in texts.sentences for character in sentence[:5]]
         return texts.sentences
 
 
@@ -69,7 +69,7 @@ class CangjieTarget(Target):
         path = scratch / "Cangjie5_TC.json"
         path.write_bytes(data)
         table = read_cangjie(path)
-        return sorted(table.items()), ChatterboxFront(table).prepare("我你她", "zh")
+        return sorted(table.items()), ChatterboxTextFrontend(table).prepare("我你她", "zh")
 
 
 class NpyTarget(Target):
@@ -129,4 +129,4 @@ class NpyTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / "ids.npy"
         path.write_bytes(data)
-        return json.dumps(read_ids(path).tolist())
+        return json.dumps(read_npy_ids(path).tolist())

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from tests.fuzz import byte_mutations, json_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.families import family
-from voxgraft.tokenizer_verbs import merged
+from voxgraft.families import get_family
+from voxgraft.tokenizer_verbs import extend_tokenizer
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Additions, NewPiece, Tokenizer
+from voxgraft.tokenizers.base import NewPiece, Tokenizer, TokenizerAdditions
 
 EVERYWHERE = "".join(map(chr, [*range(1, 0x300), *range(0x300, 0xD800, 251), *range(0xE000, 0x10FFFF, 9973)]))
 """A little of all of Unicode, so that every branch of a table is walked."""
@@ -37,7 +37,7 @@ def tokenizer_meaning(path: Path) -> object:
     tokenizer = open_tokenizer(path)
     spelled = [_spelled(tokenizer, text) for text in TEXTS]
     assert tokenizer.size == len(tokenizer.pieces)
-    _ = tokenizer.characters, tokenizer.gaps, tokenizer.ids, tokenizer.whole_ids, tokenizer.shown(-1)
+    _ = tokenizer.characters, tokenizer.gaps, tokenizer.ids, tokenizer.control_ids, tokenizer.shown(-1)
     return tokenizer.kind, tokenizer.pieces, tokenizer.unknown_id, spelled
 
 
@@ -138,8 +138,8 @@ class AdditionsTarget(Target):
             NewPiece("ሰላ", ("ሰ", "ላ"), 7),
             NewPiece("ሰላም", ("ሰላ", "ም"), 5, -3.5),
         )
-        Additions("chatterbox", "am", base.kind, base.sha256, "[am]", pieces).save(folder / "additions.json")
-        Additions("chatterbox", "sw", base.kind, base.sha256, "[sw]", ()).save(folder / "only_tag.json")
+        TokenizerAdditions("chatterbox", "am", base.kind, base.sha256, "[am]", pieces).save(folder / "additions.json")
+        TokenizerAdditions("chatterbox", "sw", base.kind, base.sha256, "[sw]", ()).save(folder / "only_tag.json")
 
     def load(self, folder: Path) -> None:
         super().load(folder)
@@ -152,8 +152,8 @@ class AdditionsTarget(Target):
     def read(self, data: bytes, seed: str, scratch: Path) -> object:
         path = scratch / "additions.json"
         path.write_bytes(data)
-        additions = Additions.load(path)
-        grown = merged(family("chatterbox"), self.base, additions, path)
+        additions = TokenizerAdditions.load(path)
+        grown = extend_tokenizer(get_family("chatterbox"), self.base, additions, path)
         additions.save(scratch / "again.json")
-        assert Additions.load(scratch / "again.json") == additions
+        assert TokenizerAdditions.load(scratch / "again.json") == additions
         return grown.pieces, [_spelled(grown, text) for text in TEXTS]

@@ -30,14 +30,14 @@ from tests.fuzz import (
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.settings import CHATTERBOX_CONFIG, COMMANDS, INDEX_CONFIG
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_torch
-from voxgraft.cli import run
-from voxgraft.cli.app import EXIT_BUG, EXIT_INPUT
+from voxgraft.cli import run_cli
+from voxgraft.cli.app import EXIT_BAD_INPUT, EXIT_BUG
 from voxgraft.families.indextts2.random_base import MAKER
 from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomSize
-from voxgraft.graft_folder import open_graft
+from voxgraft.families.random_values import RandomBaseSize
+from voxgraft.graft_folder import load_graft
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Additions
+from voxgraft.tokenizers.base import TokenizerAdditions
 
 SENTENCES = "ሰላም ለዓለም ነው።\nእንደምን አደሩ ሰላም?\nቡና እፈልጋለሁ ሰላም።\n" * 3
 RUN = "base: ../t3\nlanguage: am\ntexts: [../am.txt]\nrows: {init: mean}\ntokenizer: {pieces: 20, min_count: 2}\n"
@@ -127,10 +127,12 @@ CASES: dict[str, Case] = {
     "extend from a tokenizer": Case(EXTEND_T3, T3_TOKENIZER, JSON, "out/deep/new.safetensors", _read_checkpoint),
     "merge": Case(MERGE, "am.json", JSON, "out/deep/grown.json", open_tokenizer),
     "merge into a tokenizer": Case(MERGE, T3_TOKENIZER, JSON, "out/deep/grown.json", open_tokenizer),
-    "train": Case(TRAIN, "am.txt", TEXT, "out/deep/additions.json", Additions.load),
-    "train on a model": Case(TRAIN_INDEX, "index/bpe.model", MODEL, "out/deep/additions.json", Additions.load),
-    "train on a config": Case(TRAIN_INDEX, "index/config.yaml", YAML, "out/deep/additions.json", Additions.load),
-    "train with a table": Case(TRAIN, "t3/Cangjie5_TC.json", JSON, "out/deep/additions.json", Additions.load),
+    "train": Case(TRAIN, "am.txt", TEXT, "out/deep/additions.json", TokenizerAdditions.load),
+    "train on a model": Case(TRAIN_INDEX, "index/bpe.model", MODEL, "out/deep/additions.json", TokenizerAdditions.load),
+    "train on a config": Case(
+        TRAIN_INDEX, "index/config.yaml", YAML, "out/deep/additions.json", TokenizerAdditions.load
+    ),
+    "train with a table": Case(TRAIN, "t3/Cangjie5_TC.json", JSON, "out/deep/additions.json", TokenizerAdditions.load),
     "show": Case(SHOW, "t3_am.json", JSON),
     "show a base": Case(SHOW_BASE, T3, SAFETENSORS),
     "show a tokenizer": Case(SHOW_BASE, T3_TOKENIZER, JSON),
@@ -146,10 +148,10 @@ CASES: dict[str, Case] = {
 }
 SLOW_SHARE = 0.05
 SLOW_CASES: dict[str, Case] = {
-    "graft": Case(("graft", "run"), "run/run.yaml", YAML, "run/graft", open_graft),
-    "graft on a checkpoint": Case(("graft", "run"), T3, SAFETENSORS, "run/graft", open_graft),
-    "graft on a tokenizer": Case(("graft", "run"), T3_TOKENIZER, JSON, "run/graft", open_graft),
-    "graft from texts": Case(("graft", "run"), "am.txt", TEXT, "run/graft", open_graft),
+    "graft": Case(("graft", "run"), "run/run.yaml", YAML, "run/graft", load_graft),
+    "graft on a checkpoint": Case(("graft", "run"), T3, SAFETENSORS, "run/graft", load_graft),
+    "graft on a tokenizer": Case(("graft", "run"), T3_TOKENIZER, JSON, "run/graft", load_graft),
+    "graft from texts": Case(("graft", "run"), "am.txt", TEXT, "run/graft", load_graft),
     "check a pickle": Case(CHECK, "index/gpt.pth", TORCH),
     "check a graft": Case(CHECK_GRAFT, "grafted/graft/graft.json", JSON),
     "check rows": Case(CHECK_GRAFT, "grafted/graft/rows.safetensors", SAFETENSORS),
@@ -175,7 +177,7 @@ class VerbTarget(Target):
 
     def make_seeds(self, folder: Path) -> None:
         inputs = folder / "inputs"
-        make_random_base("chatterbox", inputs / "t3", size=RandomSize(width=4, layers=1, pieces=640))
+        make_random_base("chatterbox", inputs / "t3", size=RandomBaseSize(width=4, layers=1, pieces=640))
         (inputs / "am.txt").write_text(SENTENCES, encoding="utf-8")
         (inputs / "old.yaml").write_text(CHATTERBOX_CONFIG)
         (inputs / "old.sh").write_text(COMMANDS)
@@ -223,7 +225,7 @@ class VerbTarget(Target):
             raise AssertionError(f"the handler for everything was reached: {shown[-3000:]}")
         if status != 0:
             assert not made, f"exit {status}, and yet there is {made}"
-        if status == EXIT_INPUT:
+        if status == EXIT_BAD_INPUT:
             raise Refused(code)
         assert status in (0, 1), shown
         if status == 0 and case.output:
@@ -235,7 +237,7 @@ def _run(words: tuple[str, ...]) -> tuple[int, str, str]:
     """Exit status, code of the error if there was one, and everything that was printed."""
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        status = run([*words, "--json"])
+        status = run_cli([*words, "--json"])
     told = json.loads(stdout.getvalue())
     return status, told.get("error", {}).get("code", ""), stderr.getvalue()
 
@@ -257,8 +259,8 @@ def _grow(base: str, additions: str, grown: str) -> None:
 def _make_index_base(folder: Path) -> None:
     """The tokenizer that random bases have, with a checkpoint that is much smaller than theirs."""
     folder.mkdir()
-    size = RandomSize(width=4, layers=1, pieces=400)
-    MAKER.write_beside(folder, size)
+    size = RandomBaseSize(width=4, layers=1, pieces=400)
+    MAKER.write_side_files(folder, size)
     (folder / "config.yaml").write_text(json.dumps({**INDEX_CONFIG, "gpt": {"number_text_tokens": size.pieces}}))
     values = np.random.default_rng(0)
     shapes = {
@@ -269,7 +271,7 @@ def _make_index_base(folder: Path) -> None:
     }
     tensors = {name: TensorBytes.of(values.normal(size=shape).astype(np.float32)) for name, shape in shapes.items()}
     with (folder / "gpt.pth").open("wb") as stream:
-        write_torch(stream, tensors, wrapper="model", beside={"epoch": 3})
+        write_torch(stream, tensors, wrapper="model", extras={"epoch": 3})
 
 
 def _make_prepared(folder: Path) -> None:
@@ -346,9 +348,9 @@ class CommandLineTarget(Target):
             return "the seed itself"
         stdout, stderr = io.StringIO(), io.StringIO()
         with contextlib.chdir(scratch), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-            status = run([*words, "--dry-run"])
-        assert status in (0, EXIT_INPUT), stderr.getvalue()[-3000:]
+            status = run_cli([*words, "--dry-run"])
+        assert status in (0, EXIT_BAD_INPUT), stderr.getvalue()[-3000:]
         assert not list(scratch.iterdir())
-        if status == EXIT_INPUT:
+        if status == EXIT_BAD_INPUT:
             raise Refused(stderr.getvalue().split()[1].rstrip(":"))
         return status

@@ -1,6 +1,6 @@
 """Chatterbox's waveform end, in an environment that has the package: codes and a voice in, samples out.
 
-S3Gen and the Perth watermark are the package's own, and used as its `generate` does.
+S3Gen and the Perth watermark are the package's own, and used as its `generate_codes` does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ load_file: Any = import_module("safetensors.torch").load_file
 
 SAMPLE_RATE = 24_000
 REFERENCE_SECONDS = 10
-MOST_KEPT = 8
+MAX_CACHED_REFERENCES = 8
 """Voices whose reference is not computed anew."""
 
 
-class Sounds:
+class S3GenSynthesizer:
     """What was opened so far: models by path, references by their samples."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Sounds:
         samples = arrays["reference"][: REFERENCE_SECONDS * SAMPLE_RATE]
         name = hashlib.sha256(samples.tobytes()).hexdigest()
         if name not in self.references:
-            while len(self.references) >= MOST_KEPT:
+            while len(self.references) >= MAX_CACHED_REFERENCES:
                 self.references.pop(next(iter(self.references)))
             with torch.inference_mode():
                 self.references[name] = model.embed_ref(samples, SAMPLE_RATE, device=model.device)
@@ -71,6 +71,6 @@ class Sounds:
 
 
 if __name__ == "__main__":
-    sounds = Sounds()
+    sounds = S3GenSynthesizer()
     packages = {name: version(name) for name in ("chatterbox-tts", "torch", "numpy", "transformers")}
     serving.serve({"sound": sounds.sound}, {"program": "chatterbox", "versions": packages})

@@ -17,10 +17,10 @@ __all__ = ["MAGIC", "PROTOCOL", "PipeError", "frame", "read_frame"]
 
 PROTOCOL = 1
 MAGIC = b"VXG1"
-HEAD = struct.Struct("<4sI")
+FRAME_HEAD = struct.Struct("<4sI")
 MAX_HEADER_BYTES = 1 << 20
 MAX_ARRAY_BYTES = 1 << 31
-DTYPES = ("float32", "int64", "int32")
+ALLOWED_DTYPES = ("float32", "int64", "int32")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -34,25 +34,25 @@ def frame(words: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
     parts = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     shapes = [[name, str(array.dtype), list(array.shape)] for name, array in parts.items()]
     header = json.dumps({**words, "arrays": shapes}).encode()
-    return b"".join([HEAD.pack(MAGIC, len(header)), header, *(array.tobytes() for array in parts.values())])
+    return b"".join([FRAME_HEAD.pack(MAGIC, len(header)), header, *(array.tobytes() for array in parts.values())])
 
 
 def read_frame(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """One message; `read` gives exactly as many bytes as it is asked for."""
-    magic, length = HEAD.unpack(read(HEAD.size))
+    magic, length = FRAME_HEAD.unpack(read(FRAME_HEAD.size))
     if magic != MAGIC or length > MAX_HEADER_BYTES:
         raise PipeError(f"{magic!r} and a header of {length:,} bytes")
     try:
         words = json.loads(read(length))
         shapes = words.pop("arrays")
-        arrays = {str(name): _array(read, str(dtype), tuple(shape)) for name, dtype, shape in shapes}
+        arrays = {str(name): _read_array(read, str(dtype), tuple(shape)) for name, dtype, shape in shapes}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipeError(f"a header that cannot be read: {error}") from None
     return words, arrays
 
 
-def _array(read: Callable[[int], bytes], dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    if dtype not in DTYPES or len(shape) > 4 or not all(type(size) is int and size >= 0 for size in shape):
+def _read_array(read: Callable[[int], bytes], dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    if dtype not in ALLOWED_DTYPES or len(shape) > 4 or not all(type(size) is int and size >= 0 for size in shape):
         raise PipeError(f"an array of {dtype} {shape}")
     count = 1
     for size in shape:

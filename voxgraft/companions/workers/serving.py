@@ -18,22 +18,22 @@ from typing import Any
 
 pipe: Any = import_module("pipe")  # beside this file: a worker runs by its path
 
-LOOK_SECONDS = 0.5
-GONE = 3
-Answer = tuple[Mapping[str, Any], Mapping[str, Any]]
-Answers = Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Answer]]
+PARENT_POLL_SECONDS = 0.5
+EXIT_PARENT_GONE = 3
+WorkerAnswer = tuple[Mapping[str, Any], Mapping[str, Any]]
+WorkerHandlers = Mapping[str, Callable[[dict[str, Any], dict[str, Any]], WorkerAnswer]]
 
 
-def serve(answers: Answers, about: Mapping[str, Any]) -> None:
+def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
     """Say who we are, then answer: each function takes words and arrays, and gives words and arrays."""
     out = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    _leave_with_the_parent()
-    _send(out, {"ready": True, "protocol": pipe.PROTOCOL, **about})
+    _exit_with_parent()
+    _send_frame(out, {"ready": True, "protocol": pipe.PROTOCOL, **about})
     while True:
         try:
-            words, arrays = pipe.read_frame(_read)
+            words, arrays = pipe.read_frame(_read_exactly)
         except EOFError:
             return
         try:
@@ -41,10 +41,10 @@ def serve(answers: Answers, about: Mapping[str, Any]) -> None:
         except Exception as error:  # whatever a stock program does wrong is told to the other end
             traceback.print_exc()
             said, given = {"error": f"{type(error).__name__}: {error}"[:2000]}, {}
-        _send(out, {"id": words.get("id"), **said}, given)
+        _send_frame(out, {"id": words.get("id"), **said}, given)
 
 
-def _read(count: int) -> bytes:
+def _read_exactly(count: int) -> bytes:
     parts = []
     while count:
         part = os.read(0, min(count, 1 << 20))
@@ -55,20 +55,20 @@ def _read(count: int) -> bytes:
     return b"".join(parts)
 
 
-def _send(out: int, words: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+def _send_frame(out: int, words: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
     left = memoryview(pipe.frame(words, arrays))
     while left:
         left = left[os.write(out, left) :]
 
 
-def _leave_with_the_parent() -> None:
+def _exit_with_parent() -> None:
     parent = os.getppid()
 
     def look() -> None:
         while os.getppid() == parent:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(PARENT_POLL_SECONDS)
         if os.getpgrp() == os.getpid():  # a group of our own: what we have started goes with us
             os.killpg(0, signal.SIGKILL)
-        os._exit(GONE)
+        os._exit(EXIT_PARENT_GONE)
 
     threading.Thread(target=look, daemon=True).start()

@@ -8,24 +8,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.errors import FileError, Finding, VoxgraftError
-from voxgraft.families.base import BaseFiles, EmotionFrom, Family, Front, GraftPoint, Manner, RateRange
-from voxgraft.families.chatterbox.near_misses import t3_near_miss
-from voxgraft.families.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part
-from voxgraft.families.chatterbox.text import CANGJIE_NAME, ChatterboxFront, EnglishFront, read_cangjie
-from voxgraft.families.description import Description, Shape
-from voxgraft.families.layout import Frame
-from voxgraft.files import existing_folder, is_file
+from voxgraft.families.base import (
+    BaseFiles,
+    EmotionSource,
+    Family,
+    GraftPoint,
+    LearningRateRange,
+    SpeakingStyle,
+    TextFrontend,
+)
+from voxgraft.families.chatterbox.near_misses import check_t3_lookalike
+from voxgraft.families.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.families.chatterbox.text import (
+    CANGJIE_NAME,
+    ChatterboxEnglishFrontend,
+    ChatterboxTextFrontend,
+    read_cangjie,
+)
+from voxgraft.families.description import BaseDescription, Shape
+from voxgraft.families.layout import SequenceSpec
+from voxgraft.files import is_file, require_folder
 
 if TYPE_CHECKING:
     from voxgraft.families.encoding import Clip, ClipEncoder
     from voxgraft.families.model import SpeechModel
     from voxgraft.families.sounding import Vocoder
     from voxgraft.families.stock import StockProgram
-    from voxgraft.nn.sampling import Sampling
+    from voxgraft.nn.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ChatterboxRelease:
     """A checkpoint and the tokenizer that belongs to it. The published folder holds several of them side by side."""
 
     title: str
@@ -34,15 +47,15 @@ class Release:
 
 
 ENGLISH_ROWS = 704
-ENGLISH = Release("English", "t3_cfg.safetensors", "tokenizer.json")
+ENGLISH_RELEASE = ChatterboxRelease("English", "t3_cfg.safetensors", "tokenizer.json")
 RELEASES = (
-    Release("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
-    Release("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
-    Release("first multilingual", "t3_23lang.safetensors", "mtl_tokenizer.json"),
-    ENGLISH,
+    ChatterboxRelease("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
+    ChatterboxRelease("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
+    ChatterboxRelease("first multilingual", "t3_23lang.safetensors", "mtl_tokenizer.json"),
+    ENGLISH_RELEASE,
 )
 """In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise."""
-MULTILINGUAL_TOKENIZERS = {release.tokenizer for release in RELEASES if release != ENGLISH}
+MULTILINGUAL_TOKENIZERS = {release.tokenizer for release in RELEASES if release != ENGLISH_RELEASE}
 
 
 class Chatterbox(Family):
@@ -64,10 +77,10 @@ class Chatterbox(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(release.tokenizer for release in RELEASES))
     checkpoint_names: ClassVar[tuple[str, ...]] = tuple(release.checkpoint for release in RELEASES)
-    rates: ClassVar[dict[str, RateRange]] = {
-        "rows": RateRange(1e-4, 1e-2),
-        "adapter": RateRange(2e-4, 3e-3),
-        "body": RateRange(1e-5, 1e-4),
+    rates: ClassVar[dict[str, LearningRateRange]] = {
+        "rows": LearningRateRange(1e-4, 1e-2),
+        "adapter": LearningRateRange(2e-4, 3e-3),
+        "body": LearningRateRange(1e-5, 1e-4),
     }
     code_hz: ClassVar[float] = 25.0
     loss_weights: ClassVar[tuple[float, float]] = (1.0, 1.0)
@@ -77,30 +90,30 @@ class Chatterbox(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.families.looking import own_named, refuse_mistaken
+        from voxgraft.families.looking import find_files_by_content, refuse_lookalike_files
 
         try:
             release = self.release(folder)
         except FileError as missing:
-            return BaseFiles(folder, *own_named(self, folder, missing))
+            return BaseFiles(folder, *find_files_by_content(self, folder, missing))
         checkpoint, tokenizer = folder / release.checkpoint, folder / release.tokenizer
-        refuse_mistaken(self, checkpoint, tokenizer)
+        refuse_lookalike_files(self, checkpoint, tokenizer)
         return BaseFiles(folder, checkpoint, tokenizer)
 
-    def tokenizer_of(self, checkpoint: Path) -> Path:
+    def find_tokenizer(self, checkpoint: Path) -> Path:
         """Of the release whose checkpoint has that name; for a name of one's own, the one that fits its rows."""
-        from voxgraft.families.looking import fitting_tokenizer, look_at
+        from voxgraft.families.looking import find_matching_tokenizer, scan_checkpoint
 
         if named := tuple(release for release in RELEASES if release.checkpoint == checkpoint.name):
             return checkpoint.parent / self.release(checkpoint.parent, named).tokenizer
-        seen = look_at(checkpoint)
-        if self.recognises(seen.shapes):
-            return fitting_tokenizer(self, seen)
+        seen = scan_checkpoint(checkpoint)
+        if self.matches_tensors(seen.shapes):
+            return find_matching_tokenizer(self, seen)
         return checkpoint.parent / self.release(checkpoint.parent).tokenizer
 
-    def release(self, folder: Path, among: tuple[Release, ...] = RELEASES) -> Release:
+    def release(self, folder: Path, among: tuple[ChatterboxRelease, ...] = RELEASES) -> ChatterboxRelease:
         """The first release whose checkpoint and tokenizer are both in the folder; never a pair of two releases."""
-        existing_folder(folder)
+        require_folder(folder)
         half: list[str] = []
         for release in among:
             checkpoint, tokenizer = is_file(folder / release.checkpoint), is_file(folder / release.tokenizer)
@@ -112,63 +125,63 @@ class Chatterbox(Family):
         expected = "; or ".join(f"{release.checkpoint} with {release.tokenizer}" for release in among)
         raise FileError("base-file-missing", looked, expected=expected, where=folder)
 
-    def front(self, tokenizer: Path | None = None) -> Front:
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:
         if tokenizer is None:
-            return ChatterboxFront()
+            return ChatterboxTextFrontend()
         # By itself the name says nothing: an export and a graft have a tokenizer.json too.
-        if tokenizer.name == ENGLISH.tokenizer and is_file(tokenizer.with_name(ENGLISH.checkpoint)):
-            return EnglishFront()
-        if tokenizer.name not in MULTILINGUAL_TOKENIZERS and _num_pieces(tokenizer) == ENGLISH_ROWS:
-            return EnglishFront()
+        if tokenizer.name == ENGLISH_RELEASE.tokenizer and is_file(tokenizer.with_name(ENGLISH_RELEASE.checkpoint)):
+            return ChatterboxEnglishFrontend()
+        if tokenizer.name not in MULTILINGUAL_TOKENIZERS and _count_pieces(tokenizer) == ENGLISH_ROWS:
+            return ChatterboxEnglishFrontend()
         table = tokenizer.with_name(CANGJIE_NAME)
-        return ChatterboxFront(read_cangjie(table) if is_file(table) else None)
+        return ChatterboxTextFrontend(read_cangjie(table) if is_file(table) else None)
 
-    def frame(self, num_text_ids: int, size: T3Size | None = None) -> Frame:
-        from voxgraft.families.chatterbox.frame import t3_frame
+    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+        from voxgraft.families.chatterbox.frame import t3_sequence_spec
 
-        return t3_frame(num_text_ids, size)
+        return t3_sequence_spec(num_text_ids, size)
 
-    def empty_model(self, files: BaseFiles) -> SpeechModel:
+    def build_empty_model(self, files: BaseFiles) -> SpeechModel:
         from voxgraft.families.chatterbox.model import T3
-        from voxgraft.families.tensors import stored_shapes
+        from voxgraft.families.tensors import read_tensor_shapes
 
-        return T3(self.size_of(files, stored_shapes(files.checkpoint)))
+        return T3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
 
     def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
-        from voxgraft.families.chatterbox.encoder import T3Encoder
+        from voxgraft.families.chatterbox.encoder import T3ClipEncoder
 
-        return T3Encoder.load(files.folder, model.device)
+        return T3ClipEncoder.load(files.folder, model.device)
 
-    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionFrom = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
-        from voxgraft.families.chatterbox.encoder import t3_condition
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
+        from voxgraft.families.chatterbox.encoder import build_t3_condition
 
-        return t3_condition(prompt)
+        return build_t3_condition(prompt)
 
-    def in_manner(self, condition: Any, manner: Manner) -> Any:
-        condition = super().in_manner(condition, replace(manner, exaggeration=None))
+    def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
+        condition = super().apply_style(condition, replace(manner, exaggeration=None))
         return condition if manner.exaggeration is None else replace(condition, emotion=manner.exaggeration)
 
-    def stock_sampling(self) -> Sampling:
-        from voxgraft.nn.sampling import Sampling
+    def stock_sampling(self) -> SamplingParams:
+        from voxgraft.nn.sampling import SamplingParams
 
-        return Sampling(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
+        return SamplingParams(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
 
-    def recognises(self, shapes: Mapping[str, Shape]) -> bool:
+    def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         return is_t3(shapes) and not has_one_query(shapes)
 
-    def near_miss(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
-        return t3_near_miss(path, shapes)
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        return check_t3_lookalike(path, shapes)
 
-    def size_of(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
+    def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
         return T3Size.of(shapes, files.checkpoint)
 
-    def part_of(self, tensor: str) -> str | None:
-        return t3_part(tensor)
+    def get_part_name(self, tensor: str) -> str | None:
+        return t3_part_name(tensor)
 
-    def describe(self, files: BaseFiles, rows: int) -> Description:
-        from voxgraft.families.chatterbox.describing import describe
+    def describe(self, files: BaseFiles, rows: int) -> BaseDescription:
+        from voxgraft.families.chatterbox.describing import describe_chatterbox
 
-        return describe(files, rows)
+        return describe_chatterbox(files, rows)
 
     def stock(self) -> StockProgram:
         from voxgraft.families.chatterbox.stock import ChatterboxProgram
@@ -176,21 +189,21 @@ class Chatterbox(Family):
         return ChatterboxProgram()
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
-        from voxgraft.families.chatterbox.conditions import BUILT_IN, CONDITIONS_NAME, read_built_in
+        from voxgraft.families.chatterbox.conditions import BUILT_IN_VOICE, CONDITIONS_NAME, read_built_in_voice
 
         path = files.folder / CONDITIONS_NAME
-        return {BUILT_IN: read_built_in(path)} if is_file(path) else {}
+        return {BUILT_IN_VOICE: read_built_in_voice(path)} if is_file(path) else {}
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
         from voxgraft.families.chatterbox.vocoder import S3GenVocoder
 
         return S3GenVocoder.find(files.folder, device)
 
-    def configured_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
+    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None
 
 
-def _num_pieces(tokenizer: Path) -> int | None:
+def _count_pieces(tokenizer: Path) -> int | None:
     """How many pieces a tokenizer file has; None where it cannot be opened, which is told by who opens it."""
     from voxgraft.tokenizers import open_tokenizer
 

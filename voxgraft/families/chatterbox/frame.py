@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from voxgraft.families.chatterbox.family import Chatterbox
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.layout import Frame
+from voxgraft.families.layout import SequenceSpec
 
-NUM_CODES = 6561
-SPEECH_START, SPEECH_STOP = 6561, 6562
+NUM_SPEECH_CODES = 6561
+SPEECH_START_ID, SPEECH_STOP_ID = 6561, 6562
 """Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
-MAX_PROMPT = 150
+MAX_PROMPT_CODES = 150
 """Six seconds of codes: the most that the published model was given."""
 
 
-def t3_frame(num_text_ids: int, size: T3Size | None = None) -> Frame:
+def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
     """The stock program begins to speak with two start ids, both at position 0."""
     size = size or T3Size()
-    return Frame(
+    return SequenceSpec(
         num_text_ids=num_text_ids,
         text_start=Chatterbox.start_id,
         text_stop=Chatterbox.stop_id,
-        num_codes=NUM_CODES,
-        speech_start=SPEECH_START,
-        speech_stop=SPEECH_STOP,
+        num_codes=NUM_SPEECH_CODES,
+        speech_start=SPEECH_START_ID,
+        speech_stop=SPEECH_STOP_ID,
         max_text=size.text_positions - 2,
         max_codes=size.speech_positions - 4,
         num_conditioning=size.perceiver_queries + 2,
         guided=True,
         stock_start_positions=(0, 0),
         stock_first_position=1,
-        heard_before=(SPEECH_START,),
+        initial_penalized_codes=(SPEECH_START_ID,),
     )

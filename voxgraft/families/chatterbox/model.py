@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.errors import GraftError
-from voxgraft.families.chatterbox.frame import MAX_PROMPT, NUM_CODES, t3_frame
+from voxgraft.families.chatterbox.frame import MAX_PROMPT_CODES, NUM_SPEECH_CODES, t3_sequence_spec
 from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.layout import Frame
+from voxgraft.families.layout import SequenceSpec
 from voxgraft.families.model import SpeechModel
-from voxgraft.nn.aligned import aligned_linear
-from voxgraft.nn.body import Body
-from voxgraft.nn.llama import LlamaBody, LlamaSize
+from voxgraft.nn.aligned import padded_linear
+from voxgraft.nn.body import Backbone
+from voxgraft.nn.llama import LlamaBackbone, LlamaSize
 from voxgraft.nn.positions import LearnedPositions
 
-__all__ = ["T3", "T3Condition", "T3Conditions"]
+__all__ = ["T3", "T3Condition", "T3ConditionBatch"]
 
-PUBLISHED_EMOTION = 0.5
+DEFAULT_EMOTION = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class T3Condition:
 
     speaker: NDArray[np.float32]  # [256]
     prompt: NDArray[np.int64]  # [1 .. 150] codes
-    emotion: float = PUBLISHED_EMOTION
+    emotion: float = DEFAULT_EMOTION
 
 
 @dataclass(frozen=True, slots=True)
-class T3Conditions:
+class T3ConditionBatch:
     """The conditions of B utterances."""
 
     speaker: Tensor  # [B, 256]
@@ -53,22 +53,22 @@ class T3Conditions:
     def __len__(self) -> int:
         return len(self.speaker)
 
-    def to(self, device: torch.device | str) -> T3Conditions:
-        return T3Conditions(*(x.to(device) for x in (self.speaker, self.prompt, self.prompt_lengths, self.emotion)))
+    def to(self, device: torch.device | str) -> T3ConditionBatch:
+        return T3ConditionBatch(*(x.to(device) for x in (self.speaker, self.prompt, self.prompt_lengths, self.emotion)))
 
 
 class T3(SpeechModel):
     """The model itself, at any width and depth."""
 
-    text_table: ClassVar[str] = "text_emb"
+    text_embedding_name: ClassVar[str] = "text_emb"
     text_head_name: ClassVar[str] = "text_head"
-    unreached: ClassVar[tuple[str, ...]] = ("tfmr.embed_tokens.",)
+    unused_param_prefixes: ClassVar[tuple[str, ...]] = ("tfmr.embed_tokens.",)
 
     def __init__(self, size: T3Size) -> None:
         super().__init__()
         self.size = size
-        self.tfmr = LlamaBody(LlamaSize(size.width, size.layers, size.heads, size.mlp))
-        self.cond_enc = ConditionEncoder(size)
+        self.tfmr = LlamaBackbone(LlamaSize(size.width, size.layers, size.heads, size.mlp))
+        self.cond_enc = T3ConditionEncoder(size)
         self.text_emb: nn.Module = nn.Embedding(size.text_rows, size.width)
         self.speech_emb = nn.Embedding(size.speech_rows, size.width)
         self.text_pos_emb = LearnedPositions(size.text_positions, size.width)
@@ -77,31 +77,31 @@ class T3(SpeechModel):
         self.speech_head = nn.Linear(size.width, size.speech_rows, bias=False)
 
     @property
-    def body(self) -> Body:
+    def body(self) -> Backbone:
         return self.tfmr
 
     @property
-    def frame(self) -> Frame:
-        return t3_frame(self.num_text_ids, self.size)
+    def frame(self) -> SequenceSpec:
+        return t3_sequence_spec(self.num_text_ids, self.size)
 
     def adapter_layers(self) -> list[str]:
         return [f"tfmr.{name}" for name, module in self.tfmr.named_modules() if name.endswith("_proj")]
 
-    def collate(self, conditions: Sequence[T3Condition]) -> T3Conditions:
+    def collate(self, conditions: Sequence[T3Condition]) -> T3ConditionBatch:
         for condition in conditions:
             _require_condition(condition, self.size.speaker_width)
         longest = max(len(condition.prompt) for condition in conditions)
         prompt = np.zeros((len(conditions), longest), dtype=np.int64)
         for row, condition in zip(prompt, conditions, strict=True):
             row[: len(condition.prompt)] = condition.prompt
-        return T3Conditions(
+        return T3ConditionBatch(
             speaker=torch.from_numpy(np.stack([condition.speaker for condition in conditions]).astype(np.float32)),
             prompt=torch.from_numpy(prompt),
             prompt_lengths=torch.tensor([len(condition.prompt) for condition in conditions]),
             emotion=torch.tensor([condition.emotion for condition in conditions], dtype=torch.float32),
         )
 
-    def conditioning(self, conditions: T3Conditions) -> Tensor:
+    def embed_conditions(self, conditions: T3ConditionBatch) -> Tensor:
         positions = torch.arange(conditions.prompt.shape[1], device=conditions.prompt.device)
         prompt = self.embed_speech(conditions.prompt, positions)
         out: Tensor = self.cond_enc(conditions, prompt)
@@ -123,19 +123,19 @@ class T3(SpeechModel):
         return out
 
     def speech_logits(self, hidden: Tensor) -> Tensor:
-        return aligned_linear(hidden, self.speech_head.weight)
+        return padded_linear(hidden, self.speech_head.weight)
 
 
-class ConditionEncoder(nn.Module):
+class T3ConditionEncoder(nn.Module):
     """Voice, prompt and emotion as slots before the text: one, Q and one."""
 
     def __init__(self, size: T3Size) -> None:
         super().__init__()
         self.spkr_enc = nn.Linear(size.speaker_width, size.width)
         self.emotion_adv_fc = nn.Linear(1, size.width, bias=False)
-        self.perceiver = Perceiver(size)
+        self.perceiver = T3Perceiver(size)
 
-    def forward(self, conditions: T3Conditions, prompt: Tensor) -> Tensor:
+    def forward(self, conditions: T3ConditionBatch, prompt: Tensor) -> Tensor:
         """[B, P, W] prompt vectors -> [B, C, W]"""
         dtype = self.spkr_enc.weight.dtype
         speaker = self.spkr_enc(conditions.speaker.to(dtype))  # [B, W]
@@ -145,13 +145,13 @@ class ConditionEncoder(nn.Module):
         return torch.cat([speaker[:, None], self.perceiver(prompt, heard), emotion[:, None]], 1)
 
 
-class Perceiver(nn.Module):
+class T3Perceiver(nn.Module):
     """Q learned queries read the prompt, then one another, through one and the same attention."""
 
     def __init__(self, size: T3Size) -> None:
         super().__init__()
         self.pre_attention_query = nn.Parameter(torch.zeros(1, size.perceiver_queries, size.width))
-        self.attn = _PerceiverAttention(size.width, size.perceiver_heads)
+        self.attn = _T3PerceiverAttention(size.width, size.perceiver_heads)
 
     def forward(self, prompt: Tensor, heard: Tensor) -> Tensor:
         """[B, P, W], [B, P] -> [B, Q, W]"""
@@ -161,7 +161,7 @@ class Perceiver(nn.Module):
         return out
 
 
-class _PerceiverAttention(nn.Module):
+class _T3PerceiverAttention(nn.Module):
     """x + proj(attention(norm(x), norm(y))): one norm for both sides, and the sum is with x as it came."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -187,11 +187,11 @@ def _require_condition(condition: Any, speaker_width: int) -> None:
         raise GraftError("condition-form", found, expected=f"{speaker_width} floating-point numbers")
     if not np.isfinite(speaker).all():
         raise GraftError("condition-form", "a voice that is not finite", expected="finite numbers")
-    if prompt.ndim != 1 or not 1 <= len(prompt) <= MAX_PROMPT or not np.issubdtype(prompt.dtype, np.integer):
+    if prompt.ndim != 1 or not 1 <= len(prompt) <= MAX_PROMPT_CODES or not np.issubdtype(prompt.dtype, np.integer):
         found = f"a prompt as {prompt.dtype} of shape {list(prompt.shape)}"
-        raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT} codes, whole numbers")
-    if int(prompt.min()) < 0 or int(prompt.max()) >= NUM_CODES:
+        raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT_CODES} codes, whole numbers")
+    if int(prompt.min()) < 0 or int(prompt.max()) >= NUM_SPEECH_CODES:
         found = f"prompt codes from {int(prompt.min())} to {int(prompt.max())}"
-        raise GraftError("condition-form", found, expected=f"0 to {NUM_CODES - 1}")
+        raise GraftError("condition-form", found, expected=f"0 to {NUM_SPEECH_CODES - 1}")
     if not np.isfinite(condition.emotion):
         raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")

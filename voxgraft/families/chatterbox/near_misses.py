@@ -10,27 +10,27 @@ from voxgraft.errors import Finding, finding
 from voxgraft.families.description import Shape
 from voxgraft.families.stand_in import is_stand_in, stand_in_parts
 
-TEXT_TABLE, SPEECH_TABLE = "text_emb.weight", "speech_emb.weight"
-GPT2_SIZES = {(24, 1024): "Chatterbox Turbo", (12, 768): "Chatterbox Nano"}
+TEXT_EMBEDDING_NAME, SPEECH_EMBEDDING_NAME = "text_emb.weight", "speech_emb.weight"
+GPT2_RELEASES = {(24, 1024): "Chatterbox Turbo", (12, 768): "Chatterbox Nano"}
 """Layers and width of the two published models with a GPT-2 backbone."""
 
 _GPT2_LAYER = re.compile(r"tfmr\.h\.(\d{1,4})\.")
 
 
-def t3_near_miss(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+def check_t3_lookalike(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
     """What to say of a T3 with another backbone, or of a stand-in for one; None for all other files."""
     if is_stand_in(shapes):
         found = f"{path.name} holds {stand_in_parts(shapes)}"
-        expected = f"{TEXT_TABLE}, text_head.weight and the body"
+        expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the body"
         return finding("checkpoint-stand-in", found, expected=expected, where=path)
     layers = {int(match[1]) for match in map(_GPT2_LAYER.match, shapes) if match}
-    if TEXT_TABLE not in shapes or not layers:
+    if TEXT_EMBEDDING_NAME not in shapes or not layers:
         return None
-    rows, width = (*shapes[TEXT_TABLE], 0, 0)[:2]
-    name = GPT2_SIZES.get((len(layers), width), "of the kind of Chatterbox Turbo and Nano")
+    rows, width = (*shapes[TEXT_EMBEDDING_NAME], 0, 0)[:2]
+    name = GPT2_RELEASES.get((len(layers), width), "of the kind of Chatterbox Turbo and Nano")
     seen = [f"a GPT-2 backbone ({len(layers)} layers, {width:,} wide)", f"{rows:,} text rows"]
-    if SPEECH_TABLE in shapes:
-        seen.append(f"{(*shapes[SPEECH_TABLE], 0)[0]:,} speech rows")
+    if SPEECH_EMBEDDING_NAME in shapes:
+        seen.append(f"{(*shapes[SPEECH_EMBEDDING_NAME], 0)[0]:,} speech rows")
     if not any(tensor.startswith("cond_enc.perceiver.") for tensor in shapes):
         seen.append("no perceiver")
     found = f"{path.name} is {name}: {', '.join(seen)}"

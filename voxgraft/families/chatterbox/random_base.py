@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from voxgraft.errors import ConfigError
-from voxgraft.families.chatterbox.describing import VOICE_ENCODER, WAVEFORM_MODEL
+from voxgraft.families.chatterbox.describing import S3GEN_FILES, VOICE_ENCODER_FILES
 from voxgraft.families.chatterbox.family import RELEASES, Chatterbox
 from voxgraft.families.chatterbox.shapes import (
     SPEECH_TOKENIZER_PREFIX,
@@ -22,15 +22,15 @@ from voxgraft.families.chatterbox.shapes import (
     t3_shapes,
     voice_encoder_shapes,
 )
-from voxgraft.families.chatterbox.text import CANGJIE_NAME, KANJI, SPACE, ChatterboxFront
-from voxgraft.families.random_values import RandomMaker, RandomSize
+from voxgraft.families.chatterbox.text import CANGJIE_NAME, KANJI, SPACE_TOKEN, ChatterboxTextFrontend
+from voxgraft.families.random_values import RandomBaseSize, RandomBaseSpec
 from voxgraft.files import write_json
-from voxgraft.text.texts import proof_corpus
+from voxgraft.text.texts import load_proof_corpus
 
-SIZES = {
-    "tiny": RandomSize(width=64, layers=2, pieces=640),
-    "small": RandomSize(width=256, layers=4, pieces=2454),
-    "full": RandomSize(width=1024, layers=30, pieces=2454),
+RANDOM_SIZES = {
+    "tiny": RandomBaseSize(width=64, layers=2, pieces=640),
+    "small": RandomBaseSize(width=256, layers=4, pieces=2454),
+    "full": RandomBaseSize(width=1024, layers=30, pieces=2454),
 }
 TOKENIZER_NAME = RELEASES[0].tokenizer
 CANGJIE_KEYS = "abcdefghijklmnopqrstuvwxyz0123456789."
@@ -38,42 +38,42 @@ CANGJIE_LETTERS = CANGJIE_KEYS[:25]
 NUM_CANGJIE_CODES = 4999
 """Fewer codes than characters, so that some share one, as in the published table."""
 
-_BRACKETED = re.compile(r"\[[^\]]*\]")
+_BRACKETED_TOKEN = re.compile(r"\[[^\]]*\]")
 
 
-def _shapes(size: RandomSize) -> dict[str, tuple[int, ...]]:
+def _random_t3_shapes(size: RandomBaseSize) -> dict[str, tuple[int, ...]]:
     return t3_shapes(T3Size(size.pieces, size.width, size.layers, 4 * size.width))
 
 
-def _side_shapes(size: RandomSize) -> dict[str, dict[str, tuple[int, ...]]]:
+def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:
     """What hears: the voice encoder at its one size, and of S3Gen the speech tokenizer, narrow beside a narrow T3."""
     full = size.width == T3Size().width
     tokenizer = speech_tokenizer_shapes() if full else speech_tokenizer_shapes(width=128, layers=2)
     in_s3gen = {SPEECH_TOKENIZER_PREFIX + name: shape for name, shape in tokenizer.items()}
-    return {VOICE_ENCODER[0]: voice_encoder_shapes(), WAVEFORM_MODEL[0]: in_s3gen}
+    return {VOICE_ENCODER_FILES[0]: voice_encoder_shapes(), S3GEN_FILES[0]: in_s3gen}
 
 
-def _write_beside(folder: Path, size: RandomSize) -> None:
-    write_json(folder / CANGJIE_NAME, _made_up_cangjie())
-    write_json(folder / TOKENIZER_NAME, _tokenizer_of(size.pieces))
+def _write_side_files(folder: Path, size: RandomBaseSize) -> None:
+    write_json(folder / CANGJIE_NAME, _build_fake_cangjie())
+    write_json(folder / TOKENIZER_NAME, _cached_tokenizer_json(size.pieces))
 
 
 @lru_cache(maxsize=2)
-def _tokenizer_of(num_pieces: int) -> dict[str, Any]:
+def _cached_tokenizer_json(num_pieces: int) -> dict[str, Any]:
     """The same for every seed."""
-    return _tokenizer_json(list(_training_texts()), num_pieces)
+    return _build_tokenizer_json(list(_training_texts()), num_pieces)
 
 
 def _training_texts() -> Iterator[str]:
     """The built-in corpus as the tokenizer will see it, without what becomes added tokens. Kanji never reach it."""
-    front = ChatterboxFront()
-    for code, sentence in proof_corpus():
+    front = ChatterboxTextFrontend()
+    for code, sentence in load_proof_corpus():
         if code in Chatterbox.languages:
-            prepared = front.prepare(front.clean(sentence), None).replace(SPACE, " ")
-            yield "".join(character for character in _BRACKETED.sub(" ", prepared) if ord(character) not in KANJI)
+            prepared = front.prepare(front.clean(sentence), None).replace(SPACE_TOKEN, " ")
+            yield "".join(character for character in _BRACKETED_TOKEN.sub(" ", prepared) if ord(character) not in KANJI)
 
 
-def _tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
+def _build_tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
     added = [f"[{code}]" for code in Chatterbox.languages] + [f"[cj_{key}]" for key in CANGJIE_KEYS]
     specials = Chatterbox.special_ids
     characters = sorted({character for text in texts for character in text if not character.isspace()})
@@ -81,7 +81,7 @@ def _tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
     if num_pieces < fixed:
         expected = f"{fixed} or more, for the characters and tags alone"
         raise ConfigError("config-value", f"a tokenizer of {num_pieces} pieces was asked for", expected=expected)
-    merges = _merges(texts, len(characters) + num_pieces - fixed)
+    merges = _learn_merges(texts, len(characters) + num_pieces - fixed)
     added += [f"[PLACEHOLDER{number}]" for number in range(num_pieces - fixed - len(merges))]
     plain = iter([*characters, *("".join(merge) for merge in merges), *added])
     by_id = {at: piece for piece, at in specials.items()}
@@ -113,7 +113,7 @@ def _added_token(piece: str, at: int) -> dict[str, Any]:
     return {"id": at, "content": piece, **flags, "special": True}
 
 
-def _merges(texts: Iterable[str], num_pieces: int) -> list[tuple[str, str]]:
+def _learn_merges(texts: Iterable[str], num_pieces: int) -> list[tuple[str, str]]:
     """The merges that make a vocabulary of that many characters and pieces."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -123,16 +123,18 @@ def _merges(texts: Iterable[str], num_pieces: int) -> list[tuple[str, str]]:
     return [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in learnt]
 
 
-def _made_up_cangjie() -> list[str]:
+def _build_fake_cangjie() -> list[str]:
     """A code for every Han character of the built-in Chinese text; three letters that mean nothing."""
-    chinese = (sentence for code, sentence in proof_corpus() if code == "zh")
+    chinese = (sentence for code, sentence in load_proof_corpus() if code == "zh")
     han = sorted({character for sentence in chinese for character in sentence if ord(character) in KANJI})
-    return [f"{character}\t{_code(ord(character) % NUM_CANGJIE_CODES)}" for character in han]
+    return [f"{character}\t{_fake_cangjie_code(ord(character) % NUM_CANGJIE_CODES)}" for character in han]
 
 
-def _code(number: int) -> str:
+def _fake_cangjie_code(number: int) -> str:
     base = len(CANGJIE_LETTERS)
     return "".join(CANGJIE_LETTERS[number // base**place % base] for place in range(3))
 
 
-MAKER = RandomMaker(SIZES, RELEASES[0].checkpoint, _shapes, _write_beside, side_shapes=_side_shapes)
+MAKER = RandomBaseSpec(
+    RANDOM_SIZES, RELEASES[0].checkpoint, _random_t3_shapes, _write_side_files, side_shapes=_random_side_shapes
+)

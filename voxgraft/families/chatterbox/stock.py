@@ -10,18 +10,31 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.describing import WHAT_CANGJIE, WHAT_CONDITIONS, WHAT_VOICE, WHAT_WAVEFORM
-from voxgraft.families.chatterbox.family import ENGLISH, ENGLISH_ROWS, RELEASES
+from voxgraft.families.chatterbox.describing import (
+    CANGJIE_PURPOSE,
+    CONDITIONS_PURPOSE,
+    S3GEN_PURPOSE,
+    VOICE_ENCODER_PURPOSE,
+)
+from voxgraft.families.chatterbox.family import ENGLISH_RELEASE, ENGLISH_ROWS, RELEASES
 from voxgraft.families.chatterbox.text import CANGJIE_NAME
-from voxgraft.families.stock import GROWN, MERGED, TEXT_PACKAGE, Facts, StockFolder, StockProgram, beside_of
+from voxgraft.families.stock import (
+    GROWN,
+    MERGED,
+    TEXT_PACKAGE_LOADER,
+    ExportInfo,
+    StockFolder,
+    StockProgram,
+    find_side_files,
+)
 
-MULTILINGUAL = RELEASES[0]
+MULTILINGUAL_RELEASE = RELEASES[0]
 """Whose names the multilingual program loads unless told otherwise, whatever the release."""
-NEEDED = {"ve.pt": WHAT_VOICE, "s3gen.pt": WHAT_WAVEFORM}
-NEEDED_IN_ENGLISH = {"ve.safetensors": WHAT_VOICE, "s3gen.safetensors": WHAT_WAVEFORM}
-OPTIONAL = {"conds.pt": WHAT_CONDITIONS, CANGJIE_NAME: WHAT_CANGJIE}
+REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
+REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}
+OPTIONAL_FILES = {"conds.pt": CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
 
-_LOAD_MULTILINGUAL = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+_MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
     from load import LANGUAGE, load
     model = load(LANGUAGE)
@@ -82,7 +95,7 @@ def load(language, device="cpu"):
     return model
 '''
 
-_LOAD_ENGLISH = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+_ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
     from load import LANGUAGE, load
     model = load(LANGUAGE)
@@ -132,7 +145,7 @@ def load(language, device="cpu"):
 '''
 
 
-_TEXT_STEP = """    text = RULES.apply(text)
+_TEXT_STEP_SOURCE = """    text = RULES.apply(text)
     if text[:1].islower():  # the program does so itself, but not where a tag is typed before the text
         text = text[0].upper() + text[1:]
     return text.strip()"""
@@ -145,18 +158,18 @@ class ChatterboxProgram(StockProgram):
     can_drop_in: ClassVar[bool] = True
 
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
-        english = is_english(files)
-        needed = NEEDED_IN_ENGLISH if english else NEEDED
-        beside, missing = beside_of(files, needed)
-        more, _ = beside_of(files, OPTIONAL)
-        release = ENGLISH if english else MULTILINGUAL
+        english = is_english_release(files)
+        needed = REQUIRED_ENGLISH_FILES if english else REQUIRED_FILES
+        beside, missing = find_side_files(files, needed)
+        more, _ = find_side_files(files, OPTIONAL_FILES)
+        release = ENGLISH_RELEASE if english else MULTILINGUAL_RELEASE
         read = {release.checkpoint: "T3, strict: every name and shape", release.tokenizer: "text tokenizer", **needed}
         return StockFolder(
-            release.checkpoint, release.tokenizer, {**beside, **more}, missing=missing, read={**read, **OPTIONAL}
+            release.checkpoint, release.tokenizer, {**beside, **more}, missing=missing, read={**read, **OPTIONAL_FILES}
         )
 
-    def loader(self, facts: Facts, files: BaseFiles) -> str:
-        return (_LOAD_ENGLISH if is_english(files) else _LOAD_MULTILINGUAL).format(
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str:
+        return (_ENGLISH_LOADER if is_english_release(files) else _MULTILINGUAL_LOADER).format(
             language=facts.language,
             name=facts.language_name,
             tag=facts.tag,
@@ -164,14 +177,14 @@ class ChatterboxProgram(StockProgram):
             base_pieces=facts.base_pieces,
             grown=GROWN,
             merged=MERGED,
-            text_package=TEXT_PACKAGE,
+            text_package=TEXT_PACKAGE_LOADER,
         )
 
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
-        return _TEXT_STEP, {}
+        return _TEXT_STEP_SOURCE, {}
 
-    def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:
-        english = is_english(files)
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
+        english = is_english_release(files)
         if not drop_in:
             language = "" if english else f", language_id={facts.language!r}"
             return [
@@ -191,10 +204,10 @@ class ChatterboxProgram(StockProgram):
         ]
 
 
-def is_english(files: BaseFiles) -> bool:
+def is_english_release(files: BaseFiles) -> bool:
     """Whether a base is the English release, whose program is another."""
     if files.checkpoint.name in (release.checkpoint for release in RELEASES):
-        return files.checkpoint.name == ENGLISH.checkpoint
+        return files.checkpoint.name == ENGLISH_RELEASE.checkpoint
     from voxgraft.tokenizers import open_tokenizer
 
     return open_tokenizer(files.tokenizer).size == ENGLISH_ROWS

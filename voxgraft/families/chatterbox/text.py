@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from voxgraft.errors import FileError
-from voxgraft.families.base import Front
+from voxgraft.families.base import TextFrontend
 from voxgraft.files import read_json
 
 CANGJIE_NAME = "Cangjie5_TC.json"
-SPACE = "[SPACE]"
-SPOKEN_FOR_NOTHING = "You need to add some text for me to talk."
+SPACE_TOKEN = "[SPACE]"
+EMPTY_TEXT_REPLACEMENT = "You need to add some text for me to talk."
 """The stock program says this when it is given no text at all."""
 
-REWRITES = (
+PUNCTUATION_REWRITES = (
     ("...", ", "),
     ("…", ", "),
     (":", ","),
@@ -41,10 +41,10 @@ REWRITES = (
 """What the clean-up writes for rare punctuation. Applied one after the other over the whole text, in this order."""
 
 KANJI = range(0x4E00, 0xA000)
-TOPIC_LIKE = ("は", "へ")
+PARTICLE_LIKE_KANA = ("は", "へ")
 
 
-class ChatterboxFront(Front):
+class ChatterboxTextFrontend(TextFrontend):
     """The multilingual wrapper. `cangjie` maps a Han character to its tokens; without it Han stays as it is."""
 
     sentence_enders: ClassVar[tuple[str, ...]] = (".", "!", "?", "-", ",", "、", "，", "。", "？", "！")
@@ -54,11 +54,11 @@ class ChatterboxFront(Front):
 
     def clean(self, text: str) -> str:
         if not text:
-            return SPOKEN_FOR_NOTHING
+            return EMPTY_TEXT_REPLACEMENT
         if text[0].islower():
             text = text[0].upper() + text[1:]
         text = " ".join(text.split())
-        for found, written in REWRITES:
+        for found, written in PUNCTUATION_REWRITES:
             text = text.replace(found, written)
         text = text.rstrip(" ")
         return text if text.endswith(self.sentence_enders) else text + "."
@@ -70,20 +70,20 @@ class ChatterboxFront(Front):
         if code == "zh":
             text = "".join(self._cangjie.get(character, character) for character in text)
         elif code == "ja":
-            text = _kana(text)
+            text = _kanji_to_kana(text)
         elif code == "ko":  # NFKD has already taken syllables apart into jamo; all that is left is the stock strip
             text = text.strip()
-        return _tagged(text, code)
+        return _add_language_tag(text, code)
 
 
-class EnglishFront(ChatterboxFront):
+class ChatterboxEnglishFrontend(ChatterboxTextFrontend):
     """The English wrapper: no case folding, no decomposition, and no tag for English itself."""
 
     sentence_enders: ClassVar[tuple[str, ...]] = (".", "!", "?", "-", ",")
 
     def prepare(self, text: str, language: str | None) -> str:
         code = (language or "").lower()
-        return _tagged(text, "" if code == "en" else code)
+        return _add_language_tag(text, "" if code == "en" else code)
 
 
 def read_cangjie(path: Path) -> dict[str, str]:
@@ -117,34 +117,34 @@ def _cangjie_tokens(code: str, place: int) -> str:
     return "".join(f"[cj_{key}]" for key in (*keys, "."))
 
 
-def _tagged(text: str, code: str) -> str:
+def _add_language_tag(text: str, code: str) -> str:
     tag = f"[{code}]" if code else ""
-    return (tag + text).replace(" ", SPACE)
+    return (tag + text).replace(" ", SPACE_TOKEN)
 
 
-def _kana(text: str) -> str:
+def _kanji_to_kana(text: str) -> str:
     """Words with kanji as hiragana, everything else as written; without pykakasi all of it as written."""
-    return text if _kana_reader() is None else _read_in_kana(text)
+    return text if _load_kana_converter() is None else _convert_to_kana(text)
 
 
 @lru_cache(maxsize=1 << 12)
-def _read_in_kana(text: str) -> str:
+def _convert_to_kana(text: str) -> str:
     """Kept, since a proof reads the same sentences again, and reading them is slow."""
-    reader = _kana_reader()
+    reader = _load_kana_converter()
     assert reader is not None
-    words = [_kana_word(word["orig"], word["hira"]) for word in reader.convert(text)]
+    words = [_choose_kana(word["orig"], word["hira"]) for word in reader.convert(text)]
     return unicodedata.normalize("NFKD", "".join(words))
 
 
-def _kana_word(written: str, hiragana: str) -> str:
+def _choose_kana(written: str, hiragana: str) -> str:
     if not any(ord(character) in KANJI for character in written):
         return written
     # A space keeps these from being taken for the particles that are pronounced otherwise.
-    return f" {hiragana}" if hiragana.startswith(TOPIC_LIKE) else hiragana
+    return f" {hiragana}" if hiragana.startswith(PARTICLE_LIKE_KANA) else hiragana
 
 
 @cache
-def _kana_reader() -> Any | None:
+def _load_kana_converter() -> Any | None:
     """Made once: it loads a dictionary. None where the optional package is not installed."""
     try:
         return import_module("pykakasi").kakasi()

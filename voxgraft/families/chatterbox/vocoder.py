@@ -11,44 +11,44 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.companions.places import found_environment
-from voxgraft.companions.process import Companion
+from voxgraft.companions.places import find_environment
+from voxgraft.companions.process import CompanionProcess
 from voxgraft.errors import CompanionError, GraftError
 from voxgraft.families.chatterbox.conditions import CONDITIONS_NAME
-from voxgraft.families.chatterbox.describing import WAVEFORM_MODEL
-from voxgraft.families.encoding import REFERENCE, Clip
+from voxgraft.families.chatterbox.describing import S3GEN_FILES
+from voxgraft.families.encoding import REFERENCE_AUDIO, Clip
 from voxgraft.families.sounding import Vocoder
-from voxgraft.families.tensors import stored_shapes
+from voxgraft.families.tensors import read_tensor_shapes
 from voxgraft.files import is_file
 
 __all__ = ["S3GenVocoder"]
 
-SAMPLE_RATE = 24_000
-PARTS = ("flow.", "mel2wav.", "tokenizer.")
+S3GEN_SAMPLE_RATE = 24_000
+S3GEN_PARTS = ("flow.", "mel2wav.", "tokenizer.")
 """What a whole S3Gen has; a file for preparing data may hold the last alone."""
 
 
 class S3GenVocoder(Vocoder):
     """S3Gen of a base folder."""
 
-    sample_rate = SAMPLE_RATE
+    sample_rate = S3GEN_SAMPLE_RATE
 
-    def __init__(self, companion: Companion, s3gen: Path, conditions: Path | None, device: str) -> None:
+    def __init__(self, companion: CompanionProcess, s3gen: Path, conditions: Path | None, device: str) -> None:
         self.companion, self.s3gen, self.conditions, self.device = companion, s3gen, conditions, device
 
     @classmethod
     def find(cls, folder: Path, device: str = "cpu") -> S3GenVocoder | None:
         """Where the companion was made and the base has a whole S3Gen; nothing is started yet."""
-        environment = found_environment("chatterbox")
-        s3gen = next((folder / name for name in WAVEFORM_MODEL if is_file(folder / name)), None)
-        if environment is None or s3gen is None or not _is_whole(s3gen):
+        environment = find_environment("chatterbox")
+        s3gen = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
+        if environment is None or s3gen is None or not _is_complete_s3gen(s3gen):
             return None
         conditions = folder / CONDITIONS_NAME
         kept = conditions.resolve() if is_file(conditions) else None
         return cls(environment.companion(), s3gen.resolve(), kept, device)
 
     def why_not(self, voice: Clip) -> str:
-        if REFERENCE in voice.voice or self.conditions is not None:
+        if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
         return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
@@ -63,8 +63,8 @@ class S3GenVocoder(Vocoder):
         if why := self.why_not(voice):
             raise CompanionError("companion-voice", why, where=self.s3gen.parent)
         arrays: dict[str, NDArray[np.generic]] = {"codes": np.asarray(list(codes), dtype=np.int64)}
-        if REFERENCE in voice.voice:
-            arrays[REFERENCE] = np.asarray(voice.voice[REFERENCE], dtype=np.float32)
+        if REFERENCE_AUDIO in voice.voice:
+            arrays[REFERENCE_AUDIO] = np.asarray(voice.voice[REFERENCE_AUDIO], dtype=np.float32)
         conditions = str(self.conditions) if self.conditions else ""
         answer = self.companion.ask(
             "sound", arrays, s3gen=str(self.s3gen), conditions=conditions, device=self.device, seed=0
@@ -75,6 +75,6 @@ class S3GenVocoder(Vocoder):
         return samples.astype(np.float32)
 
 
-def _is_whole(path: Path) -> bool:
-    names = list(stored_shapes(path))
-    return all(any(name.startswith(part) for name in names) for part in PARTS)
+def _is_complete_s3gen(path: Path) -> bool:
+    names = list(read_tensor_shapes(path))
+    return all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS)

@@ -20,24 +20,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.audio.exact import exact_float32
-from voxgraft.audio.waves import length_batches, padded_rows
+from voxgraft.audio.waves import batch_by_length, pad_rows
 from voxgraft.errors import AudioError
-from voxgraft.nn.unfilled import unfilled
+from voxgraft.nn.unfilled import init_empty_weights
 
-__all__ = ["CODEC_FILES", "CodecSize", "SemanticCodec"]
+__all__ = ["CODEC_FILES", "SemanticCodec", "SemanticCodecSize"]
 
 CODEC_FILES = ("semantic_codec/model.safetensors", "model.safetensors")
 """Where the file lies in the published folder."""
-UNREAD = ("decoder.",)
-KERNEL = 7
+UNUSED_PREFIXES = ("decoder.",)
+CONV_KERNEL = 7
 NORM_EPS = 1e-6
-MAX_SIZE = 1 << 16
+MAX_CODEC_SIZE = 1 << 16
 """No codec of this kind has a larger dimension; a damaged file can claim any number."""
-BATCH_FRAMES = 6_000
+CODEC_BATCH_FRAMES = 6_000
 
 
 @dataclass(frozen=True, slots=True)
-class CodecSize:
+class SemanticCodecSize:
     """The sizes that may differ; as published by default."""
 
     width: int = 384
@@ -48,7 +48,7 @@ class CodecSize:
     code_width: int = 8
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> CodecSize:
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> SemanticCodecSize:
         """The size that the tensors of a file have; as published where they do not say."""
         embed = shapes.get("encoder.0.embed.weight", ())
         mlp = shapes.get("encoder.0.convnext.0.pwconv1.weight", ())
@@ -56,7 +56,7 @@ class CodecSize:
         layers = {name.split(".")[3] for name in shapes if name.startswith("encoder.0.convnext.")}
         if (len(embed), len(mlp), len(codebook)) != (3, 2, 2):
             return cls()
-        if not all(1 <= size <= MAX_SIZE for size in (*embed, *mlp, *codebook)):
+        if not all(1 <= size <= MAX_CODEC_SIZE for size in (*embed, *mlp, *codebook)):
             return cls()
         return cls(embed[0], mlp[0], len(layers), embed[1], *codebook)
 
@@ -64,41 +64,46 @@ class CodecSize:
 class SemanticCodec(nn.Module):
     """ConvNeXt blocks over the features, then the nearest entry of a codebook, by angle."""
 
-    def __init__(self, size: CodecSize | None = None) -> None:
+    def __init__(self, size: SemanticCodecSize | None = None) -> None:
         super().__init__()
-        self.size = size or CodecSize()
-        backbone, out = Backbone(self.size), nn.Linear(self.size.width, self.size.features)
+        self.size = size or SemanticCodecSize()
+        backbone, out = SemanticCodecBackbone(self.size), nn.Linear(self.size.width, self.size.features)
         self.encoder = nn.ModuleList([backbone, out])
-        self.quantizer = Quantizers(self.size)
+        self.quantizer = SemanticQuantizerList(self.size)
         self.requires_grad_(False).eval()
 
     @classmethod
     def load(cls, place: Path) -> SemanticCodec:
         """From a file, or from the published folder that holds it."""
-        from voxgraft.families.differences import require_whole
-        from voxgraft.families.tensors import part_file, read_tensors, stored_shapes
+        from voxgraft.families.differences import require_exact_tensors
+        from voxgraft.families.tensors import find_part_file, read_tensor_shapes, read_tensors
 
-        path = part_file(place, CODEC_FILES)
-        stored = {name: shape for name, shape in stored_shapes(path).items() if not name.startswith(UNREAD)}
-        with unfilled():
-            codec = cls(CodecSize.of(stored))
+        path = find_part_file(place, CODEC_FILES)
+        stored = {
+            name: shape for name, shape in read_tensor_shapes(path).items() if not name.startswith(UNUSED_PREFIXES)
+        }
+        with init_empty_weights():
+            codec = cls(SemanticCodecSize.of(stored))
         shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
         # Also nothing besides: a codec at another rate has the same tensors and some more.
-        require_whole(stored, shapes, "semantic codec", path)
+        require_exact_tensors(stored, shapes, "semantic codec", path)
         codec.load_state_dict(read_tensors(path, shapes), assign=True)
         return codec.requires_grad_(False)
 
-    def encode(self, features: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[NDArray[np.int64]]:
+    def encode(self, features: Sequence[Tensor], batch_frames: int = CODEC_BATCH_FRAMES) -> list[NDArray[np.int64]]:
         """The codes of each clip, one a frame, as if it were alone. Normalised features [T, C] a clip."""
         return [self.nearest(latent).cpu().numpy() for latent in self.latents(features, batch_frames)]
 
     @torch.no_grad()
-    def latents(self, features: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
+    def latents(self, features: Sequence[Tensor], batch_frames: int = CODEC_BATCH_FRAMES) -> list[Tensor]:
         """What is compared with the codebook: D numbers for each frame of each clip. -> [T, D] a clip"""
-        rows = [self._checked(clip, f"clip {number} of {len(features)}") for number, clip in enumerate(features, 1)]
+        rows = [
+            self._validate_features(clip, f"clip {number} of {len(features)}")
+            for number, clip in enumerate(features, 1)
+        ]
         found: dict[int, Tensor] = {}
-        for places in length_batches([len(row) for row in rows], batch_frames):
-            batch, mask = padded_rows([rows[place] for place in places])
+        for places in batch_by_length([len(row) for row in rows], batch_frames):
+            batch, mask = pad_rows([rows[place] for place in places])
             latents = self(batch, mask)
             for row, place in enumerate(places):
                 found[place] = latents[row, : len(rows[place])].clone()
@@ -132,10 +137,10 @@ class SemanticCodec(nn.Module):
         return embedded
 
     @property
-    def _quantizer(self) -> Quantizer:
-        return cast(Quantizer, self.quantizer.quantizers[0])
+    def _quantizer(self) -> SemanticQuantizer:
+        return cast(SemanticQuantizer, self.quantizer.quantizers[0])
 
-    def _checked(self, features: Tensor, where: str) -> Tensor:
+    def _validate_features(self, features: Tensor, where: str) -> Tensor:
         if features.dim() != 2 or features.shape[1] != self.size.features or not len(features):
             expected = f"[frames, {self.size.features}], at least one frame"
             raise AudioError("features-form", f"features {list(features.shape)}", expected=expected, where=where)
@@ -146,14 +151,14 @@ class SemanticCodec(nn.Module):
         return rows
 
 
-class Backbone(nn.Module):
+class SemanticCodecBackbone(nn.Module):
     """A convolution and ConvNeXt blocks, all over neighbouring frames."""
 
-    def __init__(self, size: CodecSize) -> None:
+    def __init__(self, size: SemanticCodecSize) -> None:
         super().__init__()
-        self.embed = nn.Conv1d(size.features, size.width, KERNEL, padding=KERNEL // 2)
+        self.embed = nn.Conv1d(size.features, size.width, CONV_KERNEL, padding=CONV_KERNEL // 2)
         self.norm = nn.LayerNorm(size.width, eps=NORM_EPS)
-        self.convnext = nn.ModuleList(ConvNeXt(size.width, size.mlp) for _ in range(size.layers))
+        self.convnext = nn.ModuleList(ConvNextBlock(size.width, size.mlp) for _ in range(size.layers))
         self.final_layer_norm = nn.LayerNorm(size.width, eps=NORM_EPS)
 
     def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
@@ -167,13 +172,13 @@ class Backbone(nn.Module):
         return normed
 
 
-class ConvNeXt(nn.Module):
+class ConvNextBlock(nn.Module):
     """A depthwise convolution, then a feed-forward for each frame, scaled and added."""
 
     def __init__(self, width: int, mlp: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(width))
-        self.dwconv = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2, groups=width)
+        self.dwconv = nn.Conv1d(width, width, CONV_KERNEL, padding=CONV_KERNEL // 2, groups=width)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.pwconv1 = nn.Linear(width, mlp)
         self.pwconv2 = nn.Linear(mlp, width)
@@ -185,25 +190,25 @@ class ConvNeXt(nn.Module):
         return x + self.gamma * fed
 
 
-class Quantizers(nn.Module):
+class SemanticQuantizerList(nn.Module):
     """Holds the one quantizer under the name that upstream gives it."""
 
-    def __init__(self, size: CodecSize) -> None:
+    def __init__(self, size: SemanticCodecSize) -> None:
         super().__init__()
-        self.quantizers = nn.ModuleList([Quantizer(size)])
+        self.quantizers = nn.ModuleList([SemanticQuantizer(size)])
 
 
-class Quantizer(nn.Module):
+class SemanticQuantizer(nn.Module):
     """The codebook and the ways to it and from it."""
 
-    def __init__(self, size: CodecSize) -> None:
+    def __init__(self, size: SemanticCodecSize) -> None:
         super().__init__()
-        self.in_project = NormedLinear(size.features, size.code_width)
-        self.out_project = NormedLinear(size.code_width, size.features)
+        self.in_project = WeightNormLinear(size.features, size.code_width)
+        self.out_project = WeightNormLinear(size.code_width, size.features)
         self.codebook = nn.Embedding(size.codes, size.code_width)
 
 
-class NormedLinear(nn.Module):
+class WeightNormLinear(nn.Module):
     """A linear layer stored as the direction and the length of each output's weights (`weight_v`, `weight_g`).
 
     The shapes are those of the convolution of one frame that upstream has here.

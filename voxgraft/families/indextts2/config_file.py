@@ -10,7 +10,7 @@ from voxgraft.errors import ConfigError
 CONFIG_NAME = "config.yaml"
 
 
-def settings_of(config: Path) -> dict[Any, Any]:
+def read_base_config(config: Path) -> dict[Any, Any]:
     """Everything that the file says."""
     from voxgraft.yaml_files import (
         read_yaml,  # a model of ours can be used without PyYAML, only not opened from a folder
@@ -23,7 +23,7 @@ def settings_of(config: Path) -> dict[Any, Any]:
     return settings
 
 
-def section_of(settings: dict[Any, Any], name: str, config: Path) -> dict[Any, Any]:
+def get_config_section(settings: dict[Any, Any], name: str, config: Path) -> dict[Any, Any]:
     """One section; empty where it is not there."""
     section = settings.get(name, {})
     if not isinstance(section, dict):
@@ -32,7 +32,7 @@ def section_of(settings: dict[Any, Any], name: str, config: Path) -> dict[Any, A
     return section
 
 
-def file_name(section: dict[Any, Any], path: str, config: Path) -> str | None:
+def get_config_file_name(section: dict[Any, Any], path: str, config: Path) -> str | None:
     """The file name that a setting gives, if it is there; it may not lead out of the base folder."""
     name = section.get(path.rpartition(".")[2])
     if name is None:

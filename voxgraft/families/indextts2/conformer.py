@@ -16,26 +16,26 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from voxgraft.families.indextts2.shapes import DEPTHWISE_KERNEL, FEATURE_WIDTH, SINUSOID_ROWS, EncoderSize
+from voxgraft.families.indextts2.shapes import DEPTHWISE_KERNEL, FEATURE_WIDTH, SINUSOID_ROWS, ConditioningEncoderSize
 
-__all__ = ["MAX_FEATURES", "MIN_FEATURES", "Conformer", "sinusoids"]
+__all__ = ["MAX_FEATURE_FRAMES", "MIN_FEATURE_FRAMES", "Conformer", "build_sinusoid_table"]
 
-MIN_FEATURES = 3
+MIN_FEATURE_FRAMES = 3
 """Frames that the first convolution needs to give one."""
-MAX_FEATURES = 2 * SINUSOID_ROWS + 2
+MAX_FEATURE_FRAMES = 2 * SINUSOID_ROWS + 2
 """Frames of the longest clip that the position table reaches: 200 seconds."""
-FRAMES_AT_ONCE = 128
+FRAMES_PER_CHUNK = 128
 """The first convolution makes a quarter of a million numbers of each frame: 1 MB, so a minute would need gigabytes."""
 
 
 class Conformer(nn.Module):
     """Subsampling, `encoders`, and a norm after them."""
 
-    def __init__(self, size: EncoderSize) -> None:
+    def __init__(self, size: ConditioningEncoderSize) -> None:
         super().__init__()
-        self.embed = Subsampling(size.width)
+        self.embed = ConvSubsampling(size.width)
         self.after_norm = nn.LayerNorm(size.width)
-        self.encoders = nn.ModuleList(_Block(size) for _ in range(size.blocks))
+        self.encoders = nn.ModuleList(_ConformerBlock(size) for _ in range(size.blocks))
 
     def forward(self, clips: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """B times [F, 1024] -> [B, T, W] and which frames are a clip's own, [B, T]; None where all are."""
@@ -51,7 +51,7 @@ class Conformer(nn.Module):
         return self.after_norm(x), heard
 
 
-class Subsampling(nn.Module):
+class ConvSubsampling(nn.Module):
     """One clip to half its frames: a convolution over time and features, and a linear layer over its channels."""
 
     def __init__(self, width: int) -> None:
@@ -59,33 +59,33 @@ class Subsampling(nn.Module):
         self.scale = math.sqrt(width)
         self.conv = nn.Sequential(nn.Conv2d(1, width, 3, stride=2), nn.ReLU())
         self.out = nn.Sequential(nn.Linear(width * ((FEATURE_WIDTH - 1) // 2), width))
-        self.pos_enc = _Positions(width)
+        self.pos_enc = _SinusoidPositions(width)
 
     def forward(self, features: Tensor) -> Tensor:
         """[F, 1024] -> [T, W]"""
         num_frames = (len(features) - 1) // 2
         parts = []
-        for first in range(0, num_frames, FRAMES_AT_ONCE):
-            end = min(first + FRAMES_AT_ONCE, num_frames)
+        for first in range(0, num_frames, FRAMES_PER_CHUNK):
+            end = min(first + FRAMES_PER_CHUNK, num_frames)
             channels = self.conv(features[None, 2 * first : 2 * end + 1])  # [W, frames, 511]
             parts.append(self.out(channels.transpose(0, 1).flatten(1)))
         return torch.cat(parts) * self.scale
 
 
-class _Positions(nn.Module):
+class _SinusoidPositions(nn.Module):
     """The position table, which the published file holds although it can be computed."""
 
     pe: Tensor  # [1, 5000, W]
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.register_buffer("pe", sinusoids(SINUSOID_ROWS, width)[None])
+        self.register_buffer("pe", build_sinusoid_table(SINUSOID_ROWS, width)[None])
 
 
-class _Attention(nn.Module):
+class _ConformerAttention(nn.Module):
     """(q + u) k + (q + v) p for the scores, where p belongs to the key's place in the clip, not to a distance."""
 
-    def __init__(self, size: EncoderSize) -> None:
+    def __init__(self, size: ConditioningEncoderSize) -> None:
         super().__init__()
         width, self.heads = size.width, size.heads
         self.pos_bias_u = nn.Parameter(torch.zeros(size.heads, width // size.heads))
@@ -113,8 +113,8 @@ class _Attention(nn.Module):
         return out
 
 
-class _FeedForward(nn.Module):
-    def __init__(self, size: EncoderSize) -> None:
+class _ConformerFeedForward(nn.Module):
+    def __init__(self, size: ConditioningEncoderSize) -> None:
         super().__init__()
         self.w_1 = nn.Linear(size.width, size.mlp)
         self.w_2 = nn.Linear(size.mlp, size.width)
@@ -124,7 +124,7 @@ class _FeedForward(nn.Module):
         return out
 
 
-class _Convolution(nn.Module):
+class _ConformerConvolution(nn.Module):
     """Gated, then each channel over its neighbours in time; padding is silent there, as beyond the ends of a clip."""
 
     def __init__(self, width: int) -> None:
@@ -144,14 +144,14 @@ class _Convolution(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _ConformerBlock(nn.Module):
     """Attention, convolution, feed-forward, each behind its norm, and a norm at the end."""
 
-    def __init__(self, size: EncoderSize) -> None:
+    def __init__(self, size: ConditioningEncoderSize) -> None:
         super().__init__()
-        self.self_attn = _Attention(size)
-        self.feed_forward = _FeedForward(size)
-        self.conv_module = _Convolution(size.width)
+        self.self_attn = _ConformerAttention(size)
+        self.feed_forward = _ConformerFeedForward(size)
+        self.conv_module = _ConformerConvolution(size.width)
         self.norm_ff = nn.LayerNorm(size.width)
         self.norm_mha = nn.LayerNorm(size.width)
         self.norm_conv = nn.LayerNorm(size.width)
@@ -166,7 +166,7 @@ class _Block(nn.Module):
         return out
 
 
-def sinusoids(rows: int, width: int) -> Tensor:
+def build_sinusoid_table(rows: int, width: int) -> Tensor:
     """Sine and cosine of a position in turn, from fast to slow. [rows, W]"""
     rates = torch.exp(torch.arange(0, width, 2) * -(math.log(10000.0) / width))  # [W / 2]
     angles = torch.arange(rows)[:, None] * rates

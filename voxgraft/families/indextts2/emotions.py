@@ -18,34 +18,34 @@ from voxgraft.checkpoints.torch_file import read_torch_tensor
 from voxgraft.errors import CheckpointError, ConfigError, FileError
 from voxgraft.families.base import BaseFiles
 from voxgraft.families.encoding import Clip
-from voxgraft.families.indextts2.config_file import file_name, settings_of
+from voxgraft.families.indextts2.config_file import get_config_file_name, read_base_config
 from voxgraft.files import is_file
 
-__all__ = ["COUNTS", "EMOTIONS", "mixed_emotion"]
+__all__ = ["EMOTIONS", "VECTORS_PER_EMOTION", "mix_emotions"]
 
 EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
-COUNTS = (3, 17, 2, 8, 4, 5, 10, 24)
+VECTORS_PER_EMOTION = (3, 17, 2, 8, 4, 5, 10, 24)
 """Vectors of each emotion, one after another in the file, unless the config says otherwise."""
-MATRIX_NAME = "feat2.pt"
+EMOTION_MATRIX_NAME = "feat2.pt"
 
 
-def mixed_emotion(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
+def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
     """The emotion that shares of the eight make, and how much of the whole it is; the rest stays the voice's own."""
     if len(shares) != len(EMOTIONS) or not all(0 <= share <= 1 for share in shares) or not any(shares):
         found, expected = ", ".join(f"{share:g}" for share in shares), f"a number from 0 to 1 for {', '.join(EMOTIONS)}"
         raise ConfigError("manner-unknown", f"the emotions {found}", expected=expected)
-    vectors, counts = _vectors(files)
+    vectors, counts = _read_emotion_vectors(files)
     means = [vectors[first:last].mean(axis=0) for first, last in pairwise([0, *accumulate(counts)])]
     total = sum(shares)
     vector = sum((share / total * mean for share, mean in zip(shares, means, strict=True)), np.zeros(1, np.float32))
     return Clip(np.zeros(0, dtype=np.int64), {"emotion": np.asarray(vector, np.float32)}), min(total, 1.0)
 
 
-def _vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+def _read_emotion_vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
     config = files.config
-    settings = settings_of(config) if config is not None else {}
-    counts = _counts(settings.get("emo_num"))
-    name = (file_name(settings, "emo_matrix", config) if config is not None else None) or MATRIX_NAME
+    settings = read_base_config(config) if config is not None else {}
+    counts = _parse_emotion_counts(settings.get("emo_num"))
+    name = (get_config_file_name(settings, "emo_matrix", config) if config is not None else None) or EMOTION_MATRIX_NAME
     path = files.folder / name
     if not is_file(path):
         cure = "put it beside the base's checkpoint: `voxgraft download indextts2` fetches it. Or name a recording."
@@ -57,8 +57,8 @@ def _vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
     return vectors, counts
 
 
-def _counts(given: Any) -> tuple[int, ...]:
+def _parse_emotion_counts(given: Any) -> tuple[int, ...]:
     sound = (
         isinstance(given, list) and len(given) == len(EMOTIONS) and all(type(one) is int and one > 0 for one in given)
     )
-    return tuple(given) if sound else COUNTS
+    return tuple(given) if sound else VECTORS_PER_EMOTION

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-STOCK_MARKS = {
+STOCK_PUNCTUATION = {
     "：": ",",
     "；": ",",
     ";": ",",
@@ -47,7 +47,7 @@ STOCK_MARKS = {
 }
 """The stock program's own map. It also writes "." for "$" in text that it takes for Chinese."""
 
-_NEW_BY_SCRIPT: dict[str, dict[str, str]] = {
+_PUNCTUATION_BY_SCRIPT: dict[str, dict[str, str]] = {
     # The single wordspace stands between words; doubled it is the full stop.
     "Ethiopic": {"፡፡": ".", "፡": " ", "።": ".", "፣": ",", "፤": ",", "፥": ",", "፦": ",", "፧": "?", "፨": "."},
     "Khmer": {"។": ".", "៕": ".", "៖": ",", "៚": "."},
@@ -86,10 +86,12 @@ _NEW_BY_SCRIPT: dict[str, dict[str, str]] = {
     "dashes": dict.fromkeys("–‒―‐‑−", "-"),
 }
 
-NEW_MARKS: dict[str, str] = {mark: written for marks in _NEW_BY_SCRIPT.values() for mark, written in marks.items()}
+SCRIPT_PUNCTUATION: dict[str, str] = {
+    mark: written for marks in _PUNCTUATION_BY_SCRIPT.values() for mark, written in marks.items()
+}
 """Ours: the marks of scripts that the base has never met, and quotation marks and dashes that it cannot spell."""
 
-MARKS_INSIDE_WORDS: dict[str, str] = {"՞": "?", "՜": "!", "՛": ""}
+IN_WORD_PUNCTUATION: dict[str, str] = {"՞": "?", "՜": "!", "՛": ""}
 """Armenian sets these on a vowel of the word that they mark; what is written for them goes behind the word."""
 
 
@@ -98,26 +100,26 @@ def plain_marks(text: str) -> str:
 
     The stock program takes small Cherokee letters for Chinese characters and splits them, but not their capitals.
     """
-    text = _WORD_WITH_INNER_MARK.sub(_marks_behind, text)
-    text = _ETHIOPIC_STOP_TYPED_AS_COLONS.sub(".", text)
+    text = _WORD_WITH_INNER_MARK.sub(_move_marks_behind_word, text)
+    text = _ETHIOPIC_DOUBLE_COLON.sub(".", text)
     text = _SMALL_CHEROKEE.sub(lambda found: found.group().upper(), text)
-    return _NEW.sub(lambda found: NEW_MARKS[found.group()], text)
+    return _SCRIPT_PUNCTUATION_PATTERN.sub(lambda found: SCRIPT_PUNCTUATION[found.group()], text)
 
 
-def any_of(marks: Mapping[str, str]) -> re.Pattern[str]:
+def compile_alternatives(marks: Mapping[str, str]) -> re.Pattern[str]:
     """Longest first, so that a doubled mark is not read as two."""
     return re.compile("|".join(re.escape(mark) for mark in sorted(marks, key=len, reverse=True)))
 
 
-_NEW = any_of(NEW_MARKS)
+_SCRIPT_PUNCTUATION_PATTERN = compile_alternatives(SCRIPT_PUNCTUATION)
 _SMALL_CHEROKEE = re.compile("[\u13f8-\u13fd\uab70-\uabbf]+")
-_ETHIOPIC_STOP_TYPED_AS_COLONS = re.compile("(?<=[\u1200-\u135f\u1380-\u139f\u2d80-\u2ddf\uab00-\uab2f])::")
-_WORD_WITH_INNER_MARK = re.compile(rf"(?<!\w)\w*+(?:[{''.join(MARKS_INSIDE_WORDS)}]\w*+)++")
+_ETHIOPIC_DOUBLE_COLON = re.compile("(?<=[\u1200-\u135f\u1380-\u139f\u2d80-\u2ddf\uab00-\uab2f])::")
+_WORD_WITH_INNER_MARK = re.compile(rf"(?<!\w)\w*+(?:[{''.join(IN_WORD_PUNCTUATION)}]\w*+)++")
 """Tried once per word and without stepping back: otherwise a word without end would take for ever."""
 
 
-def _marks_behind(found: re.Match[str]) -> str:
+def _move_marks_behind_word(found: re.Match[str]) -> str:
     """A word without the marks inside it, and what is written for them after it."""
     word = found.group()
-    letters = "".join(character for character in word if character not in MARKS_INSIDE_WORDS)
-    return letters + "".join(MARKS_INSIDE_WORDS.get(character, "") for character in word)
+    letters = "".join(character for character in word if character not in IN_WORD_PUNCTUATION)
+    return letters + "".join(IN_WORD_PUNCTUATION.get(character, "") for character in word)

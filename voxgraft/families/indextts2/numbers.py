@@ -1,6 +1,6 @@
 """The sizes that IndexTTS-2's config.yaml states: read strictly, from its parsed contents.
 
-Knows no tensors; `shapes` builds them from these numbers.
+Knows no tensors; `build_shape_patterns` builds them from these numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from voxgraft.errors import ConfigError
 
-GPT_NUMBERS = {
+GPT_SIZE_KEYS = {
     "text_pieces": "number_text_tokens",
     "width": "model_dim",
     "layers": "layers",
@@ -21,16 +21,16 @@ GPT_NUMBERS = {
     "max_speech": "max_mel_tokens",
 }
 """Our names of the sizes to the config's."""
-ENCODER_NUMBERS = {
+ENCODER_SIZE_KEYS = {
     "width": "output_size",
     "mlp": "linear_units",
     "heads": "attention_heads",
     "blocks": "num_blocks",
     "perceiver_mult": "perceiver_mult",
 }
-_LARGEST = {"layers": 1000, "num_blocks": 1000}
-_LARGEST_SIZE = 1 << 20
-_KINDS: dict[str, str | int | bool] = {
+_MAX_BY_KEY = {"layers": 1000, "num_blocks": 1000}
+_MAX_SIZE = 1 << 20
+_REQUIRED_VALUES: dict[str, str | int | bool] = {
     "gpt.condition_type": "conformer_perceiver",
     "gpt.condition_module.input_layer": "conv2d2",
     "gpt.emo_condition_module.input_layer": "conv2d2",
@@ -41,31 +41,35 @@ _KINDS: dict[str, str | int | bool] = {
 """What the published config says and the model is built for."""
 
 
-def numbers_of(config: Mapping[Any, Any], section: str, keys: Mapping[str, str], where: str | Path) -> dict[str, int]:
+def read_config_sizes(
+    config: Mapping[Any, Any], section: str, keys: Mapping[str, str], where: str | Path
+) -> dict[str, int]:
     """The whole numbers of a section such as `gpt.condition_module`, under our names."""
-    stated = _section(config, section, where)
-    return {name: _number(stated.get(key), f"{section}.{key}", where) for name, key in keys.items()}
+    stated = _require_section(config, section, where)
+    return {name: _require_size(stated.get(key), f"{section}.{key}", where) for name, key in keys.items()}
 
 
-def refuse_other_kinds(config: Mapping[Any, Any], where: str | Path) -> None:
+def refuse_other_architectures(config: Mapping[Any, Any], where: str | Path) -> None:
     """Refuse a model that is built, or begins and ends its sequences, another way than the published one."""
-    speech_rows = _number(_section(config, "gpt", where).get("number_mel_codes"), "gpt.number_mel_codes", where)
+    speech_rows = _require_size(
+        _require_section(config, "gpt", where).get("number_mel_codes"), "gpt.number_mel_codes", where
+    )
     speech_ids = {"gpt.start_mel_token": speech_rows - 2, "gpt.stop_mel_token": speech_rows - 1}
-    for path, expected in (_KINDS | speech_ids).items():
+    for path, expected in (_REQUIRED_VALUES | speech_ids).items():
         section, _, key = path.rpartition(".")
-        kind = _section(config, section, where).get(key, expected)
+        kind = _require_section(config, section, where).get(key, expected)
         if kind != expected:
             raise ConfigError("base-config", f"{path} is {str(kind)[:40]!r}", expected=str(expected), where=where)
 
 
-def require_cut(width: int, heads: int, section: str, where: str | Path) -> None:
+def require_divisible_heads(width: int, heads: int, section: str, where: str | Path) -> None:
     """A width is cut into heads of one size each."""
     if width % heads:
         found = f"{section} is {width:,} wide and has {heads:,} heads"
         raise ConfigError("base-config", found, expected="heads that divide the width", where=where)
 
 
-def _section(config: Mapping[Any, Any], path: str, where: str | Path) -> Mapping[Any, Any]:
+def _require_section(config: Mapping[Any, Any], path: str, where: str | Path) -> Mapping[Any, Any]:
     section: Any = config
     for name in path.split("."):
         section = section.get(name) if isinstance(section, Mapping) else None
@@ -75,8 +79,8 @@ def _section(config: Mapping[Any, Any], path: str, where: str | Path) -> Mapping
     return section
 
 
-def _number(value: Any, path: str, where: str | Path) -> int:
-    largest = _LARGEST.get(path.rpartition(".")[2], _LARGEST_SIZE)
+def _require_size(value: Any, path: str, where: str | Path) -> int:
+    largest = _MAX_BY_KEY.get(path.rpartition(".")[2], _MAX_SIZE)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
         found = f"{path} is {'missing' if value is None else repr(value)[:40]}"
         raise ConfigError("base-config", found, expected=f"a whole number, 1 to {largest:,}", where=where)

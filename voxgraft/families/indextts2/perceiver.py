@@ -11,24 +11,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from torch import Tensor, nn
 
-from voxgraft.families.indextts2.shapes import PERCEIVER_HEAD_WIDTH, PERCEIVER_LAYERS, EncoderSize
+from voxgraft.families.indextts2.shapes import PERCEIVER_HEAD_WIDTH, PERCEIVER_LAYERS, ConditioningEncoderSize
 
-__all__ = ["Perceiver"]
+__all__ = ["PerceiverResampler"]
 
 
-class Perceiver(nn.Module):
+class PerceiverResampler(nn.Module):
     """Latents that look at the clip and at one another, layer by layer, and a norm after the last."""
 
-    def __init__(self, size: EncoderSize, width: int, num_latents: int) -> None:
+    def __init__(self, size: ConditioningEncoderSize, width: int, num_latents: int) -> None:
         super().__init__()
         inner = int(width * size.perceiver_mult * 2 / 3)
         self.latents = nn.Parameter(torch.empty(num_latents, width))
         nn.init.normal_(self.latents, std=0.02)
         self.proj_context = nn.Linear(size.width, width) if size.width != width else nn.Identity()
         self.layers = nn.ModuleList(
-            nn.ModuleList([_Attention(width, size.heads), _feed_forward(width, inner)]) for _ in range(PERCEIVER_LAYERS)
+            nn.ModuleList([_ResamplerAttention(width, size.heads), _build_feed_forward(width, inner)])
+            for _ in range(PERCEIVER_LAYERS)
         )
-        self.norm = _Norm(width)
+        self.norm = _ResamplerNorm(width)
 
     def forward(self, frames: Tensor, heard: Tensor | None) -> Tensor:
         """[B, T, C], [B, T] -> [B, L, W]"""
@@ -46,7 +47,7 @@ class Perceiver(nn.Module):
         return out
 
 
-class _Attention(nn.Module):
+class _ResamplerAttention(nn.Module):
     """Keys and values are the latents and the clip together."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -66,7 +67,7 @@ class _Attention(nn.Module):
         return out
 
 
-class _Gate(nn.Module):
+class _Geglu(nn.Module):
     """The first half of the numbers times the GELU of the second."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class _Gate(nn.Module):
         return value * F.gelu(gate)
 
 
-class _Norm(nn.Module):
+class _ResamplerNorm(nn.Module):
     """x / |x| * sqrt(W) * gamma"""
 
     def __init__(self, width: int) -> None:
@@ -85,5 +86,5 @@ class _Norm(nn.Module):
         return F.normalize(x, dim=-1) * math.sqrt(len(self.gamma)) * self.gamma
 
 
-def _feed_forward(width: int, inner: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, 2 * inner), _Gate(), nn.Linear(inner, width))
+def _build_feed_forward(width: int, inner: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 2 * inner), _Geglu(), nn.Linear(inner, width))

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.families.differences import Shape, require_whole
+from voxgraft.families.differences import ShapeLike, require_exact_tensors
 from voxgraft.families.indextts2.numbers import (
-    ENCODER_NUMBERS,
-    GPT_NUMBERS,
-    numbers_of,
-    refuse_other_kinds,
-    require_cut,
+    ENCODER_SIZE_KEYS,
+    GPT_SIZE_KEYS,
+    read_config_sizes,
+    refuse_other_architectures,
+    require_divisible_heads,
 )
 
 FEATURE_WIDTH = 1024
@@ -27,12 +27,12 @@ PERCEIVER_LAYERS = 2
 SPEAKER_LATENTS = 32
 SINUSOID_ROWS = 5000
 DEPTHWISE_KERNEL = 15
-HEAD_WIDTH, FEWEST_HEADS = 64, 4
-ALIASES = ("inference_model.", "gpt.wte.")
+GPT_HEAD_WIDTH, MIN_GPT_HEADS = 64, 4
+ALIAS_PREFIXES = ("inference_model.", "gpt.wte.")
 """Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we."""
-CODES, CODE_WIDTH, CODEC_KERNEL = 8192, 8, 7
+NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH, CODEC_KERNEL = 8192, 8, 7
 
-_PARTS = {
+_UNIFIED_VOICE_PARTS = {
     "gpt.": "backbone",
     "final_norm.": "backbone",
     "conditioning_encoder.": "voice conditioning",
@@ -50,7 +50,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSize:
+class ConditioningEncoderSize:
     """One conditioning encoder: a conformer and the perceiver behind it."""
 
     width: int
@@ -72,18 +72,18 @@ class UnifiedVoiceSize:
     speech_rows: int = 8194
     max_text: int = 600
     max_speech: int = 1815
-    speaker: EncoderSize = EncoderSize(width=512, mlp=2048, heads=8, blocks=6, perceiver_mult=2)
-    emotion: EncoderSize = EncoderSize(width=512, mlp=1024, heads=4, blocks=4, perceiver_mult=2)
+    speaker: ConditioningEncoderSize = ConditioningEncoderSize(width=512, mlp=2048, heads=8, blocks=6, perceiver_mult=2)
+    emotion: ConditioningEncoderSize = ConditioningEncoderSize(width=512, mlp=1024, heads=4, blocks=4, perceiver_mult=2)
 
     def __post_init__(self) -> None:
         if not self.heads:
-            object.__setattr__(self, "heads", max(FEWEST_HEADS, self.width // HEAD_WIDTH))
+            object.__setattr__(self, "heads", max(MIN_GPT_HEADS, self.width // GPT_HEAD_WIDTH))
 
     @classmethod
     def of(
         cls,
         config: Mapping[Any, Any],
-        shapes: Mapping[str, Shape],
+        shapes: Mapping[str, ShapeLike],
         where: str | Path = "",
         config_path: str | Path = "",
     ) -> UnifiedVoiceSize:
@@ -91,53 +91,59 @@ class UnifiedVoiceSize:
 
         Aliases among the tensors do not count. What is no size in the config is an error, and so is any difference.
         """
-        refuse_other_kinds(config, config_path)
+        refuse_other_architectures(config, config_path)
         size = cls(
-            **numbers_of(config, "gpt", GPT_NUMBERS, config_path),
-            speaker=EncoderSize(**numbers_of(config, "gpt.condition_module", ENCODER_NUMBERS, config_path)),
-            emotion=EncoderSize(**numbers_of(config, "gpt.emo_condition_module", ENCODER_NUMBERS, config_path)),
+            **read_config_sizes(config, "gpt", GPT_SIZE_KEYS, config_path),
+            speaker=ConditioningEncoderSize(
+                **read_config_sizes(config, "gpt.condition_module", ENCODER_SIZE_KEYS, config_path)
+            ),
+            emotion=ConditioningEncoderSize(
+                **read_config_sizes(config, "gpt.emo_condition_module", ENCODER_SIZE_KEYS, config_path)
+            ),
         )
-        require_cut(size.width, size.heads, "gpt", config_path)
-        require_cut(size.speaker.width, size.speaker.heads, "gpt.condition_module", config_path)
-        require_cut(size.emotion.width, size.emotion.heads, "gpt.emo_condition_module", config_path)
+        require_divisible_heads(size.width, size.heads, "gpt", config_path)
+        require_divisible_heads(size.speaker.width, size.speaker.heads, "gpt.condition_module", config_path)
+        require_divisible_heads(size.emotion.width, size.emotion.heads, "gpt.emo_condition_module", config_path)
         own = {name: shape for name, shape in shapes.items() if not is_alias(name)}
-        require_whole(own, unified_voice_shapes(size), "UnifiedVoice of the size that config.yaml states", where)
+        require_exact_tensors(
+            own, unified_voice_shapes(size), "UnifiedVoice of the size that config.yaml states", where
+        )
         return size
 
 
-def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
+def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, ShapeLike]:
     """Names and shapes in the order of the published file: 665 at full depth."""
     width, text_rows = size.width, size.text_pieces + 1
-    shapes: dict[str, Shape] = {}
-    shapes |= _under("conditioning_encoder", _conformer(size.speaker))
-    shapes |= _under("perceiver_encoder", _perceiver(size.speaker, width, SPEAKER_LATENTS))
+    shapes: dict[str, ShapeLike] = {}
+    shapes |= _add_prefix("conditioning_encoder", _conformer_shapes(size.speaker))
+    shapes |= _add_prefix("perceiver_encoder", _perceiver_shapes(size.speaker, width, SPEAKER_LATENTS))
     shapes["speed_emb.weight"] = (2, width)
-    shapes |= _under("emo_conditioning_encoder", _conformer(size.emotion))
-    shapes |= _under("emo_perceiver_encoder", _perceiver(size.emotion, EMOTION_WIDTH, 1))
+    shapes |= _add_prefix("emo_conditioning_encoder", _conformer_shapes(size.emotion))
+    shapes |= _add_prefix("emo_perceiver_encoder", _perceiver_shapes(size.emotion, EMOTION_WIDTH, 1))
     shapes["text_embedding.weight"] = (text_rows, width)
-    shapes |= _under("emo_layer", _linear(width, width))
-    shapes |= _under("emovec_layer", _linear(width, EMOTION_WIDTH))
+    shapes |= _add_prefix("emo_layer", _linear_shapes(width, width))
+    shapes |= _add_prefix("emovec_layer", _linear_shapes(width, EMOTION_WIDTH))
     shapes["mel_embedding.weight"] = (size.speech_rows, width)
     for layer in range(size.layers):
-        shapes |= _under(f"gpt.h.{layer}", _gpt_block(width))
-    shapes |= _under("gpt.ln_f", _norm(width))
+        shapes |= _add_prefix(f"gpt.h.{layer}", _gpt_block_shapes(width))
+    shapes |= _add_prefix("gpt.ln_f", _norm_shapes(width))
     shapes["mel_pos_embedding.emb.weight"] = (size.max_speech + 3, width)
     shapes["text_pos_embedding.emb.weight"] = (size.max_text + 2, width)
-    shapes |= _under("final_norm", _norm(width))
-    shapes |= _under("text_head", _linear(text_rows, width))
-    return shapes | _under("mel_head", _linear(size.speech_rows, width))
+    shapes |= _add_prefix("final_norm", _norm_shapes(width))
+    shapes |= _add_prefix("text_head", _linear_shapes(text_rows, width))
+    return shapes | _add_prefix("mel_head", _linear_shapes(size.speech_rows, width))
 
 
-def unified_voice_part(tensor: str) -> str:
+def unified_voice_part_name(tensor: str) -> str:
     """The part of the model that a tensor belongs to, in a word for people."""
     if tensor.endswith(".pos_enc.pe"):
         return "computed tables"
-    return next((part for start, part in _PARTS.items() if tensor.startswith(start)), "other")
+    return next((part for start, part in _UNIFIED_VOICE_PARTS.items() if tensor.startswith(start)), "other")
 
 
 def is_alias(tensor: str) -> bool:
     """Whether the name is a second one for a tensor that the model has anyway."""
-    return tensor.startswith(ALIASES)
+    return tensor.startswith(ALIAS_PREFIXES)
 
 
 def is_unified_voice(names: Iterable[str]) -> bool:
@@ -146,100 +152,103 @@ def is_unified_voice(names: Iterable[str]) -> bool:
     return wanted <= set(names)
 
 
-def codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, Shape]:
+def semantic_codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, ShapeLike]:
     """The semantic codec (RepCodec), in the order of its file: 239 tensors at the published size."""
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, ShapeLike] = {}
     for side in ("encoder", "decoder"):
-        shapes |= _under(f"{side}.0", _codec_side(width, mlp, layers))
-        shapes |= _under(f"{side}.1", _linear(FEATURE_WIDTH, width))
+        shapes |= _add_prefix(f"{side}.0", _codec_side_shapes(width, mlp, layers))
+        shapes |= _add_prefix(f"{side}.1", _linear_shapes(FEATURE_WIDTH, width))
     quantizer = "quantizer.quantizers.0"
-    for place, outputs, inputs in (("in", CODE_WIDTH, FEATURE_WIDTH), ("out", FEATURE_WIDTH, CODE_WIDTH)):
+    for place, outputs, inputs in (
+        ("in", SEMANTIC_CODE_WIDTH, FEATURE_WIDTH),
+        ("out", FEATURE_WIDTH, SEMANTIC_CODE_WIDTH),
+    ):
         project = f"{quantizer}.{place}_project"
         shapes[f"{project}.bias"] = (outputs,)
         shapes[f"{project}.weight_g"] = (outputs, 1, 1)
         shapes[f"{project}.weight_v"] = (outputs, inputs, 1)
-    return shapes | {f"{quantizer}.codebook.weight": (CODES, CODE_WIDTH)}
+    return shapes | {f"{quantizer}.codebook.weight": (NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH)}
 
 
-def _codec_side(width: int, mlp: int, layers: int) -> Iterator[tuple[str, Shape]]:
-    yield from _under("embed", _linear(width, FEATURE_WIDTH, CODEC_KERNEL)).items()
-    yield from _under("norm", _norm(width)).items()
+def _codec_side_shapes(width: int, mlp: int, layers: int) -> Iterator[tuple[str, ShapeLike]]:
+    yield from _add_prefix("embed", _linear_shapes(width, FEATURE_WIDTH, CODEC_KERNEL)).items()
+    yield from _add_prefix("norm", _norm_shapes(width)).items()
     for layer in range(layers):
         block = f"convnext.{layer}"
         yield f"{block}.gamma", (width,)
-        yield from _under(f"{block}.dwconv", _linear(width, 1, CODEC_KERNEL)).items()
-        yield from _under(f"{block}.norm", _norm(width)).items()
-        yield from _under(f"{block}.pwconv1", _linear(mlp, width)).items()
-        yield from _under(f"{block}.pwconv2", _linear(width, mlp)).items()
-    yield from _under("final_layer_norm", _norm(width)).items()
+        yield from _add_prefix(f"{block}.dwconv", _linear_shapes(width, 1, CODEC_KERNEL)).items()
+        yield from _add_prefix(f"{block}.norm", _norm_shapes(width)).items()
+        yield from _add_prefix(f"{block}.pwconv1", _linear_shapes(mlp, width)).items()
+        yield from _add_prefix(f"{block}.pwconv2", _linear_shapes(width, mlp)).items()
+    yield from _add_prefix("final_layer_norm", _norm_shapes(width)).items()
 
 
-def _under(prefix: str, parts: Iterator[tuple[str, Shape]]) -> dict[str, Shape]:
+def _add_prefix(prefix: str, parts: Iterator[tuple[str, ShapeLike]]) -> dict[str, ShapeLike]:
     return {f"{prefix}.{name}": shape for name, shape in parts}
 
 
-def _linear(outputs: int, inputs: int, *kernel: int) -> Iterator[tuple[str, Shape]]:
+def _linear_shapes(outputs: int, inputs: int, *kernel: int) -> Iterator[tuple[str, ShapeLike]]:
     yield "weight", (outputs, inputs, *kernel)
     yield "bias", (outputs,)
 
 
-def _norm(width: int) -> Iterator[tuple[str, Shape]]:
+def _norm_shapes(width: int) -> Iterator[tuple[str, ShapeLike]]:
     yield "weight", (width,)
     yield "bias", (width,)
 
 
-def _conformer(size: EncoderSize) -> Iterator[tuple[str, Shape]]:
+def _conformer_shapes(size: ConditioningEncoderSize) -> Iterator[tuple[str, ShapeLike]]:
     width = size.width
-    yield from _under("embed.conv.0", _linear(width, 1, 3, 3)).items()
-    yield from _under("embed.out.0", _linear(width, width * ((FEATURE_WIDTH - 1) // 2))).items()
+    yield from _add_prefix("embed.conv.0", _linear_shapes(width, 1, 3, 3)).items()
+    yield from _add_prefix("embed.out.0", _linear_shapes(width, width * ((FEATURE_WIDTH - 1) // 2))).items()
     yield "embed.pos_enc.pe", (1, SINUSOID_ROWS, width)
-    yield from _under("after_norm", _norm(width)).items()
+    yield from _add_prefix("after_norm", _norm_shapes(width)).items()
     for block in range(size.blocks):
-        yield from _under(f"encoders.{block}", _conformer_block(size)).items()
+        yield from _add_prefix(f"encoders.{block}", _conformer_block_shapes(size)).items()
 
 
-def _conformer_block(size: EncoderSize) -> Iterator[tuple[str, Shape]]:
+def _conformer_block_shapes(size: ConditioningEncoderSize) -> Iterator[tuple[str, ShapeLike]]:
     width = size.width
     for part in ("u", "v"):
         yield f"self_attn.pos_bias_{part}", (size.heads, width // size.heads)
     for part in ("q", "k", "v", "out"):
-        yield from _under(f"self_attn.linear_{part}", _linear(width, width)).items()
+        yield from _add_prefix(f"self_attn.linear_{part}", _linear_shapes(width, width)).items()
     yield "self_attn.linear_pos.weight", (width, width)
-    yield from _under("feed_forward.w_1", _linear(size.mlp, width)).items()
-    yield from _under("feed_forward.w_2", _linear(width, size.mlp)).items()
-    yield from _under("conv_module.pointwise_conv1", _linear(2 * width, width, 1)).items()
-    yield from _under("conv_module.depthwise_conv", _linear(width, 1, DEPTHWISE_KERNEL)).items()
-    yield from _under("conv_module.norm", _norm(width)).items()
-    yield from _under("conv_module.pointwise_conv2", _linear(width, width, 1)).items()
+    yield from _add_prefix("feed_forward.w_1", _linear_shapes(size.mlp, width)).items()
+    yield from _add_prefix("feed_forward.w_2", _linear_shapes(width, size.mlp)).items()
+    yield from _add_prefix("conv_module.pointwise_conv1", _linear_shapes(2 * width, width, 1)).items()
+    yield from _add_prefix("conv_module.depthwise_conv", _linear_shapes(width, 1, DEPTHWISE_KERNEL)).items()
+    yield from _add_prefix("conv_module.norm", _norm_shapes(width)).items()
+    yield from _add_prefix("conv_module.pointwise_conv2", _linear_shapes(width, width, 1)).items()
     for place in ("ff", "mha", "conv", "final"):
-        yield from _under(f"norm_{place}", _norm(width)).items()
+        yield from _add_prefix(f"norm_{place}", _norm_shapes(width)).items()
 
 
-def _perceiver(size: EncoderSize, width: int, latents: int) -> Iterator[tuple[str, Shape]]:
+def _perceiver_shapes(size: ConditioningEncoderSize, width: int, latents: int) -> Iterator[tuple[str, ShapeLike]]:
     attention = size.heads * PERCEIVER_HEAD_WIDTH
     inner = int(width * size.perceiver_mult * 2 / 3)
     yield "latents", (latents, width)
     if size.width != width:
-        yield from _under("proj_context", _linear(width, size.width)).items()
+        yield from _add_prefix("proj_context", _linear_shapes(width, size.width)).items()
     for layer in range(PERCEIVER_LAYERS):
         yield f"layers.{layer}.0.to_q.weight", (attention, width)
         yield f"layers.{layer}.0.to_kv.weight", (2 * attention, width)
         yield f"layers.{layer}.0.to_out.weight", (width, attention)
-        yield from _under(f"layers.{layer}.1.0", _linear(2 * inner, width)).items()
-        yield from _under(f"layers.{layer}.1.2", _linear(width, inner)).items()
+        yield from _add_prefix(f"layers.{layer}.1.0", _linear_shapes(2 * inner, width)).items()
+        yield from _add_prefix(f"layers.{layer}.1.2", _linear_shapes(width, inner)).items()
     yield "norm.gamma", (width,)
 
 
-def _gpt_block(width: int) -> Iterator[tuple[str, Shape]]:
-    yield from _under("ln_1", _norm(width)).items()
-    yield from _under("attn.c_attn", _gpt_linear(width, 3 * width)).items()
-    yield from _under("attn.c_proj", _gpt_linear(width, width)).items()
-    yield from _under("ln_2", _norm(width)).items()
-    yield from _under("mlp.c_fc", _gpt_linear(width, 4 * width)).items()
-    yield from _under("mlp.c_proj", _gpt_linear(4 * width, width)).items()
+def _gpt_block_shapes(width: int) -> Iterator[tuple[str, ShapeLike]]:
+    yield from _add_prefix("ln_1", _norm_shapes(width)).items()
+    yield from _add_prefix("attn.c_attn", _gpt_linear_shapes(width, 3 * width)).items()
+    yield from _add_prefix("attn.c_proj", _gpt_linear_shapes(width, width)).items()
+    yield from _add_prefix("ln_2", _norm_shapes(width)).items()
+    yield from _add_prefix("mlp.c_fc", _gpt_linear_shapes(width, 4 * width)).items()
+    yield from _add_prefix("mlp.c_proj", _gpt_linear_shapes(4 * width, width)).items()
 
 
-def _gpt_linear(inputs: int, outputs: int) -> Iterator[tuple[str, Shape]]:
+def _gpt_linear_shapes(inputs: int, outputs: int) -> Iterator[tuple[str, ShapeLike]]:
     """GPT-2's own layers store a matrix the other way round."""
     yield "weight", (inputs, outputs)
     yield "bias", (outputs,)

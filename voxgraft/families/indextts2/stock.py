@@ -13,12 +13,20 @@ from typing import ClassVar
 
 from voxgraft.errors import ConfigError
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.indextts2.config_file import CONFIG_NAME, file_name, settings_of
-from voxgraft.families.indextts2.describing import describe
+from voxgraft.families.indextts2.config_file import CONFIG_NAME, get_config_file_name, read_base_config
+from voxgraft.families.indextts2.describing import describe_indextts2
 from voxgraft.families.indextts2.family import IndexTTS2
-from voxgraft.families.stock import GROWN, MERGED, TEXT_PACKAGE, Facts, StockFolder, StockProgram, beside_of
+from voxgraft.families.stock import (
+    GROWN,
+    MERGED,
+    TEXT_PACKAGE_LOADER,
+    ExportInfo,
+    StockFolder,
+    StockProgram,
+    find_side_files,
+)
 
-NAMED = {
+CONFIG_NAMED_FILES = {
     "s2mel_checkpoint": ("s2mel.pth", "from codes to a spectrogram"),
     "w2v_stat": ("wav2vec2bert_stats.pt", "mean and variance of the speech features"),
     "spk_matrix": ("feat1.pt", "voices behind the emotion vectors"),
@@ -26,10 +34,10 @@ NAMED = {
     "qwen_emo_path": ("qwen0.6bemo4-merge", "emotion from a text"),
 }
 """What the program reads from the folder, by the key of its config: the published name, and what for."""
-_PIECES = re.compile(r"^(\s+number_text_tokens\s*:\s*)\d+", re.MULTILINE)
-_SECTION = re.compile(r"^gpt\s*:[ \t]*$", re.MULTILINE)
+_NUM_PIECES_LINE = re.compile(r"^(\s+number_text_tokens\s*:\s*)\d+", re.MULTILINE)
+_GPT_SECTION_LINE = re.compile(r"^gpt\s*:[ \t]*$", re.MULTILINE)
 
-_LOAD = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` can be imported.
+_LOADER = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` can be imported.
 
     from load import LANGUAGE, load
     tts = load(LANGUAGE)
@@ -67,24 +75,29 @@ def load(language, **options):
     return kind(cfg_path=str(folder / "config.yaml"), model_dir=str(folder), **options)
 '''
 
-_TEXT_STEP = """    text = RULES.apply(text)
+_TEXT_STEP_SOURCE = """    text = RULES.apply(text)
     digits = [word for word in text.split() if any(map(str.isdecimal, word))]
     if digits:
         raise ValueError(f"{digits[0]!r} stays in digits, which IndexTTS-2 would read in Chinese: write it in words")
     return text if len(text.strip()) < 2 else plain_marks(text)"""
 
 
-class IndexProgram(StockProgram):
+class IndexTTS2Program(StockProgram):
     """IndexTTS-2's `indextts.infer_v2`."""
 
     title: ClassVar[str] = "IndexTTS-2, from a checkout of its own"
 
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
         assert files.config is not None
-        settings = settings_of(files.config)
-        read = {file_name(settings, key, files.config) or published: what for key, (published, what) in NAMED.items()}
-        beside, missing = beside_of(files, read)
-        more, _ = beside_of(files, {name: "" for side in describe(files).side_files for name in side.names})
+        settings = read_base_config(files.config)
+        read = {
+            get_config_file_name(settings, key, files.config) or published: what
+            for key, (published, what) in CONFIG_NAMED_FILES.items()
+        }
+        beside, missing = find_side_files(files, read)
+        more, _ = find_side_files(
+            files, {name: "" for side in describe_indextts2(files).side_files for name in side.names}
+        )
         own = {
             CONFIG_NAME: "sizes and file names; number_text_tokens is the number of pieces",
             files.checkpoint.name: "the GPT; names that lack are not told of, other shapes are an error",
@@ -94,24 +107,26 @@ class IndexProgram(StockProgram):
             files.checkpoint.name,
             files.tokenizer.name,
             {**more, **beside},
-            {CONFIG_NAME: config_text(files, pieces)},
+            {CONFIG_NAME: build_config_text(files, pieces)},
             missing,
             {**own, **read},
         )
 
-    def loader(self, facts: Facts, files: BaseFiles) -> str:  # noqa: ARG002 (one for all)
-        return _LOAD.format(
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str:  # noqa: ARG002 (one for all)
+        return _LOADER.format(
             language=facts.language,
             pieces=facts.pieces,
             grown=GROWN,
             merged=MERGED,
-            text_package=TEXT_PACKAGE,
+            text_package=TEXT_PACKAGE_LOADER,
         )
 
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for all)
-        return _TEXT_STEP, {"marks": resources.files(__package__).joinpath("marks.py").read_text(encoding="utf-8")}
+        return _TEXT_STEP_SOURCE, {
+            "marks": resources.files(__package__).joinpath("marks.py").read_text(encoding="utf-8")
+        }
 
-    def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (one for all)
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (one for all)
         return [
             "from load import load  # in this folder, with indextts importable",
             "",
@@ -120,19 +135,19 @@ class IndexProgram(StockProgram):
         ]
 
 
-def config_text(files: BaseFiles, pieces: int) -> str:
+def build_config_text(files: BaseFiles, pieces: int) -> str:
     """The base's config with another number of pieces, and nothing else changed: comments and order stay."""
     from voxgraft.files import read_text
     from voxgraft.yaml_files import parse_yaml
 
     assert files.config is not None
     text = read_text(files.config)
-    new, count = _PIECES.subn(rf"\g<1>{pieces}", text)
+    new, count = _NUM_PIECES_LINE.subn(rf"\g<1>{pieces}", text)
     if not count:
-        new = _SECTION.sub(f"gpt:\n    number_text_tokens: {pieces}", text)
+        new = _GPT_SECTION_LINE.sub(f"gpt:\n    number_text_tokens: {pieces}", text)
     found = parse_yaml(new, files.config)
     stated = found.get("gpt", {}).get("number_text_tokens") if isinstance(found, dict) else None
-    before = IndexTTS2().configured_pieces(files.config)
+    before = IndexTTS2().read_config_pieces(files.config)
     if stated != pieces:
         told = f"gpt.number_text_tokens is {before} in {files.config.name}, and could not be written as {pieces:,}"
         expected = "a line `number_text_tokens: N` of its own in the section gpt"

@@ -18,22 +18,22 @@ from torch import Tensor, nn
 
 from voxgraft.audio.log_mel import HOP, LogMel
 from voxgraft.errors import AudioError, CheckpointError
-from voxgraft.families.base import voice_unknown
-from voxgraft.nn.unfilled import undrawn
+from voxgraft.families.base import unknown_voice_error
+from voxgraft.nn.unfilled import no_init_weights
 
-__all__ = ["CODE_HZ", "SAMPLE_RATE", "Codec", "CodecConfig"]
+__all__ = ["CODE_HZ", "SAMPLE_RATE", "TinyCodec", "TinyCodecConfig"]
 
 SAMPLE_RATE = 16_000
 CODE_HZ = 25
-SAMPLES_A_CODE = SAMPLE_RATE // CODE_HZ
-WINDOW = 4 * HOP
-LARGEST_LOG = 6.0
+SAMPLES_PER_CODE = SAMPLE_RATE // CODE_HZ
+STFT_WINDOW = 4 * HOP
+MAX_LOG_MAGNITUDE = 6.0
 """Of a spectral magnitude: an untrained head must not overflow."""
-FORMAT = "voxgraft-codec-1"
+CODEC_FORMAT = "voxgraft-codec-1"
 
 
 @dataclass(frozen=True, slots=True)
-class CodecConfig:
+class TinyCodecConfig:
     """Sizes. A code is a number whose digits, one in each of `levels`, are the rounded latent."""
 
     speakers: tuple[str, ...]
@@ -49,25 +49,25 @@ class CodecConfig:
     """At 25, 50 and 100 frames a second."""
 
 
-class Codec(nn.Module):
+class TinyCodec(nn.Module):
     """Encoder, rounding, decoder. Float32; deterministic on a CPU."""
 
-    def __init__(self, config: CodecConfig) -> None:
+    def __init__(self, config: TinyCodecConfig) -> None:
         super().__init__()
         self.config = config
         self.speakers = config.speakers
         self.num_codes = math.prod(config.levels)
-        self.encoder = Encoder(config)
-        self.digits = Digits(config.levels)
-        self.decoder = Decoder(config)
+        self.encoder = CodecEncoder(config)
+        self.digits = FiniteScalarQuantizer(config.levels)
+        self.decoder = CodecDecoder(config)
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """A codec from its file, which says its own sizes; float32, ready to use."""
         from voxgraft.families.tensors import read_tensors
 
-        with undrawn():
-            codec = cls(_read_config(path))
+        with no_init_weights():
+            codec = cls(_read_codec_config(path))
         shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
         codec.load_state_dict(read_tensors(path, shapes))
         return codec.eval().requires_grad_(False)
@@ -76,7 +76,9 @@ class Codec(nn.Module):
         """Write the weights in half precision, with the sizes in the file's own notes."""
         from safetensors.torch import save_file
 
-        notes = {"codec": json.dumps({"format": FORMAT, **asdict(self.config)})}  # one note: several have no order
+        notes = {
+            "codec": json.dumps({"format": CODEC_FORMAT, **asdict(self.config)})
+        }  # one note: several have no order
         state = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in self.state_dict().items()}
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, path, metadata=notes)
 
@@ -87,8 +89,8 @@ class Codec(nn.Module):
         `waves` are [B, S]; `lengths` says how many samples of each row count (all of them without it). On a CPU every
         clip goes through alone, so that its codes do not depend on its neighbours by one bit.
         """
-        lengths = _checked_lengths(waves, lengths)
-        counts = -(-lengths // SAMPLES_A_CODE)
+        lengths = _validate_lengths(waves, lengths)
+        counts = -(-lengths // SAMPLES_PER_CODE)
         if waves.device.type == "cpu":
             rows = [self._codes(wave[None, :length])[0] for wave, length in zip(waves, lengths.tolist(), strict=True)]
             return nn.utils.rnn.pad_sequence(rows, batch_first=True), counts
@@ -99,29 +101,29 @@ class Codec(nn.Module):
 
     def latents(self, waves: Tensor, counts: Tensor | None = None) -> Tensor:
         """What is rounded, [B, N, L]; `counts` says how many codes each row has."""
-        latents: Tensor = self.encoder(_whole_codes(waves), counts)
+        latents: Tensor = self.encoder(_pad_to_whole_codes(waves), counts)
         return latents
 
     @torch.no_grad()
     def decode(self, codes: Tensor, speaker: str, lengths: Tensor | None = None) -> Tensor:
         """Codes [N] or [B, N] to waves [640 N] or [B, 640 N] in a speaker's voice; zeros behind each row's length."""
-        number = torch.full((codes.shape[0] if codes.dim() == 2 else 1,), self.speaker_number(speaker))
+        number = torch.full((codes.shape[0] if codes.dim() == 2 else 1,), self.speaker_index(speaker))
         outside = (codes < 0) | (codes >= self.num_codes)
         if bool(outside.any()):
             found = f"code {int(codes[outside][0])}"
             raise AudioError("codes-outside", found, expected=f"0 to {self.num_codes - 1}", where="the tiny codec")
         batch = codes if codes.dim() == 2 else codes[None]
-        waves: Tensor = self.decoder(self.digits.of_numbers(batch), number.to(codes.device), lengths)
+        waves: Tensor = self.decoder(self.digits.codes_to_digits(batch), number.to(codes.device), lengths)
         return waves if codes.dim() == 2 else waves[0]
 
-    def speaker_number(self, speaker: str) -> int:
+    def speaker_index(self, speaker: str) -> int:
         """A speaker's place in the table; an error with all names for an unknown one."""
         if speaker not in self.speakers:
-            raise voice_unknown(speaker, self.speakers, "the tiny codec")
+            raise unknown_voice_error(speaker, self.speakers, "the tiny codec")
         return self.speakers.index(speaker)
 
 
-class Digits(nn.Module):
+class FiniteScalarQuantizer(nn.Module):
     """Finite scalar quantisation: every latent is squeezed into its range and rounded to a digit."""
 
     levels: Tensor
@@ -145,17 +147,17 @@ class Digits(nn.Module):
         """[..., L] -> [...]"""
         return ((digits.round().long() + self.levels // 2) * self.places).sum(-1)
 
-    def of_numbers(self, numbers: Tensor) -> Tensor:
+    def codes_to_digits(self, numbers: Tensor) -> Tensor:
         """[...] -> [..., L]"""
         digits = (numbers[..., None] // self.places) % self.levels
         return (digits - self.levels // 2).float()
 
-    def scaled(self, digits: Tensor) -> Tensor:
+    def scale_digits(self, digits: Tensor) -> Tensor:
         """Digits as the decoder takes them, between -1 and 1."""
         return digits / (self.levels // 2)
 
 
-class Block(nn.Module):
+class CodecBlock(nn.Module):
     """Depthwise convolution over time, then two layers over channels, beside a straight way."""
 
     def __init__(self, width: int, num_speakers: int = 0) -> None:
@@ -173,117 +175,119 @@ class Block(nn.Module):
         if self.voice is not None and speakers is not None:
             mixed = mixed + self.voice(speakers)[:, None]
         added = self.narrow(nn.functional.gelu(self.widen(self.norm(mixed))))
-        return masked(frames + self.scale * added, mask)
+        return apply_mask(frames + self.scale * added, mask)
 
 
-class Encoder(nn.Module):
+class CodecEncoder(nn.Module):
     """Log-mel frames, halved in rate twice."""
 
-    def __init__(self, config: CodecConfig) -> None:
+    def __init__(self, config: TinyCodecConfig) -> None:
         super().__init__()
         width = config.encoder_width
         self.mel = LogMel(config.num_mels)
         self.enter = nn.Conv1d(config.num_mels, width, 5, padding=2)
         self.halving = nn.ModuleList(nn.Conv1d(width, width, 2, stride=2) for _ in range(2))
-        self.stages = nn.ModuleList(nn.ModuleList(Block(width) for _ in range(n)) for n in config.encoder_blocks)
+        self.stages = nn.ModuleList(nn.ModuleList(CodecBlock(width) for _ in range(n)) for n in config.encoder_blocks)
         self.norm = nn.LayerNorm(width)
         self.leave = nn.Linear(width, len(config.levels))
 
     def forward(self, waves: Tensor, counts: Tensor | None) -> Tensor:
         """[B, S] -> [B, N, L]; S is a multiple of 640."""
-        mask = frame_mask(counts, waves.shape[1] // SAMPLES_A_CODE)  # [B, N, 1]
-        frames = masked(self.mel(waves), repeated(mask, 4))  # [B, F, M]
-        frames = masked(self.enter(frames.transpose(1, 2)).transpose(1, 2), repeated(mask, 4))
+        mask = build_frame_mask(counts, waves.shape[1] // SAMPLES_PER_CODE)  # [B, N, 1]
+        frames = apply_mask(self.mel(waves), repeat_mask(mask, 4))  # [B, F, M]
+        frames = apply_mask(self.enter(frames.transpose(1, 2)).transpose(1, 2), repeat_mask(mask, 4))
         for number, stage in enumerate(self.stages):
             if number:
                 frames = self.halving[number - 1](frames.transpose(1, 2)).transpose(1, 2)
-            own = repeated(mask, 4 >> number)
-            frames = masked(frames, own)
-            for block in _blocks(stage):
+            own = repeat_mask(mask, 4 >> number)
+            frames = apply_mask(frames, own)
+            for block in _list_blocks(stage):
                 frames = block(frames, own)
         latents: Tensor = self.leave(self.norm(frames))
         return latents
 
 
-class Decoder(nn.Module):
+class CodecDecoder(nn.Module):
     """Digits, doubled in rate twice, to a spectrum, to a wave."""
 
     window: Tensor
 
-    def __init__(self, config: CodecConfig) -> None:
+    def __init__(self, config: TinyCodecConfig) -> None:
         super().__init__()
         widths = (config.decoder_width, config.voice_width, config.voice_width)
         speakers = len(config.speakers)
-        self.digits = Digits(config.levels)
+        self.digits = FiniteScalarQuantizer(config.levels)
         self.enter = nn.Conv1d(len(config.levels), widths[0], 3, padding=1)
         self.stages = nn.ModuleList(
-            nn.ModuleList(Block(width, speakers) for _ in range(count))
+            nn.ModuleList(CodecBlock(width, speakers) for _ in range(count))
             for width, count in zip(widths, config.decoder_blocks, strict=True)
         )
         self.doubling = nn.ModuleList(nn.Linear(widths[place], 2 * widths[place + 1]) for place in range(2))
         self.norm = nn.LayerNorm(widths[-1])
-        self.leave = nn.Linear(widths[-1], WINDOW + 2)
-        self.register_buffer("window", torch.hann_window(WINDOW), persistent=False)
+        self.leave = nn.Linear(widths[-1], STFT_WINDOW + 2)
+        self.register_buffer("window", torch.hann_window(STFT_WINDOW), persistent=False)
 
     def forward(self, digits: Tensor, speakers: Tensor, counts: Tensor | None = None) -> Tensor:
         """[B, N, L], [B] -> [B, 640 N]"""
-        mask = frame_mask(counts, digits.shape[1])
-        frames = masked(self.digits.scaled(digits), mask)
-        frames = masked(self.enter(frames.transpose(1, 2)).transpose(1, 2), mask)
+        mask = build_frame_mask(counts, digits.shape[1])
+        frames = apply_mask(self.digits.scale_digits(digits), mask)
+        frames = apply_mask(self.enter(frames.transpose(1, 2)).transpose(1, 2), mask)
         for number, stage in enumerate(self.stages):
             if number:
                 frames = self.doubling[number - 1](frames).unflatten(-1, (2, -1)).flatten(1, 2)
-            own = repeated(mask, 1 << number)
-            frames = masked(frames, own)
-            for block in _blocks(stage):
+            own = repeat_mask(mask, 1 << number)
+            frames = apply_mask(frames, own)
+            for block in _list_blocks(stage):
                 frames = block(frames, own, speakers)
-        waves = self._wave(self.leave(self.norm(frames)).float(), repeated(mask, 4))
-        return masked(waves.view(len(waves), -1, SAMPLES_A_CODE), mask).flatten(1)
+        waves = self._wave(self.leave(self.norm(frames)).float(), repeat_mask(mask, 4))
+        return apply_mask(waves.view(len(waves), -1, SAMPLES_PER_CODE), mask).flatten(1)
 
     def _wave(self, spectrum: Tensor, mask: Tensor | None) -> Tensor:
         """Log magnitudes and phases [B, F, 2 K] to overlapping frames, added up. -> [B, 160 F]"""
         magnitude, phase = spectrum.chunk(2, -1)
-        magnitude = magnitude.clamp(max=LARGEST_LOG).exp()
-        pieces = torch.fft.irfft(torch.complex(magnitude * phase.cos(), magnitude * phase.sin()), WINDOW)  # [B, F, W]
-        summed = added_up(masked(pieces * self.window, mask))
-        weight = added_up(masked(self.window.square().expand(1, pieces.shape[1], -1), mask))
-        margin = (WINDOW - HOP) // 2
+        magnitude = magnitude.clamp(max=MAX_LOG_MAGNITUDE).exp()
+        pieces = torch.fft.irfft(
+            torch.complex(magnitude * phase.cos(), magnitude * phase.sin()), STFT_WINDOW
+        )  # [B, F, W]
+        summed = overlap_add(apply_mask(pieces * self.window, mask))
+        weight = overlap_add(apply_mask(self.window.square().expand(1, pieces.shape[1], -1), mask))
+        margin = (STFT_WINDOW - HOP) // 2
         return summed[:, margin:-margin] / weight[:, margin:-margin].clamp_min(1e-3)
 
 
-def added_up(pieces: Tensor) -> Tensor:
+def overlap_add(pieces: Tensor) -> Tensor:
     """Pieces [B, F, W] that begin every W / 4 samples, summed where they overlap. -> [B, 160 (F + 3)]"""
     quarters = pieces.reshape(*pieces.shape[:2], 4, -1)  # [B, F, 4, 160]
     lines = [nn.functional.pad(quarters[:, :, place], (0, 0, place, 3 - place)) for place in range(4)]
     return torch.stack(lines).sum(0).flatten(1)
 
 
-def frame_mask(counts: Tensor | None, longest: int) -> Tensor | None:
+def build_frame_mask(counts: Tensor | None, longest: int) -> Tensor | None:
     """Which frames of a batch count, [B, N, 1]; None where all do."""
     if counts is None:
         return None
     return (torch.arange(longest, device=counts.device) < counts[:, None])[..., None]
 
 
-def repeated(mask: Tensor | None, times: int) -> Tensor | None:
+def repeat_mask(mask: Tensor | None, times: int) -> Tensor | None:
     """The mask at a higher rate."""
     return mask if mask is None or times == 1 else mask.repeat_interleave(times, 1)
 
 
-def masked(frames: Tensor, mask: Tensor | None) -> Tensor:
+def apply_mask(frames: Tensor, mask: Tensor | None) -> Tensor:
     """Zeros where the mask is false: what a convolution would see behind the end of a clip that is alone."""
     return frames if mask is None else frames * mask
 
 
-def _blocks(stage: nn.Module) -> list[Block]:
-    return [block for block in stage.children() if isinstance(block, Block)]
+def _list_blocks(stage: nn.Module) -> list[CodecBlock]:
+    return [block for block in stage.children() if isinstance(block, CodecBlock)]
 
 
-def _whole_codes(waves: Tensor) -> Tensor:
-    return nn.functional.pad(waves, (0, -waves.shape[1] % SAMPLES_A_CODE))
+def _pad_to_whole_codes(waves: Tensor) -> Tensor:
+    return nn.functional.pad(waves, (0, -waves.shape[1] % SAMPLES_PER_CODE))
 
 
-def _checked_lengths(waves: Tensor, lengths: Tensor | None) -> Tensor:
+def _validate_lengths(waves: Tensor, lengths: Tensor | None) -> Tensor:
     expected = "waves [clips, samples] of floating-point samples at 16,000 Hz"
     if waves.dim() != 2 or not waves.is_floating_point():
         found = f"a tensor {list(waves.shape)} of {str(waves.dtype).removeprefix('torch.')}"
@@ -296,17 +300,17 @@ def _checked_lengths(waves: Tensor, lengths: Tensor | None) -> Tensor:
     return chosen
 
 
-def _read_config(path: Path) -> CodecConfig:
+def _read_codec_config(path: Path) -> TinyCodecConfig:
     from voxgraft.checkpoints import open_checkpoint
 
     with open_checkpoint(path) as checkpoint:
         notes = dict(checkpoint.metadata or {})
     try:
         stored: dict[str, Any] = json.loads(notes["codec"])
-        if (found := stored.pop("format")) != FORMAT:
+        if (found := stored.pop("format")) != CODEC_FORMAT:
             raise ValueError(f"format {found!r}")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
-        return CodecConfig(**values)
+        return TinyCodecConfig(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        expected = f"the notes of a codec ({FORMAT}: speakers, levels, widths)"
+        expected = f"the notes of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
         raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault

@@ -16,13 +16,13 @@ import torch.nn.functional as F  # noqa: N812 (torch's own name)
 from numpy.typing import NDArray
 
 from voxgraft.errors import GraftError
-from voxgraft.families.chatterbox.model import T3, T3Conditions
-from voxgraft.families.layout import Frame
-from voxgraft.families.tiny.frame import tiny_frame
+from voxgraft.families.chatterbox.model import T3, T3ConditionBatch
+from voxgraft.families.layout import SequenceSpec
+from voxgraft.families.tiny.frame import tiny_sequence_spec
 
-__all__ = ["TinyCondition", "TinyT3", "speaker_conditions"]
+__all__ = ["TinyCondition", "TinyT3", "build_speaker_conditions"]
 
-EMOTION = 0.5
+FIXED_EMOTION = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ class TinyT3(T3):
     """T3 at any size, conditioned on a speaker's number."""
 
     @property
-    def frame(self) -> Frame:
-        return tiny_frame(self.num_text_ids, self.size)
+    def frame(self) -> SequenceSpec:
+        return tiny_sequence_spec(self.num_text_ids, self.size)
 
-    def collate(self, conditions: Sequence[Any]) -> T3Conditions:
+    def collate(self, conditions: Sequence[Any]) -> T3ConditionBatch:
         for condition in conditions:
             _require_speaker(condition, self.size.speaker_width)
         numbers = torch.tensor([int(condition.speaker[0]) for condition in conditions])
-        return speaker_conditions(numbers, self.size.speaker_width)
+        return build_speaker_conditions(numbers, self.size.speaker_width)
 
 
-def speaker_conditions(numbers: torch.Tensor, num_speakers: int) -> T3Conditions:
+def build_speaker_conditions(numbers: torch.Tensor, num_speakers: int) -> T3ConditionBatch:
     """Speakers as T3 takes voices: a vector that is one at the speaker's number. [B] -> conditions of B utterances"""
-    return T3Conditions(
+    return T3ConditionBatch(
         speaker=F.one_hot(numbers, num_speakers).float(),  # [B, S]
         prompt=torch.zeros_like(numbers)[:, None],  # [B, 1]
         prompt_lengths=torch.ones_like(numbers),  # [B]
-        emotion=torch.full_like(numbers, EMOTION, dtype=torch.float32),  # [B]
+        emotion=torch.full_like(numbers, FIXED_EMOTION, dtype=torch.float32),  # [B]
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from voxgraft.families.base import BaseFiles
-from voxgraft.families.stock import Facts, StockFolder, StockProgram, beside_of
+from voxgraft.families.stock import ExportInfo, StockFolder, StockProgram, find_side_files
 from voxgraft.families.tiny.family import CARD_NAME, CHECKPOINT_NAME, CODEC_NAME, TOKENIZER_NAME
 from voxgraft.families.tiny.voices import VOICES_NAME
 
-NEEDED = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
+REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
 
 
 class TinyProgram(StockProgram):
@@ -18,15 +18,15 @@ class TinyProgram(StockProgram):
     title: ClassVar[str] = "voxgraft"
 
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
-        beside, missing = beside_of(files, NEEDED)
-        card, _ = beside_of(files, {CARD_NAME: ""})
-        read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **NEEDED}
+        beside, missing = find_side_files(files, REQUIRED_FILES)
+        card, _ = find_side_files(files, {CARD_NAME: ""})
+        read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}
         return StockFolder(CHECKPOINT_NAME, TOKENIZER_NAME, {**beside, **card}, missing=missing, read=read)
 
-    def loader(self, facts: Facts, files: BaseFiles) -> None:  # noqa: ARG002 (there is none)
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> None:  # noqa: ARG002 (there is none)
         return None
 
-    def usage(self, facts: Facts, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (there is one way)
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (there is one way)
         return [
             "from pathlib import Path",
             "",

@@ -14,20 +14,20 @@ from typing import Any
 
 from voxgraft.errors import ConfigError
 from voxgraft.families.tiny.family import Tiny
-from voxgraft.families.tiny.text import SIMPLE_PUNCTUATION, SPACE
+from voxgraft.families.tiny.text import SIMPLE_PUNCTUATION, SPACE_TOKEN
 
-Pair = tuple[str, str]
-UNKNOWN = "[UNK]"
-WORDS = re.compile(r"\w+|[^\w\s]+")
+MergePair = tuple[str, str]
+UNKNOWN_TOKEN = "[UNK]"
+WORD_PATTERN = re.compile(r"\w+|[^\w\s]+")
 """How text between special pieces is cut; pieces never reach across."""
 
 
-def tokenizer_document(texts: Iterable[str], num_pieces: int, min_count: int = 1) -> dict[str, Any]:
+def build_tokenizer_json(texts: Iterable[str], num_pieces: int, min_count: int = 1) -> dict[str, Any]:
     """A tokenizer of that many pieces for prepared texts (without tags), as its JSON file holds it.
 
     Characters that occur less than `min_count` times are left out, and so unknown to the base.
     """
-    words = Counter(word for text in texts for word in WORDS.findall(text.replace(SPACE, " ")))
+    words = Counter(word for text in texts for word in WORD_PATTERN.findall(text.replace(SPACE_TOKEN, " ")))
     counts: Counter[str] = Counter()
     for word, count in words.items():
         counts.update({character: count * word.count(character) for character in set(word)})
@@ -41,14 +41,14 @@ def tokenizer_document(texts: Iterable[str], num_pieces: int, min_count: int = 1
     filled = [f"[PLACEHOLDER{number}]" for number in range(num_pieces - fixed - len(merges))]
     special = [*sorted(Tiny.special_ids, key=Tiny.special_ids.__getitem__), *tags]
     pieces = [*special, *characters, *("".join(merge) for merge in merges), *filled]
-    return _document({piece: at for at, piece in enumerate(pieces)}, [*special, *filled], merges)
+    return _format_tokenizer_json({piece: at for at, piece in enumerate(pieces)}, [*special, *filled], merges)
 
 
-def learn_merges(words: Mapping[str, int], num_merges: int) -> list[Pair]:
+def learn_merges(words: Mapping[str, int], num_merges: int) -> list[MergePair]:
     """The commonest pair of neighbours becomes a piece, again and again; of equally common ones the first by name."""
     spelled = {word: list(word) for word in words}
-    counts: Counter[Pair] = Counter()
-    holders: defaultdict[Pair, set[str]] = defaultdict(set)
+    counts: Counter[MergePair] = Counter()
+    holders: defaultdict[MergePair, set[str]] = defaultdict(set)
 
     def count(word: str, sign: int) -> None:
         for pair in pairwise(spelled[word]):
@@ -57,7 +57,7 @@ def learn_merges(words: Mapping[str, int], num_merges: int) -> list[Pair]:
 
     for word in words:
         count(word, 1)
-    merges: list[Pair] = []
+    merges: list[MergePair] = []
     while len(merges) < num_merges:
         best = min(counts, key=lambda pair: (-counts[pair], pair), default=("", ""))
         if counts[best] < 1:
@@ -65,12 +65,12 @@ def learn_merges(words: Mapping[str, int], num_merges: int) -> list[Pair]:
         merges.append(best)
         for word in tuple(holders[best]):
             count(word, -1)
-            join(spelled[word], best)
+            merge_pair_in_place(spelled[word], best)
             count(word, 1)
     return merges
 
 
-def join(pieces: list[str], pair: Pair) -> None:
+def merge_pair_in_place(pieces: list[str], pair: MergePair) -> None:
     """Make one piece of every such pair, from the left."""
     at = 0
     while at < len(pieces) - 1:
@@ -79,7 +79,7 @@ def join(pieces: list[str], pair: Pair) -> None:
         at += 1
 
 
-def _document(vocabulary: dict[str, int], added: list[str], merges: list[Pair]) -> dict[str, Any]:
+def _format_tokenizer_json(vocabulary: dict[str, int], added: list[str], merges: list[MergePair]) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
@@ -93,7 +93,7 @@ def _document(vocabulary: dict[str, int], added: list[str], merges: list[Pair]) 
         "model": {
             "type": "BPE",
             "dropout": None,
-            "unk_token": UNKNOWN,
+            "unk_token": UNKNOWN_TOKEN,
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
             "fuse_unk": False,

@@ -13,8 +13,8 @@ from voxgraft.audio.exact import exact_float32
 from voxgraft.errors import GraftError
 from voxgraft.families.encoding import Clip
 from voxgraft.families.sounding import Vocoder
-from voxgraft.families.tiny.codec import SAMPLE_RATE, Codec
-from voxgraft.families.tiny.encoder import open_codec
+from voxgraft.families.tiny.codec import SAMPLE_RATE, TinyCodec
+from voxgraft.families.tiny.encoder import load_codec
 
 __all__ = ["TinyVocoder"]
 
@@ -24,13 +24,13 @@ class TinyVocoder(Vocoder):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, codec: Codec, speakers: Sequence[str]) -> None:
+    def __init__(self, codec: TinyCodec, speakers: Sequence[str]) -> None:
         self.codec, self.speakers = codec, tuple(speakers)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> TinyVocoder:
         """From the base folder: codec.safetensors and voices.json."""
-        return cls(*open_codec(folder, device))
+        return cls(*load_codec(folder, device))
 
     @torch.no_grad()
     def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:

@@ -8,94 +8,96 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.amounts import brief_bytes
+from voxgraft.amounts import format_bytes
 from voxgraft.errors import VoxgraftError
 from voxgraft.exporting.terms import read_terms
-from voxgraft.families import family
-from voxgraft.graft_folder import CARD_NAME, read_card
+from voxgraft.families import get_family
+from voxgraft.graft_folder import GRAFT_CARD_NAME, read_graft_card
 from voxgraft.run import RunFolder
 from voxgraft.ui import reading
-from voxgraft.ui.context import Context
-from voxgraft.ui.controls import Form
-from voxgraft.ui.making import MakingForm, free, last_result, uploading
-from voxgraft.ui.players import download
-from voxgraft.ui.roots import FOLDERS, Sought
-from voxgraft.ui.views import facts, finding_note, note, table
+from voxgraft.ui.context import PageContext
+from voxgraft.ui.controls import CommandForm
+from voxgraft.ui.making import OutputForm, add_upload, last_job_result, next_free_path
+from voxgraft.ui.players import download_link
+from voxgraft.ui.roots import FOLDER_PATHS, PathFilter
+from voxgraft.ui.views import facts_html, finding_html, note_html, table_html
 
-SHARED = Sought(mark="terms.json")
-ZIPS = Sought(endings=(".zip",))
-TERMS = ("data_licence", "consent", "accept_terms")
-NOT_STATED = (
+EXPORT_PATHS = PathFilter(mark="terms.json")
+ZIP_PATHS = PathFilter(endings=(".zip",))
+TERM_KEYS = ("data_licence", "consent", "accept_terms")
+TERMS_NOT_STATED = (
     "needed before anything is exported here: all three terms. (A command line asks for them too; what it is not told "
     "is marked as not stated in the export, and such an export cannot be published.)"
 )
 
 
-def build(context: Context) -> None:
+def build(context: PageContext) -> None:
     """Lay the tab out."""
-    _export(context)
-    _push(context)
-    _pull(context)
+    _build_export_section(context)
+    _build_push_section(context)
+    _build_pull_section(context)
 
 
-def _export(context: Context) -> None:
+def _build_export_section(context: PageContext) -> None:
     with gr.Accordion("1. Export", open=True, elem_id="export-make"):
         gr.Markdown(
             "For the base's own program: *grown* speaks the old languages exactly as before, *merged* the new one. "
             "*peft* is the adapter alone, *graft* the small folder to share with others who have voxgraft."
         )
-        form = Form(context, "export", given=lambda project: {"subject": project}, json=True)
+        form = CommandForm(context, "export", given=lambda project: {"subject": project}, json=True)
         with gr.Row():
-            form.add("to", default=_target)
+            form.add("to", default=_default_target)
             form.add("dtype", label="Number format")
             form.add("parts")
             form.add("drop_in")
         with gr.Row():
             licence = form.add(
-                "data_licence", label="Licence of the recordings and texts (required)", default=_told("data_licence"),
+                "data_licence", label="Licence of the recordings and texts (required)", default=_previous_term("data_licence"),
                 info="Under which licence are the recordings and texts that it was trained on?",
             )  # fmt: skip
             consent = form.add(
-                "consent", label="Consent of the speakers (required)", default=_told("consent"),
+                "consent", label="Consent of the speakers (required)", default=_previous_term("consent"),
                 info="How have the speakers consented to a voice model of their speech?",
             )  # fmt: skip
             licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
         terms = gr.HTML(elem_id="export-terms")
         form.add("accept_terms", label="I pass on the terms of the base (required)")
         with gr.Accordion("More", open=False), gr.Row():
-            form.add("output", sought=FOLDERS)
+            form.add("output", sought=FOLDER_PATHS)
             form.add("overwrite")
             form.add("copy_files")
-        lacking = gr.HTML(note(NOT_STATED, "warn"), elem_id="export-lacking", elem_classes=["vg-live"])
+        lacking = gr.HTML(note_html(TERMS_NOT_STATED, "warn"), elem_id="export-lacking", elem_classes=["vg-live"])
         form.finish("Export")
         _require_terms(context, form, lacking)
         shown = gr.HTML(elem_id="export-shown", elem_classes=["vg-live"])
-        context.on_change(lambda project: [_licence(context, project), _exported(context, project)], [terms, shown])
+        context.on_change(
+            lambda project: [_base_license_html(context, project), _export_html(context, project)], [terms, shown]
+        )
 
 
-def _require_terms(context: Context, form: Form, lacking: Any) -> None:
+def _require_terms(context: PageContext, form: CommandForm, lacking: Any) -> None:
     """The button is there for those who have said all three."""
-    parts = [form.control(key).component for key in TERMS]
+    parts = [form.control(key).component for key in TERM_KEYS]
     form.button.interactive = False
-    context.wire([part.change for part in parts], stated, parts, [form.button, lacking])
+    context.wire([part.change for part in parts], check_terms_stated, parts, [form.button, lacking])
 
 
-def stated(*said: Any) -> list[Any]:
+def check_terms_stated(*said: Any) -> list[Any]:
     """Whether the button can be pressed, and what is said while it cannot."""
     whole = all(isinstance(part, bool) or str(part or "").strip() for part in said) and all(said)
-    return [gr.update(interactive=whole), "" if whole else note(NOT_STATED, "warn")]
+    return [gr.update(interactive=whole), "" if whole else note_html(TERMS_NOT_STATED, "warn")]
 
 
-def _target(project: Path) -> str | None:
+def _default_target(project: Path) -> str | None:
     """What is made unless somebody chooses: the graft to share."""
-    return "graft" if reading.grown_tokenizer(project) is not None else None
+    return "graft" if reading.find_grown_tokenizer(project) is not None else None
 
 
-def _told(term: str) -> Callable[[Path], str | None]:
+def _previous_term(term: str) -> Callable[[Path], str | None]:
     """What the newest export says already, wherever it was made."""
 
     def told(project: Path) -> str | None:
-        folder = _newest_export(project)
+        folder = _find_newest_export(project)
         try:
             terms = read_terms(folder) if folder is not None else None
         except VoxgraftError:
@@ -105,24 +107,24 @@ def _told(term: str) -> Callable[[Path], str | None]:
     return told
 
 
-def _licence(context: Context, project: str) -> str:
+def _base_license_html(context: PageContext, project: str) -> str:
     """What the base's licence asks of whoever shares what was made of it."""
-    path = RunFolder(context.project_folder(project)).graft / CARD_NAME
+    path = RunFolder(context.project_folder(project)).graft / GRAFT_CARD_NAME
     if not path.is_file():
-        return note("the graft is not made yet: see the tab Model", "warn")
+        return note_html("the graft is not made yet: see the tab Model", "warn")
     try:
-        card = read_card(path.parent)
-        return facts([("terms of the base", card.licence or family(card.family).licence, "warn")])
+        card = read_graft_card(path.parent)
+        return facts_html([("terms of the base", card.licence or get_family(card.family).licence, "warn")])
     except VoxgraftError as error:
-        return finding_note(error.finding.to_json())
+        return finding_html(error.finding.to_json())
 
 
-def _exported(context: Context, project: str) -> str:
-    found = last_result(context.project_folder(project), "export")
+def _export_html(context: PageContext, project: str) -> str:
+    found = last_job_result(context.project_folder(project), "export")
     if found is None:
         return ""
     if "error" in found:
-        return finding_note(found["error"])
+        return finding_html(found["error"])
     rows = [
         (
             name,
@@ -133,73 +135,77 @@ def _exported(context: Context, project: str) -> str:
         )
         for name, one in found.get("checkpoints", {}).items()
     ]
-    head = note(f"{brief_bytes(found['bytes'])} in {found['folder']}: pack it below to send it", "good")
-    checked = table(("checkpoint", "names and shapes", "the same as the base", "changed", "numbers"), rows)
-    return head + (checked if rows else "") + "".join(map(finding_note, found["findings"]))
+    head = note_html(f"{format_bytes(found['bytes'])} in {found['folder']}: pack it below to send it", "good")
+    checked = table_html(("checkpoint", "names and shapes", "the same as the base", "changed", "numbers"), rows)
+    return head + (checked if rows else "") + "".join(map(finding_html, found["findings"]))
 
 
-def _push(context: Context) -> None:
+def _build_push_section(context: PageContext) -> None:
     with gr.Accordion("2. Pack it into one zip, or send it to a hub", open=False, elem_id="export-push"):
-        form = MakingForm(
+        form = OutputForm(
             context, "push", json=True, path_keys=("to",),
-            fresh={"to": lambda project: free(project / f"{project.name}.zip")},
+            fresh={"to": lambda project: next_free_path(project / f"{project.name}.zip")},
         )  # fmt: skip
         with gr.Row():
             form.add(
-                "folder", sought=SHARED, default=_newest_export, label="Folder", info="Of an export, or of a graft."
+                "folder",
+                sought=EXPORT_PATHS,
+                default=_find_newest_export,
+                label="Folder",
+                info="Of an export, or of a graft.",
             )
             form.add("to", label="To", info="Empty: a new zip in the project. NAME.zip, or OWNER/NAME on the hub that "
                      "huggingface_hub of this machine is signed in to.")  # fmt: skip
             form.add("private")
         form.finish("Pack, or send")
         shown = gr.HTML(elem_id="push-shown", elem_classes=["vg-live"])
-        context.on_change(lambda project: [_pushed(context, project)], [shown])
+        context.on_change(lambda project: [_push_html(context, project)], [shown])
 
 
-def _newest_export(project: Path) -> Path | None:
+def _find_newest_export(project: Path) -> Path | None:
     """What was exported last."""
     exports = [path.parent for path in RunFolder(project).export.glob("*/terms.json")]
     whole = [path for path in exports if not path.name.endswith(".previous")]
-    return max(whole, key=reading.changed_at, default=None)
+    return max(whole, key=reading.modified_time, default=None)
 
 
-def _pushed(context: Context, project: str) -> str:
-    found = last_result(context.project_folder(project), "push")
+def _push_html(context: PageContext, project: str) -> str:
+    found = last_job_result(context.project_folder(project), "push")
     if found is None:
         return ""
     if "error" in found:
-        return finding_note(found["error"])
-    told = "".join(map(finding_note, found.get("findings", ())))
+        return finding_html(found["error"])
+    told = "".join(map(finding_html, found.get("findings", ())))
     place = str(found["place"])
     if not place.endswith(".zip"):
-        return note(f"sent to {place}", "good") + told
-    path = context.roots.inside(place)
-    size = brief_bytes(path.stat().st_size) if path.is_file() else ""
-    return f"<p>{download(context, path, f'save {path.name} ({size})')}</p>" + told
+        return note_html(f"sent to {place}", "good") + told
+    path = context.roots.resolve_inside(place)
+    size = format_bytes(path.stat().st_size) if path.is_file() else ""
+    return f"<p>{download_link(context, path, f'save {path.name} ({size})')}</p>" + told
 
 
-def _pull(context: Context) -> None:
+def _build_pull_section(context: PageContext) -> None:
     with gr.Accordion("3. Take in what somebody gave you", open=False, elem_id="export-pull"):
         gr.Markdown("Unpacks a graft or an export, and checks that it is whole. Nothing in it is run.")
-        form = MakingForm(
+        form = OutputForm(
             context, "pull", json=True, path_keys=("source",),
-            fresh={"folder": lambda project: free(project / "pulled")},
+            fresh={"folder": lambda project: next_free_path(project / "pulled")},
         )  # fmt: skip
         with gr.Row():
-            form.add("source", sought=ZIPS, label="From")
-            form.add("folder", sought=FOLDERS, label="Into the folder", info="Empty: a new one in the project.")
+            form.add("source", sought=ZIP_PATHS, label="From")
+            form.add("folder", sought=FOLDER_PATHS, label="Into the folder", info="Empty: a new one in the project.")
             form.add("revision")
-        uploading(context, form, "source", "Upload a zip", (".zip",))
+        add_upload(context, form, "source", "Upload a zip", (".zip",))
         form.finish("Unpack and check")
         shown = gr.HTML(elem_id="pull-shown", elem_classes=["vg-live"])
-        context.on_change(lambda project: [_pulled(context, project)], [shown])
+        context.on_change(lambda project: [_pull_html(context, project)], [shown])
 
 
-def _pulled(context: Context, project: str) -> str:
-    found = last_result(context.project_folder(project), "pull")
+def _pull_html(context: PageContext, project: str) -> str:
+    found = last_job_result(context.project_folder(project), "pull")
     if found is None:
         return ""
     if "error" in found:
-        return finding_note(found["error"])
-    head = note(f"whole, in {found['place']}: the tab Speak can speak with a graft in it", "good")
-    return head + "".join(map(finding_note, found.get("findings", ())))
+        return finding_html(found["error"])
+    head = note_html(f"whole, in {found['place']}: the tab Speak can speak with a graft in it", "good")
+    return head + "".join(map(finding_html, found.get("findings", ())))

@@ -8,38 +8,38 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.bases import base_family
+from voxgraft.bases import resolve_base_family
 from voxgraft.errors import VoxgraftError
 from voxgraft.files import text_lines
 from voxgraft.ui import reading
-from voxgraft.ui.commands import Command, ask, shown, verb_named
-from voxgraft.ui.context import Context
-from voxgraft.ui.controls import Form
-from voxgraft.ui.jobs import Jobs
-from voxgraft.ui.roots import TEXTS, Sought
-from voxgraft.ui.views import error_note, facts, finding_note, note, table
+from voxgraft.ui.commands import CommandBuilder, find_command, format_command, run_command_in_process
+from voxgraft.ui.context import PageContext
+from voxgraft.ui.controls import CommandForm
+from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.roots import TEXT_PATHS, PathFilter
+from voxgraft.ui.views import error_html, facts_html, finding_html, note_html, table_html
 
-TOKENIZERS = Sought(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
-ADDITIONS = Sought(endings=("additions.json",))
-EXAMPLE = "ሰላም ለዓለም።\nen: Hello world."
+TOKENIZER_PATHS = PathFilter(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
+ADDITIONS_PATHS = PathFilter(endings=("additions.json",))
+EXAMPLE_TEXT = "ሰላም ለዓለም።\nen: Hello world."
 
 
-def build(context: Context) -> None:
+def build(context: PageContext) -> None:
     """Lay the tab out."""
     gr.Markdown(
         "A tokenizer cuts text into pieces that the model knows. The old one stays as it is: new letters and pieces "
         "are put *after* it, so that old text keeps its ids. Making the graft (tab Model) does all of this by itself; "
         "here you can look at it, prove it, or do it step by step."
     )
-    _spelling(context)
-    _proof(context)
-    _training(context)
+    _build_tokenize_section(context)
+    _build_proof_section(context)
+    _build_training_section(context)
 
 
-def _spelling(context: Context) -> None:
+def _build_tokenize_section(context: PageContext) -> None:
     with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
         text = gr.Textbox(
-            EXAMPLE, label="Text", lines=2, elem_id="spell-text",
+            EXAMPLE_TEXT, label="Text", lines=2, elem_id="spell-text",
             info="One sentence on each line, in the new language; one in a language of the base begins with its code, "
             "as in en: Hello world.",
         )  # fmt: skip
@@ -49,31 +49,40 @@ def _spelling(context: Context) -> None:
         button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
         inputs = [context.project, text]
-        context.wire([text.change], lambda project, typed: _preview(context, project, typed), inputs, [command])
-        context.on_project(lambda project, typed: [_preview(context, project, typed)], [command], [text])
-        context.on_job_end(lambda project, typed: [_preview(context, project, typed)], [text], [command])
         context.wire(
-            [button.click], lambda project, typed: _spell(context, project, typed), inputs, [state],
+            [text.change], lambda project, typed: _preview_tokenize(context, project, typed), inputs, [command]
+        )
+        context.on_project(lambda project, typed: [_preview_tokenize(context, project, typed)], [command], [text])
+        context.on_job_end(lambda project, typed: [_preview_tokenize(context, project, typed)], [text], [command])
+        context.wire(
+            [button.click], lambda project, typed: _tokenize_html(context, project, typed), inputs, [state],
             show_progress="minimal", show_progress_on=[state],
         )  # fmt: skip
 
 
-def _commands(context: Context, project: str, typed: str) -> list[list[str]]:
+def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list[str]]:
     """The words of one command for each language that the text is in."""
     folder = context.project_folder(project)
-    command = Command(verb_named("tokenizer show"), context.roots, json=True)
+    command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
     commands = []
-    for language, texts in _by_language(folder, typed).items():
-        fixed = {"base": reading.base(folder), "grown": reading.grown_tokenizer(folder), "language": language}
+    for language, texts in _lines_by_language(folder, typed).items():
+        fixed = {
+            "base": reading.run_base_folder(folder),
+            "grown": reading.find_grown_tokenizer(folder),
+            "language": language,
+        }
         known = {key: value for key, value in fixed.items() if value}
         commands.append(command.words({"text": "\n".join(texts)}, None, known))
     return commands
 
 
-def _by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
+def _lines_by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
     """The lines by their language: the one whose code stands before them, else the new one."""
-    base, new = reading.base(folder), reading.language(folder)
-    spoken = (new, *(base_family(base, reading.run_settings(folder).family).languages if base is not None else ()))
+    base, new = reading.run_base_folder(folder), reading.run_language(folder)
+    spoken = (
+        new,
+        *(resolve_base_family(base, reading.load_run_settings(folder).family).languages if base is not None else ()),
+    )
     found: dict[str | None, list[str]] = {}
     for line in text_lines(typed):
         code, colon, rest = (part.strip() for part in line.partition(":"))
@@ -82,62 +91,66 @@ def _by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
     return found or {new: []}
 
 
-def _preview(context: Context, project: str, typed: str) -> str:
+def _preview_tokenize(context: PageContext, project: str, typed: str) -> str:
     try:
-        return "\n".join(map(shown, _commands(context, project, typed)))
+        return "\n".join(map(format_command, _tokenize_argvs(context, project, typed)))
     except VoxgraftError as error:
         return str(error)
 
 
-def _spell(context: Context, project: str, typed: str) -> str:
+def _tokenize_html(context: PageContext, project: str, typed: str) -> str:
     try:
-        found = [sentence for words in _commands(context, project, typed) for sentence in ask(words)["sentences"]]
+        found = [
+            sentence
+            for words in _tokenize_argvs(context, project, typed)
+            for sentence in run_command_in_process(words)["sentences"]
+        ]
     except VoxgraftError as error:
-        return error_note(error)
-    return "".join(map(_sentence, found)) or note("type something")
+        return error_html(error)
+    return "".join(map(_sentence_html, found)) or note_html("type something")
 
 
-def _sentence(sentence: dict[str, Any]) -> str:
-    rows = [("old", *_spelled(sentence["base"]))]
+def _sentence_html(sentence: dict[str, Any]) -> str:
+    rows = [("old", *_token_columns(sentence["base"]))]
     if sentence.get("grown"):
-        rows.append(("new", *_spelled(sentence["grown"])))
-    return note(sentence["text"]) + table(("", "tokens", "unknown", "pieces (ids)"), rows)
+        rows.append(("new", *_token_columns(sentence["grown"])))
+    return note_html(sentence["text"]) + table_html(("", "tokens", "unknown", "pieces (ids)"), rows)
 
 
-def _spelled(pieces: Iterable[list[Any]]) -> tuple[str, str, str]:
+def _token_columns(pieces: Iterable[list[Any]]) -> tuple[str, str, str]:
     listed = list(pieces)
     unknown = sum(bool(piece[2]) for piece in listed)
     words = "  ".join(f"{'✗' if is_unknown else ''}{piece} ({number})" for piece, number, is_unknown in listed)
     return f"{len(listed):,}", f"{unknown:,}", words
 
 
-def _proof(context: Context) -> None:
+def _build_proof_section(context: PageContext) -> None:
     with gr.Accordion("The proof: does old text still read the same?", open=False, elem_id="tokenizer-proof"):
-        form = Form(context, "tokenizer prove", json=True)
+        form = CommandForm(context, "tokenizer prove", json=True)
         with gr.Row():
-            form.add("base", sought=TOKENIZERS, default=reading.base)
-            form.add("grown", sought=TOKENIZERS, default=reading.grown_tokenizer)
-            form.add("language", default=reading.language)
+            form.add("base", sought=TOKENIZER_PATHS, default=reading.run_base_folder)
+            form.add("grown", sought=TOKENIZER_PATHS, default=reading.find_grown_tokenizer)
+            form.add("language", default=reading.run_language)
         with gr.Row():
-            form.add("texts", sought=TEXTS, default=_proof_texts)
-            form.add("proof_texts", sought=TEXTS)
+            form.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
+            form.add("proof_texts", sought=TEXT_PATHS)
             form.add("family")
         form.finish("Prove it")
         shown_proof = gr.HTML(elem_id="proof-shown")
-        context.on_change(lambda project: [_proof_shown(context, project)], [shown_proof])
+        context.on_change(lambda project: [_proof_html(context, project)], [shown_proof])
 
 
-def _proof_texts(project: Path) -> list[Path] | None:
-    return reading.texts(project) or list(reading.run_settings(project).texts) or None
+def _default_proof_texts(project: Path) -> list[Path] | None:
+    return reading.default_texts(project) or list(reading.load_run_settings(project).texts) or None
 
 
-def _proof_shown(context: Context, project: str) -> str:
-    job = Jobs(context.project_folder(project)).latest("tokenizer prove")
+def _proof_html(context: PageContext, project: str) -> str:
+    job = ProjectJobs(context.project_folder(project)).latest("tokenizer prove")
     found = job.result() if job is not None and not job.alive else None
     if found is None:
         return ""
     if "error" in found:
-        return finding_note(found["error"])
+        return finding_html(found["error"])
     counts = found["sentences"]
     kept = found["old_text_same"]
     shown_facts = [
@@ -153,24 +166,24 @@ def _proof_shown(context: Context, project: str) -> str:
             share = part["unknown_share"]
             good = "good" if share == 0 else "bad"
             shown_facts.append((f"unknown in the new language {when}", f"{share:.1%} of the tokens", good))
-    return facts(shown_facts) + "".join(finding_note(item) for item in found.get("findings", []))
+    return facts_html(shown_facts) + "".join(finding_html(item) for item in found.get("findings", []))
 
 
-def _training(context: Context) -> None:
+def _build_training_section(context: PageContext) -> None:
     with gr.Accordion("Step by step: learn pieces from texts, and put them after the base's", open=False):
-        learning = Form(context, "tokenizer train")
+        learning = CommandForm(context, "tokenizer train")
         with gr.Row():
-            learning.add("base", sought=TOKENIZERS, default=reading.base)
-            learning.add("texts", sought=TEXTS, default=_proof_texts)
-            learning.add("language", default=reading.language)
-            learning.add("output", sought=ADDITIONS, default=lambda project: project / "additions.json")
+            learning.add("base", sought=TOKENIZER_PATHS, default=reading.run_base_folder)
+            learning.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
+            learning.add("language", default=reading.run_language)
+            learning.add("output", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
         learning.add_all(("tokenizer.pieces", "tokenizer.min_count", "tokenizer.max_piece_characters"))
         learning.add_all(("family", "overwrite"))
         learning.finish("Learn the pieces")
-        merging = Form(context, "tokenizer merge")
+        merging = CommandForm(context, "tokenizer merge")
         with gr.Row():
-            merging.add("base", sought=TOKENIZERS, default=reading.base)
-            merging.add("additions", sought=ADDITIONS, default=lambda project: project / "additions.json")
-            merging.add("output", sought=TOKENIZERS, default=lambda project: project / "tokenizer.json")
+            merging.add("base", sought=TOKENIZER_PATHS, default=reading.run_base_folder)
+            merging.add("additions", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
+            merging.add("output", sought=TOKENIZER_PATHS, default=lambda project: project / "tokenizer.json")
         merging.add_all(("family", "overwrite"))
         merging.finish("Merge them")
