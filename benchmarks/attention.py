@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from voxgraft.nn import tiles
-from voxgraft.nn.tiles import TileConfig
+from voxgraft.nn import attention
+from voxgraft.nn.attention import TileConfig
 
 WIDTH, LONGEST = 64, 1536
 LAUNCHES, REPLAYS, WORKERS, PATIENCE_SECONDS = 10, 7, 14, 45
@@ -109,7 +109,7 @@ class Case:
 
     def list_for(self, kernel: str, cut: TileConfig) -> Tensor:
         """As long as that of a recording for many packs."""
-        entries = tiles.build_tile_list(self.lengths, cut.tile, from_end=kernel == "keys")
+        entries = attention.build_tile_list(self.lengths, cut.tile, from_end=kernel == "keys")
         most = len(self.d_out) // cut.tile + int(1.1 * len(self.lengths)) + 16
         padded = np.concatenate([entries, np.zeros((most - len(entries), 3), dtype=np.int64)])
         return torch.from_numpy(padded.astype(np.int32)).to(self.d_out.device)
@@ -130,15 +130,15 @@ def kernels(
 
     def forward(cut: TileConfig) -> Callable[[], Any]:
         entries = case.list_for("forward", cut)
-        return lambda: tiles.attention_forward(*qkv, entries, cut)
+        return lambda: attention.attention_forward(*qkv, entries, cut)
 
     def queries(cut: TileConfig) -> Callable[[], Any]:
         entries = case.list_for("queries", cut)
-        return lambda: tiles.attention_query_gradients(qkv, (out, d_out), log_total, entries, cut)
+        return lambda: attention.attention_query_gradients(qkv, (out, d_out), log_total, entries, cut)
 
     def keys(cut: TileConfig) -> Callable[[], Any]:
         entries = case.list_for("keys", cut)
-        return lambda: tiles.attention_key_gradients(qkv, d_out, pairs, entries, cut)
+        return lambda: attention.attention_key_gradients(qkv, d_out, pairs, entries, cut)
 
     return {"forward": forward, "queries": queries, "keys": keys}
 
@@ -199,14 +199,16 @@ def measure_varlen(case: Case) -> float:
 
 def measure_whole(case: Case) -> float | None:
     """The operator as training calls it, cut as the module says."""
-    lists = tiles.build_work_lists(case.lengths, tiles.max_num_tiles(len(case.d_out), len(case.lengths) + 16)).cuda()
+    lists = attention.build_work_lists(
+        case.lengths, attention.max_num_tiles(len(case.d_out), len(case.lengths) + 16)
+    ).cuda()
     leaves = q, k, v = [one.detach().requires_grad_() for one in case.qkv]
 
     def both() -> list[Tensor]:
-        out = tiles.tiled_attention(q, k, v, lists)
+        out = attention.tiled_attention(q, k, v, lists)
         return [out.detach(), *torch.autograd.grad(out, leaves, case.d_out)]
 
-    one, two = milliseconds(lambda: tiles.tiled_attention(q, k, v, lists)), milliseconds(both)
+    one, two = milliseconds(lambda: attention.tiled_attention(q, k, v, lists)), milliseconds(both)
     found, again = both(), both()
     same = all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
     print(f"tiles, as they are set forward {one:.4f} ms, backward {two - one:.4f} ms; ", end="")
@@ -218,8 +220,8 @@ def measure_cuts(case: Case, cuts: dict[str, list[TileConfig]]) -> dict[str, lis
     """Every kernel cut in every way, quickest first."""
     out = case.expected[0].to(case.d_out.dtype)
     usual = TileConfig(64, 64, 4, 2, False)
-    _, log_total = tiles.attention_forward(*case.qkv, case.list_for("forward", usual), usual)
-    _, pairs = tiles.attention_query_gradients(
+    _, log_total = attention.attention_forward(*case.qkv, case.list_for("forward", usual), usual)
+    _, pairs = attention.attention_query_gradients(
         case.qkv, (out, case.d_out), log_total, case.list_for("queries", usual), usual
     )
     wanted = {"forward": case.expected[:1], "queries": case.expected[1:2], "keys": case.expected[2:]}

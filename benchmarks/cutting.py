@@ -18,13 +18,11 @@ import numpy as np
 
 from benchmarks.made_film import RATE_HZ, Film, make_film
 from benchmarks.made_talk import Pairing, make_talk, pairing
-from voxgraft.importing.cleaning import clean_cues
-from voxgraft.importing.cutting import AudioSegment, cut_segments
-from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.rolling import dedupe_rolling_captions
-from voxgraft.importing.subtitles import parse_subtitles
-from voxgraft.importing.tape import RollingAudioBuffer
-from voxgraft.normalising import build_normalizer
+from voxgraft.audio.vad import RollingAudioBuffer
+from voxgraft.data.captions import clean_cues, dedupe_rolling_captions
+from voxgraft.data.segment import AudioSegment, CutOptions, cut_segments
+from voxgraft.data.subtitles import parse_subtitles
+from voxgraft.text.normalize import build_normalizer
 
 CLIPPED_SECONDS = 0.01
 BLOCK = 48_000

@@ -28,14 +28,14 @@ import numpy as np
 import torch
 
 from benchmarks.transformers_loop import TransformersLoop, prompt_vectors, stock_body
-from voxgraft.families.chatterbox.model import T3, T3Condition
-from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.generate import DecodeSession, GenerationPrompt, SpeechGenerator
-from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
-from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import SpeechModel, pack_batch
-from voxgraft.nn.llama import LlamaBackbone
+from voxgraft.models.chatterbox.model import T3, T3Condition
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.generate import DecodeSession, GenerationPrompt, SpeechGenerator
+from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import SpeechModel, pack_batch
+from voxgraft.nn.backbones import LlamaBackbone
 from voxgraft.nn.sampling import SamplingParams
 
 NUM_TEXT = 70

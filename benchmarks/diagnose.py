@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 
 from voxgraft.checkpoints import Checkpoint, TensorBytes, TensorInfo, open_checkpoint, write_safetensors, write_torch
-from voxgraft.checkpoints.flat import iter_values
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.files import atomic_write
+from voxgraft.checkpoints.load import iter_values
+from voxgraft.core.files import atomic_write
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import make_random_base
 
 FAMILIES = ("chatterbox", "indextts2")
 NEW_ROWS = 2000
@@ -147,14 +147,14 @@ def _child(job: str, folder: Path, checkpoint: Path, tuned: Path, output: Path) 
         for path in (checkpoint, tuned):
             _read(path)
     elif job == "diagnose":
-        from voxgraft.checkup_settings import DiagnoseSettings
-        from voxgraft.diagnose import diagnose
+        from voxgraft.config.commands import DiagnoseSettings
+        from voxgraft.inspect.diagnose import diagnose
 
         settings = DiagnoseSettings(checkpoint=tuned, base=folder, output=output.with_name("repaired-report"))
         told["verdict"] = diagnose(settings).found.verdict.word
     else:
-        from voxgraft.checkup_settings import RepairSettings
-        from voxgraft.repair import repair
+        from voxgraft.config.commands import RepairSettings
+        from voxgraft.inspect.repair import repair
 
         repair(RepairSettings(checkpoint=tuned, base=folder, output=output, only=("rows", "body"), body=0.5))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -38,9 +38,9 @@ from voxgraft.checkpoints import (
     write_safetensors,
     write_torch,
 )
-from voxgraft.families import family_names, get_family
-from voxgraft.families.random_base import get_random_base_spec
-from voxgraft.files import atomic_write
+from voxgraft.core.files import atomic_write
+from voxgraft.models import family_names, get_family
+from voxgraft.models.random_base import get_random_base_spec
 
 NEW_ROWS = 1046
 """2,454 rows become 3,500."""

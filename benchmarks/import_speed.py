@@ -25,8 +25,8 @@ import psutil
 import soundfile
 
 from benchmarks.made_film import RATE_HZ, Film, make_film, stamp
-from voxgraft.importing.manifest import read_manifest
-from voxgraft.importing.media import MediaReader
+from voxgraft.audio.files import MediaReader
+from voxgraft.data.manifest import read_manifest
 
 SENTENCES = 280
 SHARES = (("a", ".wav", 0.4), ("b", ".mp3", 0.3), ("c", ".flac", 0.3))

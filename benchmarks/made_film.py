@@ -152,7 +152,7 @@ def _add_music(film: Wave, start: float, end: float) -> None:
 
 def amharic_sentences() -> list[str]:
     """Sentences that ship with the demonstration, those of four to fourteen words."""
-    text = resources.files("voxgraft").joinpath("data/demo/am.txt").read_text(encoding="utf-8")
+    text = resources.files("voxgraft").joinpath("assets/demo/am.txt").read_text(encoding="utf-8")
     return [line for line in dict.fromkeys(text.splitlines()) if 4 <= len(line.split()) <= 14]
 
 

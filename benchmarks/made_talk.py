@@ -14,8 +14,8 @@ import numpy as np
 import soxr
 
 from benchmarks.made_film import RATE_HZ, VOICES, Caption, Film, Said, Wave, amharic_sentences, speak
-from voxgraft.importing.cutting import AudioSegment
-from voxgraft.normalising import build_normalizer
+from voxgraft.data.segment import AudioSegment
+from voxgraft.text.normalize import build_normalizer
 
 BREATH_CHANCE = 0.4
 WORDS_A_LINE = (4, 9)

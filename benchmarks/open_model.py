@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from voxgraft.families.base import Family
+from voxgraft.models.base import Family
 
 NUM_NEW = 600
 STEPS = ("open", "grow and save", "open again", "compare")
@@ -30,7 +30,7 @@ STEPS = ("open", "grow and save", "open again", "compare")
 
 def measured_step(step: str, family_name: str, folder: Path) -> dict[str, Any]:
     """One step in this process, and what it took."""
-    from voxgraft.families import get_family
+    from voxgraft.models import get_family
 
     kind = get_family(family_name)
     start = time.perf_counter()
@@ -41,14 +41,14 @@ def measured_step(step: str, family_name: str, folder: Path) -> dict[str, Any]:
 
 
 def opened(kind: Family, folder: Path) -> str:
-    from voxgraft.families.opening import load_model
+    from voxgraft.models.load import load_model
 
     model = load_model(kind, kind.files(folder / "base"))
     return f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(model.state_dict())} tensors"
 
 
 def saved(kind: Family, folder: Path) -> str:
-    from voxgraft.families.opening import grow_model, load_model, save_model
+    from voxgraft.models.load import grow_model, load_model, save_model
 
     files = kind.files(folder / "base")
     model = load_model(kind, files)
@@ -65,8 +65,8 @@ def saved(kind: Family, folder: Path) -> str:
 
 
 def opened_again(kind: Family, folder: Path) -> str:
-    from voxgraft.families.base import BaseFiles
-    from voxgraft.families.opening import load_model
+    from voxgraft.models.base import BaseFiles
+    from voxgraft.models.load import load_model
 
     base = kind.files(folder / "base")
     config = None if base.config is None else folder / "grown" / base.config.name
@@ -80,7 +80,7 @@ def compared(kind: Family, folder: Path) -> str:
     """The saved file against the base, tensor by tensor, with nothing opened as a model."""
     import torch
 
-    from voxgraft.families.tensors import iter_tensors, read_tensor_shapes
+    from voxgraft.models.load import iter_tensors, read_tensor_shapes
 
     checkpoint = kind.files(folder / "base").checkpoint
     tables = {point.tensor for point in kind.graft_points}
@@ -105,7 +105,7 @@ def main() -> None:
     if arguments.step:
         print(json.dumps(measured_step(arguments.step[1], arguments.step[0], arguments.folder)))
         return
-    from voxgraft.families.random_base import make_random_base
+    from voxgraft.models.random_base import make_random_base
 
     for name in arguments.families:
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxgraft.families.chatterbox.model import T3
-from voxgraft.families.model import PackedBatch, PackedTokens, SpeechModel
+from voxgraft.models.chatterbox.model import T3
+from voxgraft.models.speech_model import PackedBatch, PackedTokens, SpeechModel
 
 __all__ = ["Peer", "hugging_face_body"]
 

@@ -28,16 +28,16 @@ from tests.made_language import (
     with_unknowns,
     with_voices_at_random,
 )
-from voxgraft.corpus.clips import AnyArray, PreparedClip
-from voxgraft.course import build_training_setup
-from voxgraft.families import get_family
-from voxgraft.journal import RunJournal
-from voxgraft.run import RunFolder
-from voxgraft.run_settings import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.settings import TrainCommandSettings
-from voxgraft.train import _build_loop, _build_monitor, _load_sample_sentences, train
-from voxgraft.training.loop import Trainer
-from voxgraft.training.processes import DistributedContext
+from voxgraft.config.commands import TrainCommandSettings
+from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.shards import AnyArray, PreparedClip
+from voxgraft.models import get_family
+from voxgraft.pipeline.train import _build_loop, _build_monitor, _load_sample_sentences, train
+from voxgraft.training.distributed import DistributedContext
+from voxgraft.training.setup import build_training_setup
+from voxgraft.training.trainer import Trainer
 
 MOST_STEPS = 500
 """Within so many a plateau must be told."""

@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.community import community_merge
-from voxgraft.bases import load_base_tokenizer
-from voxgraft.results import Table
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.characters import is_letter
-from voxgraft.text.texts import TextCorpus, load_proof_corpus, read_texts
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers import prove as proving
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.config.run import VocabularySettings
+from voxgraft.core.languages import is_letter
+from voxgraft.core.results import Table
+from voxgraft.graft.folder import load_base_tokenizer
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.tokenizers import parse_tokenizer, prove
+from voxgraft.tokenizers.base import TextCorpus, Tokenizer, load_proof_corpus, read_texts
 
 LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
 HELD_OUT = 10
@@ -118,7 +116,7 @@ def _corpus(folder: Path | None) -> Corpus:
 def _texts(folder: Path | None, language: str) -> TextCorpus:
     if folder is not None:
         return read_texts([folder / "new" / f"{language}.txt"])
-    with resources.as_file(resources.files("voxgraft").joinpath(f"data/demo/{language}.txt")) as path:
+    with resources.as_file(resources.files("voxgraft").joinpath(f"assets/demo/{language}.txt")) as path:
         return read_texts([path])
 
 
@@ -161,12 +159,12 @@ def _judged(
     corpus, prepare = old
     spelling = TextEncoder.of(before.family, before.base, grown, before.language)
     start = time.process_time()
-    proof = proving.prove_tokenizer(before.base, grown, corpus, prepare, spelling.new_text(learnt_from))
+    proof = prove.prove_tokenizer(before.base, grown, corpus, prepare, spelling.new_text(learnt_from))
     seconds = time.process_time() - start
     rest = spelling.new_text(held_out)
-    after, unknown = proving.measure_coverage(grown, rest)
-    letters = proving.find_unknown_letters(grown, proof.unknown_characters, spelling.new_text(learnt_from))
-    rest_letters = proving.find_unknown_letters(grown, unknown, rest)
+    after, unknown = prove.measure_coverage(grown, rest)
+    letters = prove.find_unknown_letters(grown, proof.unknown_characters, spelling.new_text(learnt_from))
+    rest_letters = prove.find_unknown_letters(grown, unknown, rest)
     assert proof.before is not None
     assert proof.after is not None
     return Row(

@@ -21,17 +21,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
-from voxgraft.config import deep_merge
-from voxgraft.demo.keyboard import DEMO_BASE, DemoRunner
-from voxgraft.demo.plan import build_demo_settings, build_step_settings
-from voxgraft.diagnosing.looking import diagnose_checkpoint
-from voxgraft.exchange_settings import ExportSettings
-from voxgraft.exporting.sources import open_export_source
-from voxgraft.exporting.weights import BASE_DTYPE, write_merged_checkpoint
-from voxgraft.merged_folder import MERGED_FOLDER_NAME
-from voxgraft.repair import RepairResult, repair
-from voxgraft.settings import DemoSettings
+from voxgraft.config.base import deep_merge
+from voxgraft.config.commands import DemoSettings, DiagnoseSettings, ExportSettings, RepairSettings
+from voxgraft.demo.session import DEMO_BASE, DemoRunner, build_demo_settings, build_step_settings
+from voxgraft.export.sources import open_export_source
+from voxgraft.export.weights import BASE_DTYPE, write_merged_checkpoint
+from voxgraft.inspect.diagnosis import diagnose_checkpoint
+from voxgraft.inspect.repair import RepairResult, repair
+from voxgraft.training.outputs import MERGED_FOLDER_NAME
 
 LANGUAGE = "am"
 
@@ -116,7 +113,7 @@ def _picture(result: RepairResult, distance: float) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from voxgraft.pictures import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR
+    from voxgraft.training.plots import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR
 
     names = {"en": "English", "fr": "French", LANGUAGE: "Amharic, the new language"}
     with matplotlib.rc_context():

@@ -74,7 +74,7 @@ def _run_job(asked: argparse.Namespace) -> None:
     from benchmarks.retention_jobs import Ledger, Work, facts_of
     from benchmarks.retention_material import Material
     from benchmarks.retention_training import Bench
-    from voxgraft.families import get_family
+    from voxgraft.models import get_family
 
     torch.set_num_threads(1)
     base = asked.base or get_family("tiny").shipped_folder()

@@ -29,15 +29,15 @@ from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS
 from recipes.tiny_base.speech import RATE_HZ, Voices
 from recipes.tiny_base.texts import EVALUATED, FOLDED, LANGUAGES, Line, plan_lines
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.tiny.encoder import TinyClipEncoder
-from voxgraft.files import compute_sha256
-from voxgraft.run_settings import RowSettings, VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.tables import build_new_rows
-from voxgraft.text.texts import TextCorpus
+from voxgraft.config.run import RowSettings, VocabularySettings
+from voxgraft.core.files import compute_sha256
+from voxgraft.graft.rows import build_new_rows
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.tiny.model import TinyClipEncoder
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus
 
 NEW, OLD = "am", ("en", "fr")
 BATCH = 64

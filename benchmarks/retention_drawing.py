@@ -14,8 +14,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.retention_tables import Results, Summary, error, noise_of, summaries
-from voxgraft.evaluating.compared_picture import _place_labels
-from voxgraft.pictures import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR, TEXT_COLOR
+from voxgraft.evaluation.compare import _place_labels
+from voxgraft.training.plots import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR, TEXT_COLOR
 
 __all__ = ["drawn"]
 

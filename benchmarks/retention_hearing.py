@@ -18,19 +18,18 @@ from numpy.typing import NDArray
 
 from benchmarks.retention_material import Sentence
 from benchmarks.retention_training import Bench, as_without_compiling, held_out
-from voxgraft.audio.exact import exact_float32
-from voxgraft.corpus import chance
-from voxgraft.evaluating.forms import normalize_letters, normalize_phones
-from voxgraft.evaluating.rates import EditCount, compute_error_rate, count_edits
-from voxgraft.families.generate import GenerationPrompt, SpeechGenerator
-from voxgraft.families.model import SpeechModel, compute_hidden_states
-from voxgraft.families.tiny.codec import SAMPLE_RATE, SAMPLES_PER_CODE
-from voxgraft.families.tiny.encoder import build_tiny_condition, build_voice_clip, load_codec
-from voxgraft.listening import Transcript
-from voxgraft.listening.built_in import BuiltInRecognizer
+from voxgraft.asr import Transcript
+from voxgraft.asr.builtin import BuiltInRecognizer
+from voxgraft.audio.features import exact_float32
+from voxgraft.core import files
+from voxgraft.evaluation.scores import EditCount, compute_error_rate, count_edits
+from voxgraft.evaluation.sentences import normalize_letters, normalize_phones
+from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
+from voxgraft.models.tiny.model import SAMPLE_RATE, SAMPLES_PER_CODE, build_tiny_condition, build_voice_clip, load_codec
 from voxgraft.nn.adapter import Gate
-from voxgraft.training.parts import TrainableModel
 from voxgraft.training.samples import MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER
+from voxgraft.training.trainable import TrainableModel
 from voxgraft.training.validation import Validator
 
 __all__ = ["Judge", "Speech"]
@@ -157,7 +156,7 @@ class Judge:
             GenerationPrompt(
                 one.ids,
                 build_tiny_condition(build_voice_clip(one.speaker)),
-                chance.hash_int("retention", draw, one.text) >> 1,
+                files.hash_int("retention", draw, one.text) >> 1,
             )
             for one in sentences
         ]

@@ -22,8 +22,8 @@ import torch
 from benchmarks.retention_hearing import Judge
 from benchmarks.retention_methods import JOBS, METHODS, SHARES, Job, Run
 from benchmarks.retention_training import Bench, Rig
-from voxgraft.training.interpolation import WeightInterpolator
-from voxgraft.training.parts import make_trainable
+from voxgraft.training.trainable import make_trainable
+from voxgraft.training.validation import WeightInterpolator
 
 __all__ = ["Ledger", "Work", "read_results"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from voxgraft.corpus.clips import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
 
 __all__ = ["FORMAT", "STARTS", "VOICES", "Clips", "Material", "Sentence"]
 

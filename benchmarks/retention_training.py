@@ -19,18 +19,17 @@ from torch import Tensor
 
 from benchmarks.retention_material import VOICES, Clips, Material
 from benchmarks.retention_methods import METHODS, ROW_RATE, Method, Run
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, Sample, list_samples
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.model import SpeechModel
-from voxgraft.families.opening import load_model
-from voxgraft.families.tensors import read_tensors
-from voxgraft.nn import body as bodies
-from voxgraft.training.examples import BatchBuilder
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, Sample, list_samples
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.load import load_model, read_tensors
+from voxgraft.models.speech_model import SpeechModel
+from voxgraft.nn import backbones
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
+from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.replay import ReferenceVoice, ReplayGenerator, ReplayUtterance
 from voxgraft.training.step import TrainStep
+from voxgraft.training.trainable import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
 
 __all__ = ["Bench", "Rig", "as_without_compiling"]
 
@@ -189,7 +188,7 @@ def held_out(bench: Bench, model: SpeechModel, language: str) -> tuple[BatchBuil
 def as_without_compiling(model: SpeechModel) -> Iterator[None]:
     """Measuring has shapes and modes of its own, each of which would be compiled for nothing."""
     body = model.body
-    before, body._run_block = body._run_block, bodies._run_block
+    before, body._run_block = body._run_block, backbones._run_block
     try:
         yield
     finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from voxgraft.corpus.clips import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
-from voxgraft.families.layout import SequenceSpec
+from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.models.sequence import SequenceSpec
 
 MEDIAN_SECONDS, SPREAD, SHORTEST, LONGEST = 6.0, 0.5, 2.0, 15.0
 TEXT_IDS_PER_SECOND = 11.0

@@ -28,17 +28,17 @@ from torch import nn
 
 from benchmarks.peers import Peer, padded_batches
 from benchmarks.speech_stream import MadeUpSet
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
-from voxgraft.families import get_family
-from voxgraft.families.chatterbox.model import T3
-from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.indextts2.model import UnifiedVoice
-from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.families.model import SpeechModel
-from voxgraft.training.examples import BatchBuilder
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
+from voxgraft.models import get_family
+from voxgraft.models.chatterbox.model import T3
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.indextts2.model import UnifiedVoice
+from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
+from voxgraft.models.speech_model import SpeechModel
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import build_optimizer, make_trainable
+from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
+from voxgraft.training.trainable import build_optimizer, make_trainable
 
 NUM_NEW = 300
 SMALL_ENCODER = ConditioningEncoderSize(width=32, mlp=64, heads=2, blocks=1, perceiver_mult=1)

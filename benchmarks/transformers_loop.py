@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxgraft.families.layout import code_position
-from voxgraft.families.model import PackedBatch, SpeechModel, compute_hidden_states
-from voxgraft.nn.body import Backbone
-from voxgraft.nn.gpt2 import Gpt2Backbone
-from voxgraft.nn.llama import LlamaBackbone
+from voxgraft.models.sequence import code_position
+from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
+from voxgraft.nn.backbones import Backbone, Gpt2Backbone, LlamaBackbone
 from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits
 
 

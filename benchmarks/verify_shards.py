@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.corpus.clips import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
-from voxgraft.corpus.obstacles import check_held_out_overlap
-from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.corpus.verification import ShardVerifier
+from voxgraft.dataset.checks import check_held_out_overlap
+from voxgraft.dataset.sets import ShardVerifier, open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0}
 CODES = 6_000

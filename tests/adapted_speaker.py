@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.nn.adapter import Gate, LoraLayer, adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.frozen import freeze_base
-from voxgraft.nn.linear import AnyLinear, TransposedLinear
+from voxgraft.nn.freeze import freeze_base
+from voxgraft.nn.layers import AnyLinear, TransposedLinear
 
 WIDTH, CODES, RANK, ALPHA = 16, 11, 4, 8.0
 LAYERS = [f"blocks.{at}.{name}" for at in (0, 1) for name in ("q_proj", "c_attn", "mlp.0", "mlp.2")]

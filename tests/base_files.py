@@ -12,8 +12,8 @@ import torch
 import yaml
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize, unified_voice_shapes
+from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize, unified_voice_shapes
 
 Shape = tuple[int, ...]
 SPECIALS = {0: "[STOP]", 1: "[UNK]", 2: "[SPACE]", 255: "[START]"}

@@ -12,10 +12,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from voxgraft.check import CheckResult, check
-from voxgraft.families.base import BaseFiles
-from voxgraft.run_settings import TokenizerSettings
-from voxgraft.settings import CheckSettings
+from voxgraft.config.commands import CheckSettings
+from voxgraft.config.run import TokenizerSettings
+from voxgraft.inspect.check import CheckResult, check
+from voxgraft.models.base import BaseFiles
 
 State = dict[str, torch.Tensor]
 LETTERS = [chr(code) for code in range(0x1208, 0x1248)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.golden import formula
 from tests.shared import shared
-from voxgraft.errors import VoxgraftError
+from voxgraft.core.errors import VoxgraftError
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 """The original's numbers are asked of every device that is there."""

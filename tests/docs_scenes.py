@@ -19,8 +19,8 @@ from tests.old_files import CONFIG, SCRIPT
 from tests.talks import write_talks
 from tests.whole_runs import WholeRun
 from voxgraft.cli import run_cli
-from voxgraft.families import get_family
-from voxgraft.run_yaml import rewrite_run_yaml
+from voxgraft.config.run import rewrite_run_yaml
+from voxgraft.models import get_family
 
 SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
@@ -56,7 +56,7 @@ class Scene:
         shutil.copytree(self.made.folder("talks", lambda at: write_talks(at, 6, 3)), self.folder / place)
 
     def texts(self, place: str, count: int = 200) -> None:
-        text = resources.files("voxgraft").joinpath("data/demo/am.txt").read_text(encoding="utf-8")
+        text = resources.files("voxgraft").joinpath("assets/demo/am.txt").read_text(encoding="utf-8")
         self.write(place, "\n".join(text.splitlines()[:count]) + "\n")
 
     def write(self, place: str, text: str) -> None:

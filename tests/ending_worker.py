@@ -9,16 +9,16 @@ import time
 
 import torch
 
-from voxgraft.errors import GraftError, VoxgraftError
-from voxgraft.training import lookout
-from voxgraft.training.processes import join_distributed
+from voxgraft.core.errors import GraftError, VoxgraftError
+from voxgraft.training import distributed
+from voxgraft.training.distributed import join_distributed
 
 FOREVER = 600.0
 
 
 def main(how: str) -> None:
     torch.set_num_threads(1)
-    lookout.HEARTBEAT_SECONDS, lookout.EXIT_GRACE_SECONDS, lookout.HEARTBEAT_TIMEOUT_SECONDS = 0.1, 0.5, 1.5
+    distributed.HEARTBEAT_SECONDS, distributed.EXIT_GRACE_SECONDS, distributed.HEARTBEAT_TIMEOUT_SECONDS = 0.1, 0.5, 1.5
     with join_distributed("cpu") as group:
         if how == "differ":
             group.require_same({"saved steps": "step-000500", "torch": "1" if group.rank else "2"})

@@ -12,13 +12,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.evaluate import EvaluateResult, evaluate
-from voxgraft.families.encoding import Clip
-from voxgraft.families.sounding import Vocoder
-from voxgraft.settings import EvaluateSettings
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.commands import EvaluateSettings
+from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.models.base import Clip, Vocoder
 
 RATE, FRAME = 16_000, 640
 FIRST_BIN, STEP_BINS = 10, 4

@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.failing_system import OPERATIONS, VARIABLE, Fault, install
-from voxgraft.journal import RunJournal, strip_clock_fields
+from voxgraft.core.journal import RunJournal, strip_clock_fields
 
 __all__ = ["VERBS", "Case", "Outcome", "World", "cases_of", "make_world", "run_case"]
 
 SITE = Path(__file__).parent / "failing_site"
-TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
+TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
 TRAINING = (
     "--train.steps=2", "--train.warmup-steps=1", "--train.tokens-per-step=400", "--train.save-every=1",
@@ -262,7 +262,7 @@ def _run(words: Sequence[str], fault: Fault | None = None, limit: int | None = N
 
 
 def _write_talks(folder: Path) -> int:
-    from voxgraft.demo.talks import write_talks
+    from voxgraft.demo.data import write_talks
 
     write_talks(folder, 4, 2)
     return 0
@@ -311,7 +311,7 @@ def _warm() -> None:
     """Import what the verbs import, without computing: threads would not survive the fork."""
     import torch  # noqa: F401
 
-    from voxgraft.cli.verbs import COMMANDS as ALL
+    from voxgraft.cli.commands import COMMANDS as ALL
 
     for verb in ALL:
         if verb.name.split()[0] in ("data", "graft", "prepare", "train", "export", "push", "pull", "new"):

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from voxgraft.findings import tokenizer as findings
-from voxgraft.spelling import TextEncoder, prove_text_encoder
-from voxgraft.text.texts import TextCorpus
+from voxgraft.inspect import text
+from voxgraft.text.encoder import TextEncoder, prove_text_encoder
+from voxgraft.tokenizers.base import TextCorpus
 from voxgraft.tokenizers.prove import TokenizerProof
 
 _KEPT: dict[tuple[Any, ...], TokenizerProof] = {}
@@ -26,7 +26,7 @@ _KEPT: dict[tuple[Any, ...], TokenizerProof] = {}
 def proofs_kept() -> Iterator[None]:
     """Training, and `check`, take a proof that was made before, where there is one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(findings, "prove_spelling", _kept_or_made)
+        patch.setattr(text, "prove_text_encoder", _kept_or_made)
         yield
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.train_worker import main as train
-from voxgraft import faults
+from voxgraft.core import files
 
 ENDED = "ended"
 
 
 def life(folder: Path, run: Path, changed: Mapping[str, Any], points: Path) -> str:
     """In a process of its own, which nobody needs afterwards."""
-    cross = faults.failpoint
+    cross = files.failpoint
     with points.open("a") as stream:
 
         def told(name: str) -> None:

@@ -15,8 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.corpus import chance
-from voxgraft.corpus.clips import (
+from voxgraft.config.commands import GraftSettings
+from voxgraft.config.run import TokenizerSettings
+from voxgraft.core.files import hash_int
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
     ClipInfo,
@@ -25,23 +29,19 @@ from voxgraft.corpus.clips import (
     DatasetRole,
     PreparedClip,
 )
-from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.opening import load_model, save_model
-from voxgraft.families.random_base import make_random_base
-from voxgraft.graft import graft
-from voxgraft.graft_folder import load_graft
-from voxgraft.run_settings import TokenizerSettings
-from voxgraft.settings import GraftSettings
-from voxgraft.spelling import TextEncoder, text_rules_identity
-from voxgraft.text.texts import load_proof_corpus
+from voxgraft.graft.command import graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.load import load_model, save_model
+from voxgraft.models.random_base import make_random_base
+from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.examples import BatchBuilder
+from voxgraft.tokenizers.base import load_proof_corpus
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import build_optimizer, make_trainable
+from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
+from voxgraft.training.trainable import build_optimizer, make_trainable
 
 NUM_SOUNDS = 24
 CODES_PER_SOUND = 2
@@ -60,7 +60,7 @@ class Speech:
     seed: int
 
     def codes(self, ids: Sequence[int], speaker: int) -> AnyArray:
-        sounds = [chance.hash_int("sound", token) % NUM_SOUNDS for token in ids]
+        sounds = [hash_int("sound", token) % NUM_SOUNDS for token in ids]
         spoken = [sound * CODES_PER_SOUND + part for sound in sounds for part in range(CODES_PER_SOUND)]
         return FIRST_CODE + np.array(spoken) * NUM_SPEAKERS + speaker
 
@@ -129,7 +129,7 @@ def make_world(family_name: str, folder: Path, base: Path, *, seed: int = 0, pie
     run = folder / "run"
     run.mkdir(parents=True)
     (run / "run.yaml").write_text("{}\n")
-    texts = resources.files("voxgraft") / "data" / "demo" / "am.txt"
+    texts = resources.files("voxgraft") / "assets" / "demo" / "am.txt"
     settings = GraftSettings(
         run=run, base=base, language="am", texts=(Path(str(texts)),), tokenizer=TokenizerSettings(pieces=pieces)
     )
@@ -245,7 +245,7 @@ def with_voices_at_random(clips: Sequence[PreparedClip], seed: int) -> Iterator[
 
 def _words(language: str) -> list[str]:
     if language == "am":
-        text = (resources.files("voxgraft") / "data" / "demo" / "am.txt").read_text(encoding="utf-8")
+        text = (resources.files("voxgraft") / "assets" / "demo" / "am.txt").read_text(encoding="utf-8")
         sentences = text.splitlines()
     else:
         sentences = [sentence for code, sentence in load_proof_corpus() if code == language]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.corpus.clips import AnyArray
+from voxgraft.dataset.shards import AnyArray
 
 WIDTH = 16
 PADDING_CODE = 77

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.corpus.clips import AnyArray, Int32Array
-from voxgraft.corpus.set_header import compute_index_checksum
-from voxgraft.corpus.sets import (
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import (
+    AnyArray,
     ClipDataset,
     ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
+    Int32Array,
     PreparedClip,
-    open_clip_dataset,
-    write_clip_dataset,
+    compute_index_checksum,
 )
-from voxgraft.families.layout import SequenceSpec
+from voxgraft.models.sequence import SequenceSpec
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
 MAX_PROMPT = 150

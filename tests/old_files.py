@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config import parse_settings, read_settings_values
-from voxgraft.new import NewResult, create_run
-from voxgraft.old_flags import SCRIPTS
-from voxgraft.old_keys import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, LegacyKeyRule
-from voxgraft.old_values import KeyTranslation
-from voxgraft.run_settings import RunSettings
-from voxgraft.settings import NewSettings
+from voxgraft.config.base import parse_settings, read_settings_values
+from voxgraft.config.commands import NewSettings
+from voxgraft.config.run import RunSettings
+from voxgraft.migrate.scripts import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, SCRIPTS, LegacyKeyRule
+from voxgraft.migrate.settings import KeyTranslation
+from voxgraft.pipeline.new import NewResult, create_run
 
 CONFIG = """\
 model:

@@ -26,9 +26,9 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from tests.trainers import OPTIONS, Place, loop_of
-from voxgraft.errors import VoxgraftError
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions, TrainPrecision
-from voxgraft.training.processes import DistributedContext
 
 # Four or five packs a step: two or three backward passes in each of two processes.
 LONG = replace(OPTIONS, steps=4, warmup_steps=1, tokens_per_step=900, pack_tokens=240)

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.faults import FAILPOINT_VARIABLE
-from voxgraft.journal import RunJournal
-from voxgraft.run import RunFolder
-from voxgraft.training.saving import StepSaveResult, TrainState, load_step, move_later_steps_aside, save_step
+from voxgraft.core.errors import FileError, VoxgraftError
+from voxgraft.core.files import FAILPOINT_VARIABLE
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.training.checkpoint import StepSaveResult, TrainState, load_step, move_later_steps_aside, save_step
 
 NOBODY = 65534
 _START_OR_END = threading.Lock()

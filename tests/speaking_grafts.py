@@ -9,18 +9,17 @@ from typing import cast
 
 import numpy as np
 
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.families import get_family
-from voxgraft.families.opening import load_model
-from voxgraft.graft import graft
-from voxgraft.graft_folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
-from voxgraft.new import create_run
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.commands import GraftSettings, NewSettings, SpeakSettings
+from voxgraft.graft.command import graft
+from voxgraft.graft.folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.peft_folder import write_peft_folder
-from voxgraft.settings import GraftSettings, NewSettings, SpeakSettings
-from voxgraft.speak import SpeakResult, speak
+from voxgraft.nn.peft import write_peft_folder
+from voxgraft.pipeline.new import create_run
+from voxgraft.synthesis.command import SpeakResult, speak
 
 PIECES = 30
 STRENGTH = 0.3
@@ -44,7 +43,7 @@ def codes_of(result: SpeakResult) -> dict[str, list[tuple[int, ...]]]:
 
 def made_graft(folder: Path, base: Path, language: str, seed: int) -> Path:
     """A graft of a language, with an adapter of random values, as a training of a few steps leaves it."""
-    texts = Path(str(resources.files("voxgraft") / "data" / "demo" / f"{language}.txt"))
+    texts = Path(str(resources.files("voxgraft") / "assets" / "demo" / f"{language}.txt"))
     run = folder / f"run-{language}"
     create_run(NewSettings(run=run, base=base, language=language, texts=(texts,)))
     line = parse_command_line(["graft", str(run), f"--tokenizer.pieces={PIECES}"], COMMANDS)

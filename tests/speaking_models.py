@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxgraft.families.chatterbox.model import T3, T3Condition
-from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.generate import GenerationPrompt
-from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
-from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.families.model import SpeechModel
+from voxgraft.models.chatterbox.model import T3, T3Condition
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.generate import GenerationPrompt
+from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
+from voxgraft.models.speech_model import SpeechModel
 
 SHARPNESS = 4.0
 """How far apart the random heads' scores are, so that one code in some dozens is likely, as in a trained model."""

@@ -1,5 +1,5 @@
 """A folder of talks for tests."""
 
-from voxgraft.demo.talks import render_talk, write_talks
+from voxgraft.demo.data import render_talk, write_talks
 
 __all__ = ["render_talk", "write_talks"]

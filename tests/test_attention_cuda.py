@@ -6,12 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.test_tiles import dense
-from voxgraft.nn.attention import AttentionBackend, Packing
-from voxgraft.nn.tiles import max_num_tiles, tiled_attention
+from voxgraft.nn.attention import AttentionBackend, Packing, max_num_tiles, tiled_attention
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or find_spec("triton") is None or torch.cuda.get_device_capability() < (8, 0),

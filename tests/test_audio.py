@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.audio.exact import exact_float32
-from voxgraft.audio.waves import batch_by_length, pad_rows
+from voxgraft.audio.features import batch_by_length, exact_float32, pad_rows
 
 
 @given(st.lists(st.integers(0, 500), max_size=30), st.integers(1, 2_000))

@@ -20,19 +20,19 @@ ABSENT = (
     "av",
 )
 NEEDED = (
-    "voxgraft.families.generate",
-    "voxgraft.families.opening",
-    "voxgraft.families.chatterbox.encoder",
-    "voxgraft.families.chatterbox.model",
-    "voxgraft.families.indextts2.encoder",
-    "voxgraft.families.indextts2.model",
-    "voxgraft.families.tiny.encoder",
-    "voxgraft.families.tiny.model",
-    "voxgraft.families.tiny.vocoder",
+    "voxgraft.models.generate",
+    "voxgraft.models.load",
+    "voxgraft.models.chatterbox.encoder",
+    "voxgraft.models.chatterbox.model",
+    "voxgraft.models.indextts2.encoder",
+    "voxgraft.models.indextts2.model",
+    "voxgraft.models.tiny.model",
+    "voxgraft.models.tiny.model",
+    "voxgraft.models.tiny.model",
     "voxgraft.nn.adapter",
-    "voxgraft.nn.peft_format",
-    "voxgraft.training.loop",
-    "voxgraft.training.resuming",
+    "voxgraft.nn.peft",
+    "voxgraft.training.trainer",
+    "voxgraft.training.resume",
     "benchmarks.decode",
     "benchmarks.train_step",
     "recipes.tiny_base.train_base",
@@ -50,6 +50,6 @@ def test_models_and_training_import_on_a_bare_machine() -> None:
 
 
 def test_help_and_families_do_not_import_torch() -> None:
-    code = "import sys, voxgraft.cli, voxgraft.families as f; [f.family(n) for n in f.family_names()]; print('torch' in sys.modules)"
+    code = "import sys, voxgraft.cli, voxgraft.models as f; [f.get_family(n) for n in f.family_names()]; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr[-2000:]

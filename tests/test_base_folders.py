@@ -27,16 +27,16 @@ from tests.base_files import (
     thin,
 )
 from tests.shared import shared
-from voxgraft.bases import load_base_tokenizer, resolve_base_family
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli import run_cli
-from voxgraft.errors import CheckpointError, ConfigError, FileError, VoxgraftError
-from voxgraft.families import detect_family, get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.family import RELEASES
-from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes, voice_encoder_shapes
-from voxgraft.families.chatterbox.text import ChatterboxEnglishFrontend
-from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, semantic_codec_shapes, unified_voice_shapes
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError
+from voxgraft.graft.folder import load_base_tokenizer, resolve_base_family
+from voxgraft.models import detect_family, get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.chatterbox.family import RELEASES
+from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes, voice_encoder_shapes
+from voxgraft.models.chatterbox.text import ChatterboxEnglishFrontend
+from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, semantic_codec_shapes, unified_voice_shapes
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2143989752\n"
 STAND_IN = {

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from tests.made_once import MadeOnce
-from voxgraft.bundle import BundleResult, bundle
-from voxgraft.checkup_settings import BundleSettings
 from voxgraft.cli import run_cli as run_command
-from voxgraft.diagnosing.scrub import REDACTED, extract_numbers, mask_personal_paths, redact
-from voxgraft.errors import VoxgraftError
-from voxgraft.journal import RunJournal
+from voxgraft.config.commands import BundleSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.journal import RunJournal
+from voxgraft.inspect.bundle import REDACTED, BundleResult, bundle, extract_numbers, mask_personal_paths, redact
 
 SECRET = "ሰላም ለዓለም ነው"
 ASCII_SECRET = "meet me at the old mill at nine"

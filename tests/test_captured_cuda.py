@@ -9,16 +9,21 @@ import pytest
 import torch
 
 from tests.trainers import NUM_NEW, OPTIONS, Place
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler
-from voxgraft.families import get_family
-from voxgraft.families.model import compute_hidden_states, compute_losses
-from voxgraft.families.opening import load_model
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.flat_adamw import FlatAdamW
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
+from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import NonFiniteError, TrainStep
+from voxgraft.training.trainable import (
+    FlatAdamW,
+    build_optimizer,
+    copy_optimizer_state,
+    make_trainable,
+    restore_optimizer_state,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FAMILIES = ("chatterbox", "indextts2")

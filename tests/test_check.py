@@ -17,22 +17,21 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
 from voxgraft.checkpoints import write_rows_file
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.codes import CATALOGUE
-from voxgraft.errors import ConfigError
-from voxgraft.extend import extend
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.files import compute_sha256
-from voxgraft.findings.topics import CHECK_TOPICS
-from voxgraft.graft import graft
-from voxgraft.settings import ExtendSettings, GraftSettings
+from voxgraft.cli import run_cli
+from voxgraft.config.commands import ExtendSettings, GraftSettings
+from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import ConfigError
+from voxgraft.core.files import compute_sha256
+from voxgraft.graft.command import graft
+from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.inspect.check import CHECK_TOPICS
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
-KHMER = Path(str(resources.files("voxgraft").joinpath("data/demo/km.txt")))
-AMHARIC = Path(str(resources.files("voxgraft").joinpath("data/demo/am.txt")))
+KHMER = Path(str(resources.files("voxgraft").joinpath("assets/demo/km.txt")))
+AMHARIC = Path(str(resources.files("voxgraft").joinpath("assets/demo/am.txt")))
 
 
 @dataclass(frozen=True)

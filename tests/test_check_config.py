@@ -8,10 +8,9 @@ from typing import get_args
 import pytest
 
 from tests.check_files import checked, codes, found, old_yaml
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.run_settings import TrainMode, TrainSettings
+from voxgraft.config.run import TrainMode, TrainSettings
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 
 @pytest.fixture(scope="module")

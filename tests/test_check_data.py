@@ -20,17 +20,15 @@ from tests.made_pairs import make_pairs
 from tests.made_sets import write_document
 from tests.runs import flip_bit
 from tests.whole_runs import PIECES, WholeRun, error_of
-from voxgraft.check import check
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.course import build_training_setup
-from voxgraft.errors import Finding, raise_first_error
-from voxgraft.families import get_family
-from voxgraft.findings import open_check_subject
-from voxgraft.findings.training_data import training_data_findings
-from voxgraft.sample_texts import build_sample_sentences
-from voxgraft.settings import CheckSettings
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.commands import CheckSettings
+from voxgraft.core.errors import Finding, raise_first_error
+from voxgraft.inspect.check import check, training_data_findings
+from voxgraft.inspect.subject import open_check_subject
+from voxgraft.models import get_family
+from voxgraft.training.samples import build_sample_sentences
+from voxgraft.training.setup import build_training_setup
 
 WIDTH = 64
 """Of the tiny bases."""

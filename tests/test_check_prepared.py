@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.check_files import SENTENCES, checked, codes, extended_sentencepiece, found, grown_state, saved, state_of
-from voxgraft.errors import FileError, VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.findings.npy import MAX_IDS_BYTES, read_npy_ids
-from voxgraft.spelling import TextEncoder
+from voxgraft.core.errors import FileError, VoxgraftError
+from voxgraft.inspect.prepared import MAX_IDS_BYTES, read_npy_ids
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
+from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 PIECES = 1600

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from tests.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
-from voxgraft.extend import extend
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.settings import ExtendSettings
+from voxgraft.config.commands import ExtendSettings
+from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}

@@ -26,11 +26,10 @@ from tests.check_files import (
     state_of,
 )
 from tests.shared import shared
-from voxgraft.extend import extend
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.settings import ExtendSettings
+from voxgraft.config.commands import ExtendSettings
+from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 

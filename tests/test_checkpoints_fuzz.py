@@ -24,7 +24,7 @@ from voxgraft.checkpoints import (
     open_checkpoint,
     verify_growth,
 )
-from voxgraft.errors import VoxgraftError
+from voxgraft.core.errors import VoxgraftError
 
 MUTANTS = 1000
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")  # from pickletools, about damaged texts

@@ -27,16 +27,9 @@ from tests.checkpoint_files import (
     values,
     written,
 )
-from voxgraft.checkpoints import (
-    GrowthPlan,
-    GrowthProof,
-    TableGrowth,
-    grow_checkpoint,
-    open_checkpoint,
-    verify_growth,
-)
-from voxgraft.errors import CheckpointError, FileError, VoxgraftError
-from voxgraft.files import compute_sha256
+from voxgraft.checkpoints import GrowthPlan, GrowthProof, TableGrowth, grow_checkpoint, open_checkpoint, verify_growth
+from voxgraft.core.errors import CheckpointError, FileError, VoxgraftError
+from voxgraft.core.files import compute_sha256
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from tests.checkpoint_files import saved, values
 from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow_checkpoint, open_checkpoint, verify_growth
-from voxgraft.files import compute_sha256
+from voxgraft.core.files import compute_sha256
 
 CHILD = """
 import sys, time

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.checkpoint_files import bits, saved, speech_model, trainer_extras, values
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.errors import CheckpointError
+from voxgraft.core.errors import CheckpointError
 
 DTYPES = {
     "F64": torch.float64,

@@ -28,7 +28,7 @@ from tests.checkpoint_files import (
     written,
 )
 from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
-from voxgraft.errors import VoxgraftError
+from voxgraft.core.errors import VoxgraftError
 
 DATA = bytes(8)
 SAFETENSORS_FAULTS: dict[str, tuple[str, bytes]] = {

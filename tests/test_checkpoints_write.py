@@ -25,9 +25,8 @@ from voxgraft.checkpoints import (
     write_safetensors,
     write_torch,
 )
-from voxgraft.checkpoints.dtypes import from_float32, to_float32
-from voxgraft.checkpoints.model import Scalar
-from voxgraft.errors import CheckpointError, FileError
+from voxgraft.checkpoints.base import Scalar, from_float32, to_float32
+from voxgraft.core.errors import CheckpointError, FileError
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 

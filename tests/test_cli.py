@@ -18,9 +18,9 @@ from typing import Any, Literal
 import pytest
 
 from voxgraft.cli import COMMANDS, CliCommand, run_cli
-from voxgraft.config import Settings, iter_setting_fields, rebuild_settings_models
-from voxgraft.errors import FileError
-from voxgraft.results import Line, Table, style_line
+from voxgraft.config.base import Settings, iter_setting_fields, rebuild_settings_models
+from voxgraft.core.errors import FileError
+from voxgraft.core.results import Line, Table, style_line
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "numpy", "tokenizers", "sentencepiece", "safetensors", "uroman")

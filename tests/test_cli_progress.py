@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from voxgraft import progress
-from voxgraft.cli import CliCommand, bars, run_cli
-from voxgraft.config import Settings
+from voxgraft.cli import CliCommand, run_cli
+from voxgraft.cli import progress as bars
+from voxgraft.config.base import Settings
+from voxgraft.core import progress
 
 SHOWN = threading.Event()
 
@@ -64,7 +65,7 @@ def watched_stderr(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     SHOWN.clear()
     stream = Listening()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(bars, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(bars, "SHOW_AFTER_SECONDS", 0.0)
     return stream
 
 

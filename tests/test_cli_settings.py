@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from voxgraft.cli import run_cli
-from voxgraft.config import format_commented_yaml, read_settings_values
-from voxgraft.run_settings import MAX_SEED, RunSettings, TrainSettings
+from voxgraft.config.base import format_commented_yaml, read_settings_values
+from voxgraft.config.run import MAX_SEED, RunSettings, TrainSettings
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
 

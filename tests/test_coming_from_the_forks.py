@@ -10,11 +10,11 @@ from pathlib import Path
 import yaml
 
 from tests.old_files import CONFIG, every_rule, write
-from voxgraft.corpus import community_lines
-from voxgraft.corpus.community_lines import read_pair_manifest
-from voxgraft.old_flags import SCRIPTS
-from voxgraft.random_base import create_random_base
-from voxgraft.settings import RandomBaseSettings
+from voxgraft.config.commands import RandomBaseSettings
+from voxgraft.dataset import indextts2_manifest
+from voxgraft.dataset.indextts2_manifest import read_pair_manifest
+from voxgraft.migrate.scripts import SCRIPTS
+from voxgraft.pipeline.new import create_random_base
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-the-forks.md"
 
@@ -54,7 +54,7 @@ def test_the_pair_that_the_page_shows_is_read_as_it_says(tmp_path: Path) -> None
 
 
 def test_the_page_names_every_key_that_is_read_from_a_pair() -> None:
-    page, source = PAGE.read_text(encoding="utf-8"), Path(community_lines.__file__).read_text(encoding="utf-8")
+    page, source = PAGE.read_text(encoding="utf-8"), Path(indextts2_manifest.__file__).read_text(encoding="utf-8")
     keys = set(re.findall(r'"((?:target|prompt)_[a-z_]+|id|speaker|language)"', source))
     assert len(keys) > 12
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []

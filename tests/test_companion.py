@@ -23,18 +23,17 @@ from tests.evaluating_parts import evaluated
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
 from tests.whole_runs import WholeRun, error_of
-from voxgraft.audio.wav import encode_wav
+from voxgraft.audio.files import encode_wav
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli.app import run_cli as run_cli
-from voxgraft.companions.places import COMPANIONS_VARIABLE, find_environment
-from voxgraft.companions.process import CompanionProcess
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.evaluating.sound import open_voice_comparer
-from voxgraft.evaluating.systems import ModelContext, open_base_model
-from voxgraft.families import get_family
-from voxgraft.families.chatterbox.conditions import read_built_in_voice
-from voxgraft.families.chatterbox.vocoder import S3GenVocoder
-from voxgraft.families.encoding import Clip
+from voxgraft.cli.app import run_cli
+from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.evaluation.audio import open_voice_comparer
+from voxgraft.evaluation.systems import ModelContext, open_base_model
+from voxgraft.models import get_family
+from voxgraft.models.base import Clip
+from voxgraft.models.chatterbox.model import read_built_in_voice
+from voxgraft.models.chatterbox.upstream import S3GenVocoder
 from voxgraft.training.replay import ReferenceVoice
 
 WORKER = Path(__file__).parent / "fake_worker.py"
@@ -168,7 +167,7 @@ def test_no_worker_outlives_the_program_that_started_it(how: str, tmp_path: Path
         if how == "killed"
         else f"open({str(sign)!r}, 'w').write(f\"{{worker.ask('echo')['pid']}} 1\")"
     )
-    code = f"import sys; from voxgraft.companions.process import Companion; worker = Companion('fake', [sys.executable, {str(WORKER)!r}]); {ask}"
+    code = f"import sys; from voxgraft.companions.environments import Companion; worker = Companion('fake', [sys.executable, {str(WORKER)!r}]); {ask}"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=WORKER.parent.parent)
     own = signed(sign)[0]
     if how == "killed":

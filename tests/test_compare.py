@@ -9,13 +9,12 @@ from typing import Any, cast
 import pytest
 
 from tests.whole_runs import error_of
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.compare import CompareResult, compare
-from voxgraft.evaluating.scores_file import SCORES_FORMAT
-from voxgraft.results import Table, plain_text
-from voxgraft.settings import CompareSettings
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.commands import CompareSettings
+from voxgraft.core.results import Table, plain_text
+from voxgraft.evaluation.compare import CompareResult, compare
+from voxgraft.evaluation.verdicts import SCORES_FORMAT
 
 PNG = b"\x89PNG\r\n"
 

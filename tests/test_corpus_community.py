@@ -18,12 +18,17 @@ from hypothesis import strategies as st
 
 from tests.made_pairs import PADDING_CODE, WIDTH, MadePairs, make_pairs, spell, spell_otherwise
 from tests.shared import shared
-from voxgraft.corpus.community import PairDataset, open_pair_dataset, split_manifest_language
-from voxgraft.corpus.npy import read_npy, read_npy_header
-from voxgraft.corpus.set_checks import check_clip_dataset
-from voxgraft.corpus.stream import DeterministicSampler
-from voxgraft.errors import FileError, GraftError, TextError, VoxgraftError
-from voxgraft.families.indextts2.frame import unified_voice_sequence_spec
+from voxgraft.core.errors import FileError, GraftError, TextError, VoxgraftError
+from voxgraft.dataset.checks import check_clip_dataset
+from voxgraft.dataset.indextts2_manifest import (
+    PairDataset,
+    open_pair_dataset,
+    read_npy,
+    read_npy_header,
+    split_manifest_language,
+)
+from voxgraft.dataset.sampler import DeterministicSampler
+from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.tokenizers import open_tokenizer
 
 FRAME = unified_voice_sequence_spec(300)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.corpus.packs import assign_to_ranks, pack_microbatches, require_clip_fits
-from voxgraft.errors import ConfigError
+from voxgraft.core.errors import ConfigError
+from voxgraft.dataset.sampler import assign_to_ranks, pack_microbatches, require_clip_fits
 
 LENGTHS = st.lists(st.integers(1, 500), max_size=120)
 

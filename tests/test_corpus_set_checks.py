@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.made_sets import CODE_HZ, MADE_FROM, made_clips, make_set
-from voxgraft.corpus.clips import AnyArray
-from voxgraft.corpus.set_checks import check_clip_dataset, count_trailing_run
-from voxgraft.corpus.sets import DatasetHeader, PreparedClip, open_clip_dataset, write_clip_dataset
-from voxgraft.families import get_family
-from voxgraft.families.layout import SequenceSpec
+from voxgraft.dataset.checks import check_clip_dataset, count_trailing_run
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import AnyArray, DatasetHeader, PreparedClip
+from voxgraft.models import get_family
+from voxgraft.models.sequence import SequenceSpec
 
 FAMILIES = ("chatterbox", "indextts2")
 

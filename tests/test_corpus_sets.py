@@ -20,20 +20,12 @@ from hypothesis import strategies as st
 
 from tests.made_sets import CODE_HZ, MADE_FROM, made_clips, write_document
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors
-from voxgraft.corpus.clips import AnyArray
-from voxgraft.corpus.set_checks import check_clip_dataset
-from voxgraft.corpus.sets import (
-    ClipDataset,
-    ClipInfo,
-    DatasetHeader,
-    DatasetProvenance,
-    PreparedClip,
-    open_clip_dataset,
-    write_clip_dataset,
-)
-from voxgraft.errors import FileError, GraftError, VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.layout import SequenceSpec
+from voxgraft.core.errors import FileError, GraftError, VoxgraftError
+from voxgraft.dataset.checks import check_clip_dataset
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
+from voxgraft.models import get_family
+from voxgraft.models.sequence import SequenceSpec
 
 FAMILIES = ("chatterbox", "indextts2")
 SHARD = "shard-00000.safetensors"
@@ -162,7 +154,7 @@ def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
     clips = made_clips("chatterbox", frame_of("chatterbox"), clips=260, speakers=1, seed=0, seconds=(0.2, 0.3))
     write_clip_dataset(tmp_path / "new", header_of(), clips, shard_clips=1)
     program = (
-        "import resource, sys; from pathlib import Path; from voxgraft.corpus.sets import open_set\n"
+        "import resource, sys; from pathlib import Path; from voxgraft.dataset.sets import open_set\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
         "clips = open_set(Path(sys.argv[1]))\n"
         "assert sum(len(clips.codes(at)) for at in range(len(clips))) == clips.num_codes.sum()"
@@ -172,7 +164,7 @@ def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
 
 def test_the_data_path_needs_no_torch() -> None:
     modules = "clips sets set_checks community stream packs chance"
-    program = "import sys\n" + "\n".join(f"import voxgraft.corpus.{name}" for name in modules.split())
+    program = "import sys\n" + "\n".join(f"import voxgraft.dataset.{name}" for name in modules.split())
     subprocess.run([sys.executable, "-c", f"{program}\nassert 'torch' not in sys.modules"], check=True)
 
 

@@ -16,12 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.made_sets import ListedSet, make_set
-from voxgraft.corpus import chance
-from voxgraft.corpus.clips import ClipDataset
-from voxgraft.corpus.packs import assign_to_ranks, pack_microbatches
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, Sample, list_samples
-from voxgraft.errors import ConfigError, GraftError
-from voxgraft.families import get_family
+from voxgraft.core import files
+from voxgraft.core.errors import ConfigError, GraftError
+from voxgraft.dataset.sampler import (
+    DataSamplerOptions,
+    DeterministicSampler,
+    Sample,
+    assign_to_ranks,
+    list_samples,
+    pack_microbatches,
+)
+from voxgraft.dataset.shards import ClipDataset
+from voxgraft.models import get_family
 
 FRAMING = 34 + 4
 TOKENS = 700
@@ -164,8 +170,8 @@ def test_epochs_seeds_and_sets_each_have_an_order_of_their_own() -> None:
 
 def test_the_order_is_pinned_for_all_releases() -> None:
     """A run that is resumed with a newer version must meet the same clips."""
-    assert chance.hash_int("prompt", 7, 1, "clip") == PINNED_NUMBER
-    assert chance.hash_permutation(10, "order", 7, "new", 0).tolist() == PINNED_ORDER
+    assert files.hash_int("prompt", 7, 1, "clip") == PINNED_NUMBER
+    assert files.hash_permutation(10, "order", 7, "new", 0).tolist() == PINNED_ORDER
     clips = ListedSet("new", list("aabbab"), [4.0, 5.0, 6.0, 7.0, 1.0, 8.0])
     items = DeterministicSampler([clips], [1.0], TOKENS, 7, DataSamplerOptions(silent_share=0.5)).step(5)
     assert [(item.clip, item.prompt[1], item.silent) for item in items] == PINNED_ITEMS
@@ -173,14 +179,14 @@ def test_the_order_is_pinned_for_all_releases() -> None:
 
 def test_parts_of_a_draw_are_kept_apart() -> None:
     draws = [("ab", "c"), ("a", "bc"), ("abc",), (1, 2), (12,), ("1", "2"), (-1, 2)]
-    assert len({chance.hash_int(*parts) for parts in draws}) == len(draws)
-    assert all(0 <= chance.hash_uniform("x", number) < 1 for number in range(1000))
+    assert len({files.hash_int(*parts) for parts in draws}) == len(draws)
+    assert all(0 <= files.hash_uniform("x", number) < 1 for number in range(1000))
 
 
 def test_another_process_with_another_hash_seed_meets_the_same_clips() -> None:
     program = (
         "from tests.made_sets import ListedSet\n"
-        "from voxgraft.corpus.stream import Stream\n"
+        "from voxgraft.dataset.sampler import Stream\n"
         "clips = ListedSet('new', list('abcabcaabc'), [3.5] * 10)\n"
         "print([Stream([clips], [1.0], 700, 3).step(n) for n in (1, 2, 77)])"
     )
@@ -337,7 +343,7 @@ def test_validation_meets_every_clip_once_with_the_same_voice_every_time() -> No
 
 
 def test_a_set_on_disk_is_streamed_with_the_lengths_that_its_layout_has(tmp_path: Path) -> None:
-    from voxgraft.families.layout import build_sequence
+    from voxgraft.models.sequence import build_sequence
 
     frame = get_family("chatterbox").frame(2454)
     clips = make_set(tmp_path / "new", "chatterbox", frame, clips=30, speakers=4)

@@ -11,14 +11,26 @@ from benchmarks.cutting import Outcome, cuts_of, measure
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from benchmarks.made_talk import make_talk, pairing
 from tests.films import film
-from voxgraft.importing.activity import compute_speech_thresholds, detect_speech_frames, find_pauses
-from voxgraft.importing.cues import Cue
-from voxgraft.importing.cutting import NO_PAUSE, NO_SPEECH, OVERLAPPING, TOO_LONG, AudioSegment, cut_segments
-from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.media import AudioSamples
-from voxgraft.importing.parting import _weigh_letters
-from voxgraft.importing.tape import RollingAudioBuffer, compute_frame_levels
-from voxgraft.importing.voice_model import SileroVad
+from voxgraft.audio.files import AudioSamples
+from voxgraft.audio.vad import (
+    RollingAudioBuffer,
+    SileroVad,
+    compute_frame_levels,
+    compute_speech_thresholds,
+    detect_speech_frames,
+    find_pauses,
+)
+from voxgraft.data.segment import (
+    NO_PAUSE,
+    NO_SPEECH,
+    OVERLAPPING,
+    TOO_LONG,
+    AudioSegment,
+    CutOptions,
+    _weigh_letters,
+    cut_segments,
+)
+from voxgraft.data.subtitles import Cue
 
 RATE = 16_000
 

@@ -16,30 +16,28 @@ from typing import Any
 import pytest
 
 from tests.test_graft_and_extend import run_cli
-from voxgraft.config import deep_merge
-from voxgraft.corpus.clips import DatasetRole
+from voxgraft.config.base import deep_merge
+from voxgraft.config.commands import DemoMistake, DemoSettings, GraftSettings
+from voxgraft.core.errors import FileError, VoxgraftError, finding
+from voxgraft.core.files import compute_sha256
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.results import Table, plain_text
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.shards import DatasetRole
 from voxgraft.demo import DemoResult, demo
+from voxgraft.demo.command import _recreate_demo_folder
 from voxgraft.demo.data import DEMO_LANGUAGE, BundledClip, DemoSetWriter, load_bundled_clips
-from voxgraft.demo.keyboard import DemoRunner, RunYamlChanges
 from voxgraft.demo.mistakes import MISTAKES, MistakeReport, _try_to_train
-from voxgraft.demo.story import _recreate_demo_folder
-from voxgraft.errors import FileError, VoxgraftError, finding
-from voxgraft.evaluate import EvaluateResult
-from voxgraft.evaluating.forms import split_normalized_words
-from voxgraft.evaluating.judging import Evaluation
-from voxgraft.evaluating.proofs import LanguageRetention
-from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.sentences import load_built_in_sentences
-from voxgraft.families import get_family
-from voxgraft.families.random_base import make_random_base
-from voxgraft.files import compute_sha256
-from voxgraft.graft import graft
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
-from voxgraft.results import Table, plain_text
-from voxgraft.run import RunFolder
-from voxgraft.settings import DemoMistake, DemoSettings, GraftSettings
-from voxgraft.spelling import TextEncoder
+from voxgraft.demo.session import DemoRunner, RunYamlChanges
+from voxgraft.evaluation.command import EvaluateResult
+from voxgraft.evaluation.judge import Evaluation, LanguageRetention
+from voxgraft.evaluation.scores import Score
+from voxgraft.evaluation.sentences import load_built_in_sentences, split_normalized_words
+from voxgraft.graft.command import graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.random_base import make_random_base
+from voxgraft.text.encoder import TextEncoder
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "demo.ipynb"
 
@@ -83,7 +81,7 @@ def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_ba
     assert base is not None
     before = {path.name: compute_sha256(path) for path in base.iterdir()}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("voxgraft.demo.story.DemoRunner", BriefKeyboard)
+    monkeypatch.setattr("voxgraft.demo.command.DemoRunner", BriefKeyboard)
     names, shown = run_notebook({"STEPS": 3, "SENTENCES": 2})
     assert "bits changed in the base" in capsys.readouterr().out
     pages = [one._repr_html_() for one in shown if one is not None]
@@ -150,7 +148,7 @@ def killed_while_removing(folder: Path) -> list[Path]:
     """A real process that is killed at the first file that it removes."""
     code = (
         "import os, pathlib, shutil, signal\n"
-        "from voxgraft.demo.story import _make_anew\n"
+        "from voxgraft.demo.command import _make_anew\n"
         "shutil.rmtree = lambda path: (next(pathlib.Path(path).iterdir()).unlink(), os.kill(os.getpid(), signal.SIGKILL))\n"
         f"_make_anew(pathlib.Path({str(folder)!r}))\n"
     )

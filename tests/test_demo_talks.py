@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.demo.talks import main, write_talks
+from voxgraft.demo.data import main, write_talks
 
 
 def test_every_talk_is_told_when_it_is_there(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ from tests.check_files import extended_sentencepiece, saved, state_of
 from tests.damaged_cases import DAMAGED, Damage, Maker
 from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
 from tests.healthy_cases import HEALTHY
-from voxgraft.checkup_settings import DiagnoseSettings
-from voxgraft.diagnosing.looking import Diagnosis, diagnose_checkpoint
-from voxgraft.errors import VoxgraftError
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
+from voxgraft.config.commands import DiagnoseSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.inspect.diagnosis import Diagnosis, diagnose_checkpoint
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 
 @pytest.fixture(scope="module")

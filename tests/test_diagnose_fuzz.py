@@ -19,14 +19,14 @@ import torch
 from tests.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.dtypes import FLOAT_DTYPES
-from voxgraft.checkpoints.prefixes import strip_model_prefix
-from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
-from voxgraft.codes import CATALOGUE
-from voxgraft.diagnosing.looking import diagnose_checkpoint
-from voxgraft.diagnosing.report import diagnosis_report_html
-from voxgraft.errors import VoxgraftError
-from voxgraft.repair import repair
+from voxgraft.checkpoints.base import FLOAT_DTYPES
+from voxgraft.checkpoints.load import strip_model_prefix
+from voxgraft.config.commands import DiagnoseSettings, RepairSettings
+from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.inspect.diagnosis import diagnose_checkpoint
+from voxgraft.inspect.diagnosis_report import diagnosis_report_html
+from voxgraft.inspect.repair import repair
 
 SAFETENSORS_MUTANTS, TORCH_MUTANTS = 120, 40
 REPAIRED = 8

@@ -17,9 +17,14 @@ from tests.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
 from tests.whole_runs import WholeRun, error_of
-from voxgraft.checkup_settings import DiagnoseSettings
 from voxgraft.cli import run_cli as run_command
-from voxgraft.diagnose import (
+from voxgraft.config.commands import DiagnoseSettings, ExportSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import compute_sha256
+from voxgraft.core.journal import RunJournal
+from voxgraft.export.command import export
+from voxgraft.graft.folder import load_graft
+from voxgraft.inspect.diagnose import (
     DIAGNOSIS_JSON_NAME,
     DIAGNOSIS_PICTURE_NAME,
     DIAGNOSIS_REPORT_NAME,
@@ -27,15 +32,9 @@ from voxgraft.diagnose import (
     diagnose,
     keeps_base_languages,
 )
-from voxgraft.diagnosing.looking import diagnose_checkpoint
-from voxgraft.errors import VoxgraftError
-from voxgraft.exchange_settings import ExportSettings
-from voxgraft.export import export
-from voxgraft.families.base import BaseFiles
-from voxgraft.files import compute_sha256
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
-from voxgraft.merged_folder import MERGED_FORMAT
+from voxgraft.inspect.diagnosis import diagnose_checkpoint
+from voxgraft.models.base import BaseFiles
+from voxgraft.training.outputs import MERGED_FORMAT
 
 
 def of_run(path: Path) -> DiagnoseResult:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.codes import CATALOGUE
-from voxgraft.diagnosing.verdict import DiagnosisCase, decide_verdict
-from voxgraft.errors import finding
+from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import finding
+from voxgraft.inspect.verdict import DiagnosisCase, decide_verdict
 
 HARMLESS = {"config-vs-rows", "config-vs-tokenizer", "proof-changed", "moments-mismatch"}
 """Errors of what lies beside a checkpoint: they are told with RESUME, and what to do about them."""

@@ -25,12 +25,10 @@ from tests.docs_pages import GENERATED, PAGES, ROOT, Block, anchors, blocks, com
 from tests.docs_scenes import HOOKS, SHORT, Scene, scene_of
 from tests.made_once import MadeOnce
 from voxgraft.cli import run_cli
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import nest_dotted_keys
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.config import parse_settings
-from voxgraft.run_settings import RunSettings
-from voxgraft.run_yaml import rewrite_run_yaml
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, nest_dotted_keys, parse_command_line
+from voxgraft.config.base import parse_settings
+from voxgraft.config.run import RunSettings, rewrite_run_yaml
 
 LANGUAGES = ("sh", "console", "yaml", "python", "json", "text", "dockerfile")
 NETWORK, FOREVER, ELSEWHERE = "needs a network", "runs until it is stopped", "is run by a test of its own"
@@ -60,7 +58,7 @@ FOREIGN = {
     "tensorboard": "reads what tests/test_tensorboard.py reads",
     "docker": "cannot be run where the tests run; tests/test_packaging.py reads the Dockerfile",
     "ssh": "needs another machine",
-    "python -m voxgraft.demo.talks talks": "writes more talks by what has made those of the test",
+    "python -m voxgraft.demo.data talks": "writes more talks by what has made those of the test",
     "tmux": "holds a terminal open",
     "git": NETWORK,
     "source": "is for the terminal of a person",

@@ -17,10 +17,9 @@ import pytest
 from tests.fake_hub import FakeHub, running
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
-from voxgraft.downloading import fetching
-from voxgraft.downloading.catalogue import PUBLISHED_BASES
-from voxgraft.exporting import folder
-from voxgraft.families import get_family
+from voxgraft.export import command, download
+from voxgraft.export.download import PUBLISHED_BASES
+from voxgraft.models import get_family
 
 REPOSITORY = "ResembleAI/chatterbox"
 CHUNK_BYTES = 10 << 20
@@ -154,13 +153,13 @@ def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothin
     assert "Put this file into" in done.stdout
 
 
-@pytest.mark.parametrize("require", [fetching._require_download_space, folder.require_export_space])
+@pytest.mark.parametrize("require", [download._require_download_space, command.require_export_space])
 def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on(
     require: Callable[[Path, int], None],
 ) -> None:
     place = Path("/dev/shm")
     own, above = (shutil.disk_usage(path).free if path.is_dir() else 0 for path in (place, place.parent))
-    if abs(own - above) < 4 * fetching.DOWNLOAD_SLACK_BYTES:
+    if abs(own - above) < 4 * download.DOWNLOAD_SLACK_BYTES:
         pytest.skip(f"{place} is no disk of its own here, or has the room of the one above it")
     between = (own + above) // 2
     if own < above:

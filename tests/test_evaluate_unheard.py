@@ -13,10 +13,10 @@ import pytest
 from tests.evaluating_parts import evaluated, parrot, settings_of
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
-from voxgraft import progress
-from voxgraft.audio.wav import encode_wav
-from voxgraft.evaluate import EvaluateResult, evaluate
-from voxgraft.results import Table
+from voxgraft.audio.files import encode_wav
+from voxgraft.core import progress
+from voxgraft.core.results import Table
+from voxgraft.evaluation.command import EvaluateResult, evaluate
 
 
 def scores(result: EvaluateResult, language: str, who: str) -> dict[str, Any]:

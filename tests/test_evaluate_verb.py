@@ -17,26 +17,24 @@ from safetensors.torch import load_file, save_file
 
 from tests.evaluating_parts import evaluated, in_order, parrot, settings_of
 from tests.whole_runs import WholeRun, error_of, make_run
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.evaluate import EVALUATION_REPORT_NAME, evaluate
-from voxgraft.evaluating.judging import Evaluation
-from voxgraft.evaluating.proofs import compare_base_values, measure_retention
-from voxgraft.evaluating.scores_file import SCORES_FORMAT, read_scores
-from voxgraft.evaluating.sentences import EvalSentence
-from voxgraft.evaluating.speaking import synthesize_sentences
-from voxgraft.evaluating.subjects import detect_trained_output
-from voxgraft.evaluating.systems import (
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, evaluate
+from voxgraft.evaluation.judge import Evaluation, compare_base_values, measure_retention
+from voxgraft.evaluation.sentences import EvalSentence
+from voxgraft.evaluation.subjects import detect_trained_output
+from voxgraft.evaluation.systems import (
     ModelContext,
     SpeakingModel,
     open_base_model,
     open_checkpoint_model,
     open_grafted_model,
     open_merged_model,
+    synthesize_sentences,
 )
-from voxgraft.evaluating.verdicts import build_checklist, summarize_retention
-from voxgraft.families import get_family
-from voxgraft.families.random_base import make_random_base
-from voxgraft.graft_folder import load_graft
+from voxgraft.evaluation.verdicts import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.random_base import make_random_base
 from voxgraft.training.replay import ReferenceVoice
 
 TOLD = ("", "", "", "ሰላ", "ቤት", "ውሃ")
@@ -177,7 +175,7 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
     seeds: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that was trained, put behind the name of a gated graft."""
-    monkeypatch.setattr("voxgraft.evaluating.subjects.open_merged_model", pretending)
+    monkeypatch.setattr("voxgraft.evaluation.subjects.open_merged_model", pretending)
     result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path, name="pretending")
     assert result.document["retention"]["word"] == "not equal"
     assert result.exit_code == 1

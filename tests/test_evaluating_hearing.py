@@ -16,32 +16,34 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.evaluating_parts import RATE, Tones, codes_of, parrot, tone_listener, tones
-from voxgraft.audio.resample import resample
-from voxgraft.audio.wav import encode_wav, read_wav
-from voxgraft.audio.waves import Waveform
+from voxgraft.asr import Transcript
+from voxgraft.asr.recognizers import CommandRecognizer
+from voxgraft.audio.features import Waveform, resample
+from voxgraft.audio.files import encode_wav, read_wav
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.demo.data import find_bundled_recordings
-from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.hearing import (
+from voxgraft.evaluation.audio import (
+    ReferenceRecording,
+    SpeechRenderer,
+    VoiceComparer,
+    read_reference_recordings,
+    score_recordings,
+)
+from voxgraft.evaluation.scores import (
     EMPTY_TRANSCRIPT,
+    SpeakingPace,
     Transcriber,
     compute_error_rates,
     compute_sentence_errors,
-    open_transcriber,
-)
-from voxgraft.evaluating.marks import ReferenceRecording, read_reference_recordings, score_recordings
-from voxgraft.evaluating.scoring import (
-    SpeakingPace,
     compute_stop_scores,
     compute_voice_similarity,
     has_code_loop,
     measure_spoken_pace,
+    open_transcriber,
 )
-from voxgraft.evaluating.sentences import EvalSentence
-from voxgraft.evaluating.sound import SpeechRenderer, VoiceComparer
-from voxgraft.evaluating.speaking import SpokenSentence
-from voxgraft.families.encoding import Clip, ClipEncoder
-from voxgraft.listening import Transcript
-from voxgraft.listening.command import CommandRecognizer
+from voxgraft.evaluation.sentences import EvalSentence
+from voxgraft.evaluation.systems import SpokenSentence
+from voxgraft.models.base import Clip, ClipEncoder
 from voxgraft.training.replay import ReferenceVoice
 
 VOICE = ReferenceVoice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))

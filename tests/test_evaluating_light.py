@@ -14,10 +14,10 @@ from tests.evaluating_parts import Tones, in_order, parrot
 from tests.trainers import EVERY, Place, loop_of, resumed
 from tests.trainers import OPTIONS as USUAL
 from tests.whole_runs import WholeRun, make_run
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.course import build_training_setup
-from voxgraft.evaluating.hearing import Transcriber, open_transcriber
-from voxgraft.evaluating.light import (
+from voxgraft.core.journal import History
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.evaluation.audio import SpeechRenderer
+from voxgraft.evaluation.in_training import (
     EvaluationRound,
     InTrainingEvaluation,
     SpokenSteps,
@@ -25,21 +25,19 @@ from voxgraft.evaluating.light import (
     build_in_training_evaluation,
     clearly_fewer,
 )
-from voxgraft.evaluating.scoring import SpeakingPace
-from voxgraft.evaluating.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.evaluating.sound import SpeechRenderer
-from voxgraft.evaluating.speaking import SpokenSentence
-from voxgraft.evaluating.systems import SpeakingModel
-from voxgraft.families import get_family
-from voxgraft.families.encoding import Clip
-from voxgraft.history import History
-from voxgraft.spelling import TextEncoder
+from voxgraft.evaluation.scores import SpeakingPace, Transcriber, open_transcriber
+from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
+from voxgraft.evaluation.systems import SpeakingModel, SpokenSentence
+from voxgraft.models import get_family
+from voxgraft.models.base import Clip
+from voxgraft.pipeline.train import _build_loop
+from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.train import _build_loop
-from voxgraft.training.loop import Trainer
-from voxgraft.training.processes import DistributedContext
+from voxgraft.training.distributed import DistributedContext
+from voxgraft.training.options import RetentionBound
 from voxgraft.training.replay import ReferenceVoice
-from voxgraft.training.retention import RetentionBound
+from voxgraft.training.setup import build_training_setup
+from voxgraft.training.trainer import Trainer
 
 OPTIONS = replace(USUAL, steps=12)
 SENTENCES = [EvalSentence("am", "abcd"), EvalSentence("am", "efgh")]

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.evaluating.rates import (
+from voxgraft.evaluation.scores import (
     EditCount,
     Score,
     compute_error_rate,

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.forms import normalize_letters, normalize_phones, split_normalized_words
-from voxgraft.evaluating.overlap import find_training_overlap
-from voxgraft.evaluating.sentences import (
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.evaluation.sentences import (
+    find_training_overlap,
     list_built_in_languages,
     load_built_in_sentences,
     load_sentence_sets,
+    normalize_letters,
+    normalize_phones,
     read_sentence_file,
+    split_normalized_words,
 )
-from voxgraft.text.texts import load_proof_corpus
+from voxgraft.tokenizers.base import load_proof_corpus
 
-DATA = Path(str(resources.files("voxgraft") / "data"))
+DATA = Path(str(resources.files("voxgraft") / "assets"))
 
 
 def bundled_texts(language: str) -> list[str]:

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from voxgraft.evaluating.judging import Evaluation
-from voxgraft.evaluating.proofs import BaseValueChange, LanguageRetention
-from voxgraft.evaluating.rates import Score, unmeasured_score
-from voxgraft.evaluating.report_parts import render_figures
-from voxgraft.evaluating.scoring import ScoreRow
-from voxgraft.evaluating.verdicts import (
+from voxgraft.evaluation.judge import BaseValueChange, Evaluation, LanguageRetention
+from voxgraft.evaluation.report import render_figures
+from voxgraft.evaluation.scores import Score, ScoreRow, unmeasured_score
+from voxgraft.evaluation.verdicts import (
     build_checklist,
     choose_main_error,
     compute_retention_changes,

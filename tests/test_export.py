@@ -21,25 +21,23 @@ from tests.checkpoint_files import saved
 from tests.made_once import MadeOnce
 from tests.speaking_models import prompts
 from tests.whole_runs import WholeRun, error_of
-from voxgraft import asking
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.exchange_settings import ExportSettings
-from voxgraft.export import ExportResult, export
-from voxgraft.exporting.sources import open_export_source
-from voxgraft.exporting.weights import _expected_tensor_names, _require_tensor_names
-from voxgraft.families import get_family
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import compute_hidden_states, pack_batch
-from voxgraft.families.opening import load_model
-from voxgraft.families.stock import ExportInfo
-from voxgraft.graft_folder import load_graft
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.commands import ExportSettings
+from voxgraft.core import progress
+from voxgraft.export.command import ExportResult, export
+from voxgraft.export.sources import open_export_source
+from voxgraft.export.weights import _expected_tensor_names, _require_tensor_names
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.base import ExportInfo
+from voxgraft.models.load import load_model
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import compute_hidden_states, pack_batch
 from voxgraft.nn.adapter import compute_merged_weight
-from voxgraft.nn.peft_format import load_peft_adapter
-from voxgraft.peft_folder import read_peft_folder
-from voxgraft.spelling import TextEncoder
+from voxgraft.nn.peft import load_peft_adapter, read_peft_folder
+from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
@@ -379,7 +377,7 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
         asked.append(question)
         return "CC0" if "licence" in question else "they are my own words"
 
-    with asking.use_prompt_callbacks(lambda lines, question: True, tell):
+    with progress.use_prompt_callbacks(lambda lines, question: True, tell):
         told = exported(run.path, "--to=graft", f"--output={tmp_path / 'told'}")
     assert not told.findings
     assert len(asked) == 2

@@ -20,23 +20,23 @@ from tests.speaking_grafts import give_adapter
 from tests.speaking_models import prompts
 from tests.test_export import bits, exported, settings_of
 from tests.whole_runs import error_of
-from voxgraft.exporting.drop_in import build_drop_in_tokenizer
-from voxgraft.exporting.sources import open_export_source
-from voxgraft.families import get_family
-from voxgraft.families.chatterbox.text import ChatterboxTextFrontend
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import SpeechModel, compute_hidden_states, pack_batch
-from voxgraft.families.opening import load_model
-from voxgraft.families.random_base import make_random_base
-from voxgraft.graft import graft
-from voxgraft.graft_folder import load_graft
-from voxgraft.new import create_run
-from voxgraft.run_settings import TokenizerSettings
-from voxgraft.settings import GraftSettings, NewSettings
-from voxgraft.spelling import TextEncoder
+from voxgraft.config.commands import GraftSettings, NewSettings
+from voxgraft.config.run import TokenizerSettings
+from voxgraft.export.drop_in import build_drop_in_tokenizer
+from voxgraft.export.sources import open_export_source
+from voxgraft.graft.command import graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.chatterbox.text import ChatterboxTextFrontend
+from voxgraft.models.load import load_model
+from voxgraft.models.random_base import make_random_base
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.pipeline.new import create_run
+from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
-TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
+TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 SENTENCES = ["ሰላም ለዓለም።", "ቤቱ ትልቅ ነው፣ ውሃውም ቀዝቃዛ", "hello ሰላም"]
 
 

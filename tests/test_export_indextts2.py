@@ -14,9 +14,9 @@ from tests.interop.indextts2_export import CHECKPOINT, faults_of, opened
 from tests.made_once import MadeOnce
 from tests.shared import shared
 from tests.whole_runs import WholeRun
-from voxgraft.exchange_settings import ExportSettings
-from voxgraft.export import export
-from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
+from voxgraft.config.commands import ExportSettings
+from voxgraft.export.command import export
+from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from tests.merged_runs import copied, train_settings
 from tests.speaking_grafts import spoken
 from tests.test_export import bits, exported
 from tests.whole_runs import error_of
-from voxgraft.evaluating.scores_file import SCORES_FORMAT as SCORES_FORMAT
-from voxgraft.merged_folder import read_merged_card
-from voxgraft.train import train
+from voxgraft.evaluation.verdicts import SCORES_FORMAT
+from voxgraft.pipeline.train import train
+from voxgraft.training.outputs import read_merged_card
 
 
 def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_base_beside_it(

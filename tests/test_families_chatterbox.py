@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.shared import shared
-from voxgraft.errors import FileError
-from voxgraft.families import get_family
-from voxgraft.families.chatterbox.family import RELEASES, Chatterbox
-from voxgraft.families.chatterbox.text import (
+from voxgraft.core.errors import FileError
+from voxgraft.models import get_family
+from voxgraft.models.chatterbox.family import RELEASES, Chatterbox
+from voxgraft.models.chatterbox.text import (
     CANGJIE_NAME,
     ChatterboxEnglishFrontend,
     ChatterboxTextFrontend,
@@ -125,7 +125,7 @@ def test_a_tag_is_put_in_front_and_no_space_is_left(text: str) -> None:
 def test_japanese_stays_as_written_where_its_reader_is_not_installed() -> None:
     program = (
         "import sys; sys.modules['pykakasi'] = None\n"
-        "from voxgraft.families.chatterbox.text import ChatterboxFront\n"
+        "from voxgraft.models.chatterbox.text import ChatterboxFront\n"
         "print(ascii(ChatterboxFront().prepare('私は', 'ja')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

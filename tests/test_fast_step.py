@@ -8,20 +8,30 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.speaking_models import STOP_BIAS, prompts, small_t3, small_voice
-from voxgraft.families.generate import DecodeSession, GeneratedCodes, GenerationPrompt, SpeechGenerator, generate_codes
-from voxgraft.families.model import SpeechModel
-from voxgraft.families.stream_state import CODES_PER_CHECK
+from voxgraft.models.generate import (
+    CODES_PER_CHECK,
+    DecodeSession,
+    GeneratedCodes,
+    GenerationPrompt,
+    SpeechGenerator,
+    generate_codes,
+)
+from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, merge_adapter
 from voxgraft.nn.attention import DecodeContext, KVCache
-from voxgraft.nn.body import Backbone
-from voxgraft.nn.fast_step import MAX_GEMV_ROWS, FusedDecodeStep, is_supported_width, supports_fused_decode
-from voxgraft.nn.gpt2 import Gpt2Backbone, Gpt2Size
-from voxgraft.nn.llama import LlamaBackbone, LlamaSize
-from voxgraft.nn.packed_body import PackedBackbone, PackedLayer
+from voxgraft.nn.backbones import Backbone, Gpt2Backbone, Gpt2Size, LlamaBackbone, LlamaSize
+from voxgraft.nn.decode import (
+    MAX_GEMV_ROWS,
+    FusedDecodeStep,
+    PackedBackbone,
+    PackedLayer,
+    is_supported_width,
+    supports_fused_decode,
+)
 from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: no CUDA device")

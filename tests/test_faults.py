@@ -17,8 +17,8 @@ import soundfile
 
 from tests.failing_system import VARIABLE, Fault
 from tests.fault_campaign import FILE_LIMITS, SITE
-from voxgraft.errors import FileError, WriteError
-from voxgraft.files import build_write_error, convert_system_error
+from voxgraft.core.errors import FileError, WriteError
+from voxgraft.core.files import build_write_error, convert_system_error
 
 ROOT = Path(__file__).resolve().parent.parent
 RATE = 16_000

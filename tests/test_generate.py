@@ -13,10 +13,16 @@ import pytest
 import torch
 
 from tests.speaking_models import STOP_BIAS, prompts, small_t3, small_voice
-from voxgraft.errors import ConfigError, GraftError
-from voxgraft.families.generate import DecodeSession, GeneratedCodes, GenerationPrompt, SpeechGenerator, generate_codes
-from voxgraft.families.model import SpeechModel
-from voxgraft.families.stream_state import CODES_PER_CHECK
+from voxgraft.core.errors import ConfigError, GraftError
+from voxgraft.models.generate import (
+    CODES_PER_CHECK,
+    DecodeSession,
+    GeneratedCodes,
+    GenerationPrompt,
+    SpeechGenerator,
+    generate_codes,
+)
+from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.sampling import SamplingParams
 

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from tests.talks import write_talks
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.errors import VoxgraftError
-from voxgraft.files import compute_sha256
-from voxgraft.go import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
-from voxgraft.going.settings import GoSettings
-from voxgraft.graft_folder import load_graft
-from voxgraft.importing.dataset import DatasetFolder
-from voxgraft.importing.manifest import read_manifest, write_manifest
-from voxgraft.run import RunFolder
-from voxgraft.run_yaml import rewrite_run_yaml
-from voxgraft.training.step_folders import list_complete_steps
+from voxgraft.cli import run_cli
+from voxgraft.config.commands import GoSettings
+from voxgraft.config.run import rewrite_run_yaml
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import compute_sha256
+from voxgraft.core.run import RunFolder
+from voxgraft.data.folder import DatasetFolder
+from voxgraft.data.manifest import read_manifest, write_manifest
+from voxgraft.graft.folder import load_graft
+from voxgraft.pipeline.command import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
+from voxgraft.training.checkpoint_dir import list_complete_steps
 
 ALL = [stage.name for stage in PIPELINE_STAGES]
 DATA = ["import", "split"]

@@ -18,15 +18,14 @@ import yaml
 from tests.evaluating_parts import parrot
 from tests.test_import_own_data import lj_list
 from tests.whole_runs import error_of
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.demo.data import load_bundled_clips
-from voxgraft.demo.talks import TALK_RATE_HZ, _format_srt, render_talk
-from voxgraft.errors import VoxgraftError
-from voxgraft.evaluating.sentences import list_built_in_languages
-from voxgraft.go import GoResult, run_pipeline
-from voxgraft.going.settings import GoSettings
-from voxgraft.importing.manifest import read_manifest, write_manifest
-from voxgraft.run_yaml import rewrite_run_yaml
+from voxgraft.cli import run_cli
+from voxgraft.config.commands import GoSettings
+from voxgraft.config.run import rewrite_run_yaml
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import read_manifest, write_manifest
+from voxgraft.demo.data import TALK_RATE_HZ, _format_srt, load_bundled_clips, render_talk
+from voxgraft.evaluation.sentences import list_built_in_languages
+from voxgraft.pipeline.command import GoResult, run_pipeline
 
 LANGUAGE = "nl"
 SHORT: dict[str, Any] = {

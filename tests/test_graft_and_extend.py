@@ -20,20 +20,20 @@ import torch
 from tests.made_once import MadeOnce
 from tests.runs import program
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.errors import CheckpointError, ConfigError, GraftError, TokenizerError, VoxgraftError
-from voxgraft.extend import extend
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.files import compute_sha256
-from voxgraft.graft import graft
-from voxgraft.graft_folder import load_graft
-from voxgraft.run_settings import RowSettings, TokenizerSettings
-from voxgraft.settings import ExtendSettings, GraftSettings
+from voxgraft.config.commands import ExtendSettings, GraftSettings
+from voxgraft.config.run import RowSettings, TokenizerSettings
+from voxgraft.core.errors import CheckpointError, ConfigError, GraftError, TokenizerError, VoxgraftError
+from voxgraft.core.files import compute_sha256
+from voxgraft.graft.command import graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import make_random_base
 from voxgraft.tokenizers import open_tokenizer
 
 FAMILIES = ("chatterbox", "indextts2")
-AMHARIC = Path(str(resources.files("voxgraft").joinpath("data/demo/am.txt")))
+AMHARIC = Path(str(resources.files("voxgraft").joinpath("assets/demo/am.txt")))
 
 
 def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.data_import import DataImportResult, data_import
-from voxgraft.data_sets import data_info, data_merge, data_remove
-from voxgraft.data_settings import DataImportSettings, DataInfoSettings, DataMergeSettings, DataRemoveSettings
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.dataset import DatasetFolder
-from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
+from voxgraft.config.data import DataImportSettings, DataInfoSettings, DataMergeSettings, DataRemoveSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.folder import DatasetFolder
+from voxgraft.data.import_command import DataImportResult, data_import
+from voxgraft.data.manage import data_info, data_merge, data_remove
+from voxgraft.data.manifest import ManifestClip, read_manifest, write_manifest
 
 RATE = 16_000
 ROOT = Path(__file__).resolve().parent.parent

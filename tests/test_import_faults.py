@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.data_import import data_import
-from voxgraft.data_settings import DataImportSettings
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.dataset import DatasetFolder, read_import_journal
-from voxgraft.importing.listening_through import compute_dataset_metrics
-from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.problems import SourceProblem
-from voxgraft.importing.sound_files import write_clip_audio
+from voxgraft.audio.files import write_clip_audio
+from voxgraft.config.data import DataImportSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.folder import DatasetFolder, read_import_journal
+from voxgraft.data.import_command import data_import
+from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
+from voxgraft.data.quality import compute_dataset_metrics
 
 RATE = 16_000
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.data_fetch import build_ytdlp_options, data_fetch
-from voxgraft.data_settings import DataFetchSettings
-from voxgraft.errors import VoxgraftError
+from voxgraft.config.data import DataFetchSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.fetch import build_ytdlp_options, data_fetch
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

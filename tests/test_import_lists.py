@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.data_import import DataImportResult, data_import
-from voxgraft.data_settings import DataImportSettings
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.bringing import ImportOptions
-from voxgraft.importing.lists import parse_transcript_jsonl, parse_transcript_table
-from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.problems import SourceProblem
-from voxgraft.importing.row_cuts import read_row_audio
-from voxgraft.importing.rows import TranscriptRow, infer_recordings
+from voxgraft.config.data import DataImportSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.import_command import DataImportResult, data_import
+from voxgraft.data.importer import ImportOptions, read_row_audio
+from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
+from voxgraft.data.tables import TranscriptRow, infer_recordings, parse_transcript_jsonl, parse_transcript_table
 
 RATE = 16_000
 

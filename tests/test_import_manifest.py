@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.manifest import SPLITS, ManifestClip, parse_manifest_line, read_manifest, write_manifest
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import SPLITS, ManifestClip, parse_manifest_line, read_manifest, write_manifest
 
 CLIP = ManifestClip(
     id="film-00001",

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.media import AudioSamples, MediaReader
-from voxgraft.importing.sound_files import read_clip_audio, write_clip_audio
+from voxgraft.audio.files import AudioSamples, MediaReader, read_clip_audio, write_clip_audio
+from voxgraft.core.errors import VoxgraftError
 
 RATE = 24_000
 

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.data_import import DataImportResult, data_import
-from voxgraft.data_settings import DataImportSettings, DataSplitSettings
-from voxgraft.data_split import data_split
-from voxgraft.importing.dataset import read_import_journal
-from voxgraft.importing.encodings import decode_text
-from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.sources import find_sources
-from voxgraft.results import plain_text
+from voxgraft.cli import run_cli
+from voxgraft.config.data import DataImportSettings, DataSplitSettings
+from voxgraft.core.results import plain_text
+from voxgraft.data.folder import read_import_journal
+from voxgraft.data.import_command import DataImportResult, data_import
+from voxgraft.data.manifest import ManifestClip, read_manifest, write_manifest
+from voxgraft.data.sources import find_sources
+from voxgraft.data.split import data_split
+from voxgraft.data.subtitles import decode_text
 
 RATE = 16_000
 WORDS = "сад лес дом река гора поле снег море свет ночь день утро вода небо земля ветер зима весна лето осень".split()

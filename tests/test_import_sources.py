@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxgraft.data_import import DataImportResult, data_import
-from voxgraft.data_settings import DataImportSettings
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.language_codes import canonical_language_code
-from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.sources import SourceScan, compute_source_fingerprint, find_sources
+from voxgraft.config.data import DataImportSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.languages import canonical_language_code
+from voxgraft.data.import_command import DataImportResult, data_import
+from voxgraft.data.manifest import ManifestClip, read_manifest
+from voxgraft.data.sources import SourceScan, compute_source_fingerprint, find_sources
 
 RATE = 16_000
 CUE = "1\n00:00:00,000 --> 00:00:01,500\nሰላም\n"

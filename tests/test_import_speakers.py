@@ -11,12 +11,11 @@ import pytest
 from safetensors.torch import save_file
 
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
-from voxgraft.data_settings import DataSpeakersSettings
-from voxgraft.data_speakers import data_speakers
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.sound_files import write_clip_audio
-from voxgraft.importing.voice_clusters import SpeakerEmbeddings, cluster_speakers
+from voxgraft.audio.files import write_clip_audio
+from voxgraft.config.data import DataSpeakersSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import ManifestClip, read_manifest, write_manifest
+from voxgraft.data.speakers import SpeakerEmbeddings, cluster_speakers, data_speakers
 
 
 def _vectors(*sizes: int, spread: float, seed: int = 0) -> SpeakerEmbeddings:
@@ -69,7 +68,7 @@ def test_voices_of_a_recording_without_labels_are_told_apart(tmp_path: Path) -> 
     """By the weights of Resemblyzer, whose network is the one that Chatterbox has taken over."""
     import torch
 
-    from voxgraft.families.chatterbox.voice_encoder import VoiceEncoder
+    from voxgraft.models.chatterbox.encoder import VoiceEncoder
 
     spec = importlib.util.find_spec("resemblyzer")
     if spec is None or spec.origin is None:
@@ -91,7 +90,7 @@ def test_voices_of_a_recording_without_labels_are_told_apart(tmp_path: Path) -> 
 def test_an_encoder_that_hears_no_difference_parts_nobody(tmp_path: Path) -> None:
     import torch
 
-    from voxgraft.families.chatterbox.voice_encoder import VoiceEncoder
+    from voxgraft.models.chatterbox.encoder import VoiceEncoder
 
     clips = _dataset(tmp_path)
     torch.manual_seed(0)

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing import activity
-from voxgraft.importing.cleaning import SUNG, TWO_VOICES, clean_cues
-from voxgraft.importing.cues import Cue, CueFile
-from voxgraft.importing.cutting import cut_segments
-from voxgraft.importing.edges import CutOptions
-from voxgraft.importing.encodings import decode_text, read_encoded_text
-from voxgraft.importing.rolling import dedupe_rolling_captions
-from voxgraft.importing.subtitles import parse_subtitles, read_subtitles
-from voxgraft.importing.tape import FrameLevels, RollingAudioBuffer
+from voxgraft.audio import vad
+from voxgraft.audio.vad import FrameLevels, RollingAudioBuffer
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.captions import SUNG, TWO_VOICES, clean_cues, dedupe_rolling_captions
+from voxgraft.data.segment import CutOptions, cut_segments
+from voxgraft.data.subtitles import Cue, CueFile, decode_text, parse_subtitles, read_encoded_text, read_subtitles
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -324,18 +320,18 @@ def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, 
     """Cues, and how often stretches of a recording of ten seconds are judged while they are cut."""
     judged = 0
 
-    def counted(levels: FrameLevels) -> activity.SpeechThresholds:
+    def counted(levels: FrameLevels) -> vad.SpeechThresholds:
         nonlocal judged
         judged += 1
         return real(levels)
 
-    real = activity.compute_speech_thresholds
-    monkeypatch.setattr(activity, "thresholds_of", counted)
+    real = vad.compute_speech_thresholds
+    monkeypatch.setattr(vad, "compute_speech_thresholds", counted)
     sound = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32)
     sound *= np.repeat(np.tile(np.array([1, 0.001], np.float32), 10), 8_000)
     cues = [Cue(start, end, "a b") for start, end in times]
     number = sum(len(cut.cues) for cut in cut_segments(RollingAudioBuffer(iter([sound]), 16_000), cues, CutOptions()))
-    monkeypatch.setattr(activity, "thresholds_of", real)
+    monkeypatch.setattr(vad, "compute_speech_thresholds", real)
     return number, judged
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tests.films import film
-from voxgraft.data_import import DataImportResult, compute_max_clip_seconds, data_import
-from voxgraft.data_sets import data_info, data_list, data_merge, data_remove
-from voxgraft.data_settings import (
+from voxgraft.audio.files import read_clip_audio
+from voxgraft.config.data import (
     DataImportSettings,
     DataInfoSettings,
     DataListSettings,
@@ -24,11 +23,12 @@ from voxgraft.data_settings import (
     DataRemoveSettings,
     DataSpeakersSettings,
 )
-from voxgraft.data_speakers import data_speakers
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.dataset import DatasetFolder
-from voxgraft.importing.manifest import ManifestClip, read_manifest
-from voxgraft.importing.sound_files import read_clip_audio
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.folder import DatasetFolder
+from voxgraft.data.import_command import DataImportResult, compute_max_clip_seconds, data_import
+from voxgraft.data.manage import data_info, data_list, data_merge, data_remove
+from voxgraft.data.manifest import ManifestClip, read_manifest
+from voxgraft.data.speakers import data_speakers
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,13 +16,12 @@ from torch import Tensor
 from tests.checkpoint_files import saved
 from tests.clips import UNUSABLE, noise, recordings, refuses_unusable
 from tests.shared import shared
-from voxgraft.audio.waves import pad_rows
-from voxgraft.errors import CheckpointError, ConfigError, FileError, VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.indextts2.encoder import UnifiedVoiceClipEncoder
-from voxgraft.families.indextts2.features import W2vBertFeatureExtractor, count_feature_frames
-from voxgraft.families.opening import load_model
-from voxgraft.families.random_base import make_random_base
+from voxgraft.audio.features import pad_rows
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError
+from voxgraft.models import get_family
+from voxgraft.models.indextts2.encoder import UnifiedVoiceClipEncoder, W2vBertFeatureExtractor, count_feature_frames
+from voxgraft.models.load import load_model
+from voxgraft.models.random_base import make_random_base
 
 WIDTH, DEPTH, LIMIT = 32, 19, 5e-5
 
@@ -131,7 +130,7 @@ def test_silence_has_features(features: W2vBertFeatureExtractor) -> None:
 
 def test_the_published_statistics_are_read(network: Any) -> None:
     path = shared("real/indextts2/wav2vec2bert_stats.pt")
-    from voxgraft.families.indextts2.features import _read_statistics
+    from voxgraft.models.indextts2.encoder import _read_statistics
 
     mean, variance = _read_statistics(path.parent, 1024)
     wanted = torch.load(path, weights_only=True)
@@ -202,10 +201,10 @@ WITHOUT = """
 import sys
 sys.modules["transformers"] = None  # as Python marks a package that cannot be imported
 from pathlib import Path
-from voxgraft.errors import VoxgraftError
-from voxgraft.families.indextts2.features import SpeechFeatures
-from voxgraft.families.opening import open_model
-from voxgraft.families.random_base import make_random_base
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.models.indextts2.encoder import SpeechFeatures
+from voxgraft.models.load import open_model
+from voxgraft.models.random_base import make_random_base
 try:
     SpeechFeatures.load(Path(sys.argv[1]), Path(sys.argv[1]))
 except VoxgraftError as error:

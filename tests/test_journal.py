@@ -26,8 +26,8 @@ from tests.runs import (
     write_until_full,
     write_without_end,
 )
-from voxgraft.errors import FileError
-from voxgraft.journal import JournalEntry, RunJournal, strip_clock_fields
+from voxgraft.core.errors import FileError
+from voxgraft.core.journal import JournalEntry, RunJournal, strip_clock_fields
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -11,8 +11,8 @@ from tests.kill_runs import COMPARED, differences
 from tests.made_once import MadeOnce
 from tests.train_worker import main
 from tests.trainers import Place
-from voxgraft.journal import RunJournal
-from voxgraft.run import RunFolder
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
 
 SHORT: dict[str, Any] = {"steps": 2, "every": {"save": 1, "validate": 2}}
 

@@ -14,11 +14,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from voxgraft.errors import AudioError, CheckpointError, ConfigError, FileError
-from voxgraft.evaluating.hearing import open_transcriber
-from voxgraft.listening import Transcript, open_recognizer
-from voxgraft.listening.built_in import BuiltInRecognizer, CTCSymbols, decode_ctc_greedy
-from voxgraft.listening.network import CTCNetwork, CTCNetworkConfig
+from voxgraft.asr import Transcript, open_recognizer
+from voxgraft.asr.builtin import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, decode_ctc_greedy
+from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError
+from voxgraft.evaluation.scores import open_transcriber
 
 SYMBOLS = CTCSymbols(
     (" ", "a", "b", "é", "ሀ", "ለ"),

@@ -20,30 +20,29 @@ from tests.made_sets import made_clips
 from tests.merged_runs import copied, make_run, train_settings
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.corpus.stream import Sample
-from voxgraft.errors import GraftError
-from voxgraft.families import family_names, get_family
-from voxgraft.families.model import SpeechModel, compute_hidden_states
-from voxgraft.families.opening import load_model
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
-from voxgraft.merged_folder import read_merged_card
-from voxgraft.run import RunFolder
-from voxgraft.train import train
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.interpolation import (
+from voxgraft.core.errors import GraftError
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.sampler import Sample
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import family_names, get_family
+from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
+from voxgraft.pipeline.train import train
+from voxgraft.training.checkpoint import load_step
+from voxgraft.training.options import RetentionBound, TrainOptions, TrainPart
+from voxgraft.training.outputs import read_merged_card
+from voxgraft.training.prefetch import BatchBuilder
+from voxgraft.training.trainable import TrainableModel, make_trainable
+from voxgraft.training.trainer import Trainer
+from voxgraft.training.validation import (
     InterpolationPoint,
+    Validator,
     WeightInterpolator,
     choose_interpolation_point,
     interpolate_tensor,
 )
-from voxgraft.training.loop import Trainer
-from voxgraft.training.options import TrainOptions, TrainPart
-from voxgraft.training.parts import TrainableModel, make_trainable
-from voxgraft.training.retention import RetentionBound
-from voxgraft.training.saving import load_step
-from voxgraft.training.validation import Validator
 
 MERGED = replace(OPTIONS, mode="merged", steps=8)
 EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}

@@ -7,9 +7,9 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.trainers import OPTIONS, loop_of
-from voxgraft.families.model import PackedBatch, compute_losses
-from voxgraft.families.moulds import BatchBucket, list_batch_tensors, pad_to_bucket
-from voxgraft.training.loop import Trainer
+from voxgraft.models.speech_model import PackedBatch, compute_losses
+from voxgraft.training.cuda_graphs import BatchBucket, list_batch_tensors, pad_to_bucket
+from voxgraft.training.trainer import Trainer
 
 FAMILIES = ("chatterbox", "indextts2")
 

@@ -16,12 +16,12 @@ from tests.made_once import MadeOnce
 from tests.test_training_loop import everything, journal
 from tests.test_training_processes import train as train_together
 from tests.trainers import OPTIONS, Place, loop_of, resumed
-from voxgraft.corpus.stream import Sample
-from voxgraft.families import family_names, get_family
-from voxgraft.families.model import compute_hidden_states
-from voxgraft.families.opening import load_model
-from voxgraft.training.nearness import kl_sum
+from voxgraft.dataset.sampler import Sample
+from voxgraft.models import family_names, get_family
+from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import compute_hidden_states
 from voxgraft.training.options import TrainOptions, TrainPart
+from voxgraft.training.prefetch import kl_sum
 from voxgraft.training.step import TrainStep
 
 NEAR = replace(OPTIONS, mode="merged", kl_weight=1.0)

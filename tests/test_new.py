@@ -16,9 +16,9 @@ import yaml
 
 from tests.made_once import MadeOnce
 from voxgraft.cli import run_cli as run_line
-from voxgraft.config import iter_setting_fields, parse_settings, read_settings_values
-from voxgraft.families import family_names, get_family
-from voxgraft.run_settings import RunSettings
+from voxgraft.config.base import iter_setting_fields, parse_settings, read_settings_values
+from voxgraft.config.run import RunSettings
+from voxgraft.models import family_names, get_family
 
 ODD_NAMES = [
     "with space",

@@ -26,7 +26,7 @@ from tests.adapted_speaker import (
     codes,
     with_adapter,
 )
-from voxgraft.errors import GraftError
+from voxgraft.core.errors import GraftError
 from voxgraft.nn.adapter import (
     LoraLayer,
     adapter_state,
@@ -38,7 +38,7 @@ from voxgraft.nn.adapter import (
     merge_adapter,
     remove_adapter,
 )
-from voxgraft.nn.linear import TransposedLinear
+from voxgraft.nn.layers import TransposedLinear
 
 
 @pytest.fixture

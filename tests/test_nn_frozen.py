@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from voxgraft.errors import CheckpointError, GraftError
-from voxgraft.nn.frozen import (
+from voxgraft.core.errors import CheckpointError, GraftError
+from voxgraft.nn.freeze import (
     build_trainable_report,
     collect_new_rows,
     compute_base_fingerprint,
@@ -24,7 +24,7 @@ from voxgraft.nn.frozen import (
     require_matching_moments,
     require_same_base,
 )
-from voxgraft.nn.grown import grow_layers
+from voxgraft.nn.rows import grow_layers
 
 PIECES, NEW, SPARE, WIDTH, CODES = 20, 6, 1, 16, 11
 POINTS = ["text_emb", "text_head"]

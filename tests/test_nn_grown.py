@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from voxgraft.errors import CheckpointError, GraftError
-from voxgraft.nn.grown import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_layers
+from voxgraft.core.errors import CheckpointError, GraftError
+from voxgraft.nn.rows import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_layers
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
 LOW_PRECISION = [torch.bfloat16, torch.float16]
@@ -300,7 +300,7 @@ def test_zero_new_rows_give_the_base_itself_and_nothing_to_train() -> None:
 def test_the_module_imports_nothing_but_torch_and_the_standard_library() -> None:
     script = (
         "import sys, torch, numpy, safetensors; before = set(sys.modules)\n"
-        "import voxgraft.nn.grown, voxgraft.nn.frozen\n"
+        "import voxgraft.nn.rows, voxgraft.nn.freeze\n"
         "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(roots - sys.stdlib_module_names - {'voxgraft', 'torch'}))"
     )

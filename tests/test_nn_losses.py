@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from voxgraft.errors import ConfigError
-from voxgraft.nn.grown import GrownHead
-from voxgraft.nn.losses import IGNORE_INDEX, cross_entropy_sum
+from voxgraft.core.errors import ConfigError
+from voxgraft.nn.layers import IGNORE_INDEX, cross_entropy_sum
+from voxgraft.nn.rows import GrownHead
 
 POSITIONS, WIDTH, ROWS = 23, 8, 37
 CHUNKS = [None, 1, 2, 5, 22, 23, 24, 1000]

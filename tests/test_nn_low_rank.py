@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from voxgraft.nn.low_rank import fused_lora_linear, fused_lora_linears
+from voxgraft.nn.adapter import fused_lora_linear, fused_lora_linears
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

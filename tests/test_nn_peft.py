@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.adapted_speaker import ALPHA, LAYERS, RANK, Speaker, a_base, codes, taught, with_adapter
-from voxgraft.errors import GraftError, VoxgraftError
+from voxgraft.core.errors import GraftError, VoxgraftError
 from voxgraft.nn.adapter import (
     adapter_state,
     add_adapter,
@@ -27,9 +27,16 @@ from voxgraft.nn.adapter import (
     load_adapter_state,
     merge_adapter,
 )
-from voxgraft.nn.linear import TransposedLinear
-from voxgraft.nn.peft_format import from_peft, load_peft_adapter, to_peft
-from voxgraft.peft_folder import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME, read_peft_folder, write_peft_folder
+from voxgraft.nn.layers import TransposedLinear
+from voxgraft.nn.peft import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_TENSORS_NAME,
+    from_peft,
+    load_peft_adapter,
+    read_peft_folder,
+    to_peft,
+    write_peft_folder,
+)
 
 BODIES = ["tfmr", "gpt"]
 SUFFIXES = {

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from tests.shared import shared
 from voxgraft.cli import run_cli
-from voxgraft.families import get_family
-from voxgraft.families.random_base import make_random_base
-from voxgraft.normalising import build_normalizer, replay_changes
-from voxgraft.normalising.amharic import AmharicVerbalizer
-from voxgraft.normalising.base import NormalizedText
-from voxgraft.normalising.ethiopic import parse_ethiopic_numeral
-from voxgraft.normalising.tigrinya import TigrinyaVerbalizer
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.texts import TextCorpus, read_texts
+from voxgraft.config.run import VocabularySettings
+from voxgraft.models import get_family
+from voxgraft.models.random_base import make_random_base
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.text.normalize import build_normalizer, replay_changes
+from voxgraft.text.normalize.amharic import AmharicVerbalizer
+from voxgraft.text.normalize.base import NormalizedText
+from voxgraft.text.normalize.reader import parse_ethiopic_numeral
+from voxgraft.text.normalize.tigrinya import TigrinyaVerbalizer
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus, read_texts
 
 CASES = Path(__file__).parent / "data" / "normalising" / "cases.tsv"
-DEMO = Path(__file__).parent.parent / "voxgraft" / "data"
+DEMO = Path(__file__).parent.parent / "voxgraft" / "assets"
 LEAST_CASES = 150
 NORMALISERS = {
     "am": build_normalizer("am"),

@@ -8,11 +8,11 @@ import pytest
 
 from tests.old_files import SCRIPT, codes, made_from, rows_by_name, settings_of, write
 from tests.shared import shared
-from voxgraft.errors import VoxgraftError
-from voxgraft.new import create_run
-from voxgraft.old_flags import SCRIPTS, LegacyScript
-from voxgraft.run_settings import RunSettings
-from voxgraft.settings import NewSettings
+from voxgraft.config.commands import NewSettings
+from voxgraft.config.run import RunSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.migrate.scripts import SCRIPTS, LegacyScript
+from voxgraft.pipeline.new import create_run
 
 
 def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: Path) -> None:

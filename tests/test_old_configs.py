@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from tests.made_once import MadeOnce
 from tests.old_files import CONFIG, SCRIPT, codes, every_rule, made_from, rows_by_name, settings_of, write
-from voxgraft.config import iter_setting_fields
-from voxgraft.errors import VoxgraftError
-from voxgraft.new import create_run
-from voxgraft.old_configs import MAX_KEYS, read_legacy_config
-from voxgraft.old_flags import SCRIPTS
-from voxgraft.old_keys import CHATTERBOX_KEYS
-from voxgraft.run_settings import RunSettings
-from voxgraft.settings import NewSettings
+from voxgraft.config.base import iter_setting_fields
+from voxgraft.config.commands import NewSettings
+from voxgraft.config.run import RunSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.migrate.configs import MAX_KEYS, read_legacy_config
+from voxgraft.migrate.scripts import CHATTERBOX_KEYS, SCRIPTS
+from voxgraft.pipeline.new import create_run
 
 # ---- the tables -----------------------------------------------------------------------------------------------------
 

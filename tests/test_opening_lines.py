@@ -16,16 +16,16 @@ import torch
 
 from tests.made_language import World, make_world
 from tests.made_once import MadeOnce
-from voxgraft import progress
-from voxgraft.amounts import format_bytes, format_count, format_duration, format_learning_rate
-from voxgraft.families import get_family
-from voxgraft.families.opening import load_model
-from voxgraft.files import compute_sha256
-from voxgraft.run import RunFolder
-from voxgraft.run_settings import DataSettings, TrainSettings
-from voxgraft.settings import TrainCommandSettings
-from voxgraft.train import TrainResult, train
-from voxgraft.training.saving import load_step
+from voxgraft.config.commands import TrainCommandSettings
+from voxgraft.config.run import DataSettings, TrainSettings
+from voxgraft.core import progress
+from voxgraft.core.files import compute_sha256
+from voxgraft.core.results import format_bytes, format_count, format_duration, format_learning_rate
+from voxgraft.core.run import RunFolder
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
+from voxgraft.pipeline.train import TrainResult, train
+from voxgraft.training.checkpoint import load_step
 
 TRAIN = {
     "steps": 3,

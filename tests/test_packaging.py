@@ -11,9 +11,9 @@ import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+from voxgraft.cli.commands import COMMANDS
 from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.ui_settings import UiSettings
+from voxgraft.config.commands import UiSettings
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

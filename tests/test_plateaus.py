@@ -25,28 +25,28 @@ from tests.made_language import (
     with_unknowns,
 )
 from tests.made_once import MadeOnce
-from voxgraft.corpus.clips import ClipDataset, PreparedClip
-from voxgraft.corpus.obstacles import check_prompt_copies, check_text_tokenization, check_unused_rows
-from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, list_samples
-from voxgraft.course import TrainingSetup, build_training_setup
-from voxgraft.errors import Finding, VoxgraftError
-from voxgraft.families import family_names, get_family
-from voxgraft.families.opening import load_model
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
-from voxgraft.run import RunFolder
-from voxgraft.run_settings import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.settings import TrainCommandSettings
-from voxgraft.train import train
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.loop import Trainer, TrainIntervals
+from voxgraft.config.commands import TrainCommandSettings
+from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
+from voxgraft.core.errors import Finding, VoxgraftError
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.checks import check_prompt_copies, check_text_tokenization, check_unused_rows
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import ClipDataset, PreparedClip
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import family_names, get_family
+from voxgraft.models.load import load_model
+from voxgraft.pipeline.train import train
+from voxgraft.training.learning_status import LearningThresholds
+from voxgraft.training.monitors import LearningMonitor
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import build_optimizer, make_trainable
-from voxgraft.training.state_word import LearningThresholds
+from voxgraft.training.prefetch import BatchBuilder
+from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep
+from voxgraft.training.trainable import build_optimizer, make_trainable
+from voxgraft.training.trainer import Trainer, TrainIntervals
 from voxgraft.training.validation import Validator
-from voxgraft.training.watch import LearningMonitor
 
 CLIPS = 80
 ORDER = DataSamplerOptions(min_prompt_seconds=0.1)

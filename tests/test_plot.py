@@ -20,24 +20,24 @@ from matplotlib.figure import Figure
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, loop_of
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.errors import FileError
-from voxgraft.evaluating.compared_picture import ComparisonPoint, draw_comparison
-from voxgraft.evaluating.rates import Score
-from voxgraft.history import SPEECH_LOSS, TEXT_LOSS, History
-from voxgraft.pictures import (
+from voxgraft.cli import run_cli
+from voxgraft.config.commands import PlotSettings
+from voxgraft.core.errors import FileError
+from voxgraft.core.journal import SPEECH_LOSS, TEXT_LOSS, History
+from voxgraft.core.run import RunFolder
+from voxgraft.evaluation.compare import ComparisonPoint, draw_comparison
+from voxgraft.evaluation.scores import Score
+from voxgraft.text.encoder import romanize
+from voxgraft.training.plots import (
     _find_fonts,
     _find_fonts_for_text,
     _installed_fonts,
     make_figure_renderable,
     make_text_renderable,
+    plot,
     render_run_comparison,
     render_run_curves,
 )
-from voxgraft.plot import plot
-from voxgraft.run import RunFolder
-from voxgraft.settings import PlotSettings
-from voxgraft.text.romanise import romanize
 
 Entry = Mapping[str, Any]
 FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "warning"}
@@ -144,7 +144,7 @@ def test_no_legend_lies_on_a_curve_or_on_another_panel(
         figures.append(figure)
         return b""
 
-    monkeypatch.setattr("voxgraft.pictures._save_figure", kept)
+    monkeypatch.setattr("voxgraft.training.plots._save_figure", kept)
     english = [entry for entry in entries if entry.get("set") == "en"]
     more = [{**entry, "set": f"language {number}"} for entry in english for number in range(20)]
     render_run_curves(History.of([*entries, *more]), "a run")

@@ -14,16 +14,16 @@ import soundfile
 
 from tests.made_once import MadeOnce
 from tests.preparing_runs import RATE, Preparing, made_clips, prepared, preparing, voice_like
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.errors import VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.opening import load_model
-from voxgraft.graft_folder import load_graft
-from voxgraft.importing.estimates import estimate_training
-from voxgraft.preparing.choosing import assign_voices
-from voxgraft.preparing.sound import read_resampled_audio
-from voxgraft.spelling import TextEncoder
+from voxgraft.audio.files import read_resampled_audio
+from voxgraft.cli import run_cli
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.report import estimate_training
+from voxgraft.data.selection import assign_voices
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
+from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 

@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from tests.made_once import MadeOnce
 from tests.preparing_runs import preparing, resolved, sentences
 from tests.shared import shared
-from voxgraft.corpus.set_checks import check_clip_dataset
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.families import get_family
-from voxgraft.importing.manifest import ManifestClip, write_manifest
-from voxgraft.prepare import PrepareResult, prepare
+from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.dataset.checks import check_clip_dataset
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.models import get_family
+from voxgraft.preprocess.command import PrepareResult, prepare
 
 FEW = 2
 """Of the shortest, where every clip costs a second."""

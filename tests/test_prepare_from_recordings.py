@@ -14,12 +14,12 @@ from tests.docs_pages import blocks, commands
 from tests.preparing_runs import sentences
 from tests.talks import write_talks
 from voxgraft.cli import run_cli
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.errors import VoxgraftError
-from voxgraft.graft_folder import load_graft
-from voxgraft.importing.manifest import read_manifest
-from voxgraft.normalising import build_normalizer
-from voxgraft.text.texts import read_texts
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import read_manifest
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.graft.folder import load_graft
+from voxgraft.text.normalize import build_normalizer
+from voxgraft.tokenizers.base import read_texts
 
 TALKS, UTTERANCES = 6, 4
 BRIEF = ["--train.steps=4", "--train.warmup-steps=1", "--train.tokens-per-step=400", "--train.rank=4"]

@@ -17,10 +17,10 @@ import pytest
 
 from tests.made_once import MadeOnce
 from tests.preparing_runs import CLIPS, Preparing, prepared, preparing
-from voxgraft.families import get_family
-from voxgraft.preparing import assembling
-from voxgraft.preparing.local import encode_locally
-from voxgraft.preparing.stage import EncodeJob, EncodeWorkerConfig
+from voxgraft.models import get_family
+from voxgraft.preprocess import assemble
+from voxgraft.preprocess.encode import EncodeJob, EncodeWorkerConfig
+from voxgraft.preprocess.workers import encode_locally
 
 ALONE = "--batch-seconds=0.1"
 """Every clip is a batch of its own."""
@@ -60,7 +60,7 @@ def workers_of(process: int) -> list[int]:
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
         except (OSError, IndexError):
             continue
-        if b"voxgraft.preparing.worker" in words and int(parent) == process:
+        if b"voxgraft.preprocess.worker" in words and int(parent) == process:
             found.append(int(folder.name))
     return found
 
@@ -101,7 +101,7 @@ def test_a_killed_worker_is_replaced_and_nobody_notices(
 
 
 def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
-    script = "import time; from voxgraft.preparing import local, stage\n"
+    script = "import time; from voxgraft.preprocess import local, stage\n"
     script += "local._Process(stage.StageSettings('tiny', '.', 'cpu', '.'))\ntime.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", script])
     wait_until("no worker was started", lambda: workers_of(process.pid))
@@ -132,7 +132,7 @@ def killed_after_a_set(place: Preparing) -> int:
     """How a process ends that is killed as soon as the first of the two sets stands in its place."""
     child = os.fork()
     if child == 0:
-        patched: Any = assembling
+        patched: Any = assemble
         write = patched.write_set
 
         def write_and_die(*arguments: Any) -> None:

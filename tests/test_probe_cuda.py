@@ -10,12 +10,12 @@ import torch
 
 from tests.test_captured_cuda import FAMILIES, MODES, Made, on_device
 from tests.trainers import Place
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.errors import ConfigError
-from voxgraft.families import get_family
-from voxgraft.families.encoding import Clip
-from voxgraft.families.generate import GenerationPrompt, SpeechGenerator
-from voxgraft.training.probe import fit_microbatch_tokens
+from voxgraft.core.errors import ConfigError
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.models import get_family
+from voxgraft.models.base import Clip
+from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
+from voxgraft.training.memory import fit_microbatch_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.process_sums import CASES, measured
 from tests.trainers import Place
-from voxgraft.training.processes import bit_checksum
+from voxgraft.training.distributed import bit_checksum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

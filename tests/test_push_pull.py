@@ -21,13 +21,12 @@ from tests.speaking_grafts import codes_of, made_graft, spoken
 from tests.test_export import TERMS, exported
 from tests.whole_runs import error_of
 from voxgraft.cli.app import run_cli
-from voxgraft.errors import VoxgraftError
-from voxgraft.exchange_settings import PullSettings, PushSettings
-from voxgraft.families import get_family
-from voxgraft.graft_folder import load_graft
-from voxgraft.push_pull import _require_plain_files, pull, push
-from voxgraft.sharing import zips
-from voxgraft.sharing.contents import inspect_shared_folder
+from voxgraft.config.commands import PullSettings, PushSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.export import share
+from voxgraft.export.share import _require_plain_files, inspect_shared_folder, pull, push
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
 
 A_SHA256 = hashlib.sha256(b"a").hexdigest()
 SHORT = ("--max-seconds=1.2", "--pause=0")
@@ -192,7 +191,7 @@ def test_a_graft_whose_card_names_a_program_is_refused(grafts: dict[str, Path], 
     card["adapter"]["run.py"] = A_SHA256
     del card["card_sha256"]
     (tmp_path / "graft" / "graft.json").write_text(json.dumps(card), encoding="utf-8")
-    zips.pack_zip(tmp_path / "graft", tmp_path / "x.zip")
+    share.pack_zip(tmp_path / "graft", tmp_path / "x.zip")
     error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "x.zip"), folder=tmp_path / "here")))
     assert error.code == "share-broken"
     assert "run.py" in error.finding.found
@@ -293,7 +292,7 @@ def test_every_damaged_zip_unpacks_or_is_an_error_of_ours(tmp_path: Path) -> Non
             data[draw.randrange(len(data))] = draw.randrange(256)
         (tmp_path / "bad.zip").write_bytes(bytes(data))
         try:
-            zips.unpack_zip(tmp_path / "bad.zip", tmp_path / "out")
+            share.unpack_zip(tmp_path / "bad.zip", tmp_path / "out")
         except VoxgraftError:
             refused += 1
             assert not (tmp_path / "out").exists()
@@ -306,7 +305,7 @@ def test_every_damaged_zip_unpacks_or_is_an_error_of_ours(tmp_path: Path) -> Non
 def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
         archive.writestr("a.txt", "hello " * 5000)
-    assert error_of(lambda: zips.unpack_zip(tmp_path / "x.zip", tmp_path / "out")).code == "zip-broken"
+    assert error_of(lambda: share.unpack_zip(tmp_path / "x.zip", tmp_path / "out")).code == "zip-broken"
     assert not (tmp_path / "out").exists()
 
 

@@ -14,21 +14,22 @@ import soxr
 
 from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from tests.shared import shared
-from voxgraft.data_import import data_import
-from voxgraft.data_report import DataReportResult, data_report
-from voxgraft.data_settings import DataImportSettings, DataReportSettings, QualitySettings
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.activity import compute_speech_thresholds, detect_speech_frames, find_pauses
-from voxgraft.importing.cutting import TOO_LONG, TOO_SHORT
-from voxgraft.importing.estimates import describe_measured_results, estimate_training
-from voxgraft.importing.fingerprints import AudioFingerprint, compute_audio_fingerprint, find_duplicate_audio
-from voxgraft.importing.judging import apply_quality_checks
-from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.measuring import compute_clip_metrics, compute_script_share
-from voxgraft.importing.media import AudioSamples, MediaReader
-from voxgraft.importing.sound_files import read_clip_audio, write_clip_audio
-from voxgraft.importing.summary import DatasetSummary
-from voxgraft.importing.tape import compute_frame_levels
+from voxgraft.audio.files import AudioSamples, MediaReader, read_clip_audio, write_clip_audio
+from voxgraft.audio.metrics import (
+    AudioFingerprint,
+    compute_audio_fingerprint,
+    compute_clip_metrics,
+    compute_script_share,
+    find_duplicate_audio,
+)
+from voxgraft.audio.vad import compute_frame_levels, compute_speech_thresholds, detect_speech_frames, find_pauses
+from voxgraft.config.data import DataImportSettings, DataReportSettings, QualitySettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.import_command import data_import
+from voxgraft.data.manifest import DatasetSummary, ManifestClip, read_manifest, write_manifest
+from voxgraft.data.quality import apply_quality_checks
+from voxgraft.data.report import DataReportResult, data_report, describe_measured_results, estimate_training
+from voxgraft.data.segment import TOO_LONG, TOO_SHORT
 
 VOICES = ("m1", "m3", "f2", "f4")
 NUM_CLIPS = 48
@@ -203,7 +204,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_text_stays_text(faulty: tuple
 
 
 def test_markup_in_a_text_is_shown_and_not_run(faulty: tuple[Path, Mapping[str, str]]) -> None:
-    from voxgraft.importing.report_page import DataReportPage, render_data_report
+    from voxgraft.data.report import DataReportPage, render_data_report
 
     dataset, _ = faulty
     clips = [replace(clip, text="<script>alert(1)</script>", rejected=("x",)) for clip in _report(dataset)[1][:2]]

@@ -18,20 +18,19 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import Tokenizer
 
 from tests.shared import shared
-from voxgraft.errors import ConfigError, FileError
-from voxgraft.families import detect_family, family_names, get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes, voice_encoder_shapes
-from voxgraft.families.indextts2.shapes import (
+from voxgraft.core.errors import ConfigError, FileError
+from voxgraft.core.files import compute_sha256
+from voxgraft.models import detect_family, family_names, get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes, voice_encoder_shapes
+from voxgraft.models.indextts2.shapes import (
     ConditioningEncoderSize,
     UnifiedVoiceSize,
     semantic_codec_shapes,
     unified_voice_shapes,
 )
-from voxgraft.families.random_base import get_random_base_spec, make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.files import compute_sha256
-from voxgraft.text.texts import load_proof_corpus
+from voxgraft.models.random_base import RandomBaseSize, get_random_base_spec, make_random_base
+from voxgraft.tokenizers.base import load_proof_corpus
 
 
 @pytest.fixture(scope="module", params=family_names())

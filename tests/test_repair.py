@@ -17,14 +17,14 @@ from tests.check_files import State, state_of
 from tests.contract.cases import Case, batch
 from tests.damaged_cases import DAMAGED, Damage
 from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground, moved_body
-from voxgraft.checkup_settings import RepairSettings
 from voxgraft.cli import run_cli as run_command
-from voxgraft.errors import VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.model import compute_hidden_states, compute_losses
-from voxgraft.families.opening import load_model
-from voxgraft.files import compute_sha256
-from voxgraft.repair import RepairResult, repair
+from voxgraft.config.commands import RepairSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import compute_sha256
+from voxgraft.inspect.repair import RepairResult, repair
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses
 
 ROWS = [case for case in DAMAGED if {"base-rows-changed", "base-rows-shrunk"} & set(case.codes)]
 BOTH = pytest.mark.parametrize("name", [T3, INDEX])

@@ -9,12 +9,11 @@ from safetensors.torch import save_file
 
 from tests.check_files import State, state_of
 from tests.damaged_checkpoints import moved_body
-from voxgraft.checkup_settings import DiagnoseSettings, RepairSettings
-from voxgraft.diagnose import diagnose
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.repair import repair
-from voxgraft.repairing.choosing import PointTrial, select_best_point
+from voxgraft.config.commands import DiagnoseSettings, RepairSettings
+from voxgraft.inspect.diagnose import diagnose
+from voxgraft.inspect.repair import PointTrial, repair, select_best_point
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
 
 TABLES = ["text_emb.weight", "text_head.weight"]
 

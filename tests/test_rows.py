@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.made_once import MadeOnce
-from voxgraft.families import get_family
-from voxgraft.rows import Float32Array, RowPlan, build_row_reports, init_rows, plan_rows
-from voxgraft.run_settings import RowInit, RowSettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.texts import TextCorpus
+from voxgraft.config.run import RowInit, RowSettings
+from voxgraft.graft.rows import Float32Array, RowPlan, build_row_reports, init_rows, plan_rows
+from voxgraft.models import get_family
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus
 
 SENTENCES = ("ሰላም ለዓለም ሁሉ።", "ሰላም ነው ወይ?", "ደህና ነኝ ሰላም ሰላም።") * 4
 
@@ -21,7 +21,7 @@ def spelling(request: pytest.FixtureRequest, made_once: MadeOnce) -> TextEncoder
     made = get_family(request.param)
     base = open_tokenizer(made_once.base(request.param).tokenizer)
     plain = TextEncoder.of(made, base, None, "am")
-    from voxgraft.run_settings import VocabularySettings
+    from voxgraft.config.run import VocabularySettings
 
     learnt = learn_language_pieces(plain, TextCorpus(SENTENCES), VocabularySettings(pieces=20, min_count=2))
     return TextEncoder.of(made, base, learnt.grown, "am")
@@ -81,7 +81,7 @@ def test_rows_are_reproducible_by_seed_and_differ_between_embedding_and_head(spe
 def test_a_new_tag_starts_as_the_average_of_the_base_tags(made_once: MadeOnce) -> None:
     made = get_family("chatterbox")
     base = open_tokenizer(made_once.base("chatterbox").tokenizer)
-    from voxgraft.run_settings import VocabularySettings
+    from voxgraft.config.run import VocabularySettings
 
     learnt = learn_language_pieces(
         TextEncoder.of(made, base, None, "am"), TextCorpus(SENTENCES), VocabularySettings(pieces=0)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.runs import Child, as_nobody, child, hold, hold_with_worker, read_only, take, take_on_a_full_disk
-from voxgraft.errors import FileError
-from voxgraft.run import RunFolder
+from voxgraft.core.errors import FileError
+from voxgraft.core.run import RunFolder
 
 
 @pytest.fixture
@@ -152,5 +152,7 @@ def test_a_read_only_run_is_refused_with_the_reason() -> None:
 
 
 def test_neither_the_run_nor_the_journal_needs_torch() -> None:
-    program = "import sys, voxgraft.run, voxgraft.journal, voxgraft.training.step_folders, voxgraft.faults\n"
+    program = (
+        "import sys, voxgraft.core.run, voxgraft.core.journal, voxgraft.training.checkpoint_dir, voxgraft.core.files\n"
+    )
     subprocess.run([sys.executable, "-c", program + "sys.exit('torch' in sys.modules)"], check=True)

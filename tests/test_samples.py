@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
-from voxgraft.audio.wav import read_wav
-from voxgraft.errors import CompanionError, VoxgraftError
-from voxgraft.families import family_names, get_family
-from voxgraft.families.encoding import Clip
-from voxgraft.families.sounding import Vocoder
-from voxgraft.journal import strip_clock_fields
-from voxgraft.sample_texts import build_sample_sentences
-from voxgraft.spelling import TextEncoder
+from voxgraft.audio.files import read_wav
+from voxgraft.core.errors import CompanionError, VoxgraftError
+from voxgraft.core.journal import strip_clock_fields
+from voxgraft.models import family_names, get_family
+from voxgraft.models.base import Clip, Vocoder
+from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.loop import Trainer
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.samples import SampleCallback, SampleSentence
+from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
+from voxgraft.training.trainer import Trainer
 
 OFTEN = replace(EVERY, sample=8)
 OLD = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)

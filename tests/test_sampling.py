@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from voxgraft.errors import ConfigError
+from voxgraft.core.errors import ConfigError
 from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
 NUM_CODES = 12

@@ -29,12 +29,11 @@ from tests.runs import (
     state,
     stopped_at,
 )
-from voxgraft.errors import VoxgraftError
-from voxgraft.faults import FAILPOINT_VARIABLE
-from voxgraft.run import RunFolder
-from voxgraft.training.saving import TrainState, load_step, save_step
-from voxgraft.training.step_folders import STATE_FORMAT, list_complete_steps, list_leftover_folders
-from voxgraft.training.tensor_files import SAFETENSORS_DTYPES
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import FAILPOINT_VARIABLE
+from voxgraft.core.run import RunFolder
+from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, TrainState, load_step, save_step
+from voxgraft.training.checkpoint_dir import STATE_FORMAT, list_complete_steps, list_leftover_folders
 
 FILES = ["rows.safetensors", "adapter.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 

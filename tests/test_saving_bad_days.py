@@ -29,12 +29,18 @@ from tests.runs import (
     state,
     stopped_at,
 )
-from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.faults import FAILPOINT_VARIABLE
-from voxgraft.run import RunFolder
-from voxgraft.training.saving import TrainState, load_step, move_later_steps_aside, save_step
-from voxgraft.training.state import STATE_MIGRATIONS, migrate_state
-from voxgraft.training.step_folders import STATE_FORMAT, list_complete_steps, list_leftover_folders
+from voxgraft.core.errors import CheckpointError, VoxgraftError
+from voxgraft.core.files import FAILPOINT_VARIABLE
+from voxgraft.core.run import RunFolder
+from voxgraft.training.checkpoint import (
+    STATE_MIGRATIONS,
+    TrainState,
+    load_step,
+    migrate_state,
+    move_later_steps_aside,
+    save_step,
+)
+from voxgraft.training.checkpoint_dir import STATE_FORMAT, list_complete_steps, list_leftover_folders
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,8 +169,8 @@ FULL_DISK = """
 import sys
 from pathlib import Path
 from tests.runs import *
-from voxgraft.training.saving import *
-import voxgraft.training.saving as saving
+from voxgraft.training.checkpoint import *
+import voxgraft.training.checkpoint as saving
 run = new_run(Path(sys.argv[1]))
 save(run, 1)
 codes = []

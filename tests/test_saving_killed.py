@@ -22,15 +22,15 @@ from tests.runs import (
     set_all_aside,
     state,
 )
-from voxgraft.run import RunFolder
-from voxgraft.training import saving
-from voxgraft.training.saving import load_step, save_step
-from voxgraft.training.step_folders import list_complete_steps, list_leftover_folders
+from voxgraft.core.run import RunFolder
+from voxgraft.training import checkpoint
+from voxgraft.training.checkpoint import load_step, save_step
+from voxgraft.training.checkpoint_dir import list_complete_steps, list_leftover_folders
 
 POINTS = sorted(
     {
         name
-        for path in Path(saving.__file__).parent.glob("*.py")
+        for path in Path(checkpoint.__file__).parent.glob("*.py")
         for name in re.findall(r'failpoint\("((?:save|remove)\.[a-z-]+)"\)', path.read_text())
     }
 )

@@ -16,21 +16,20 @@ from tests.made_once import MadeOnce
 from tests.merged_runs import copied, train_settings
 from tests.test_training_loop import everything, journal
 from tests.trainers import NUM_NEW, OPTIONS, Place, loop_of, resumed
-from voxgraft import progress
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.corpus.stream import Sample
-from voxgraft.errors import GraftError
-from voxgraft.families import family_names, get_family
-from voxgraft.families.model import SpeechModel, compute_hidden_states
-from voxgraft.families.opening import load_model
-from voxgraft.journal import RunJournal
-from voxgraft.merged_folder import read_merged_card
-from voxgraft.train import train
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.loop import Trainer
-from voxgraft.training.options import TrainPart
-from voxgraft.training.schedule import learning_rate_factor
-from voxgraft.training.seeds_way import MASKED_BASELINE_LABEL
+from voxgraft.core import progress
+from voxgraft.core.errors import GraftError
+from voxgraft.core.journal import RunJournal
+from voxgraft.dataset.sampler import Sample
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.models import family_names, get_family
+from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
+from voxgraft.pipeline.train import train
+from voxgraft.training.options import TrainPart, learning_rate_factor
+from voxgraft.training.outputs import read_merged_card
+from voxgraft.training.prefetch import BatchBuilder
+from voxgraft.training.trainable import MASKED_BASELINE_LABEL
+from voxgraft.training.trainer import Trainer
 
 RATES: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
 SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.2, rates=RATES)

@@ -16,25 +16,27 @@ from tests.made_language import World
 from tests.made_once import MadeOnce
 from tests.made_sets import ListedSet
 from tests.merged_runs import copied, train_settings
-from voxgraft.corpus.clips import ClipDataset
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, list_samples
-from voxgraft.errors import Finding, GraftError, TextError
-from voxgraft.families import get_family
-from voxgraft.families.opening import load_model
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
-from voxgraft.run import RunFolder
-from voxgraft.run_settings import DataSettings
-from voxgraft.self_replay import DEFAULT_UTTERANCES, SelfReplayBuilder, resolve_self_replay_count
-from voxgraft.train import train
+from voxgraft.config.run import DataSettings
+from voxgraft.core.errors import Finding, GraftError, TextError
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.dataset.shards import ClipDataset
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
+from voxgraft.pipeline.train import train
 from voxgraft.training.options import TrainModeOrBaseline
 from voxgraft.training.replay import (
+    DEFAULT_UTTERANCES,
     HELD_OUT_RECORDING,
     ReplayGenerator,
+    SelfReplayBuilder,
     choose_voices,
     is_self_replay,
     plan_replay,
+    resolve_self_replay_count,
     split_self_replay,
 )
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from tests.checkpoint_files import saved
 from tests.clips import DEVICES
 from tests.golden import difference, expected, formula, golden_state, names
-from voxgraft.audio.waves import pad_rows
-from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families.indextts2.codec import SemanticCodec, SemanticCodecSize
+from voxgraft.audio.features import pad_rows
+from voxgraft.core.errors import CheckpointError, VoxgraftError
+from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize
 
 GOLDEN_SMALL = SemanticCodecSize(width=32, mlp=64, layers=2)
 LATENT_LIMIT, GAP = 5e-5, 1e-4

@@ -18,22 +18,20 @@ from torch import Tensor, nn
 from tests.base_files import SMALL_T3, chatterbox_base, hollow, index_base, index_config, thin
 from tests.made_once import MadeOnce
 from tests.shared import shared
-from voxgraft.base_report import BaseReport
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.dtypes import RAW_DTYPES
-from voxgraft.checkpoints.fingerprint import TORCH_DTYPES, combine_digests, tensor_digests
+from voxgraft.checkpoints.base import RAW_DTYPES, TORCH_DTYPES, combine_digests, tensor_digests
 from voxgraft.cli import run_cli
-from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families import family_names, get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.family import RELEASES
-from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.families.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
-from voxgraft.families.opening import load_model
-from voxgraft.nn.frozen import compute_base_fingerprint, hash_base_tensors
-from voxgraft.results import Table, plain_text
-from voxgraft.settings import ShowSettings
-from voxgraft.show import show_base
+from voxgraft.config.commands import ShowSettings
+from voxgraft.core.errors import CheckpointError, VoxgraftError
+from voxgraft.core.results import Table, plain_text
+from voxgraft.inspect.show import BaseReport, show_base
+from voxgraft.models import family_names, get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.chatterbox.family import RELEASES
+from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
+from voxgraft.models.load import load_model
+from voxgraft.nn.freeze import compute_base_fingerprint, hash_base_tensors
 
 State = dict[str, Tensor]
 
@@ -436,7 +434,7 @@ def fingerprint_at(path: Path) -> str:
 def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
     from contextlib import contextmanager
 
-    from voxgraft import progress
+    from voxgraft.core import progress
 
     told: list[Any] = []
 

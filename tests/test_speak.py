@@ -17,16 +17,15 @@ import soundfile
 
 from tests.speaking_grafts import codes_of, settings_of, spoken
 from tests.whole_runs import error_of
-from voxgraft.audio.wav import read_wav
-from voxgraft.evaluating.hearing import compute_error_rates
-from voxgraft.evaluating.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.families import get_family
-from voxgraft.listening import open_recognizer
-from voxgraft.speaking.opening import SynthesisModels, open_synthesis_models
-from voxgraft.speaking.saying import SpokenUtterance, synthesize
-from voxgraft.speaking.texts import UtteranceRequest
-from voxgraft.speaking.voices import VoiceLoader
-from voxgraft.speaking.writing import CODES_FORMAT
+from voxgraft.asr import open_recognizer
+from voxgraft.audio.files import read_wav
+from voxgraft.evaluation.scores import compute_error_rates
+from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
+from voxgraft.models import get_family
+from voxgraft.synthesis.command import CODES_FORMAT
+from voxgraft.synthesis.engine import SpokenUtterance, synthesize
+from voxgraft.synthesis.load import SynthesisModels, VoiceLoader, open_synthesis_models
+from voxgraft.synthesis.segments import UtteranceRequest
 
 TEXT = "bring me the blue cup"
 

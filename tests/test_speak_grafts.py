@@ -15,14 +15,13 @@ import torch
 
 from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
-from voxgraft.audio.wav import encode_wav
-from voxgraft.families import get_family
-from voxgraft.families.indextts2.emotions import VECTORS_PER_EMOTION
-from voxgraft.families.indextts2.model import UnifiedVoiceCondition
-from voxgraft.speaking.opening import SynthesisModels, open_synthesis_models
-from voxgraft.speaking.saying import synthesize
-from voxgraft.speaking.texts import UtteranceRequest
-from voxgraft.speaking.voices import VoiceLoader
+from voxgraft.audio.files import encode_wav
+from voxgraft.models import get_family
+from voxgraft.models.indextts2.encoder import VECTORS_PER_EMOTION
+from voxgraft.models.indextts2.model import UnifiedVoiceCondition
+from voxgraft.synthesis.engine import synthesize
+from voxgraft.synthesis.load import SynthesisModels, VoiceLoader, open_synthesis_models
+from voxgraft.synthesis.segments import UtteranceRequest
 from voxgraft.tokenizers import open_tokenizer
 
 TEXTS = {"am": "ሰላም ለዓለም። ቤቱ ትልቅ ነው", "ti": "ሰላም ከመይ ኣለኻ", "en": "bring me the blue cup", "fr": "le pain est chaud"}

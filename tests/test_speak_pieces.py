@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.speaking.pieces import (
+from voxgraft.synthesis.segments import (
     estimate_speech_seconds,
     has_speakable_text,
     max_chunk_seconds,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from voxgraft.audio.resample import resample
-from voxgraft.errors import AudioError
+from voxgraft.audio.features import resample
+from voxgraft.core.errors import AudioError
 
 
 def tone(hz: float, rate: int, seconds: float = 0.5) -> np.ndarray:

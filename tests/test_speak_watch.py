@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.speaking.watch import StoppingCriteria, find_loop_cut
+from voxgraft.models.generate import StoppingCriteria, find_loop_cut
 
 HZ, STOP = 25.0, 99
 

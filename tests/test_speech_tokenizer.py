@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from tests.checkpoint_files import saved
 from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
 from tests.golden import difference, expected, golden_state, names
-from voxgraft.audio.waves import pad_rows
-from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families.chatterbox.speech_tokenizer import (
+from voxgraft.audio.features import pad_rows
+from voxgraft.core.errors import CheckpointError, VoxgraftError
+from voxgraft.models.chatterbox.encoder import (
     NUM_CODES,
     TENSOR_PREFIX,
     SpeechTokenizer,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.made_once import MadeOnce
-from voxgraft.families import get_family
-from voxgraft.normalising import TextRules
-from voxgraft.normalising.plain import GENERIC_VERSION
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.texts import TextCorpus
+from voxgraft.config.run import VocabularySettings
+from voxgraft.models import get_family
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.text.normalize import TextRules
+from voxgraft.text.normalize.generic import GENERIC_VERSION
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxgraft.data_settings import DataSplitSettings
-from voxgraft.data_split import DataSplitResult, data_split
-from voxgraft.errors import VoxgraftError
-from voxgraft.importing.fingerprints import AudioFingerprint
-from voxgraft.importing.manifest import ManifestClip, SplitName, read_manifest, write_manifest
-from voxgraft.importing.sound_files import write_clip_audio
-from voxgraft.importing.splitting import find_split_leaks, split_clips
+from voxgraft.audio.files import write_clip_audio
+from voxgraft.audio.metrics import AudioFingerprint
+from voxgraft.config.data import DataSplitSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import ManifestClip, SplitName, read_manifest, write_manifest
+from voxgraft.data.split import DataSplitResult, data_split, find_split_leaks, split_clips
 
 SHARES: dict[SplitName, float] = {"validation": 0.1, "test": 0.1}
 NO_PRINTS: dict[str, AudioFingerprint] = {}

@@ -12,11 +12,11 @@ import torch
 
 from tests.golden import difference, expected, formula, golden_state, names
 from tests.shared import shared
-from voxgraft.families.chatterbox.model import T3, T3Condition
-from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.generate import DecodeSession, GenerationPrompt
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import compute_hidden_states, compute_losses, pack_batch
+from voxgraft.models.chatterbox.model import T3, T3Condition
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.generate import DecodeSession, GenerationPrompt
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.sampling import SamplingParams
 
 TOLERANCE = 5e-5

@@ -14,10 +14,15 @@ import pytest
 
 from tests.made_once import MadeOnce
 from tests.trainers import Place, loop_of, resumed
-from voxgraft.event_file import encode_event, encode_first_event
-from voxgraft.journal import RunJournal
-from voxgraft.run import RunFolder
-from voxgraft.tensorboard import TENSORBOARD_FOLDER, TensorBoardWriter, encode_journal
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.training.tensorboard import (
+    TENSORBOARD_FOLDER,
+    TensorBoardWriter,
+    encode_event,
+    encode_first_event,
+    encode_journal,
+)
 
 Curves = dict[str, list[tuple[int, float]]]
 

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from voxgraft.text.characters import (
+from voxgraft.core.languages import (
     JOINERS,
     count_scripts,
     describe_character,

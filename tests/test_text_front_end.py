@@ -23,27 +23,25 @@ from tests.test_export import exported
 from tests.tokenizer_bases import Grown
 from tests.tokenizer_bases import base as small_base
 from tests.whole_runs import error_of
-from voxgraft.bases import load_base_tokenizer
-from voxgraft.corpus.set_header import compute_index_checksum
-from voxgraft.exporting.text_package import build_text_package
-from voxgraft.families import get_family
-from voxgraft.families.stock import ExportInfo
-from voxgraft.findings import open_check_subject
-from voxgraft.findings.text import digit_findings, text_findings, text_rule_findings
-from voxgraft.graft_folder import load_graft
-from voxgraft.normalising import TextRules, TextRulesError, build_text_rules
-from voxgraft.normalising.numbers import NUM2WORDS_LANGUAGES, num2words_cardinal
-from voxgraft.normalising.plain import TYPOGRAPHIC_MARKS
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.settings import CheckSettings, TokenizerShowSettings
-from voxgraft.speaking.opening import _resolve_language
-from voxgraft.speaking.pieces import split_into_chunks
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.characters import _exemplar_table as cldr
-from voxgraft.text.characters import find_exemplar
-from voxgraft.text.texts import TextCorpus
-from voxgraft.tokenizer_verbs import tokenizer_show
+from voxgraft.config.commands import CheckSettings, TokenizerShowSettings
+from voxgraft.config.run import VocabularySettings
+from voxgraft.core.languages import _exemplar_table as cldr
+from voxgraft.core.languages import find_exemplar
+from voxgraft.dataset.shards import compute_index_checksum
+from voxgraft.export.drop_in import build_text_package
+from voxgraft.graft.folder import load_base_tokenizer, load_graft
+from voxgraft.graft.tokenizer_commands import tokenizer_show
+from voxgraft.inspect.subject import open_check_subject
+from voxgraft.inspect.text import digit_findings, text_findings, text_rule_findings
+from voxgraft.models import get_family
+from voxgraft.models.base import ExportInfo
+from voxgraft.synthesis.load import _resolve_language
+from voxgraft.synthesis.segments import split_into_chunks
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.text.normalize import TextRules, TextRulesError, build_text_rules
+from voxgraft.text.normalize.generic import NUM2WORDS_LANGUAGES, TYPOGRAPHIC_MARKS, num2words_cardinal
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus
 from voxgraft.tokenizers.prove import check_word_boundaries, find_unreachable_pieces
 
 LANGUAGES = (

@@ -18,53 +18,45 @@ import soundfile
 import torch
 from hypothesis import HealthCheck, given, settings
 
-import voxgraft.graft as graft_verb
+import voxgraft.graft.command as graft_verb
 from tests.made_once import MadeOnce
 from tests.preparing_runs import RATE, resolved, voice_like
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from tests.ui_runs import form_of, tab_of
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.corpus.clips import ClipDataset
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.evaluating.held_out import _RetokenizedClipSet
-from voxgraft.evaluating.sentences import load_manifest_sentences
-from voxgraft.evaluating.speaking import _build_request
-from voxgraft.evaluating.systems import SpeakingModel, open_grafted_model
-from voxgraft.families import family_names, get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.encoding import Clip
-from voxgraft.families.opening import load_model
-from voxgraft.families.tensors import read_tensor_shapes
-from voxgraft.go import run_pipeline
-from voxgraft.going.settings import GoSettings
-from voxgraft.graft_folder import load_graft
-from voxgraft.importing.manifest import ManifestClip, SplitName, write_manifest
-from voxgraft.new import create_run
-from voxgraft.normalising import build_text_rules
-from voxgraft.preparing.assembling import EncodedClips, PreparedDatasetWriter
-from voxgraft.preparing.batch_files import BatchStore
-from voxgraft.preparing.choosing import select_clips
-from voxgraft.preparing.keys import FrontEndFiles
-from voxgraft.run import RunFolder
-from voxgraft.run_data import DataRequirements
-from voxgraft.run_settings import RowSettings, RunSettings, VocabularySettings
-from voxgraft.run_yaml import rewrite_run_yaml
-from voxgraft.sample_texts import build_sample_sentences
-from voxgraft.settings import NewSettings, SpeakSettings, TokenizerShowSettings
-from voxgraft.speaking.opening import SharedModelContext, SynthesisModels
-from voxgraft.speaking.pieces import has_speakable_text
-from voxgraft.speaking.saying import _plan_utterance
-from voxgraft.speaking.texts import read_utterances
-from voxgraft.speaking.voices import VoiceLoader
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.tables import build_new_rows
-from voxgraft.text.characters import find_exemplar
-from voxgraft.text.texts import TextCorpus
-from voxgraft.tokenizer_verbs import tokenizer_show
+from voxgraft.cli import run_cli
+from voxgraft.config.commands import GoSettings, NewSettings, SpeakSettings, TokenizerShowSettings
+from voxgraft.config.run import RowSettings, RunSettings, VocabularySettings, rewrite_run_yaml
+from voxgraft.core.languages import find_exemplar
+from voxgraft.core.run import RunFolder
+from voxgraft.data.manifest import ManifestClip, SplitName, write_manifest
+from voxgraft.data.selection import select_clips
+from voxgraft.dataset.run_data import DataRequirements
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.dataset.shards import ClipDataset
+from voxgraft.evaluation.held_out import _RetokenizedClipSet
+from voxgraft.evaluation.sentences import load_manifest_sentences
+from voxgraft.evaluation.systems import SpeakingModel, _build_request, open_grafted_model
+from voxgraft.graft.folder import load_graft
+from voxgraft.graft.rows import build_new_rows
+from voxgraft.graft.tokenizer_commands import tokenizer_show
+from voxgraft.models import family_names, get_family
+from voxgraft.models.base import BaseFiles, Clip
+from voxgraft.models.load import load_model, read_tensor_shapes
+from voxgraft.pipeline.command import run_pipeline
+from voxgraft.pipeline.new import create_run
+from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, PreparedDatasetWriter
+from voxgraft.preprocess.encode import BatchStore
+from voxgraft.synthesis.engine import _plan_utterance
+from voxgraft.synthesis.load import SharedModelContext, SynthesisModels, VoiceLoader
+from voxgraft.synthesis.segments import has_speakable_text, read_utterances
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus
 from voxgraft.tokenizers.prove import prove_tokenizer
 from voxgraft.training.replay import ReferenceVoice
+from voxgraft.training.samples import build_sample_sentences
 from voxgraft.ui.commands import run_command_in_process
 
 RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")
@@ -238,12 +230,12 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
 
 def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) -> None:
     """The same for the page: the preview of the tab Tokenizer, and the command of the tab Speak."""
-    from voxgraft.ui.tabs import tokenizer as tab
+    from voxgraft.ui.tabs.tokenizer import _tokenize_argvs
 
     with tab_of(home.folder, "tokenizer") as context:
         for language, texts in texts_by_language.items():
             one, lines = home.grafts[language], on_one_line(texts)
-            words = tab._tokenize_argvs(context, language, "\n".join(lines))
+            words = _tokenize_argvs(context, language, "\n".join(lines))
             sentences = [sentence for line in words for sentence in run_command_in_process(line)["sentences"]]
             assert len(sentences) == len(lines)
             for text, sentence in zip(lines, sentences, strict=True):

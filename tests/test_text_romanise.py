@@ -8,12 +8,12 @@ from importlib import resources
 
 import pytest
 
-from voxgraft.text.characters import SHARED_SCRIPTS, is_letter, script_of
-from voxgraft.text.romanise import TABLE_SCRIPTS, _load_romanization_table, _load_uroman, romanize
+from voxgraft.core.languages import SHARED_SCRIPTS, is_letter, script_of
+from voxgraft.text.encoder import TABLE_SCRIPTS, _load_romanization_table, _load_uroman, romanize
 
 
 def words(code: str) -> list[str]:
-    text = resources.files("voxgraft").joinpath(f"data/demo/{code}.txt").read_text(encoding="utf-8")
+    text = resources.files("voxgraft").joinpath(f"assets/demo/{code}.txt").read_text(encoding="utf-8")
     letters = ("".join(filter(is_letter, word)) for word in text.split())
     return sorted({word for word in letters if word and {*map(script_of, word)} - SHARED_SCRIPTS <= {*TABLE_SCRIPTS}})
 
@@ -36,6 +36,6 @@ def test_other_scripts_are_left_to_uroman() -> None:
 
 
 def test_amharic_does_not_wait_for_uroman() -> None:
-    code = "import sys; from voxgraft.text.romanise import romanise; print(romanise('ሰላም'), 'uroman' in sys.modules)"
+    code = "import sys; from voxgraft.text.encoder import romanise; print(romanise('ሰላም'), 'uroman' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["salaame", "False"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from voxgraft.nn import tiles
+from voxgraft.nn import attention
 from voxgraft.nn.attention import Packing, choose_attention_backend
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,10 +86,10 @@ lengths_of_packs = st.lists(st.integers(1, 700), min_size=1, max_size=40)
 def test_work_lists_hold_every_position_once_and_most_work_first(lengths: list[int]) -> None:
     ends = np.cumsum(lengths)
     begins = dict(zip(ends.tolist(), (ends - lengths).tolist(), strict=True))
-    made = tiles.build_work_lists(np.asarray(lengths)).numpy()
+    made = attention.build_work_lists(np.asarray(lengths)).numpy()
     for line, cut, from_end in zip(
         made,
-        (tiles.FORWARD_TILES, tiles.QUERY_GRADIENT_TILES, tiles.KEY_GRADIENT_TILES),
+        (attention.FORWARD_TILES, attention.QUERY_GRADIENT_TILES, attention.KEY_GRADIENT_TILES),
         (False, False, True),
         strict=True,
     ):
@@ -103,8 +103,8 @@ def test_work_lists_hold_every_position_once_and_most_work_first(lengths: list[i
 
 @given(lengths_of_packs, st.integers(0, 9))
 def test_a_list_for_every_pack_of_a_size_is_long_enough_and_otherwise_empty(lengths: list[int], empty: int) -> None:
-    most = tiles.max_num_tiles(sum(lengths), len(lengths) + empty)
-    exact, longer = (tiles.build_work_lists(np.asarray(lengths), size) for size in (None, most))
+    most = attention.max_num_tiles(sum(lengths), len(lengths) + empty)
+    exact, longer = (attention.build_work_lists(np.asarray(lengths), size) for size in (None, most))
     assert longer.shape == (3, most, 3)
     assert torch.equal(longer[:, : exact.shape[1]], exact)
     assert not longer[:, exact.shape[1] :].any()
@@ -112,10 +112,10 @@ def test_a_list_for_every_pack_of_a_size_is_long_enough_and_otherwise_empty(leng
 
 def test_tiles_are_left_to_devices_they_were_cut_for() -> None:
     has_triton = find_spec("triton") is not None
-    assert tiles.supports_tiled_attention((9, 0), torch.bfloat16, 64) == has_triton
-    assert not tiles.supports_tiled_attention((8, 0), torch.bfloat16, 64)
-    assert not tiles.supports_tiled_attention((9, 0), torch.float32, 64)
-    assert not tiles.supports_tiled_attention((9, 0), torch.float16, 80)
+    assert attention.supports_tiled_attention((9, 0), torch.bfloat16, 64) == has_triton
+    assert not attention.supports_tiled_attention((8, 0), torch.bfloat16, 64)
+    assert not attention.supports_tiled_attention((9, 0), torch.float32, 64)
+    assert not attention.supports_tiled_attention((9, 0), torch.float16, 80)
     assert choose_attention_backend("cpu", torch.bfloat16, 64) == "sdpa"
 
 

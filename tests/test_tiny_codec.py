@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from voxgraft.errors import AudioError, CheckpointError, ConfigError, VoxgraftError
-from voxgraft.families.tiny.codec import CODE_HZ, SAMPLE_RATE, FiniteScalarQuantizer, TinyCodec, TinyCodecConfig
+from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, VoxgraftError
+from voxgraft.models.tiny.model import CODE_HZ, SAMPLE_RATE, FiniteScalarQuantizer, TinyCodec, TinyCodecConfig
 
 SPEAKERS = ("m1", "f2", "slt")
 SMALL = TinyCodecConfig(SPEAKERS, (4, 3, 5), 20, 24, 32, 24, encoder_blocks=(1, 2, 1), decoder_blocks=(1, 1, 2))

@@ -20,27 +20,26 @@ from recipes.tiny_base.tokenizer import Speller
 from recipes.tiny_base.train_base import TOY, toy_examples, train_on, write_card
 from tests.contract.test_encoders import clip
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.families import detect_family, get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.generate import GenerationPrompt, generate_codes
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import compute_losses, pack_batch
-from voxgraft.families.opening import load_model
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.tiny.encoder import TinyClipEncoder, load_codec
-from voxgraft.families.tiny.model import TinyCondition, TinyT3
-from voxgraft.families.tiny.text import TinyTextFrontend
-from voxgraft.families.tiny.tokenizer_file import build_tokenizer_json
-from voxgraft.files import compute_sha256
-from voxgraft.new import create_run
-from voxgraft.run import RunFolder
-from voxgraft.run_yaml import load_command_settings
-from voxgraft.settings import CheckSettings, NewSettings, ShowSettings
-from voxgraft.show import show_base
-from voxgraft.tables import detect_checkpoint_family
-from voxgraft.text.texts import load_proof_corpus
+from voxgraft.config.commands import CheckSettings, NewSettings, ShowSettings
+from voxgraft.config.run import load_command_settings
+from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
+from voxgraft.core.files import compute_sha256
+from voxgraft.core.run import RunFolder
+from voxgraft.graft.rows import detect_checkpoint_family
+from voxgraft.inspect.show import show_base
+from voxgraft.models import detect_family, get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.generate import GenerationPrompt, generate_codes
+from voxgraft.models.load import load_model
+from voxgraft.models.random_base import make_random_base
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import compute_losses, pack_batch
+from voxgraft.models.tiny.family import TinyTextFrontend
+from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
+from voxgraft.models.tiny.random_base import build_tokenizer_json
+from voxgraft.pipeline.new import create_run
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import load_proof_corpus
 
 TINY = get_family("tiny")
 SAMPLES_A_CODE = 640

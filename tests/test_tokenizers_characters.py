@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.tokenizer_bases import KINDS, Grown, base, learn
-from voxgraft.normalising import NO_RULES, TextRules
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.text.characters import find_exemplar, is_letter, script_characters
+from voxgraft.config.run import VocabularySettings
+from voxgraft.core.languages import find_exemplar, is_letter, script_characters
+from voxgraft.text.normalize import NO_RULES, TextRules
 from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers.prove import find_unknown_letters, find_unreachable_pieces, measure_coverage
 from voxgraft.tokenizers.train import find_surviving_text, plan_characters, survives_preprocessing

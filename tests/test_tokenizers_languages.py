@@ -12,15 +12,14 @@ import sentencepiece
 import tokenizers
 
 from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
-from voxgraft.reports import format_additions
-from voxgraft.results import plain_text
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.settings import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
-from voxgraft.text.characters import is_letter, script_characters
-from voxgraft.text.texts import load_proof_corpus
-from voxgraft.tokenizer_verbs import tokenizer_merge, tokenizer_prove, tokenizer_train
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers import prove as proving
+from voxgraft.config.commands import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
+from voxgraft.config.run import VocabularySettings
+from voxgraft.core.languages import is_letter, script_characters
+from voxgraft.core.results import plain_text
+from voxgraft.graft.command import format_additions
+from voxgraft.graft.tokenizer_commands import tokenizer_merge, tokenizer_prove, tokenizer_train
+from voxgraft.tokenizers import open_tokenizer, prove
+from voxgraft.tokenizers.base import load_proof_corpus
 
 SENTENCEPIECE = KINDS[1:]
 SYMBOLS = "&→★€@#*/†•°×"
@@ -28,12 +27,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 every_language = pytest.mark.parametrize("language", LANGUAGES)
 
 
-def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> proving.TokenizerProof:
+def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> prove.TokenizerProof:
     """Over every fifth sentence of the built-in corpus; the benchmark goes over many more than all."""
     corpus = islice(load_proof_corpus(), 0, None, 5)
     spelling = made.spelling
     new = spelling.new_text(sentences)
-    return proving.prove_tokenizer(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
+    return prove.prove_tokenizer(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
 
 
 @every_kind
@@ -235,7 +234,7 @@ def test_a_text_with_a_stray_letter_of_another_script_still_holds_and_the_letter
 def test_sentences_that_hold_the_new_tag_are_counted_apart(kind: str) -> None:
     made = grown(kind, "am")
     corpus = [("en", "Say [am] now."), ("en", "Say it now.")]
-    counts = proving.prove_tokenizer(
+    counts = prove.prove_tokenizer(
         made.base, made.tokenizer, corpus, made.spelling.prepare_base, made.spelling.new_text(())
     ).counts
     assert (counts.holds_tag, counts.same, counts.changed) == ((1, 1, 0) if kind == "bpe-json" else (0, 2, 0))

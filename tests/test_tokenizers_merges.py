@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from tests.tokenizer_bases import LANGUAGES, grown
-from voxgraft.tokenizers.merges import MergeRules, learn_merges
-from voxgraft.tokenizers.sentencepiece_model import SentencePieceUnigramTokenizer
+from voxgraft.tokenizers.formats import SentencePieceUnigramTokenizer
+from voxgraft.tokenizers.train import MergeRules, learn_merges
 
 NEW = frozenset("ሀለሐመ")
 Units = Mapping[tuple[str, ...], int]

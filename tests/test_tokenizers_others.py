@@ -12,12 +12,11 @@ import pytest
 
 from tests.community import community_merge, flat_map
 from tests.tokenizer_bases import KINDS, base, demo_texts, grown
-from voxgraft.errors import TokenizerError
-from voxgraft.results import plain_text
-from voxgraft.settings import TokenizerProveSettings
-from voxgraft.text.texts import load_proof_corpus
-from voxgraft.tokenizer_verbs import TokenizerProveResult, tokenizer_prove
-from voxgraft.tokenizers.base import TokenizerAdditions
+from voxgraft.config.commands import TokenizerProveSettings
+from voxgraft.core.errors import TokenizerError
+from voxgraft.core.results import plain_text
+from voxgraft.graft.tokenizer_commands import TokenizerProveResult, tokenizer_prove
+from voxgraft.tokenizers.base import TokenizerAdditions, load_proof_corpus
 
 SENTENCEPIECE = KINDS[1:]
 

@@ -16,11 +16,9 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tests.community import community_merge
 from tests.tokenizer_bases import KINDS, base, demo_texts, grown
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.text.texts import load_proof_corpus
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers import prove as proving
-from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions
+from voxgraft.config.run import VocabularySettings
+from voxgraft.tokenizers import parse_tokenizer, prove
+from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions, load_proof_corpus
 from voxgraft.tokenizers.train import learn_additions
 
 MARKS = [chr(code) for code in (0x300, 0x301, 0x302, 0x303, 0x304, 0x306, 0x309, 0x31B, 0x323, 0x328, 0x345, 0x17D2)]
@@ -232,8 +230,8 @@ def test_no_corpus_teaches_a_piece_that_is_dead_or_old(kind: str, language: str,
     assert after.gaps == ()
     assert len(set(after.pieces)) == after.size
     assert all(set(piece.text) - before.characters for piece in additions.pieces)
-    nothing = proving.NewLanguageText((), str, None)
-    assert proving.find_unreachable_pieces(before, after, nothing) == ()
+    nothing = prove.NewLanguageText((), str, None)
+    assert prove.find_unreachable_pieces(before, after, nothing) == ()
     spelled = {token for text in sentences for token in after.encode(text)}
     if kind == "sentencepiece-unigram":
         assert {after.ids[piece.text] for piece in additions.merges} <= spelled

@@ -16,12 +16,12 @@ from tests.shared import shared
 from tests.test_tokenizers_promise import COMPOSED, DIGITS, INVISIBLE, MARKS, SCRIPTS, SPACES, SYMBOLS, TAGS
 from tests.test_tokenizers_promise import check_old_text_reads_the_same as check
 from tests.tokenizer_bases import LANGUAGES, demo_texts
-from voxgraft.bases import load_base_tokenizer
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.characters import is_letter
-from voxgraft.text.texts import load_proof_corpus
-from voxgraft.tokenizers import prove as proving
+from voxgraft.config.run import VocabularySettings
+from voxgraft.core.languages import is_letter
+from voxgraft.graft.folder import load_base_tokenizer
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.tokenizers import prove
+from voxgraft.tokenizers.base import load_proof_corpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def test_promise_1_holds_and_the_new_language_is_spelled_in_full(name: str, lang
     assert spelling.grown is not None
     new = spelling.new_text(demo_texts(language).sentences)
     corpus = islice(load_proof_corpus(), 0, None, 3)
-    proof = proving.prove_tokenizer(spelling.base, spelling.grown, corpus, spelling.prepare_base, new)
+    proof = prove.prove_tokenizer(spelling.base, spelling.grown, corpus, spelling.prepare_base, new)
     assert proof.counts.changed == 0
     assert proof.counts.same > 600
     assert not [character for character in proof.unknown_characters if is_letter(character)]

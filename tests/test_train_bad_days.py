@@ -22,10 +22,10 @@ from tests.made_sets import write_document
 from tests.runs import as_nobody, child, flip_bit, program, read_only
 from tests.whole_runs import WholeRun, graft_anew, grow_tokenizer
 from voxgraft.cli.app import run_cli as run_command
-from voxgraft.corpus.clips import DatasetRole, PreparedClip
-from voxgraft.families import family_names
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
+from voxgraft.core.journal import RunJournal
+from voxgraft.dataset.shards import DatasetRole, PreparedClip
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import family_names
 
 FAMILY = "chatterbox"
 
@@ -183,7 +183,7 @@ def test_a_number_that_only_training_meets_stops_it_before_the_optimizer_moves_a
     run: WholeRun, monkeypatch: pytest.MonkeyPatch, number: float, code: str
 ) -> None:
     """Of large sets only some voices are looked at beforehand; and a finite number can be too large to be used."""
-    monkeypatch.setattr("voxgraft.run_data.MAX_VOICES_CHECKED", 1)
+    monkeypatch.setattr("voxgraft.dataset.run_data.MAX_VOICES_CHECKED", 1)
 
     def edit(at: int, clip: PreparedClip) -> PreparedClip:
         voice = {**clip.voice, "speaker": np.full(256, number, np.float32)}

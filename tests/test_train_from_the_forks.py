@@ -16,8 +16,8 @@ from tests.made_pairs import make_pairs
 from tests.old_files import settings_of
 from tests.shared import shared
 from tests.whole_runs import TEXTS, WholeRun, graft_anew
-from voxgraft.new import create_run
-from voxgraft.settings import NewSettings
+from voxgraft.config.commands import NewSettings
+from voxgraft.pipeline.new import create_run
 
 WIDTH = 64
 """Of the tiny bases."""

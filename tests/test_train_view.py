@@ -29,14 +29,12 @@ from rich.console import Console
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
-from voxgraft import progress
-from voxgraft.cli import CliCommand, bars
-from voxgraft.cli import run_cli as run_cli
-from voxgraft.cli.curves import DownsampledCurve, braille_chart, sparkline
-from voxgraft.cli.train_picture import render_training
-from voxgraft.cli.watched import STOPPING_MESSAGE, TrainProgress
-from voxgraft.config import Settings
-from voxgraft.training.loop import Trainer
+from voxgraft.cli import CliCommand, run_cli
+from voxgraft.cli.progress import BarDisplay, DownsampledCurve, LineDisplay, ProgressReporter, braille_chart, sparkline
+from voxgraft.cli.train_view import STOPPING_MESSAGE, TrainProgress, render_training
+from voxgraft.config.base import Settings
+from voxgraft.core import progress
+from voxgraft.training.trainer import Trainer
 
 OPENING = ["run:       amharic: am onto chatterbox", "base:      t3.safetensors, sha256 0123"]
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -142,7 +140,7 @@ def test_a_terminal_sees_the_opening_first_and_everything_after_it(
     loop = small_loop(place, tmp_path / "run")
     with (
         terminal() as screen,
-        bars.ProgressReporter(bars.BarDisplay(screen.stream), 0) as board,
+        ProgressReporter(BarDisplay(screen.stream), 0) as board,
         progress.use_progress_listener(board),
     ):
         progress.report_event("finding", 0, {"code": "step-damaged", "found": "told before [am]", "level": "warning"})
@@ -176,7 +174,7 @@ def test_one_interrupt_is_answered_while_the_step_goes_on(
     loop = small_loop(place, tmp_path / "run", steps=50)
     with (
         terminal() as screen,
-        bars.ProgressReporter(bars.BarDisplay(screen.stream), 0) as board,
+        ProgressReporter(BarDisplay(screen.stream), 0) as board,
         progress.use_progress_listener(board),
     ):
 
@@ -196,7 +194,7 @@ def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
     told: list[tuple[str, int, Mapping[str, Any]]],
 ) -> None:
     stream = io.StringIO()
-    with bars.ProgressReporter(bars.LineDisplay(stream), 3600) as board:
+    with ProgressReporter(LineDisplay(stream), 3600) as board:
         for kind, step, values in told:
             board.tell(kind, step, values)
         board.tell("stopping", 6, {"signal": "SIGINT"})
@@ -286,7 +284,7 @@ def test_a_reader_that_has_gone_does_not_stop_training(place: Place, tmp_path: P
     os.close(reader)
     loop = small_loop(place, tmp_path / "run")
     stream = os.fdopen(writer, "w", buffering=1)
-    with bars.ProgressReporter(bars.LineDisplay(stream), 0) as board, progress.use_progress_listener(board):
+    with ProgressReporter(LineDisplay(stream), 0) as board, progress.use_progress_listener(board):
         train(loop)
     assert loop.journal.read()[-1]["reason"] == "done"
     with contextlib.suppress(BrokenPipeError):

@@ -13,15 +13,14 @@ import torch
 from tests.made_once import MadeOnce
 from tests.test_opening_lines import Heard
 from tests.whole_runs import FLAGS, WholeRun, graft_anew
-from voxgraft import progress
-from voxgraft.errors import GraftError
-from voxgraft.files import compute_sha256
-from voxgraft.graft_folder import load_graft
-from voxgraft.only_now import find_overrides
-from voxgraft.results import plain_text
-from voxgraft.run import RunFolder
-from voxgraft.run_settings import RunSettings
-from voxgraft.train import TrainResult
+from voxgraft.config.run import RunSettings, find_overrides
+from voxgraft.core import progress
+from voxgraft.core.errors import GraftError
+from voxgraft.core.files import compute_sha256
+from voxgraft.core.results import plain_text
+from voxgraft.core.run import RunFolder
+from voxgraft.graft.folder import load_graft
+from voxgraft.pipeline.train import TrainResult
 
 
 @pytest.fixture(scope="module")

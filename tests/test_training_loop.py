@@ -11,14 +11,13 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
-from voxgraft.corpus.sets import open_clip_dataset
-from voxgraft.corpus.stream import list_samples
-from voxgraft.families import family_names, get_family
-from voxgraft.history import History
-from voxgraft.journal import strip_clock_fields
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.loop import Trainer, TrainOutcome
-from voxgraft.training.parts import copy_optimizer_state
+from voxgraft.core.journal import History, strip_clock_fields
+from voxgraft.dataset.sampler import list_samples
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.models import family_names, get_family
+from voxgraft.training.prefetch import BatchBuilder
+from voxgraft.training.trainable import copy_optimizer_state
+from voxgraft.training.trainer import Trainer, TrainOutcome
 from voxgraft.training.validation import ValidationMetrics, Validator
 
 

@@ -22,16 +22,16 @@ from tests.unified_voice import (
     random_condition,
     random_model,
 )
-from voxgraft.errors import GraftError
-from voxgraft.families.generate import GenerationPrompt, generate_codes
-from voxgraft.families.indextts2.frame import unified_voice_sequence_spec
-from voxgraft.families.indextts2.model import UnifiedVoice
-from voxgraft.families.indextts2.shapes import UnifiedVoiceSize
-from voxgraft.families.layout import IGNORED_TARGET, SequencePart, TokenSequence, build_sequence, code_position
-from voxgraft.families.model import PackedBatch, compute_hidden_states, compute_losses, pack_batch
+from voxgraft.core.errors import GraftError
+from voxgraft.models.generate import GenerationPrompt, generate_codes
+from voxgraft.models.indextts2.family import unified_voice_sequence_spec
+from voxgraft.models.indextts2.model import UnifiedVoice
+from voxgraft.models.indextts2.shapes import UnifiedVoiceSize
+from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, TokenSequence, build_sequence, code_position
+from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
-from voxgraft.nn.grown import grow_layers
-from voxgraft.nn.linear import TransposedLinear
+from voxgraft.nn.layers import TransposedLinear
+from voxgraft.nn.rows import grow_layers
 from voxgraft.nn.sampling import SamplingParams, apply_repetition_penalty
 
 UTTERANCES = ["a", "b"]

@@ -20,10 +20,10 @@ from tests.unified_voice import (
     random_features,
     random_model,
 )
-from voxgraft.errors import ConfigError, GraftError
-from voxgraft.families.base import EmotionSource
-from voxgraft.families.indextts2 import conformer
-from voxgraft.families.indextts2.model import UnifiedVoiceCondition, build_training_condition, interpolate_emotion
+from voxgraft.core.errors import ConfigError, GraftError
+from voxgraft.models.base import EmotionSource
+from voxgraft.models.indextts2 import model as conformer
+from voxgraft.models.indextts2.model import UnifiedVoiceCondition, build_training_condition, interpolate_emotion
 
 UTTERANCES = ["a", "b"]
 
@@ -96,7 +96,7 @@ def test_clips_give_in_a_batch_what_they_give_alone(lengths: tuple[int, ...]) ->
 def test_a_long_clip_taken_piece_by_piece_gives_what_it_gives_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     embed, clip = random_model().conditioning_encoder.embed, random_features(2 * conformer.FRAMES_PER_CHUNK + 43)
     in_pieces = embed(clip)
-    monkeypatch.setattr(conformer, "FRAMES_AT_ONCE", len(clip))
+    monkeypatch.setattr(conformer, "FRAMES_PER_CHUNK", len(clip))
     assert in_pieces.shape == ((len(clip) - 1) // 2, 32)
     assert (embed(clip) - in_pieces).abs().max() < LIMIT
 

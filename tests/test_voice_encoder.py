@@ -12,10 +12,9 @@ from safetensors.torch import save_file
 from tests.checkpoint_files import saved
 from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
 from tests.golden import difference, expected, golden_state, names
-from voxgraft.audio.spectra import find_sound_bounds
-from voxgraft.audio.waves import Waveform
-from voxgraft.errors import CheckpointError, VoxgraftError
-from voxgraft.families.chatterbox.voice_encoder import TRIM_DB, WINDOW_FRAMES, VoiceEncoder, split_into_windows
+from voxgraft.audio.features import Waveform, find_sound_bounds
+from voxgraft.core.errors import CheckpointError, VoxgraftError
+from voxgraft.models.chatterbox.encoder import TRIM_DB, WINDOW_FRAMES, VoiceEncoder, split_into_windows
 
 GOLDEN_LIMIT = 1e-5
 

@@ -16,19 +16,22 @@ from torch import Tensor
 from tests.made_once import MadeOnce
 from tests.made_sets import made_clips
 from tests.trainers import EVERY, NUM_NEW, OPTIONS, Place, loop_of, resumed
-from voxgraft.corpus.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.errors import finding
-from voxgraft.families import family_names, get_family
-from voxgraft.families.opening import load_model
-from voxgraft.history import History
-from voxgraft.journal import strip_clock_fields
-from voxgraft.training.loop import Trainer
+from voxgraft.core.errors import finding
+from voxgraft.core.journal import History, strip_clock_fields
+from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.models import family_names, get_family
+from voxgraft.models.load import load_model
+from voxgraft.training.learning_status import (
+    LearningThresholds,
+    ValidationPoint,
+    assess_learning,
+    list_validation_points,
+)
+from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.state_word import LearningThresholds, ValidationPoint, assess_learning, list_validation_points
 from voxgraft.training.step import NonFiniteError
+from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import ValidationMetrics
-from voxgraft.training.watch import LearningMonitor
-from voxgraft.training.watch_rows import DeadRowMonitor
 
 LONG = TrainOptions(steps=2_000, warmup_steps=50, schedule="cosine")
 CHANCE = 9.0

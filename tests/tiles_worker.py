@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from triton.runtime import interpreter  # type: ignore[import-not-found,unused-ignore]
 
-from voxgraft.nn import tiles
+from voxgraft.nn import attention
 from voxgraft.nn.attention import Packing
 
 
@@ -43,8 +43,8 @@ def main() -> None:
     given = torch.load(sys.argv[1])
     made = []
     for tile, block, peel, heads_first, dtype in given["ways"]:
-        cut = replace(tiles.KEY_GRADIENT_TILES, tile=tile, block=block, peel=peel, heads_first=heads_first)
-        tiles.FORWARD_TILES = tiles.QUERY_GRADIENT_TILES = tiles.KEY_GRADIENT_TILES = cut
+        cut = replace(attention.KEY_GRADIENT_TILES, tile=tile, block=block, peel=peel, heads_first=heads_first)
+        attention.FORWARD_TILES = attention.QUERY_GRADIENT_TILES = attention.KEY_GRADIENT_TILES = cut
         made.append(found(given["qkv"].detach().to(dtype), given["d_out"].to(dtype), given["lengths"]))
     torch.save(made, sys.argv[1])
 

@@ -9,14 +9,13 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from voxgraft.families import get_family
-from voxgraft.families.random_base import get_random_base_spec
-from voxgraft.normalising import build_text_rules
-from voxgraft.run_settings import VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.texts import TextCorpus, read_texts
+from voxgraft.config.run import VocabularySettings
+from voxgraft.models import get_family
+from voxgraft.models.random_base import get_random_base_spec
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
+from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers.base import TextCorpus, Tokenizer, read_texts
 from voxgraft.tokenizers.train import LearnedAdditions
 
 KINDS = ("bpe-json", "sentencepiece-unigram", "sentencepiece-bpe")
@@ -71,7 +70,7 @@ def _with_brackets(data: bytes) -> bytes:
 @cache
 def demo_texts(language: str) -> TextCorpus:
     """The text of a new language that comes with the package."""
-    with resources.as_file(resources.files("voxgraft").joinpath(f"data/demo/{language}.txt")) as path:
+    with resources.as_file(resources.files("voxgraft").joinpath(f"assets/demo/{language}.txt")) as path:
         return read_texts([path])
 
 

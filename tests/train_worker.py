@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
-from voxgraft.course import HALF_PRECISION_DTYPES
-from voxgraft.training.loop import BestStepState, Trainer
-from voxgraft.training.processes import join_distributed
-from voxgraft.training.resuming import resume_training
+from voxgraft.training.distributed import join_distributed
+from voxgraft.training.resume import resume_training
+from voxgraft.training.setup import HALF_PRECISION_DTYPES
+from voxgraft.training.trainer import BestStepState, Trainer
 
 OWN = ("stop_at", "every", "differ_at", "prefer_at", "lone_guard_at")
 

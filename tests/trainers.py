@@ -10,18 +10,18 @@ import numpy as np
 import torch
 
 from tests.made_sets import make_set
-from voxgraft.corpus.stream import DataSamplerOptions, DeterministicSampler, list_samples
-from voxgraft.families import get_family
-from voxgraft.families.opening import load_model
-from voxgraft.families.random_base import make_random_base
-from voxgraft.run import RunFolder
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.loop import BestStepState, Trainer, TrainIntervals
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
+from voxgraft.models import get_family
+from voxgraft.models.load import load_model
+from voxgraft.models.random_base import make_random_base
+from voxgraft.training.checkpoint import load_step
+from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import build_optimizer, make_trainable, restore_optimizer_state
-from voxgraft.training.processes import DistributedContext
-from voxgraft.training.saving import load_step
+from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
+from voxgraft.training.trainable import build_optimizer, make_trainable, restore_optimizer_state
+from voxgraft.training.trainer import BestStepState, Trainer, TrainIntervals
 from voxgraft.training.validation import Validator
 
 NUM_NEW = 9
@@ -86,7 +86,7 @@ def loop_of(
 
     `dtype` is what the body is kept in: `train` keeps it in half precision where it computes in that.
     """
-    from voxgraft.corpus.sets import open_clip_dataset
+    from voxgraft.dataset.sets import open_clip_dataset
 
     kind = get_family(place.family_name)
     torch.manual_seed(0)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from voxgraft.new import create_run
-from voxgraft.settings import NewSettings
-from voxgraft.ui.roots import Roots
+from voxgraft.config.commands import NewSettings
+from voxgraft.pipeline.new import create_run
+from voxgraft.ui.files import Roots
 
 PROJECT = "am"
 
@@ -21,7 +21,7 @@ def page_of(folder: Path) -> Iterator[Any]:
     """The context of a page that is built for a folder, as the server would build it."""
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from voxgraft.ui.app import build_page
-    from voxgraft.ui.context import PageContext
+    from voxgraft.ui.commands import PageContext
 
     built: list[PageContext] = []
     with chdir(folder):

@@ -12,10 +12,10 @@ import pytest
 
 from tests.whole_runs import WholeRun, make_run
 from voxgraft.cli.app import run_cli as run_line
-from voxgraft.files import write_json
-from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.core.files import write_json
+from voxgraft.ui.files import Roots
 from voxgraft.ui.jobs import ProjectJobs, UiJob
-from voxgraft.ui.roots import Roots
 
 if TYPE_CHECKING:
     from tests.made_once import MadeOnce
@@ -55,7 +55,7 @@ def tab_of(home: Path, name: str) -> Iterator[Any]:
     gradio = pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from importlib import import_module
 
-    from voxgraft.ui.context import PageContext
+    from voxgraft.ui.commands import PageContext
 
     with contextlib.chdir(home), gradio.Blocks():
         context = PageContext(Roots.of((home,)), gradio.Textbox(), "/pages/secret")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.golden import expected, formula, golden_state, names
-from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
-from voxgraft.families.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
+from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 
 LIMIT = 5e-5
 """What the golden page allows conditions, logits and losses to differ by, in float32 on the CPU."""

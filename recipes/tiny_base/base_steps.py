@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recipes.tiny_base.base_batches import Example, Rows, Shelf, order, shelves
 from recipes.tiny_base.tokenizer import Speller
-from voxgraft.families.chatterbox.model import T3ConditionBatch
-from voxgraft.families.chatterbox.shapes import T3Size
-from voxgraft.families.layout import IGNORED_TARGET
-from voxgraft.families.tiny.frame import SHIPPED_SIZE
-from voxgraft.families.tiny.model import FIXED_EMOTION, TinyT3
+from voxgraft.models.chatterbox.model import T3ConditionBatch
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.sequence import IGNORED_TARGET
+from voxgraft.models.tiny.family import SHIPPED_SIZE
+from voxgraft.models.tiny.model import FIXED_EMOTION, TinyT3
 
 __all__ = ["BaseSettings", "RowContext", "Trainer", "Validation", "row_losses"]
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from recipes.tiny_base.pile import Batch
-from voxgraft.audio.log_mel import HOP, LOG_MEL_STD, LogMel
-from voxgraft.families.tiny.codec import CodecBlock, apply_mask, build_frame_mask, repeat_mask
+from voxgraft.audio.features import HOP, LOG_MEL_STD, LogMel
+from voxgraft.models.tiny.model import CodecBlock, apply_mask, build_frame_mask, repeat_mask
 
 __all__ = ["Critic", "PhoneReader", "SpectralLoss", "crops", "ctc", "feature_distance"]
 

@@ -22,7 +22,8 @@ from safetensors.numpy import save
 from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS, MIN_SECONDS, SIZES
 from recipes.tiny_base.speech import ESPEAK_SPEAKERS, RATE_HZ, Voices
 from recipes.tiny_base.texts import FOLDED, LANGUAGES, Line, Split, plan_lines
-from voxgraft.audio.wav import encode_wav
+from voxgraft.audio.files import encode_wav
+from voxgraft.core.files import compute_sha256
 from voxgraft.demo.data import (
     CODEC_METADATA_KEY,
     CODES_NAME,
@@ -31,10 +32,9 @@ from voxgraft.demo.data import (
     SPEECH_COLUMNS,
     TABLE_NAME,
 )
-from voxgraft.families.tiny.encoder import TinyClipEncoder
-from voxgraft.files import compute_sha256
+from voxgraft.models.tiny.model import TinyClipEncoder
 
-DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "data"
+DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "assets"
 NEW_LANGUAGE = "am"
 HELD_OUT = {"am": 24, "en": 8, "fr": 8}
 RECORDING_SECONDS = (1.1, 1.5)

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from recipes.tiny_base.corpus import MAKE_COMMAND, CorpusSpec, Utterance, make_corpus
 from recipes.tiny_base.texts import Split
-from voxgraft.files import compute_sha256
+from voxgraft.core.files import compute_sha256
 
 if TYPE_CHECKING:
     import torch
 
     from recipes.tiny_base.base_batches import Example
     from recipes.tiny_base.fitting import Course
-    from voxgraft.families.tiny.codec import TinyCodec
-    from voxgraft.listening.built_in import BuiltInRecognizer
+    from voxgraft.asr.builtin import BuiltInRecognizer
+    from voxgraft.models.tiny.model import TinyCodec
 
 STAGES = ("corpus", "codec", "listener", "base", "score", "second-ear")
 USUAL_STAGES = "corpus,codec,listener,base,score"
@@ -81,13 +81,13 @@ class Making:
 
     @cached_property
     def codec(self) -> TinyCodec:
-        from voxgraft.families.tiny.codec import TinyCodec
+        from voxgraft.models.tiny.model import TinyCodec
 
         return TinyCodec.open(self.base_folder / "codec.safetensors").to(self.device)
 
     @cached_property
     def listener(self) -> BuiltInRecognizer:
-        from voxgraft.listening.built_in import BuiltInRecognizer
+        from voxgraft.asr.builtin import BuiltInRecognizer
 
         return BuiltInRecognizer.open(self.listener_folder)
 

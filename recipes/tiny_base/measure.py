@@ -17,9 +17,9 @@ from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.scoring import errors
 from recipes.tiny_base.speech import FLITE_SPEAKERS
 from recipes.tiny_base.texts import LANGUAGES, plain_letters
-from voxgraft.families.tiny.codec import SAMPLES_PER_CODE, TinyCodec
-from voxgraft.listening import Transcript
-from voxgraft.listening.built_in import BuiltInRecognizer
+from voxgraft.asr import Transcript
+from voxgraft.asr.builtin import BuiltInRecognizer
+from voxgraft.models.tiny.model import SAMPLES_PER_CODE, TinyCodec
 
 if TYPE_CHECKING:
     from recipes.tiny_base.base_speech import BaseSpeech

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
 from recipes.tiny_base.texts import LANGUAGES, plain_letters
-from voxgraft.audio.exact import exact_float32
-from voxgraft.families.tiny.codec import SAMPLE_RATE, TinyCodec
-from voxgraft.listening.built_in import CTCSymbols
+from voxgraft.asr.builtin import CTCSymbols
+from voxgraft.audio.features import exact_float32
+from voxgraft.models.tiny.model import SAMPLE_RATE, TinyCodec
 
 __all__ = ["Batch", "Pile", "Waves", "batches", "codes_of", "endless", "symbols_of"]
 

@@ -21,7 +21,7 @@ Split = Literal["train", "valid", "test", "test-unheard"]
 Pronounce = Callable[[str, str], tuple[str, ...]]
 
 LANGUAGES = ("en", "fr", "am")
-EVALUATED = Path(__file__).resolve().parents[2] / "voxgraft" / "data" / "sentences"
+EVALUATED = Path(__file__).resolve().parents[2] / "voxgraft" / "assets" / "sentences"
 LETTERS = {"en": "a-z", "fr": "a-zàâæçéèêëîïôœùûüÿ", "am": "ሀ-ፗ"}
 MAX_CLAUSE_WORDS = 9
 MAX_WORD_LETTERS = 14

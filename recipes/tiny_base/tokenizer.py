@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from voxgraft.families.tiny.text import TinyTextFrontend
-from voxgraft.families.tiny.tokenizer_file import UNKNOWN_TOKEN, WORD_PATTERN, merge_pair_in_place
+from voxgraft.models.tiny.family import TinyTextFrontend
+from voxgraft.models.tiny.random_base import UNKNOWN_TOKEN, WORD_PATTERN, merge_pair_in_place
 
 __all__ = ["Speller"]
 

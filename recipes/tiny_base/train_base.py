@@ -22,14 +22,21 @@ from recipes.tiny_base.base_speech import BaseSpeech
 from recipes.tiny_base.base_steps import BaseSettings, Trainer, Validation, told_at_once
 from recipes.tiny_base.corpus import MAKE_COMMAND
 from recipes.tiny_base.tokenizer import Speller
-from voxgraft.families.opening import save_model
-from voxgraft.families.tiny.family import CARD_NAME, CHECKPOINT_NAME, CODEC_NAME, TOKENIZER_NAME, Tiny
-from voxgraft.families.tiny.frame import SHIPPED_SIZE
-from voxgraft.families.tiny.model import TinyT3
-from voxgraft.families.tiny.text import TinyTextFrontend
-from voxgraft.families.tiny.tokenizer_file import build_tokenizer_json
-from voxgraft.families.tiny.voices import VOICES_NAME, write_voices
-from voxgraft.files import compute_sha256, write_json
+from voxgraft.core.files import compute_sha256, write_json
+from voxgraft.models.load import save_model
+from voxgraft.models.tiny.family import (
+    CARD_NAME,
+    CHECKPOINT_NAME,
+    CODEC_NAME,
+    SHIPPED_SIZE,
+    TOKENIZER_NAME,
+    VOICES_NAME,
+    Tiny,
+    TinyTextFrontend,
+    write_voices,
+)
+from voxgraft.models.tiny.model import TinyT3
+from voxgraft.models.tiny.random_base import build_tokenizer_json
 
 __all__ = ["TOY", "BaseSettings", "Example", "toy_examples", "train_on", "write_card"]
 

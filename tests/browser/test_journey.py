@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.talks import write_talks
-from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.config.run import set_run_yaml_values
 from voxgraft.ui.jobs import ProjectJobs
 
 PROJECT = "amharic"

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles, Family
-from voxgraft.families.generate import GenerationPrompt
-from voxgraft.families.layout import TokenSequence, build_sequence
-from voxgraft.families.model import PackedBatch, SpeechModel, pack_batch
-from voxgraft.families.opening import grow_model, load_model
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.generate import GenerationPrompt
+from voxgraft.models.load import grow_model, load_model
+from voxgraft.models.sequence import TokenSequence, build_sequence
+from voxgraft.models.speech_model import PackedBatch, SpeechModel, pack_batch
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.frozen import collect_new_rows, load_new_rows
+from voxgraft.nn.freeze import collect_new_rows, load_new_rows
 
 NUM_NEW = 7
 RANK = 4
@@ -27,7 +27,7 @@ TOLERANCE = 5e-5
 
 
 def _t3_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.families.chatterbox.model import T3Condition
+    from voxgraft.models.chatterbox.model import T3Condition
 
     voice = draw.random(256, dtype=np.float32)
     prompt = draw.integers(0, model.frame.num_codes, int(draw.integers(3, 40)))
@@ -35,7 +35,7 @@ def _t3_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
 
 
 def _index_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.families.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+    from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 
     assert isinstance(model, UnifiedVoice)
     width = model.size.width
@@ -44,7 +44,7 @@ def _index_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
 
 
 def _tiny_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.families.tiny.model import TinyCondition, TinyT3
+    from voxgraft.models.tiny.model import TinyCondition, TinyT3
 
     assert isinstance(model, TinyT3)
     return TinyCondition(draw.integers(0, model.size.speaker_width, 1))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.cases import Case, case_of
 from tests.made_once import MadeOnce
-from voxgraft.families import family_names
+from voxgraft.models import family_names
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tests.contract.cases import LENGTHS, TOLERANCE, Case, batch, layout, prompts, text_ids
-from voxgraft.families.generate import DecodeSession, GenerationPrompt, generate_codes
-from voxgraft.families.layout import build_sequence, code_position
-from voxgraft.families.model import SpeechModel, compute_hidden_states, compute_losses, pack_batch
+from voxgraft.models.generate import DecodeSession, GenerationPrompt, generate_codes
+from voxgraft.models.sequence import build_sequence, code_position
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.attention import AttentionBackend, Packing, choose_attention_backend, supports_varlen
 from voxgraft.nn.sampling import SamplingParams
 

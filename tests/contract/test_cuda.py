@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tests.contract.cases import Case, batch, prompts
-from voxgraft.families.generate import generate_codes
-from voxgraft.families.model import SpeechModel, compute_hidden_states, compute_losses
-from voxgraft.families.opening import load_model
+from voxgraft.models.generate import generate_codes
+from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses
 from voxgraft.nn.adapter import add_adapter, get_gate
 from voxgraft.nn.attention import AttentionBackend
-from voxgraft.nn.frozen import freeze_base, hash_base_tensors, require_same_base
+from voxgraft.nn.freeze import freeze_base, hash_base_tensors, require_same_base
 from voxgraft.nn.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: no CUDA device")

@@ -12,10 +12,10 @@ import torch
 
 from tests.contract.cases import TOLERANCE, Case
 from tests.shared import shared
-from voxgraft.families.encoding import Clip, ClipEncoder
-from voxgraft.families.generate import GenerationPrompt, generate_codes
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import SpeechModel, compute_losses, pack_batch
+from voxgraft.models.base import Clip, ClipEncoder
+from voxgraft.models.generate import GenerationPrompt, generate_codes
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import SpeechModel, compute_losses, pack_batch
 from voxgraft.nn.sampling import SamplingParams
 
 RATE = 16_000
@@ -41,10 +41,8 @@ def encoder_of(case: Case, model: SpeechModel) -> ClipEncoder:
 def _index_encoder(case: Case, model: SpeechModel) -> ClipEncoder:
     """w2v-bert of the published width and kind with one thin layer instead of 17: the real one has 580 M numbers."""
     transformers = pytest.importorskip("transformers", reason="NOT TESTED: transformers is not installed")
-    from voxgraft.families.indextts2.codec import SemanticCodec
-    from voxgraft.families.indextts2.encoder import UnifiedVoiceClipEncoder
-    from voxgraft.families.indextts2.features import W2vBertFeatureExtractor
-    from voxgraft.families.indextts2.model import UnifiedVoice
+    from voxgraft.models.indextts2.encoder import SemanticCodec, UnifiedVoiceClipEncoder, W2vBertFeatureExtractor
+    from voxgraft.models.indextts2.model import UnifiedVoice
 
     torch.manual_seed(1)
     config = transformers.Wav2Vec2BertConfig(num_hidden_layers=1, intermediate_size=64, hidden_size=1024)

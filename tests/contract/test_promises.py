@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from tests.contract.cases import NUM_NEW, Case, batch, prompts
-from voxgraft.families.generate import generate_codes
-from voxgraft.families.model import compute_hidden_states, compute_losses
-from voxgraft.families.opening import grow_model, load_model, save_model
+from voxgraft.models.generate import generate_codes
+from voxgraft.models.load import grow_model, load_model, save_model
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses
 from voxgraft.nn.adapter import add_adapter
-from voxgraft.nn.frozen import compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base
-from voxgraft.nn.grown import GrownHead
+from voxgraft.nn.freeze import compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base
+from voxgraft.nn.rows import GrownHead
 from voxgraft.nn.sampling import SamplingParams
 
 SAMPLED = SamplingParams(temperature=0.9, min_p=0.02, repetition_penalty=1.3, max_codes=12)

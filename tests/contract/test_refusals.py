@@ -11,14 +11,14 @@ import torch
 
 from tests.contract.cases import Case, batch, layout
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors, write_torch
-from voxgraft.errors import CheckpointError, ConfigError, GraftError
-from voxgraft.families.generate import GenerationPrompt, generate_codes
-from voxgraft.families.layout import build_sequence
-from voxgraft.families.model import compute_hidden_states, compute_losses, pack_batch
-from voxgraft.families.opening import load_model
+from voxgraft.config.commands import ShowSettings
+from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
+from voxgraft.inspect.show import show_base
+from voxgraft.models.generate import GenerationPrompt, generate_codes
+from voxgraft.models.load import load_model
+from voxgraft.models.sequence import build_sequence
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.sampling import SamplingParams
-from voxgraft.settings import ShowSettings
-from voxgraft.show import show_base
 
 
 def rewritten(case: Case, folder: Path, change: dict[str, np.ndarray | None]) -> Path:

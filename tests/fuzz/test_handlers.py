@@ -18,13 +18,13 @@ from tests.fuzz.targets import make_target, target_names
 PACKAGE = Path(voxgraft.__file__).parent
 ALLOWED = {
     "cli/app.py": "the one place that shows a bug as a bug, with its own exit code",
-    "tokenizers/bpe_json.py": "the library raises nothing narrower than Exception for a document that it refuses",
-    "checkpoints/opening.py": "closes the file and raises the same error again",
-    "companions/process.py": "kills the stock program's process and raises the same error again",
+    "tokenizers/formats.py": "the library raises nothing narrower than Exception for a document that it refuses",
+    "checkpoints/load.py": "closes the files and raises the same error again",
+    "companions/environments.py": "kills the stock program's process and raises the same error again",
     "companions/workers/serving.py": "runs in the stock program's own environment, and tells the other end whatever it does wrong",
-    "checkpoints/shards.py": "closes the files and raises the same error again",
-    "corpus/verification.py": "runs in a thread, and keeps the error for the thread that waits",
-    "listening/whisper.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
+    "dataset/sets.py": "runs in a thread, and keeps the error for the thread that waits",
+    "asr/recognizers.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
+    "ui/server.py": "answers a request that gradio fails on; errors of the disk are raised again",
     "checkpoints/grow.py": "stops the hashing thread and raises the same error again",
 }
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tests.fuzz.target import CANARY, Mutant, Refused, Target
 from tests.fuzz.targets import make_target
-from voxgraft.codes import CATALOGUE
-from voxgraft.errors import VoxgraftError
+from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import VoxgraftError
 
 CPU_SECONDS = 10
 """A reader that computes longer than this for one small file hangs."""

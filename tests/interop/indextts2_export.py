@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 
 from tests.shared import shared
 from tests.speaking_grafts import give_adapter
-from voxgraft.cli.app import run_cli as run_cli
-from voxgraft.families.random_base import make_random_base
+from voxgraft.cli.app import run_cli
+from voxgraft.models.random_base import make_random_base
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 CHECKPOINT = "gpt.pth"
@@ -48,7 +48,7 @@ def main() -> int:
 
 def exported_at_full_size(work: Path) -> list[str]:
     base, run = work / "base", work / "run"
-    texts = str(resources.files("voxgraft") / "data" / "demo" / "am.txt")
+    texts = str(resources.files("voxgraft") / "assets" / "demo" / "am.txt")
     began = time.monotonic()
     make_random_base("indextts2", base, size="full")
     for words in (

@@ -24,22 +24,21 @@ import torch
 from numpy.typing import NDArray
 
 from tests.speaking_grafts import give_adapter
-from voxgraft.cli.app import run_cli as run_cli
-from voxgraft.companions.places import CompanionEnvironment, find_environment
-from voxgraft.exchange_settings import ExportSettings
-from voxgraft.export import export
-from voxgraft.families import get_family
-from voxgraft.families.base import BaseFiles
-from voxgraft.families.chatterbox.conditions import read_built_in_voice
-from voxgraft.families.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.families.chatterbox.vocoder import S3GenVocoder
-from voxgraft.families.layout import SequencePart, TokenSequence, build_sequence
-from voxgraft.families.model import SpeechModel, compute_hidden_states, pack_batch
-from voxgraft.families.opening import load_model
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize, random_blocks
-from voxgraft.normalising import TextRules
-from voxgraft.spelling import TextEncoder
+from voxgraft.cli.app import run_cli
+from voxgraft.companions.environments import CompanionEnvironment, find_environment
+from voxgraft.config.commands import ExportSettings
+from voxgraft.export.command import export
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles
+from voxgraft.models.chatterbox.model import read_built_in_voice
+from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.upstream import S3GenVocoder
+from voxgraft.models.load import load_model
+from voxgraft.models.random_base import RandomBaseSize, make_random_base, random_blocks
+from voxgraft.models.sequence import SequencePart, TokenSequence, build_sequence
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.text.encoder import TextEncoder
+from voxgraft.text.normalize import TextRules
 from voxgraft.tokenizers import open_tokenizer
 
 SIZES = {"small": (14, 64, 40), "full": (30, 4096, 40)}
@@ -82,7 +81,7 @@ def main() -> int:
 def interop(environment: CompanionEnvironment, size: str, work: Path) -> int:
     base = make_base(environment, size, work / "base")
     run = work / "run"
-    texts = str(resources.files("voxgraft") / "data" / "demo" / "am.txt")
+    texts = str(resources.files("voxgraft") / "assets" / "demo" / "am.txt")
     pieces = SIZES[size][2]
     for words in (
         ["new", str(run), "--base", str(base), "--language", "am", "--texts", texts],

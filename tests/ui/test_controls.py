@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from tests.ui_pages import PROJECT, make_project, page_of
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS
-from voxgraft.config import parse_settings, read_settings_values
-from voxgraft.errors import VoxgraftError
-from voxgraft.run_settings import RunSettings
-from voxgraft.run_yaml import set_run_yaml_values
+from voxgraft.cli.commands import COMMANDS
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.base import parse_settings, read_settings_values
+from voxgraft.config.run import RunSettings, set_run_yaml_values
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, find_command
-from voxgraft.ui.roots import Roots
+from voxgraft.ui.files import Roots
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, tab_of, words_of
-from voxgraft.families import get_family
-from voxgraft.ui import reading
+from voxgraft.models import get_family
+from voxgraft.ui import commands
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import diagnose as tab
+from voxgraft.ui.tabs import diagnose
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def context(home: Path) -> Iterator[Any]:
 
 def checkpoint_of(home: Path) -> Path:
     """A copy of the base's own checkpoint, inside the roots."""
-    base = reading.run_base_folder(home / PROJECT)
+    base = commands.run_base_folder(home / PROJECT)
     assert base is not None
     return Path(shutil.copy(get_family("tiny").files(base).checkpoint, home / "theirs.safetensors"))
 
@@ -39,9 +39,9 @@ def test_a_diagnosis_begins_with_the_project_and_what_it_knows(context: Any) -> 
 
 
 def test_a_run_of_ours_gets_its_word_its_reason_and_a_link_to_the_report(context: Any, home: Path) -> None:
-    assert tab._verdict_html(context, PROJECT) == ""
+    assert diagnose._verdict_html(context, PROJECT) == ""
     done(home, "diagnose", words_of(context, "diagnose"))
-    shown = tab._verdict_html(context, PROJECT)
+    shown = diagnose._verdict_html(context, PROJECT)
     assert 'vg-good"><span class="vg-word">RESUME</span>' in shown
     assert f'href="/pages/secret/{PROJECT}/diagnosis/report.html"' in shown
     assert (home / PROJECT / "diagnosis" / "report.html").is_file()
@@ -51,12 +51,12 @@ def test_a_file_that_is_cut_off_is_diagnosed_with_picture_and_findings(context: 
     path = checkpoint_of(home)
     sound = words_of(context, "diagnose", checkpoint=path.name, tokenizer=None, language="")
     done(home, "diagnose", sound)
-    assert f'src="/pages/secret/{PROJECT}/diagnosis/diagnosis.png' in tab._verdict_html(context, PROJECT)
+    assert f'src="/pages/secret/{PROJECT}/diagnosis/diagnosis.png' in diagnose._verdict_html(context, PROJECT)
     path.write_bytes(path.read_bytes()[:4000])
     words = words_of(context, "diagnose", checkpoint=path.name, tokenizer=None, language="")
     assert words[words.index("--output") + 1] == f"{PROJECT}/diagnosis-2", "nothing is written over"
     done(home, "diagnose", words)
-    shown = tab._verdict_html(context, PROJECT)
+    shown = diagnose._verdict_html(context, PROJECT)
     assert 'vg-bad"><span class="vg-word">START FRESH</span>' in shown
     assert "checkpoint-truncated" in shown
 
@@ -76,7 +76,7 @@ def test_a_repair_takes_the_checkpoint_and_the_base_from_above_and_writes_a_new_
 
 def test_a_bundle_can_be_saved_and_says_what_is_in_it(context: Any, home: Path) -> None:
     done(home, "bundle", words_of(context, "bundle"))
-    shown = tab._bundle_html(context, PROJECT)
+    shown = diagnose._bundle_html(context, PROJECT)
     path = home / PROJECT / f"{PROJECT}-bundle.zip"
     assert f'href="/pages/secret/{PROJECT}/{path.name}' in shown
     for name in zipfile.ZipFile(path).namelist():
@@ -85,6 +85,6 @@ def test_a_bundle_can_be_saved_and_says_what_is_in_it(context: Any, home: Path) 
 
 def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -> None:
     done(home, "diagnose", words_of(context, "diagnose", checkpoint="nowhere.pth"))
-    shown = tab._verdict_html(context, PROJECT)
+    shown = diagnose._verdict_html(context, PROJECT)
     assert "file-missing" in shown
     assert "cure:" in shown

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, tab_of, words_of
-from voxgraft.evaluating.rates import Score
-from voxgraft.evaluating.scoring import SCORE_MEASURES
-from voxgraft.evaluating.verdicts import ChecklistItem, format_score, is_unreached_goal
+from voxgraft.evaluation.scores import SCORE_MEASURES, Score
+from voxgraft.evaluation.verdicts import ChecklistItem, format_score, is_unreached_goal
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import evaluate as tab
+from voxgraft.ui.tabs import evaluate
 
 FOLDER = f"{PROJECT}/eval/default"
 
@@ -30,20 +29,24 @@ def context(home: Path) -> Iterator[Any]:
 
 
 def opened(context: Any) -> dict[str, Any]:
-    return dict(zip(("chosen", "shown", "language", "players"), tab._open_evaluations(context, PROJECT), strict=True))
+    return dict(
+        zip(("chosen", "shown", "language", "players"), evaluate._open_evaluations(context, PROJECT), strict=True)
+    )
 
 
 def test_measures_are_called_and_written_as_the_verb_does() -> None:
-    assert {one.name: (one.title, one.form) for one in SCORE_MEASURES} == tab.SCORE_FORMATS
-    for name in tab.SCORE_FORMATS:
+    assert {one.name: (one.title, one.form) for one in SCORE_MEASURES} == evaluate.SCORE_FORMATS
+    for name in evaluate.SCORE_FORMATS:
         for value in (None, 0.0, 0.123456, 7.5):
-            assert tab.format_score_cell(name, value) == format_score(name, Score(value))
+            assert evaluate.format_score_cell(name, value) == format_score(name, Score(value))
 
 
 def test_a_goal_that_is_not_reached_yet_is_no_fault_as_in_the_report(context: Any, home: Path) -> None:
     names = ("base-values", "old-languages", "speaks", "near-mark", "reads", "stops", "repeats", "pace")
     for name in names:
-        kinds = {answer: tab.checklist_kind({"name": name, "answer": answer}) for answer in ("yes", "no", "unknown")}
+        kinds = {
+            answer: evaluate.checklist_kind({"name": name, "answer": answer}) for answer in ("yes", "no", "unknown")
+        }
         goal = is_unreached_goal(ChecklistItem(name, "?", "no", ""))
         assert kinds == {"yes": "good", "no": "yet" if goal else "bad", "unknown": "unmeasured"}
     path = home / FOLDER / "scores.json"
@@ -85,7 +88,7 @@ def test_the_same_sentences_are_played_before_and_after_in_the_chosen_language(c
     assert len(re.findall(r"<small>\d+\.\d s", found["players"])) == 4
     for data in re.findall(r'src="data:audio/wav;base64,([^"]+)"', found["players"]):
         assert base64.b64decode(data)[:4] == b"RIFF"
-    english = tab._report_players(context, FOLDER, "en")
+    english = evaluate._report_players(context, FOLDER, "en")
     assert "<audio" in english
     assert "(am)" not in english
 
@@ -96,7 +99,7 @@ def test_a_report_from_elsewhere_puts_no_markup_into_the_page(context: Any, home
     (home / FOLDER / "report.html").write_text(
         f'<audio {sound} src="data:audio/wav;base64,{wav}"></audio><audio {sound} src="javascript:alert(1)"></audio>'
     )
-    players = tab._report_players(context, FOLDER, "am")
+    players = evaluate._report_players(context, FOLDER, "am")
     assert players.count("<audio") == 1
     assert "<script" not in players
     assert "<b>" not in players
@@ -118,7 +121,7 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
     shutil.copytree(home / FOLDER, home / PROJECT / "eval" / "second")
     words = words_of(context, "compare", runs=[FOLDER, f"{PROJECT}/eval/second"], measure="speech_loss")
     job = done(home, "compare", words)
-    shown = tab._comparison_html(context, PROJECT)
+    shown = evaluate._comparison_html(context, PROJECT)
     assert f'src="/pages/secret/{PROJECT}/compared.png' in shown, job.log()
     assert "default" in shown
     assert "second" in shown
@@ -128,5 +131,5 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
 def test_curves_of_runs_are_drawn_beside_what_is_there(context: Any, home: Path) -> None:
     (home / PROJECT / "plotted.png").write_bytes(b"mine")
     done(home, "plot", words_of(context, "plot"))
-    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in tab._plot_html(context, PROJECT)
+    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in evaluate._plot_html(context, PROJECT)
     assert (home / PROJECT / "plotted.png").read_bytes() == b"mine"

@@ -11,7 +11,7 @@ import pytest
 from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import export as tab
+from voxgraft.ui.tabs import export
 
 TERMS = {"data_licence": "CC BY 4.0", "consent": "all have agreed", "accept_terms": True}
 
@@ -26,7 +26,7 @@ def context(home: Path) -> Iterator[Any]:
 def test_the_button_can_be_pressed_once_all_terms_are_stated(context: Any, lacking: str | None) -> None:
     assert form_of(context, "export").button.interactive is False
     said = {**TERMS, **({lacking: False if lacking == "accept_terms" else "  "} if lacking else {})}
-    button, words = tab.check_terms_stated(*said.values())
+    button, words = export.check_terms_stated(*said.values())
     assert button["interactive"] is (lacking is None)
     assert ("needed before" in words) is (lacking is not None)
 
@@ -40,26 +40,26 @@ def test_the_graft_is_exported_unless_something_else_is_chosen(context: Any) -> 
 
 
 def test_the_terms_of_the_base_stand_before_the_tick(context: Any) -> None:
-    assert "Apache-2.0" in tab._base_license_html(context, PROJECT)
+    assert "Apache-2.0" in export._base_license_html(context, PROJECT)
 
 
 def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> None:
     done(home, "export", words_of(context, "export", **TERMS))
-    shown = tab._export_html(context, PROJECT)
+    shown = export._export_html(context, PROJECT)
     assert f"in {PROJECT}/export/graft" in shown
     assert "terms-not-stated" not in shown
     words = words_of(context, "push")
     assert words[1] == f"{PROJECT}/export/graft"
     job = done(home, "push", words)
-    assert f'download="{PROJECT}.zip"' in tab._push_html(context, PROJECT), job.log()
+    assert f'download="{PROJECT}.zip"' in export._push_html(context, PROJECT), job.log()
     done(home, "pull", words_of(context, "pull", source=f"{PROJECT}/{PROJECT}.zip"))
-    assert f"whole, in {PROJECT}/pulled" in tab._pull_html(context, PROJECT)
+    assert f"whole, in {PROJECT}/pulled" in export._pull_html(context, PROJECT)
     assert (home / PROJECT / "pulled" / "graft.json").is_file()
 
 
 def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context: Any, home: Path) -> None:
     done(home, "export", words_of(context, "export", to="tiny", **TERMS))
-    shown = tab._export_html(context, PROJECT)
+    shown = export._export_html(context, PROJECT)
     assert "<td>grown</td>" in shown
     assert "<td>merged</td>" in shown
 
@@ -67,7 +67,7 @@ def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context:
 def test_what_is_not_an_export_of_ours_is_refused_with_a_cure(context: Any, home: Path) -> None:
     (home / "bad.zip").write_bytes(b"PK not a zip")
     done(home, "pull", words_of(context, "pull", source="bad.zip"))
-    shown = tab._pull_html(context, PROJECT)
+    shown = export._pull_html(context, PROJECT)
     assert "vg-bad" in shown
     assert "cure:" in shown
     assert not (home / PROJECT / "pulled").exists()

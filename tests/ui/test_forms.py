@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 from tests.ui_pages import PROJECT, make_project, page_of
-from voxgraft.errors import VoxgraftError
-from voxgraft.going.data_stages import resolve_dataset
-from voxgraft.going.settings import GoSettings
-from voxgraft.going.stage import PipelineContext
-from voxgraft.importing.manifest import ManifestClip, write_manifest
-from voxgraft.run_yaml import set_run_yaml_values
-from voxgraft.ui import reading, roots
+from voxgraft.config.commands import GoSettings
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.pipeline.stages import PipelineContext, resolve_dataset
+from voxgraft.ui import commands, files
 from voxgraft.ui.commands import CommandBuilder, find_command
+from voxgraft.ui.files import Roots, move_uploads
 from voxgraft.ui.jobs import ProjectJobs
-from voxgraft.ui.roots import Roots
-from voxgraft.ui.uploads import move_uploads
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def page(built: Any) -> Any:
     for path in {*home.iterdir(), *home.parent.iterdir()} - {home}:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     make_project(home)
-    roots._list_folders_cached.cache_clear()
+    files._list_folders_cached.cache_clear()
     return built
 
 
@@ -103,7 +101,7 @@ def test_the_page_keeps_clips_where_go_and_prepare_take_them_from(page: Any, nam
     if is_there:
         dataset(theirs, "ሰላም")
         assert resolve_dataset(PipelineContext(GoSettings(run=project))).folder == theirs
-    assert reading.run_dataset_folder(project).resolve() == theirs.resolve()
+    assert commands.run_dataset_folder(project).resolve() == theirs.resolve()
     values = typed(form_of(page, "data import"), sources=["x.srt"])
     words = form_of(page, "data import").words(PROJECT, values)
     assert (page.roots.home / words[2]).resolve() == theirs.resolve()
@@ -114,9 +112,9 @@ def test_the_page_keeps_clips_where_go_and_prepare_take_them_from(page: Any, nam
 def test_a_project_whose_clips_an_older_page_kept_goes_on_with_them(page: Any) -> None:
     project = project_of(page)
     dataset(project / "clips", "ሰላም")
-    assert reading.run_dataset_folder(project) == project / "clips"
+    assert commands.run_dataset_folder(project) == project / "clips"
     dataset(project / "data", "ሰላም")
-    assert reading.run_dataset_folder(project) == project / "data"
+    assert commands.run_dataset_folder(project) == project / "data"
 
 
 def test_what_is_shown_after_a_job_is_of_the_dataset_that_is_chosen(page: Any) -> None:
@@ -158,7 +156,7 @@ def test_a_run_yaml_that_changed_is_followed_where_nobody_typed(page: Any) -> No
 
 
 def test_the_clock_tells_of_a_run_yaml_that_changed(page: Any) -> None:
-    from voxgraft.ui.clock import poll_tab
+    from voxgraft.ui.app import poll_tab
 
     known = poll_tab(page, "train", PROJECT, {})[0]
     assert not isinstance(poll_tab(page, "train", PROJECT, known)[2], str)
@@ -225,13 +223,13 @@ def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
     form = form_of(page, "graft")
     outside = str((page.roots.home / "../outside/a.txt").resolve())
     form._keep(PROJECT, *typed(form, texts=[outside, "b.txt"]))
-    found = [Path(os.path.abspath(path)) for path in reading.load_run_settings(project).texts]
+    found = [Path(os.path.abspath(path)) for path in commands.load_run_settings(project).texts]
     assert found == [Path(outside), page.roots.home / "b.txt"]
 
 
 @pytest.mark.parametrize("project", ["../..", "/etc", "nowhere", "\0"])
 def test_an_address_with_a_project_elsewhere_opens_nothing_and_says_why(page: Any, project: str) -> None:
-    from voxgraft.ui.projects import _open_project
+    from voxgraft.ui.app import _open_project
 
     opened, _, said = _open_project(page, project)
     assert opened == ""
@@ -239,11 +237,11 @@ def test_an_address_with_a_project_elsewhere_opens_nothing_and_says_why(page: An
 
 
 def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or_the_only_one(page: Any) -> None:
-    from voxgraft.ui.projects import _find_default_project
+    from voxgraft.ui.app import _find_default_project
 
     assert _find_default_project(page) == PROJECT
     other = make_project(page.roots.home, "other")
-    roots._list_folders_cached.cache_clear()
+    files._list_folders_cached.cache_clear()
     assert _find_default_project(page) == ""
     jobs = ProjectJobs(other)
     jobs.folder.mkdir()
@@ -254,7 +252,7 @@ def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or
 
 @pytest.mark.parametrize("lacking", ["Name", "Language"])
 def test_no_project_is_made_without_a_name_and_a_language(page: Any, lacking: str) -> None:
-    from voxgraft.ui.projects import _create_project, _preview_new_project
+    from voxgraft.ui.app import _create_project, _preview_new_project
 
     given = {"Name": "om", "Language": "om"} | {lacking: "  "}
     said = _create_project(page, *given.values(), "tiny", [])[3]
@@ -264,7 +262,7 @@ def test_no_project_is_made_without_a_name_and_a_language(page: Any, lacking: st
 
 
 def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page: Any) -> None:
-    from voxgraft.ui.projects import _create_project
+    from voxgraft.ui.app import _create_project
 
     _, _, said, _, _ = _create_project(page, "strange", "xx-klingon", "tiny", [])
     assert "language-unlisted" in said

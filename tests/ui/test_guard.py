@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from voxgraft.ui.guard import MAX_WAITING_LOGINS, AccessGuard, is_local
+from voxgraft.ui.server import MAX_WAITING_LOGINS, AccessGuard, is_local
 
 
 async def _inner(scope: Any, receive: Any, send: Any) -> None:
@@ -129,7 +129,7 @@ def _basic(password: str) -> str:
 
 
 def test_with_a_password_nothing_is_served_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("voxgraft.ui.guard.WRONG_PASSWORD_SECONDS", 0)
+    monkeypatch.setattr("voxgraft.ui.server.WRONG_PASSWORD_SECONDS", 0)
     guard = AccessGuard(_inner, frozenset({"127.0.0.1"}), password="ሰላም:långt lösenord")
     assert answer(guard)[1]["www-authenticate"].startswith("Basic")
     for wrong in (_basic("wrong"), _basic(""), "Basic ***", "Bearer x", "Basic", _basic("ሰላም")):
@@ -153,7 +153,7 @@ def guesses(guard: AccessGuard, *asked: dict[str, str]) -> list[tuple[int, int, 
 
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> AccessGuard:
-    monkeypatch.setattr("voxgraft.ui.guard.WRONG_PASSWORD_SECONDS", 0.02)
+    monkeypatch.setattr("voxgraft.ui.server.WRONG_PASSWORD_SECONDS", 0.02)
     return AccessGuard(_inner, frozenset({"127.0.0.1"}), password="correct horse")
 
 
@@ -213,9 +213,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from starlette.testclient import TestClient
 
-    from voxgraft.ui.roots import Roots
-    from voxgraft.ui.verb import create_app
-    from voxgraft.ui_settings import UiSettings
+    from voxgraft.config.commands import UiSettings
+    from voxgraft.ui.files import Roots
+    from voxgraft.ui.server import create_app
 
     home = tmp_path_factory.mktemp("home")
     return TestClient(create_app(Roots.of((home,)), UiSettings(), None), base_url="http://127.0.0.1:7860")

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.errors import ConfigError, FileError
-from voxgraft.files import write_json
+from voxgraft.core.errors import ConfigError, FileError
+from voxgraft.core.files import write_json
+from voxgraft.core.run import process_start_time
 from voxgraft.ui import jobs as running
 from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs, UiJob
-from voxgraft.ui.processes import process_start_time
 
 WAIT_SECONDS = 120.0
 
@@ -180,8 +180,8 @@ def test_a_job_is_seen_only_once_it_is_locked(project: Path, tmp_path: Path, mon
         seen.append([found.alive for found in ProjectJobs(project).all()])
         launch(job, descriptor)
 
-    monkeypatch.setattr(running, "_lock", locked)
-    monkeypatch.setattr(running, "_launch", launched)
+    monkeypatch.setattr(running, "_lock_exclusive", locked)
+    monkeypatch.setattr(running, "_launch_runner", launched)
     (project / "jobs" / ".new").mkdir(parents=True)  # of a server that was killed just before
     (project / "jobs" / ".new" / "job.json").write_text("{}")
     job = ProjectJobs(project).start("data text", ["data", "text", "ሰላም", "--language", "am"], tmp_path)

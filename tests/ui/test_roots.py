@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.errors import FileError
-from voxgraft.ui.roots import DATASET_PATHS, PROJECT_PATHS, TEXT_PATHS, PathFilter, Roots, safe_name
-from voxgraft.ui.uploads import move_uploads
+from voxgraft.core.errors import FileError
+from voxgraft.ui.files import DATASET_PATHS, PROJECT_PATHS, TEXT_PATHS, PathFilter, Roots, move_uploads, safe_name
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
-from voxgraft.cli.watched import TrainProgress
-from voxgraft.run import RunFolder
-from voxgraft.ui import live
+from voxgraft.cli.train_view import TrainProgress
+from voxgraft.core.run import RunFolder
+from voxgraft.ui import train_status
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import train as tab
+from voxgraft.ui.tabs import train
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,14 @@ def context(made_home: Path) -> Iterator[Any]:
 
 
 def shown(
-    context: Any, known: dict[str, str], asked: tuple[str, str] = (live.FIRST_AND_NEWEST, live.ALL_SAMPLES)
+    context: Any,
+    known: dict[str, str],
+    asked: tuple[str, str] = (train_status.FIRST_AND_NEWEST, train_status.ALL_SAMPLES),
 ) -> dict[str, Any]:
     """What the page is sent, by what it is."""
     names = ("known", "figures", "curves", "opening", "saved", "step", "language", "samples", "choice", "from", "fresh",
              "elsewhere", "start")  # fmt: skip
-    return dict(zip(names, tab._refresh_status(context, PROJECT, known, asked), strict=True))
+    return dict(zip(names, train._refresh_status(context, PROJECT, known, asked), strict=True))
 
 
 def is_skipped(value: Any) -> bool:
@@ -60,16 +62,16 @@ def test_a_choice_to_begin_again_ends_with_the_training_it_was_for_even_if_nobod
 
 @pytest.mark.parametrize(
     ("chosen", "flags"),
-    [(tab.START_NEWEST, []), ("2", ["--from-step", "2"]), (tab.START_FRESH, ["--fresh"]), (None, [])],
+    [(train.START_NEWEST, []), ("2", ["--from-step", "2"]), (train.START_FRESH, ["--fresh"]), (None, [])],
 )
 def test_the_point_to_start_from_becomes_a_flag(context: Any, chosen: str | None, flags: list[str]) -> None:
-    step, fresh = tab._start_values(chosen)
+    step, fresh = train._start_values(chosen)
     assert words_of(context, "train", from_step=step, fresh=fresh) == ["train", PROJECT, *flags]
 
 
 def test_a_run_is_shown_with_its_state_and_its_reason_its_losses_and_their_levels(context: Any) -> None:
     found = shown(context, {})
-    history = live.load_train_status(RunFolder(context.roots.home / PROJECT)).history
+    history = train_status.load_train_status(RunFolder(context.roots.home / PROJECT)).history
     assert history.state is not None
     for part in ("too early", str(history.state.values["why"]), "4 of 4 (100%)", "ended: done", "text use", "chance"):
         assert part in found["figures"]
@@ -82,15 +84,19 @@ def test_a_run_is_shown_with_its_state_and_its_reason_its_losses_and_their_level
 
 
 def test_retention_of_every_old_language_is_shown_against_the_bound(context: Any) -> None:
-    history = live.load_train_status(RunFolder(context.roots.home / PROJECT)).history
+    history = train_status.load_train_status(RunFolder(context.roots.home / PROJECT)).history
     for step, loss in ((0, 4.0), (4, 4.4)):
         history.valid.setdefault("en", {})[step] = {"set": "en", "speech_loss": loss, "text_loss": 1.0}
     try:
-        figures = live.train_figures_html(live.TrainStatus(history, TrainProgress()), is_running=True, bound=0.05)
+        figures = train_status.train_figures_html(
+            train_status.TrainStatus(history, TrainProgress()), is_running=True, bound=0.05
+        )
         assert re.search(r'vg-bad"><dt>retention of en</dt><dd>speech loss \+10\.00%', figures)
-        figures = live.train_figures_html(live.TrainStatus(history, TrainProgress()), is_running=True, bound=0.2)
+        figures = train_status.train_figures_html(
+            train_status.TrainStatus(history, TrainProgress()), is_running=True, bound=0.2
+        )
         assert 'vg-good"><dt>retention of en' in figures
-        assert "Old languages" in live.train_curves_html(history)
+        assert "Old languages" in train_status.train_curves_html(history)
     finally:
         del history.valid["en"]
 
@@ -103,12 +109,12 @@ def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is
         assert "step 4, am" in samples
         assert "step 2, am" not in samples
         assert "/pages/secret/am/samples/step-000004/am.wav?v=" in samples
-        one = tab._show_samples(context, PROJECT, "2", "en")
+        one = train._show_samples(context, PROJECT, "2", "en")
         assert one.count("<audio") == 1
         assert "step 2, en" in one
         assert "Hello world" in one
         (home / PROJECT / "samples" / "step-000002" / "en.wav").unlink()
-        silent = tab._show_samples(context, PROJECT, "2", "en")
+        silent = train._show_samples(context, PROJECT, "2", "en")
         codes = json.loads((home / PROJECT / "samples" / "step-000002" / "en.json").read_text())["codes"]
         assert "<audio" not in silent
         assert f"{len(codes):,} codes" in silent
@@ -117,12 +123,12 @@ def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is
 
 def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(home: Path) -> None:
     with tab_of(home, "train") as context:
-        stamp = tab._status_stamp(context, PROJECT, "")
-        assert is_skipped(tab._status_stamp(context, PROJECT, stamp))
+        stamp = train._status_stamp(context, PROJECT, "")
+        assert is_skipped(train._status_stamp(context, PROJECT, stamp))
         first = shown(context, {})
         with (home / PROJECT / "journal.jsonl").open("a") as journal:
             journal.write(json.dumps({"kind": "step", "step": 5, "text_loss": 1.2345, "speech_loss": 2.0}) + "\n")
-        assert tab._status_stamp(context, PROJECT, stamp) != stamp
+        assert train._status_stamp(context, PROJECT, stamp) != stamp
         second = shown(context, first["known"])
         assert "1.234" in second["figures"]
         assert is_skipped(second["samples"])
@@ -134,7 +140,7 @@ def test_saved_steps_are_offered_with_size_and_score_and_damaged_ones_are_not(ho
     with tab_of(home, "train") as context:
         found = shown(context, {})
         values = [value for _, value in found["choice"]["choices"]]
-        assert values == [tab.START_NEWEST, "4", "0", tab.START_FRESH]
+        assert values == [train.START_NEWEST, "4", "0", train.START_FRESH]
         words = {value: words for words, value in found["choice"]["choices"]}
         assert re.fullmatch(r"step 4: [\d.]+ [kMG]B, held-out speech loss \d\.\d{3}, the best", words["4"])
         assert "has 0 bytes" in found["saved"]
@@ -146,7 +152,7 @@ def test_a_broken_journal_is_told_and_a_project_without_one_says_so(home: Path) 
     with tab_of(home, "train") as context:
         assert "journal-broken" in shown(context, {})["figures"]
         journal.unlink()
-        assert live.NOT_TRAINED_YET in shown(context, {})["figures"]
+        assert train_status.NOT_TRAINED_YET in shown(context, {})["figures"]
 
 
 def test_the_opening_lines_are_those_of_the_newest_training(home: Path) -> None:
@@ -171,13 +177,13 @@ def test_clean_shows_sizes_and_removes_only_after_a_yes(home: Path) -> None:
     with tab_of(home, "train") as context:
         job = done(home, "clean", words_of(context, "clean"))
         assert job.exit_code == 1
-        asked = tab._clean_html(context, PROJECT)
+        asked = train._clean_html(context, PROJECT)
         assert "tick the box and press again" in asked
         assert "step-000002" in asked
         assert "would go" in asked
         assert (home / PROJECT / "steps" / "step-000002").is_dir()
         done(home, "clean", words_of(context, "clean", yes=True))
-        assert "removed 1 folder" in tab._clean_html(context, PROJECT)
+        assert "removed 1 folder" in train._clean_html(context, PROJECT)
         assert not (home / PROJECT / "steps" / "step-000002").exists()
 
 
@@ -192,7 +198,7 @@ def test_a_listener_can_be_chosen_and_a_program_cannot(context: Any) -> None:
 def training_elsewhere(run: Path, verb: str = "train") -> Iterator[subprocess.Popen[bytes]]:
     """A process that has the run's lock, as a training in a terminal has it."""
     code = (
-        "import sys, time; from pathlib import Path; from voxgraft.run import RunFolder\n"
+        "import sys, time; from pathlib import Path; from voxgraft.core.run import RunFolder\n"
         f"with RunFolder(Path({str(run)!r})).lock({verb!r}):\n    print('has it', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -210,9 +216,9 @@ def training_elsewhere(run: Path, verb: str = "train") -> Iterator[subprocess.Po
 def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_started_again(home: Path) -> None:
     run = RunFolder(home / PROJECT)
     with tab_of(home, "train") as context:
-        quiet = tab._status_stamp(context, PROJECT, "")
+        quiet = train._status_stamp(context, PROJECT, "")
         with training_elsewhere(run.path) as process:
-            assert tab._status_stamp(context, PROJECT, quiet) != quiet
+            assert train._status_stamp(context, PROJECT, quiet) != quiet
             found = shown(context, {})
             assert f"process {process.pid} on" in found["elsewhere"]
             assert found["start"]["interactive"] is False
@@ -247,7 +253,10 @@ def test_a_training_that_was_killed_is_not_at_work_though_it_left_its_name(home:
 
 def test_a_sample_that_another_project_has_not_is_not_asked_for(context: Any) -> None:
     found = shown(context, {}, ("400", "sw"))
-    assert (found["step"]["value"], found["language"]["value"]) == (live.FIRST_AND_NEWEST, live.ALL_SAMPLES)
+    assert (found["step"]["value"], found["language"]["value"]) == (
+        train_status.FIRST_AND_NEWEST,
+        train_status.ALL_SAMPLES,
+    )
     assert found["samples"].count("<audio") == 6
     assert shown(context, {}, ("2", "en"))["step"]["value"] == "2"
 
@@ -261,13 +270,13 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(home: Path)
         for line in range(10):
             stream.truncate(50_000_000 + 300 * line)
             os.utime(journal, (now - 5 + 0.1 * line, now - 5 + 0.1 * line))
-            stamps.add(live.run_change_stamp(run))
+            stamps.add(train_status.run_change_stamp(run))
     assert len(stamps) <= 2
 
 
 def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(home: Path) -> None:
-    told = live.load_train_status(RunFolder(home / PROJECT))
+    told = train_status.load_train_status(RunFolder(home / PROJECT))
     told.history.num_steps = 1000
     for step in range(5, 10):
         told.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
-    assert "33 min left" in live.train_figures_html(told, is_running=True, bound=None)
+    assert "33 min left" in train_status.train_figures_html(told, is_running=True, bound=None)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.ui_pages import make_project
-from voxgraft.errors import VoxgraftError
+from voxgraft.config.commands import UiSettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.ui.files import Roots
 from voxgraft.ui.jobs import ProjectJobs
-from voxgraft.ui.roots import Roots
-from voxgraft.ui.verb import _format_stop_message, list_running_jobs, ui
-from voxgraft.ui_settings import UiSettings
+from voxgraft.ui.server import _format_stop_message, list_running_jobs, ui
 
 
 def code_of(settings: UiSettings) -> str:
@@ -67,7 +67,7 @@ def test_without_gradio_the_cure_names_the_extra(tmp_path: Path) -> None:
 def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
     code = (
         "import sys; from voxgraft.cli import run; run(['ui', '--help'])\n"
-        "import voxgraft.ui.jobs, voxgraft.ui.runner, voxgraft.ui.guard, voxgraft.ui.commands, voxgraft.ui.verb\n"
+        "import voxgraft.ui.jobs, voxgraft.ui.runner, voxgraft.ui.server, voxgraft.ui.commands, voxgraft.ui.server\n"
         "sys.exit('gradio' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -6,6 +6,7 @@ is somebody else's business.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,18 +17,152 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from voxgraft import progress
-from voxgraft.checkpoints.contents import is_plain_tree, is_small_scalar
-from voxgraft.checkpoints.model import Checkpoint, CheckpointExtra, row_major_strides
-from voxgraft.checkpoints.pickles import PickleDict
-from voxgraft.checkpoints.plan import GrowthPlan, TensorGrowth, fit_growth_plan
-from voxgraft.checkpoints.sink import ByteSink
-from voxgraft.checkpoints.source import ByteSource
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.base import (
+    FLOAT_DTYPES,
+    ByteSink,
+    ByteSource,
+    Checkpoint,
+    CheckpointExtra,
+    TensorInfo,
+    from_float32,
+    row_major_strides,
+    to_float32,
+)
+from voxgraft.checkpoints.pickles import PickleDict, TorchTensor, is_plain_tree, is_small_scalar
 from voxgraft.checkpoints.torch_file import TorchCheckpoint
-from voxgraft.checkpoints.torch_tensors import TorchTensor
 from voxgraft.checkpoints.write import StorageBytes, TensorBytes, write_safetensors, write_torch_tree
-from voxgraft.errors import CheckpointError, FileError
-from voxgraft.files import atomic_write, free_disk_bytes, path_exists
+from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError, FileError
+from voxgraft.core.files import atomic_write, free_disk_bytes, path_exists
+
+BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TableGrowth:
+    """New rows for one tensor: float32 [rows, width], or [rows] for a bias."""
+
+    base_rows: int
+    spare_rows: int
+    new_rows: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthPlan:
+    """The tensors that grow, by name."""
+
+    tables: Mapping[str, TableGrowth]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGrowth:
+    """One tensor's part of a plan that fits: where it stands in the file and what it becomes."""
+
+    info: TensorInfo
+    table: TableGrowth
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape after growth."""
+        return (self.info.shape[0] + len(self.table.new_rows), *self.info.shape[1:])
+
+    def tensor_bytes(self, checkpoint: Checkpoint) -> TensorBytes:
+        """The grown tensor, ready to be written."""
+        return TensorBytes(self.info.dtype, self.shape, lambda: self.chunks(checkpoint))
+
+    def chunks(self, checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
+        """The bytes of the grown tensor: base rows, new rows, spare rows."""
+        yield from checkpoint.iter_bytes(self.info.rows(0, self.table.base_rows))
+        yield from self.new_bytes()
+        yield from checkpoint.iter_bytes(self.info.rows(self.table.base_rows, self.info.shape[0]))
+
+    def new_bytes(self) -> Iterator[bytes]:
+        """The bytes of the new rows alone, in the tensor's own type."""
+        for start in range(0, len(self.table.new_rows), BLOCK_ROWS):
+            yield from_float32(self.table.new_rows[start : start + BLOCK_ROWS], self.info.dtype).tobytes()
+
+
+def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, TensorGrowth]:
+    """The plan for this checkpoint, with every name that stands for a grown tensor; an error if it does not fit."""
+    planned = {name: _fit_table(checkpoint, name, table) for name, table in plan.tables.items()}
+    counts = {name: len(growth.table.new_rows) for name, growth in planned.items()}
+    if len(set(counts.values())) > 1:
+        found = "; ".join(f"{name} gets {count} new rows" for name, count in counts.items())
+        raise CheckpointError("growth-uneven", found, expected="the same number for each", where=checkpoint.path)
+    _check_tied(checkpoint, list(planned.values()))
+    aliases = [
+        TensorGrowth(info, growth.table)
+        for name, info in checkpoint.tensors.items()
+        if name not in planned
+        for growth in planned.values()
+        if _is_alias(checkpoint, info, growth)
+    ]
+    return planned | {growth.info.name: growth for growth in aliases}
+
+
+def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorGrowth:
+    info = checkpoint.info(name)
+    new = table.new_rows
+    if info.dtype not in FLOAT_DTYPES or len(info.shape) not in (1, 2):
+        found = f"{name} is {info.dtype} {list(info.shape)}"
+        raise _growth_error("growth-table", found, checkpoint, expected=f"a table or bias of {', '.join(FLOAT_DTYPES)}")
+    rows = table.base_rows + table.spare_rows
+    if min(table.base_rows, table.spare_rows) < 0 or info.shape[0] != rows:
+        found = f"{name} has {info.shape[0]:,} rows"
+        expected = f"{rows:,}: {table.base_rows:,} pieces and {table.spare_rows} spare"
+        raise _growth_error("growth-rows", found, checkpoint, expected=expected)
+    if new.dtype != np.float32 or new.ndim != len(info.shape) or new.shape[1:] != info.shape[1:]:
+        found = f"the new rows of {name} are {new.dtype} {list(new.shape)}"
+        raise _growth_error(
+            "growth-table", found, checkpoint, expected=f"float32 [rows{''.join(f', {n}' for n in info.shape[1:])}]"
+        )
+    growth = TensorGrowth(info, table)
+    _check_finite(checkpoint, growth)
+    return growth
+
+
+def _check_finite(checkpoint: Checkpoint, growth: TensorGrowth) -> None:
+    for start in range(0, len(growth.table.new_rows), BLOCK_ROWS):
+        block = growth.table.new_rows[start : start + BLOCK_ROWS]
+        stored = to_float32(from_float32(block, growth.info.dtype), growth.info.dtype)
+        if not np.isfinite(stored).all():
+            row = start + int(np.argmin(np.isfinite(stored).reshape(len(block), -1).all(axis=1)))
+            found = f"new row {row} of {growth.info.name} is not finite as {growth.info.dtype}"
+            raise _growth_error("growth-not-finite", found, checkpoint)
+
+
+def _is_alias(checkpoint: Checkpoint, info: TensorInfo, growth: TensorGrowth) -> bool:
+    """Whether this is a second name for the same values, which grows along. A view of a part of them cannot."""
+    if info.same_bytes(growth.info):
+        return True
+    if _overlaps(info, growth.info):
+        found = f"{info.name} {list(info.shape)} is a view of a part of {growth.info.name}"
+        raise _growth_error("growth-view", found, checkpoint)
+    return False
+
+
+def _overlaps(one: TensorInfo, other: TensorInfo) -> bool:
+    same = one.storage == other.storage and min(one.span_bytes, other.span_bytes) > 0
+    return same and one.start < other.start + other.span_bytes and other.start < one.start + one.span_bytes
+
+
+def _check_tied(checkpoint: Checkpoint, planned: list[TensorGrowth]) -> None:
+    """Two names for one table cannot get different rows."""
+    for one, two in itertools.combinations(planned, 2):
+        same_rows = one.table.base_rows == two.table.base_rows and np.array_equal(
+            one.table.new_rows, two.table.new_rows
+        )
+        if _overlaps(one.info, two.info) and not (one.info.same_bytes(two.info) and same_rows):
+            found = f"{one.info.name} and {two.info.name} are one table and would get different rows"
+            raise _growth_error("growth-tied", found, checkpoint)
+
+
+def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str = "") -> CheckpointError:
+    return CheckpointError(code, found, expected=expected, where=checkpoint.path)
+
 
 SLACK_BYTES = 64 << 20
 """Room beyond the values themselves for headers and for the file system."""
@@ -221,3 +356,127 @@ def _hash_unless_stopped(path: Path, stop: threading.Event) -> str:
     finally:
         source.close()
     return digest.hexdigest()
+
+
+ByteChunk = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthProof:
+    """What was compared and found equal."""
+
+    tensors_identical: int
+    """Tensors that did not grow, by name (aliases count)."""
+    tensors_grown: int
+    rows_identical: int
+    """Old rows of the grown tensors, the spare ones among them."""
+    rows_new: int
+    """New rows of the grown tensors that hold exactly the plan's values in the file's type."""
+    bytes_compared: int
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthProof:
+    """Prove that `new` is `old` with exactly the plan's rows; an error that names the first difference."""
+    growths = fit_growth_plan(old, plan)
+    _check_file_properties(old, new)
+    _check_aliases(old, new)
+    compared: dict[tuple[object, ...], int] = {}
+    for name, info in old.tensors.items():
+        growth = growths.get(name)
+        _check_shape(info, new.tensors[name], growth, new)
+        place = (info.storage, info.start, info.shape, info.strides, info.dtype)
+        if place not in compared:
+            compared[place] = (
+                _compare_grown_tensor(old, new, growth)
+                if growth
+                else _compare_tensor(old, new, info, new.tensors[name])
+            )
+    return GrowthProof(
+        tensors_identical=len(old.tensors) - len(growths),
+        tensors_grown=len(growths),
+        rows_identical=sum(growth.info.shape[0] for growth in growths.values()),
+        rows_new=sum(len(growth.table.new_rows) for growth in growths.values()),
+        bytes_compared=sum(compared.values()),
+    )
+
+
+def _check_file_properties(old: Checkpoint, new: Checkpoint) -> None:
+    """Format, wrapper, notes, names in their order, and the plain values beside them."""
+    pairs: Mapping[str, tuple[object, object]] = {
+        "format": (old.format, new.format),
+        "wrapper": (old.wrapper, new.wrapper),
+        "metadata": (old.metadata, new.metadata),
+        "names": (list(old.tensors), list(new.tensors)),
+        "values beside the tensors": (
+            [(extra.name, repr(extra.value)) for extra in old.extras if extra.kept],
+            [(extra.name, repr(extra.value)) for extra in new.extras],
+        ),
+    }
+    for what, (was, now) in pairs.items():
+        if was != now:
+            raise _difference_error(new, f"the {what} are not the same: {now!s:.80}", expected=f"{was!s:.80}")
+
+
+def _check_aliases(old: Checkpoint, new: Checkpoint) -> None:
+    """Names that stood for one tensor still do, and no others."""
+    groups = [_alias_groups(checkpoint) for checkpoint in (old, new)]
+    for name, group in groups[0].items():
+        if groups[1][name] != group:
+            raise _difference_error(new, f"{name} shares its values with {groups[1][name]}", expected=group)
+
+
+def _alias_groups(checkpoint: Checkpoint) -> dict[str, str]:
+    """For each name the first name that stands at the same place."""
+    first: dict[tuple[object, ...], str] = {}
+    found: dict[str, str] = {}
+    for name, info in checkpoint.tensors.items():
+        place = (info.storage, info.start, info.strides) if info.storage and info.num_values else (name,)
+        found[name] = first.setdefault(place, name)
+    return found
+
+
+def _check_shape(info: TensorInfo, now: TensorInfo, growth: TensorGrowth | None, new: Checkpoint) -> None:
+    shape = growth.shape if growth else info.shape
+    if (now.dtype, now.shape) != (info.dtype, shape):
+        found = f"{info.name} is {now.dtype} {list(now.shape)}"
+        raise _difference_error(new, found, expected=f"{info.dtype} {list(shape)}")
+
+
+def _compare_tensor(old: Checkpoint, new: Checkpoint, was: TensorInfo, now: TensorInfo) -> int:
+    return _compare_streams(old.iter_bytes(was), new.iter_bytes(now), new, was.name)
+
+
+def _compare_grown_tensor(old: Checkpoint, new: Checkpoint, growth: TensorGrowth) -> int:
+    info, base, added = growth.info, growth.table.base_rows, len(growth.table.new_rows)
+    now = new.tensors[info.name]
+    count = _compare_tensor(old, new, info.rows(0, base), now.rows(0, base))
+    count += _compare_streams(
+        growth.new_bytes(), new.iter_bytes(now.rows(base, base + added)), new, f"{info.name} (new rows)"
+    )
+    return count + _compare_tensor(old, new, info.rows(base, info.shape[0]), now.rows(base + added, now.shape[0]))
+
+
+def _compare_streams(was: Iterable[ByteChunk], now: Iterable[ByteChunk], new: Checkpoint, name: str) -> int:
+    """The number of bytes, all equal, of two streams that are cut in pieces differently."""
+    left, right = iter(was), iter(now)
+    one = two = np.empty(0, np.uint8)
+    count = 0
+    while True:
+        one = one if len(one) else np.frombuffer(next(left, b""), np.uint8)
+        two = two if len(two) else np.frombuffer(next(right, b""), np.uint8)
+        size = min(len(one), len(two))
+        if not size and (len(one) or len(two)):
+            raise _difference_error(new, f"{name} has {count:,} bytes in one of the files and more in the other")
+        if not size:
+            return count
+        different = one[:size] != two[:size]
+        if different.any():
+            raise _difference_error(new, f"{name} differs at byte {count + int(different.argmax()):,}")
+        count, one, two = count + size, one[size:], two[size:]
+
+
+def _difference_error(new: Checkpoint, found: str, expected: str = "") -> CheckpointError:
+    return CheckpointError("growth-differs", found, expected=expected, where=new.path)

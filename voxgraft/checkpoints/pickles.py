@@ -7,12 +7,15 @@ nothing here hashes, compares or walks what a hostile pickle has nested.
 from __future__ import annotations
 
 import io
+import math
 import pickletools
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeGuard
 
-from voxgraft.errors import CheckpointError
+from voxgraft.checkpoints.base import Scalar, item_bytes, parse_shape, span_values
+from voxgraft.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_STEPS = 1_000_000
@@ -327,3 +330,318 @@ def _is_plain_key(key: Any) -> bool:
 
 def _describe_value(value: Any) -> str:
     return str(value) if isinstance(value, PickleGlobal) else f"a {type(value).__name__.lower()}"
+
+
+_SAFE_NAMES_BY_MODULE = {
+    "_codecs": "encode",
+    "argparse": "Namespace",
+    "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple",
+    "collections": "Counter OrderedDict defaultdict deque",
+    "copyreg": "_reconstructor",
+    "datetime": "date datetime time timedelta timezone",
+    "numpy": "dtype ndarray bool_ float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
+    "numpy._core.multiarray": "_reconstruct scalar",
+    "numpy.core.multiarray": "_reconstruct scalar",
+    "pathlib": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
+    "torch": "Size Tensor device bfloat16 bool complex128 complex64 float16 float32 float64 float8_e4m3fn float8_e5m2 "
+    "int16 int32 int64 int8 uint16 uint32 uint64 uint8 BFloat16Storage BoolStorage ByteStorage CharStorage "
+    "ComplexDoubleStorage ComplexFloatStorage DoubleStorage FloatStorage HalfStorage IntStorage LongStorage "
+    "ShortStorage",
+    "torch._tensor": "_rebuild_from_type_v2",
+    "torch._utils": "_rebuild_device_tensor_from_numpy _rebuild_meta_tensor_no_storage _rebuild_parameter "
+    "_rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 "
+    "_rebuild_tensor_v3",
+    "torch.nn.parameter": "Buffer Parameter",
+    "torch.serialization": "_get_layout",
+    "torch.storage": "TypedStorage UntypedStorage",
+}
+_SAFE_NAMES_BY_MODULE["__builtin__"] = _SAFE_NAMES_BY_MODULE["builtins"]
+SAFE_GLOBALS = frozenset(
+    f"{module}.{name}" for module, names in _SAFE_NAMES_BY_MODULE.items() for name in names.split()
+)
+"""Names that make values and do nothing else. Everything outside could run anything."""
+
+
+def find_unsafe_globals(pickles: Iterable[bytes]) -> list[str]:
+    """Names outside HARMLESS that these pickles would import, also those before the place where one breaks off."""
+    found: dict[str, None] = {}
+    for data in pickles:
+        stream = io.BytesIO(data)
+        broken = False
+        while not broken and stream.tell() < len(data):
+            broken = _collect_globals(stream, found)
+    return [name for name in found if name not in SAFE_GLOBALS]
+
+
+def _collect_globals(stream: io.BytesIO, found: dict[str, None]) -> bool:
+    """Add the names of the next pickle in the stream to `found`; whether it broke off."""
+    machine = PickleInterpreter()
+    try:
+        machine.run(stream)
+    except PickleParseError:
+        return True
+    finally:
+        found.update(dict.fromkeys(machine.globals))
+    return False
+
+
+STORAGE_DTYPES = {
+    "torch.DoubleStorage": "F64",
+    "torch.FloatStorage": "F32",
+    "torch.HalfStorage": "F16",
+    "torch.BFloat16Storage": "BF16",
+    "torch.LongStorage": "I64",
+    "torch.IntStorage": "I32",
+    "torch.ShortStorage": "I16",
+    "torch.CharStorage": "I8",
+    "torch.ByteStorage": "U8",
+    "torch.BoolStorage": "BOOL",
+    "torch.ComplexFloatStorage": "C64",
+}
+UNTYPED_STORAGE = "torch.storage.UntypedStorage"
+UNTYPED_DTYPES = {
+    "torch.uint16": "U16",
+    "torch.uint32": "U32",
+    "torch.uint64": "U64",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
+}
+"""Types without a storage class of their own: torch keeps their bytes untyped and names the type beside them."""
+
+
+class TensorParseError(Exception):
+    """A tensor that cannot be described."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStorage:
+    """A run of values in one record of the archive. `num_items` counts values, or bytes if it is untyped."""
+
+    key: str
+    kind: str
+    location: str
+    num_items: int
+
+
+@dataclass(frozen=True, slots=True)
+class TorchTensor:
+    """A view of a storage; `offset` and `strides` count values."""
+
+    storage: TorchStorage
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    requires_grad: bool = False
+    parameter: bool = False
+
+
+def is_tensor(node: Any) -> bool:
+    """Whether the pickle would make a tensor of this node."""
+    return isinstance(node, PickleObject) and node.maker in _REBUILDERS
+
+
+def parse_tensor(node: PickleObject) -> TorchTensor:
+    """The description of a node for which `is_tensor` holds."""
+    return _rebuild(node.maker, node.args, 0)
+
+
+def _rebuild(maker: Any, args: Any, depth: int) -> TorchTensor:
+    if maker not in _REBUILDERS or not isinstance(args, tuple) or depth > 2:
+        raise TensorParseError("it is made in a way that no tensor is")
+    return _REBUILDERS[maker](args, depth)
+
+
+def _rebuild_view(args: tuple[Any, ...], _: int) -> TorchTensor:
+    """_rebuild_tensor(storage, offset, shape, strides) and v2, which adds requires_grad, hooks and notes."""
+    if len(args) not in (4, 6, 7):
+        raise TensorParseError(f"it has {len(args)} parts")
+    notes = args[6] if len(args) == 7 else None
+    if notes is not None and not (isinstance(notes, PickleDict) and not notes.entries):
+        raise TensorParseError("it is conjugated or negated when it is read")
+    storage = _parse_storage(args[0])
+    if storage.kind not in STORAGE_DTYPES:
+        raise TensorParseError(f"its values are kept as {storage.kind}")
+    return _build_torch_tensor(storage, STORAGE_DTYPES[storage.kind], args, storage.num_items)
+
+
+def _rebuild_untyped_view(args: tuple[Any, ...], _: int) -> TorchTensor:
+    """_rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype)."""
+    if len(args) not in (7, 8) or not isinstance(args[6], PickleGlobal):
+        raise TensorParseError("it does not say its type")
+    storage, dtype = _parse_storage(args[0]), UNTYPED_DTYPES.get(str(args[6]))
+    if storage.kind != UNTYPED_STORAGE or dtype is None:
+        raise TensorParseError(f"its type is {args[6]}, kept as {storage.kind}")
+    item = int(dtype[1:]) // 8 if dtype[0] == "U" else 1
+    return _build_torch_tensor(storage, dtype, args, storage.num_items // item)
+
+
+def _rebuild_parameter(args: tuple[Any, ...], depth: int) -> TorchTensor:
+    """_rebuild_parameter(tensor, requires_grad, hooks), or with a state after these, which is left out."""
+    if len(args) < 2 or not isinstance(args[0], PickleObject) or not isinstance(args[1], bool):
+        raise TensorParseError("it is a parameter without a tensor")
+    tensor = _rebuild(args[0].maker, args[0].args, depth + 1)
+    return replace(tensor, requires_grad=args[1], parameter=True)
+
+
+def _rebuild_subclass(args: tuple[Any, ...], depth: int) -> TorchTensor:
+    """_rebuild_from_type_v2(rebuilder, class, arguments, state); class and state are left out."""
+    if len(args) != 4 or not isinstance(args[0], PickleGlobal):
+        raise TensorParseError("it is of a class that cannot be read")
+    return _rebuild(str(args[0]), args[2], depth + 1)
+
+
+_REBUILDERS = {
+    "torch._utils._rebuild_tensor": _rebuild_view,
+    "torch._utils._rebuild_tensor_v2": _rebuild_view,
+    "torch._utils._rebuild_tensor_v3": _rebuild_untyped_view,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
+    "torch._tensor._rebuild_from_type_v2": _rebuild_subclass,
+}
+
+
+def _parse_storage(node: Any) -> TorchStorage:
+    identity = node.args if isinstance(node, PickleObject) and node.maker == PERSISTENT_ID else None
+    if isinstance(identity, tuple) and len(identity) == 6 and identity[5] is None:
+        identity = identity[:5]  # before the archives a storage could be a part of another, which no tensor needs
+    if not isinstance(identity, tuple) or len(identity) != 5 or identity[0] != "storage":
+        raise TensorParseError("its storage is not named as torch names it")
+    _, kind, key, location, num_items = identity
+    texts = isinstance(kind, PickleGlobal) and isinstance(key, str) and isinstance(location, str)
+    if not texts or type(num_items) is not int or num_items < 0:
+        raise TensorParseError("its storage is not named as torch names it")
+    return TorchStorage(key, str(kind), location, num_items)
+
+
+def _build_torch_tensor(storage: TorchStorage, dtype: str, args: tuple[Any, ...], num_values: int) -> TorchTensor:
+    offset, shape, strides = args[1], parse_shape(_unwrap_size(args[2])), _unwrap_size(args[3])
+    if shape is None:
+        raise TensorParseError("its shape is no list of sizes")
+    if type(offset) is not int or offset < 0:
+        raise TensorParseError("its place in the storage is no number")
+    if not isinstance(strides, tuple) or len(strides) != len(shape):
+        raise TensorParseError("its strides do not fit its shape")
+    if not all(type(stride) is int and 0 <= stride < 1 << 63 for stride in strides):
+        raise TensorParseError("its strides are no counts")
+    if offset + span_values(shape, strides) > num_values:
+        raise TensorParseError(
+            f"it needs {offset + span_values(shape, strides):,} values of a storage of {num_values:,}"
+        )
+    return TorchTensor(storage, dtype, offset, shape, strides, len(args) > 4 and args[4] is True)
+
+
+def _unwrap_size(node: Any) -> Any:
+    """A torch.Size stands as a call with one argument."""
+    if (
+        isinstance(node, PickleObject)
+        and node.maker == "torch.Size"
+        and isinstance(node.args, tuple)
+        and len(node.args) == 1
+    ):
+        return node.args[0]
+    return node
+
+
+MAX_NODES = 300_000
+MAX_PLAIN_DEPTH = 8
+MAX_TEXT_CHARACTERS = 1 << 16
+MAX_SCALAR_BITS = 64
+
+
+@dataclass(slots=True)
+class NodeBudget:
+    """How many nodes may still be looked at. Descriptions of one file share them: a thousand entries of a hostile
+    file can all lead to the same hundred thousand nodes."""
+
+    left: int = MAX_NODES
+
+
+def is_small_scalar(node: Any) -> TypeGuard[Scalar]:
+    """Whether a node is a plain value, small enough to be carried along."""
+    if isinstance(node, str):
+        return len(node) <= MAX_TEXT_CHARACTERS
+    if isinstance(node, int):
+        return node.bit_length() < MAX_SCALAR_BITS
+    return node is None or isinstance(node, float)
+
+
+def is_plain_tree(node: Any) -> bool:
+    """Whether a node is made of scalars, lists, tuples and dictionaries only, not too deep and not too many."""
+    waiting, seen = [(node, 0)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        if isinstance(node, PickleDict) and node.state is None and all(is_small_scalar(key) for key in node.entries):
+            children = list(node.entries.values())
+        elif isinstance(node, list | tuple):
+            children = list(node)
+        elif is_small_scalar(node):
+            continue
+        else:
+            return False
+        seen += len(children)
+        if seen > MAX_NODES or depth > MAX_PLAIN_DEPTH:
+            return False
+        waiting.extend((child, depth + 1) for child in children)
+    return True
+
+
+def describe_node(node: Any, looks: NodeBudget) -> str:
+    """A node in a few words, with the tensors that hang on it."""
+    if is_tensor(node):
+        tensor = _tensor_or_none(node)
+        return f"tensor {tensor.dtype} {list(tensor.shape)}" if tensor else "tensor"
+    if isinstance(node, PickleDict):
+        return _describe_dictionary(node, looks)
+    if isinstance(node, list | tuple):
+        return f"{type(node).__name__} of {len(node)}{_describe_tensors(node, looks)}"
+    if isinstance(node, PickleObject):
+        return f"object {node.maker[:80]}{_describe_tensors(node, looks)}"
+    if isinstance(node, str | bytes | bytearray):
+        return f"text of {len(node)}" if isinstance(node, str) else f"{len(node):,} bytes"
+    if node is None:
+        return "nothing"
+    if isinstance(node, int) and not is_small_scalar(node):
+        return f"number of {node.bit_length():,} bits"
+    return f"name {node}"[:80] if isinstance(node, PickleGlobal) else f"{type(node).__name__} {node}"
+
+
+def _describe_dictionary(node: PickleDict, looks: NodeBudget) -> str:
+    keys = [str(key)[:24] for key in islice(node.entries, 4) if isinstance(key, str)]
+    names = f" ({', '.join(keys)}{', ...' if len(node.entries) > len(keys) else ''})" if keys else ""
+    return f"dictionary of {len(node.entries)}{names}{_describe_tensors(node, looks)}"
+
+
+def _describe_tensors(root: Any, looks: NodeBudget) -> str:
+    """How many tensors can be reached from a node, and how large they are."""
+    waiting: list[Any] = [root]
+    seen: set[int] = set()
+    count = size = 0
+    while waiting and looks.left:
+        looks.left -= 1
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if is_tensor(node):
+            tensor = _tensor_or_none(node)
+            count += 1
+            size += math.prod(tensor.shape) * item_bytes(tensor.dtype) if tensor else 0
+        else:
+            waiting.extend(_child_nodes(node))
+    return f", {count:,} tensor{'s' * (count != 1)}, {size / 1e6:,.1f} MB" if count else ""
+
+
+def _child_nodes(node: Any) -> list[Any]:
+    if isinstance(node, PickleDict):
+        return list(node.entries.values())
+    if isinstance(node, PickleObject):
+        return [node.args, node.state, *node.items]
+    return list(node) if isinstance(node, list | tuple) else []
+
+
+def _tensor_or_none(node: Any) -> TorchTensor | None:
+    try:
+        return parse_tensor(node)
+    except TensorParseError:
+        return None

@@ -12,19 +12,162 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints import zip_records as zips
-from voxgraft.checkpoints.dtypes import BITS_ONLY_DTYPES, FLOAT_DTYPES, RAW_DTYPES, from_float32, item_bytes
-from voxgraft.checkpoints.model import Scalar, row_major_strides
-from voxgraft.checkpoints.pickle_writer import dump_pickle
-from voxgraft.checkpoints.pickles import PickleDict
-from voxgraft.checkpoints.safetensors_file import PREFIX_BYTES
-from voxgraft.checkpoints.sink import ByteSink, BytesLike, as_sink
-from voxgraft.checkpoints.torch_tensors import STORAGE_DTYPES, TorchStorage, TorchTensor
+from voxgraft.checkpoints import torch_file
+from voxgraft.checkpoints.base import (
+    BITS_ONLY_DTYPES,
+    FLOAT_DTYPES,
+    PREFIX_BYTES,
+    RAW_DTYPES,
+    ByteSink,
+    BytesLike,
+    Scalar,
+    as_sink,
+    from_float32,
+    item_bytes,
+    row_major_strides,
+)
+from voxgraft.checkpoints.load import open_checkpoint
+from voxgraft.checkpoints.pickles import (
+    STORAGE_DTYPES,
+    UNTYPED_DTYPES,
+    UNTYPED_STORAGE,
+    PickleDict,
+    TorchStorage,
+    TorchTensor,
+)
+from voxgraft.core.errors import CheckpointError
+from voxgraft.core.files import atomic_write
+
+DTYPE_NAMES = {dtype: name for name, dtype in UNTYPED_DTYPES.items()}
+REBUILD_TENSOR, REBUILD_UNTYPED_TENSOR = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3"
+REBUILD_PARAMETER = "torch._utils _rebuild_parameter"
+ORDERED_DICT = "collections OrderedDict"
+
+
+def dump_pickle(tree: Any) -> bytes:
+    """The pickle of a tree of `PickleDict`, list, tuple, scalars and `TorchTensor`."""
+    writer = _PickleWriter()
+    writer.value(tree)
+    return b"\x80\x02" + b"".join(writer.parts) + b"."
+
+
+class _PickleWriter:
+    """Collects the operations. Texts and names that come again are recalled, not repeated."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._kept: dict[tuple[str, str], int] = {}
+
+    def value(self, value: Any) -> None:
+        if isinstance(value, TorchTensor):
+            self._tensor(value)
+        elif isinstance(value, PickleDict):
+            self._dictionary(value)
+        elif isinstance(value, tuple | list):
+            self._sequence(value)
+        else:
+            self._scalar(value)
+
+    def _scalar(self, value: Scalar) -> None:
+        if value is None:
+            self.parts.append(b"N")
+        elif isinstance(value, bool):
+            self.parts.append(b"\x88" if value else b"\x89")
+        elif isinstance(value, int):
+            self.parts.append(_encode_int(value))
+        elif isinstance(value, float):
+            self.parts.append(b"G" + struct.pack(">d", value))
+        else:
+            # A lone surrogate cannot be refused here: it came out of a pickle, which may hold one.
+            data = value.encode("utf-8", "surrogatepass")
+            self._write_memoized("text", value, b"X" + struct.pack("<I", len(data)) + data)
+
+    def _name(self, module_and_name: str) -> None:
+        module, name = module_and_name.split(" ")
+        self._write_memoized("name", module_and_name, f"c{module}\n{name}\n".encode())
+
+    def _write_memoized(self, kind: str, text: str, operation: bytes) -> None:
+        index = self._kept.get((kind, text))
+        if index is not None:
+            self.parts.append(b"h" + bytes([index]) if index < 256 else b"j" + struct.pack("<I", index))
+            return
+        index = self._kept[kind, text] = len(self._kept)
+        self.parts += [operation, b"q" + bytes([index]) if index < 256 else b"r" + struct.pack("<I", index)]
+
+    def _sequence(self, values: tuple[Any, ...] | list[Any]) -> None:
+        is_tuple = isinstance(values, tuple)
+        self.parts.append(b"(" if is_tuple else b"](")
+        for value in values:
+            self.value(value)
+        self.parts.append(b"t" if is_tuple else b"e")
+
+    def _dictionary(self, node: PickleDict) -> None:
+        if node.ordered:
+            self._empty_ordered()
+        else:
+            self.parts.append(b"}")
+        self.parts.append(b"(")
+        for key, value in node.entries.items():
+            self._scalar(key)
+            self.value(value)
+        self.parts.append(b"u")
+        if node.state is not None:
+            self.value(node.state)
+            self.parts.append(b"b")
+
+    def _empty_ordered(self) -> None:
+        self._name(ORDERED_DICT)
+        self.parts.append(b")R")
+
+    def _tensor(self, tensor: TorchTensor) -> None:
+        if tensor.parameter:
+            self._name(REBUILD_PARAMETER)
+            self.parts.append(b"(")
+            self._view(tensor, requires_grad=False)
+            self._scalar(tensor.requires_grad)
+            self._empty_ordered()
+            self.parts.append(b"tR")
+        else:
+            self._view(tensor, requires_grad=tensor.requires_grad)
+
+    def _view(self, tensor: TorchTensor, *, requires_grad: bool) -> None:
+        untyped = tensor.storage.kind == UNTYPED_STORAGE
+        self._name(REBUILD_UNTYPED_TENSOR if untyped else REBUILD_TENSOR)
+        self.parts.append(b"(")
+        self._storage(tensor.storage)
+        for part in (tensor.offset, tensor.shape, tensor.strides, requires_grad):
+            self.value(part)
+        self._empty_ordered()
+        if untyped:
+            self._name(DTYPE_NAMES[tensor.dtype].replace(".", " "))
+        self.parts.append(b"tR")
+
+    def _storage(self, storage: TorchStorage) -> None:
+        module, _, name = storage.kind.rpartition(".")
+        self.parts.append(b"(")
+        self._scalar("storage")
+        self._name(f"{module} {name}")
+        for part in (storage.key, storage.location, storage.num_items):
+            self._scalar(part)
+        self.parts.append(b"tQ")
+
+
+def _encode_int(value: int) -> bytes:
+    if 0 <= value < 1 << 8:
+        return b"K" + struct.pack("<B", value)
+    if 0 <= value < 1 << 16:
+        return b"M" + struct.pack("<H", value)
+    if -(1 << 31) <= value < 1 << 31:
+        return b"J" + struct.pack("<i", value)
+    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(data)]) + data
+
 
 ALIGNMENT = 64
 """torch starts every record at a multiple of this, so that a mapped file gives aligned values."""
@@ -149,7 +292,7 @@ class _ZipWriter:
 
     def add_storage(self, name: str, storage: StorageBytes) -> None:
         sink, size, header_at = self._sink, storage.num_bytes, self._sink.position
-        large = size >= zips.MAX_UINT32
+        large = size >= torch_file.MAX_UINT32
         sink.write(_local_header(name.encode(), header_at, large=large))
         crc = count = 0
         for chunk in storage.chunks():
@@ -167,35 +310,37 @@ class _ZipWriter:
         sink, start = self._sink, self._sink.position
         size = sink.write_all(self._directory)
         count = len(self._directory)
-        end64 = zips.END64_RECORD.pack(
-            zips.END64_SIGNATURE, zips.END64_RECORD.size - 12, 45, 45, 0, 0, count, count, size, start
+        end64 = torch_file.END64_RECORD.pack(
+            torch_file.END64_SIGNATURE, torch_file.END64_RECORD.size - 12, 45, 45, 0, 0, count, count, size, start
         )
-        locator = zips.LOCATOR64_RECORD.pack(zips.LOCATOR64_SIGNATURE, 0, sink.position, 1)
+        locator = torch_file.LOCATOR64_RECORD.pack(torch_file.LOCATOR64_SIGNATURE, 0, sink.position, 1)
         small_count, small_size, small_start = (
-            min(count, zips.MAX_UINT16),
-            min(size, zips.MAX_UINT32),
-            min(start, zips.MAX_UINT32),
+            min(count, torch_file.MAX_UINT16),
+            min(size, torch_file.MAX_UINT32),
+            min(start, torch_file.MAX_UINT32),
         )
-        end = zips.END_RECORD.pack(zips.END_SIGNATURE, 0, 0, small_count, small_count, small_size, small_start, 0)
+        end = torch_file.END_RECORD.pack(
+            torch_file.END_SIGNATURE, 0, 0, small_count, small_count, small_size, small_start, 0
+        )
         sink.write(end64 + locator + end)
 
 
 def _local_header(name: bytes, at: int, *, large: bool) -> bytes:
     """The header of a record, stretched so that the data after it starts at a multiple of ALIGNMENT."""
-    wide = struct.pack("<2H2Q", zips.ZIP64_EXTRA, 16, 0, 0) if large else b""
-    size = zips.MAX_UINT32 if large else 0
-    before = at + zips.LOCAL_HEADER.size + len(name) + len(wide) + 4
+    wide = struct.pack("<2H2Q", torch_file.ZIP64_EXTRA, 16, 0, 0) if large else b""
+    size = torch_file.MAX_UINT32 if large else 0
+    before = at + torch_file.LOCAL_HEADER.size + len(name) + len(wide) + 4
     padding = -before % ALIGNMENT
     extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding
     version = 45 if large else 20
     fields = (version, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, size, size, len(name), len(extra))
-    return zips.LOCAL_HEADER.pack(zips.LOCAL_SIGNATURE, *fields) + name + extra
+    return torch_file.LOCAL_HEADER.pack(torch_file.LOCAL_SIGNATURE, *fields) + name + extra
 
 
 def _central_entry(name: bytes, header_at: int, size: int, crc: int) -> bytes:
-    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= zips.MAX_UINT32)
-    extra = struct.pack("<2H", zips.ZIP64_EXTRA, len(wide)) + wide if wide else b""
-    small, at = min(size, zips.MAX_UINT32), min(header_at, zips.MAX_UINT32)
+    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= torch_file.MAX_UINT32)
+    extra = struct.pack("<2H", torch_file.ZIP64_EXTRA, len(wide)) + wide if wide else b""
+    small, at = min(size, torch_file.MAX_UINT32), min(header_at, torch_file.MAX_UINT32)
     fields = (
         45,
         45 if wide else 20,
@@ -214,9 +359,39 @@ def _central_entry(name: bytes, header_at: int, size: int, crc: int) -> bytes:
         0,
         at,
     )
-    return zips.CENTRAL_HEADER.pack(zips.CENTRAL_SIGNATURE, *fields) + name + extra
+    return torch_file.CENTRAL_HEADER.pack(torch_file.CENTRAL_SIGNATURE, *fields) + name + extra
 
 
 def _require_byte_count(expected: int, found: int, name: str) -> None:
     if found != expected:
         raise ValueError(f"{name} was to have {expected} bytes and gave {found}")
+
+
+MAX_ROWS_BYTES = 2 << 30
+"""20,000 rows of three tables, 4,096 wide, have under 1 GB."""
+
+
+def write_rows_file(
+    path: Path, tensors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str], *, overwrite: bool = False
+) -> None:
+    """Write rows by tensor name, whole or not at all. No rows at all is legal."""
+    for name, rows in tensors.items():
+        if rows.dtype != np.float32 or rows.ndim not in (1, 2) or not np.isfinite(rows).all():
+            found = f"the rows of {name} are {rows.dtype} {list(rows.shape)}, or not finite"
+            raise CheckpointError("rows-file", found, expected="finite float32 [rows, width] or [rows]", where=path)
+    with atomic_write(path, overwrite=overwrite) as stream:
+        write_safetensors(stream, {name: TensorBytes.of(rows, "F32") for name, rows in tensors.items()}, metadata)
+
+
+def read_rows_file(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The rows by tensor name. The file's notes are the `metadata` of the checkpoint that it is."""
+    with open_checkpoint(path) as checkpoint:
+        odd = [info for info in checkpoint.tensors.values() if info.dtype != "F32" or len(info.shape) not in (1, 2)]
+        if checkpoint.format != "safetensors" or odd or checkpoint.source.size > MAX_ROWS_BYTES:
+            kind = f"{odd[0].name} is {odd[0].dtype} {list(odd[0].shape)}" if odd else f"a {checkpoint.format} file"
+            raise CheckpointError("rows-file", kind, expected="safetensors with float32 rows", where=path)
+        rows = {name: checkpoint.read(name).astype(np.float32, copy=False) for name in checkpoint.tensors}
+        broken = next((name for name, values in rows.items() if not np.isfinite(values).all()), None)
+        if broken is not None:
+            raise CheckpointError("rows-file", f"the rows of {broken} are not finite", where=path)
+        return rows

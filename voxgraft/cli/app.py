@@ -9,14 +9,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from voxgraft import __version__, progress
-from voxgraft.cli import bars, questions
-from voxgraft.cli.console import ResultPrinter
-from voxgraft.cli.flags import CommandLine, parse_command_line
-from voxgraft.cli.layers import resolve_settings
-from voxgraft.cli.verbs import COMMANDS, CliCommand
-from voxgraft.errors import Finding, VoxgraftError, finding
-from voxgraft.files import convert_system_error
+from voxgraft import __version__
+from voxgraft.cli.commands import COMMANDS, CliCommand
+from voxgraft.cli.console import ResultPrinter, enable_terminal_prompts
+from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.cli.progress import SHOW_AFTER_SECONDS, BarDisplay, LineDisplay, ProgressReporter
+from voxgraft.core import progress
+from voxgraft.core.errors import Finding, VoxgraftError, finding
+from voxgraft.core.files import convert_system_error
 
 EXIT_OK = 0
 EXIT_BAD_INPUT = 2
@@ -81,7 +81,7 @@ def _run_command(line: CommandLine, console: ResultPrinter) -> int:
     verb = line.verb.load()
     follower = _is_secondary_rank()
     silent = line.quiet or line.json or follower
-    with _show_progress(silent=silent) as settle, questions.enable_terminal_prompts(settle, silent=silent):
+    with _show_progress(silent=silent) as settle, enable_terminal_prompts(settle, silent=silent):
         result = verb(settings)
     if not follower:
         console.show(result)
@@ -100,6 +100,6 @@ def _show_progress(*, silent: bool) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
-    display = bars.BarDisplay(sys.stderr) if can_redraw else bars.LineDisplay(sys.stderr)
-    with bars.ProgressReporter(display, bars.SHOW_AFTER_SECONDS) as board, progress.use_progress_listener(board):
+    display = BarDisplay(sys.stderr) if can_redraw else LineDisplay(sys.stderr)
+    with ProgressReporter(display, SHOW_AFTER_SECONDS) as board, progress.use_progress_listener(board):
         yield board.look

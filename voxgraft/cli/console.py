@@ -5,21 +5,24 @@ On a terminal with rich; elsewhere plain aligned text. Text is data: it is never
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from voxgraft.errors import Finding
-from voxgraft.results import CommandResult, Line, StyledLine, Table, TableCell, plain_text
+from voxgraft.core import progress
+from voxgraft.core.errors import Finding
+from voxgraft.core.results import CommandResult, Line, StyledLine, Table, TableCell, plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.table import Table as RichTable
     from rich.text import Text
+
 
 _CONTROL_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)] if code not in (0x09, 0x0A)}
 
@@ -126,3 +129,39 @@ def _build_rich_table(table: Table) -> RichTable:
 def _is_text_line(line: Line) -> bool:
     """Texts are left to the terminal to wrap, so that they can be copied whole; tables fold their cells."""
     return not isinstance(line, Table)
+
+
+YES_ANSWERS = ("y", "yes")
+
+
+@contextlib.contextmanager
+def enable_terminal_prompts(before_prompt: Callable[[], None], *, silent: bool) -> Iterator[None]:
+    """Let the person at the terminal answer what a verb asks; nobody does where there is no terminal.
+
+    `apply_until_stable` is called before a question, so that no bar is drawn over it.
+    """
+    if silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        yield
+        return
+
+    def ask(lines: Sequence[Line], question: str) -> bool:
+        before_prompt()
+        return _ask_yes_no(lines, question)
+
+    def tell(lines: Sequence[Line], question: str) -> str:
+        before_prompt()
+        return _read_answer(lines, f"{question} ")
+
+    with progress.use_prompt_callbacks(ask, tell):
+        yield
+
+
+def _ask_yes_no(lines: Sequence[Line], question: str) -> bool:
+    return _read_answer(lines, f"{question} [y/N] ").lower() in YES_ANSWERS
+
+
+def _read_answer(lines: Sequence[Line], prompt: str) -> str:
+    print_lines(lines, sys.stderr)
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()

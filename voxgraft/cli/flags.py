@@ -6,17 +6,85 @@ cyclopts only splits the line and prints help. Values stay as they were typed; `
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from voxgraft import __version__
-from voxgraft.cli.usage import translate_usage_error
-from voxgraft.cli.verbs import COMMAND_GROUPS, CliCommand
-from voxgraft.config import SettingField
+from voxgraft.cli.commands import COMMAND_GROUPS, CliCommand
+from voxgraft.config.base import SettingField, SettingOrigin, Settings, deep_merge, parse_settings, read_settings_values
+from voxgraft.config.run import RunSettings
+from voxgraft.core.errors import ConfigError, FileError, find_nearest_name
+from voxgraft.core.files import path_exists
+from voxgraft.core.run import RUN_FILE
+
+COMMAND_LINE_ORIGIN = "command line"
+COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
+
+
+def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> ConfigError:
+    """The same fault as one of our errors."""
+    words = " ".join(error.command_chain or ())
+    verb = next((verb for verb in verbs if verb.name == words), None)
+    match error:
+        case UnknownCommandError():
+            return _unknown_command_error(words, (error.unused_tokens or [""])[0], verbs)
+        case UnknownOptionError():
+            return _unknown_flag_error(error.token.keyword or error.token.value, verb)
+        case CoercionError() if error.token is not None:
+            found = f"`{error.token.keyword}` is {error.token.value!r}"
+            return ConfigError("config-value", found, expected="yes or no", where=COMMAND_LINE_ORIGIN)
+        case MissingArgumentError():
+            name = error.keyword or (error.argument.name if error.argument else "a flag")
+            return _usage_error(f"`{name}` has no value", verb)
+        case RepeatArgumentError():
+            return _usage_error(f"`{error.token.keyword}` is given twice", verb)
+        case UnusedCliTokensError():
+            return _usage_error(f"{' '.join(map(repr, error.unused_tokens or ()))} is more than the verb takes", verb)
+    return _usage_error(str(error), verb)
+
+
+def _unknown_command_error(group: str, word: str, verbs: Sequence[CliCommand]) -> ConfigError:
+    start = f"{group} " if group else ""
+    names = [verb.name.removeprefix(start).split(" ")[0] for verb in verbs if verb.name.startswith(start)]
+    names = list(dict.fromkeys(names))
+    hint = find_nearest_name(word, names)
+    cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"verbs: {', '.join(names)}."
+    return ConfigError("usage-unknown-verb", f"there is no verb `{start}{word}`", where=COMMAND_LINE_ORIGIN, cure=cure)
+
+
+def _unknown_flag_error(flag: str, verb: CliCommand | None) -> ConfigError:
+    flag = flag.partition("=")[0]
+    known = list(COMMON_FLAGS)
+    if verb is not None:
+        known += [name for leaf in verb.leaves() for name in verb.flag_names(leaf)]
+    hint = find_nearest_name(flag.replace("_", "-"), known)
+    cure = f"did you mean `{hint}`?" if hint else _help_hint(verb)
+    return ConfigError("usage-unknown-flag", f"there is no flag `{flag}`", where=COMMAND_LINE_ORIGIN, cure=cure)
+
+
+def _usage_error(found: str, verb: CliCommand | None) -> ConfigError:
+    expected = verb.usage.removeprefix("Usage: ") if verb else ""
+    return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=_help_hint(verb))
+
+
+def _help_hint(verb: CliCommand | None) -> str:
+    return f"see `voxgraft {verb.name} --help`." if verb else "see `voxgraft --help`."
+
 
 APP_SUMMARY = (
     "Teach a pretrained text-to-speech language model a new language, and prove that it still speaks the old ones."
@@ -180,3 +248,49 @@ def _format_default(verb: CliCommand, leaf: SettingField) -> Callable[[Any], str
         section, dot, name = flag.removeprefix("--").rpartition(".")
         text = flag if leaf.default else f"--{section}{dot}no-{name}"
     return lambda _: text
+
+
+def resolve_settings(line: CommandLine) -> Settings:
+    """The settings of a verb; a fault is told with the file or flag that it came from."""
+    verb = line.verb
+    flags = nest_dotted_keys(line.values)
+    config = read_settings_values(verb.settings, line.config) if line.config else {}
+    values = deep_merge(config, flags)
+    origins = {key: SettingOrigin(str(line.config), key) for key in _dotted_keys(config)}
+    for leaf in verb.leaves():
+        if leaf.key in line.values or leaf.key not in origins:
+            origins[leaf.key] = SettingOrigin(COMMAND_LINE_ORIGIN, verb.flag_names(leaf)[0])
+    if issubclass(verb.settings, RunSettings) and isinstance(run := values.get("run"), str) and run:
+        values = deep_merge(_read_run_values(Path(run)), values)
+    return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
+
+
+def _read_run_values(run: Path) -> dict[str, Any]:
+    """What the run.yaml says, judged by itself, so that every verb refuses the same files."""
+    path = run / RUN_FILE
+    if not path_exists(path):
+        cure = f"make a run with `voxgraft new {run}`, or check the path."
+        raise FileError("file-missing", f"{run} has no {RUN_FILE}", where=path, cure=cure)
+    values = read_settings_values(RunSettings, path)
+    parse_settings(RunSettings, values, path)
+    return values
+
+
+def nest_dotted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys to nested mappings."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        place = result
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return result
+
+
+def _dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Nested mappings to dotted keys."""
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted_keys(value, f"{prefix}{key}.")

@@ -6,19 +6,343 @@ Fed with what `progress.tell` says, from one thread only. What is told is data: 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from voxgraft.cli.console import escape_control_characters
-from voxgraft.cli.train_picture import STATE_STYLES, format_learning_state, render_note_line, render_training
-from voxgraft.cli.watched import STOPPING_MESSAGE, TrainProgress, format_losses, format_validation
-from voxgraft.errors import Finding
-from voxgraft.history import as_finite_float
+from voxgraft.cli.progress import DownsampledCurve, braille_chart, sparkline
+from voxgraft.core.errors import Finding
+from voxgraft.core.journal import SPEECH_LOSS, SPEED_WINDOW_STEPS, TEXT_LOSS, History, as_finite_float
+from voxgraft.core.progress import active_seconds
+from voxgraft.core.results import format_bytes, format_duration, format_learning_rate
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
-__all__ = ["TrainLineView", "TrainLiveView", "TrainView"]
+
+LOSS_KEYS = {"text": TEXT_LOSS, "speech": SPEECH_LOSS}
+STOPPING_MESSAGE = "finishing the step and saving ... (once more: stop at once)"
+SKIPPED_TIMING_STEPS = 2
+"""First steps that are slower than the rest: compilation, first touch of memory."""
+
+
+@dataclass
+class TrainProgress:
+    """A run as it is told, line by line."""
+
+    clock: Callable[[], float] = active_seconds
+    history: History = field(default_factory=History)
+    step: int = 0
+    """The step that is being made, or the last one."""
+    current_activity: str = "starting"
+    saved_step: int | None = None
+    stopping: bool = False
+    curves: dict[str, DownsampledCurve] = field(
+        default_factory=lambda: {key: DownsampledCurve() for key in LOSS_KEYS.values()}
+    )
+    """Training losses."""
+    _timed: list[tuple[float, int]] = field(default_factory=list)
+    """When steps began, and their numbers: the first that counts, and the last."""
+    _begun: int = 0
+    _positions: int | None = None
+    """Of a step, now; those before may have had others."""
+
+    def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One more thing that was told."""
+        if kind == "opening":
+            self._open(step, values)
+        elif kind == "doing":
+            self.step, self.current_activity = max(self.step, step), str(values.get("what", ""))
+            if self.current_activity == "step":
+                self._time(step)
+        elif kind == "saved":
+            self.saved_step = step
+        elif kind == "stopping":
+            self.stopping = True
+        else:
+            self._remember(kind, step, values)
+            self.step = max(self.step, step)
+
+    @property
+    def num_steps(self) -> int:
+        return self.history.num_steps
+
+    @property
+    def share(self) -> float | None:
+        """How much of the run is done."""
+        return min(1.0, self.step / self.num_steps) if self.num_steps else None
+
+    def format_time_left(self) -> str:
+        """How long it will take, in words."""
+        seconds = self._seconds_per_step()
+        if not self.num_steps or self.history.ended:
+            return ""
+        if seconds is None:
+            return f"time known after {SPEED_WINDOW_STEPS} steps"
+        return f"{format_duration((self.num_steps - self.step) * seconds)} left"
+
+    def facts(self) -> dict[str, str]:
+        """Speed, rates and memory of the last line, in words."""
+        if not self.history.steps:
+            return {}
+        last = self.history.steps[self.history.last_logged]
+        speed, epoch = as_finite_float(last.get("positions_per_second")), as_finite_float(last.get("epoch"))
+        kl = as_finite_float(last.get("kl"))
+        rates = [f"{part} {format_learning_rate(rate)}" for part, rate in (last.get("rates") or {}).items()]
+        found = {
+            "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
+            "pass": f"pass {epoch:,.2f}" if epoch is not None else "",
+            "rates": ", ".join(rates),
+            "kl": f"{kl:.4f}" if kl is not None else "",
+            "memory": f"memory {_format_memory(last)}" if _format_memory(last) else "",
+        }
+        return {name: text for name, text in found.items() if text}
+
+    def _open(self, step: int, values: Mapping[str, Any]) -> None:
+        for entry in values.get("entries") or ():
+            self._remember(entry["kind"], entry["step"], entry)
+        self.history.num_steps = values.get("steps") or self.history.num_steps
+        self._positions = values.get("positions")
+        self.step = step
+
+    def _remember(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """A run may take weeks: of its steps only the curves and the last lines are kept."""
+        self.history.add(kind, step, values)
+        if kind == "step":
+            for key, curve in self.curves.items():
+                if (value := as_finite_float(values.get(key))) is not None:
+                    curve.add(value)
+            while len(self.history.steps) > SPEED_WINDOW_STEPS:
+                del self.history.steps[next(iter(self.history.steps))]
+
+    def _time(self, step: int) -> None:
+        self._begun += 1
+        if self._begun > SKIPPED_TIMING_STEPS:
+            self._timed = [*self._timed[:1], (self.clock(), step)]
+
+    def _seconds_per_step(self) -> float | None:
+        """As measured here, with everything between the steps; before that as the journal has it from earlier."""
+        if len(self._timed) == 2 and self._timed[1][1] - self._timed[0][1] >= SPEED_WINDOW_STEPS - SKIPPED_TIMING_STEPS:
+            (first, step), (last, later) = self._timed
+            return (last - first) / (later - step)
+        return self.history.seconds_per_step(self._positions) if len(self.history.steps) >= SPEED_WINDOW_STEPS else None
+
+
+def format_losses(values: Mapping[str, Any]) -> str:
+    """The losses of a line."""
+    kl = {"kl": "kl"} if "kl" in values else {}
+    return "  ".join(f"{name} {_format_number(values.get(key), '.4f')}" for name, key in {**LOSS_KEYS, **kl}.items())
+
+
+def format_validation(history: History, values: Mapping[str, Any]) -> str:
+    """What a validation found, with the levels that it is to be held against."""
+    name = str(values.get("set", ""))
+    words = [f"held out {name}: {format_losses(values)}"]
+    uses = {use: as_finite_float(values.get(f"{use}_use")) for use in ("text", "voice")}
+    words += [f"{use} use {gap:+.4f}" for use, gap in uses.items() if gap is not None]
+    if name == history.language:
+        first = {key: history.initial_loss(key) for key in LOSS_KEYS.values()}
+        for word, levels in (("step 0", first), ("chance", history.chance)):
+            known = [_format_number(levels.get(key), ".2f") for key in LOSS_KEYS.values()]
+            words.append(f"{word} {'/'.join(known)}")
+        words += [f"state {history.state.values['state']}"] if history.state else []
+    elif points := history.retention(name):
+        words.append(f"{points[-1][1]:+.2%} since step 0")
+    return "  ".join(words)
+
+
+def format_retention(history: History) -> str:
+    """How every base language stands against step 0."""
+    known = {name: history.retention(name) for name in history.base_languages}
+    words = [f"{name} {points[-1][1]:+.2%}" for name, points in known.items() if points]
+    return f"{', '.join(words)} (speech loss since step 0)" if words else ""
+
+
+def _format_number(value: Any, form: str) -> str:
+    known = as_finite_float(value)
+    return "-" if known is None else format(known, form)
+
+
+def _format_memory(line: Mapping[str, Any]) -> str:
+    """The process's memory, and on CUDA what is in use, kept, and was the most."""
+    process = as_finite_float(line.get("memory_process_bytes"))
+    words = [f"{format_bytes(process)}"] if process is not None else []
+    cuda = [as_finite_float(line.get(f"memory_cuda{name}_bytes")) for name in ("", "_reserved", "_peak")]
+    if (now := cuda[0]) is not None:
+        others = [
+            f"{format_bytes(value)} {word}" for value, word in zip(cuda[1:], ("kept", "at most"), strict=True) if value
+        ]
+        words.append(f"CUDA {format_bytes(now)} ({', '.join(others)})" if others else f"CUDA {format_bytes(now)}")
+    return ", ".join(words)
+
+
+CHART_ROWS = 6
+MIN_ROWS_FOR_CHARTS, MIN_ROWS_IF_NARROW = 24, 28
+"""A terminal with fewer rows gets sparklines alone; words take more rows on a narrow one."""
+MAX_COLUMNS = 120
+LOSS_TABLE_COLUMNS = 51
+"""What the figures of the losses take."""
+END_REASON_LABELS = {"told": "stopped as told", "no-better": "no longer getting better"}
+STATE_STYLES = {"stuck": "bold red", "learning": "green", "good enough": "bold green"}
+
+
+def render_training(
+    progress: TrainProgress, console: Console, *, jobs: Sequence[str] = (), unicode: bool = True
+) -> RenderableType:
+    """The whole picture for a console of any size; without `normalize_letters` no signs beyond ASCII."""
+    from rich.console import Group
+
+    width = min(console.width, MAX_COLUMNS)
+    rows = MIN_ROWS_FOR_CHARTS if width >= 80 else MIN_ROWS_IF_NARROW
+    charts = unicode and console.height >= rows and len(progress.curves[SPEECH_LOSS].points) > 1
+    parts: list[RenderableType] = [_render_head(progress), _render_bar(progress, width)]
+    parts.append(_render_losses(progress, width, unicode and not charts))
+    parts += [_render_charts(progress, width)] if charts else []
+    parts += [render_note_line(name, text, style) for name, text, style in _collect_notes(progress)]
+    parts += [render_note_line("now", job, "") for job in jobs]
+    parts.append(_render_foot(progress))
+    return Group(*parts)
+
+
+def _render_head(watched: TrainProgress) -> Text:
+    from rich.text import Text
+
+    total = f" of {watched.num_steps:,}" if watched.num_steps else ""
+    doing = "" if watched.current_activity == "step" or watched.history.ended else f"  {watched.current_activity}"
+    if watched.stopping and not watched.history.ended:
+        doing = (
+            f"  {watched.current_activity}, then stopping"  # the foot says more, unless the terminal is too low for it
+        )
+    state = watched.history.state
+    text = Text.assemble((f"step {watched.step:,}", "bold"), total, (doing, "cyan"), no_wrap=True)
+    if state is not None:
+        word = str(state.values["state"])
+        text.append(f"  {word}", STATE_STYLES.get(word, "yellow"))
+    return text
+
+
+def _render_bar(watched: TrainProgress, width: int) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    words = watched.format_time_left()
+    if watched.share is None:
+        return words
+    words = f"{watched.share:.0%}  {words}".rstrip()
+    row = Table.grid(padding=(0, 2))
+    row.add_row(ProgressBar(1.0, watched.share, width=max(10, width - len(words) - 2)), words)
+    return row
+
+
+def _render_losses(watched: TrainProgress, width: int, curves: bool) -> Table:
+    """Both losses with every level that they are to be held against, and small curves if there are no large ones."""
+    from rich.table import Table
+
+    history = watched.history
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("loss", min_width=6, no_wrap=True)
+    for column in ("train", "held out", "best", "step 0", "chance"):
+        table.add_column(column, justify="right", no_wrap=True, min_width=6)
+    room = width - LOSS_TABLE_COLUMNS
+    table.add_column("", no_wrap=True, style="green")
+    for name, key in LOSS_KEYS.items():
+        held_out = history.held_out(key)
+        best = history.valid.get(history.language, {}).get(history.best_step, {}) if history.best_step else {}
+        cells = [
+            watched.curves[key].last,
+            held_out[-1][1] if held_out else None,
+            as_finite_float(best.get(key)),
+            history.initial_loss(key),
+            history.chance.get(key),
+        ]
+        figures = ["-" if value is None else f"{value:.3f}" for value in cells]
+        line = sparkline(watched.curves[key].points, min(room, 40)) if curves and room >= 8 else ""
+        table.add_row(name, *figures, line)
+    return table
+
+
+def _render_charts(watched: TrainProgress, width: int) -> Table:
+    """The two losses side by side; where there is little room, speech alone."""
+    from rich.table import Table
+    from rich.text import Text
+
+    chosen = LOSS_KEYS if width >= 60 else {"speech": SPEECH_LOSS}
+    grid = Table.grid(padding=(0, 2))
+    each = (width - 2 * (len(chosen) - 1)) // len(chosen)
+    cells = []
+    for name, key in chosen.items():
+        values = watched.curves[key].points
+        levels = {"chance": watched.history.chance.get(key), "step 0": watched.history.initial_loss(key)}
+        rows = braille_chart(
+            values, each, CHART_ROWS, {word: level for word, level in levels.items() if level is not None}
+        )
+        title = f"{name} loss  {max(values):.2f} to {min(values):.2f}" if values else f"{name} loss"
+        cells.append(Text("\n").join([Text(title, "dim"), *(Text(row, "green", no_wrap=True) for row in rows)]))
+    grid.add_row(*cells)
+    return grid
+
+
+def _collect_notes(watched: TrainProgress) -> list[tuple[str, str, str]]:
+    """Everything beside the losses: a name, words and a style."""
+    history, facts = watched.history, watched.facts()
+    points = {name: history.held_out(f"{name}_use") for name in ("text", "voice")}
+    uses = [f"{name} {known[-1][1]:+.4f}" for name, known in points.items() if known]
+    saved = [f"step {watched.saved_step:,}"] if watched.saved_step is not None else []
+    saved += [f"best is step {history.best_step:,}"] if history.best_step else []
+    saved += [f"samples of step {max(history.samples):,}"] if history.samples else []
+    state = history.state.values if history.state else {}
+    notes = [
+        ("use", ", ".join(uses), ""),
+        ("retention", format_retention(history), ""),
+        ("KL", f"{facts['kl']} from the base, on replay" if "kl" in facts else "", ""),
+        ("speed", ", ".join(facts[name] for name in ("speed", "pass", "memory") if name in facts), ""),
+        ("rates", facts.get("rates", ""), ""),
+        ("state", format_learning_state(state) if state else "", STATE_STYLES.get(state.get("state", ""), "")),
+        ("saved", ", ".join(saved), ""),
+        ("findings", _format_findings(history), "yellow"),
+    ]
+    return [note for note in notes if note[1]]
+
+
+def _format_findings(history: History) -> str:
+    """What is worth knowing of those that came while training; notes are no worry."""
+    worries = [item for item in history.findings if item.values.get("level") != "note"]
+    if not worries:
+        return ""
+    last = worries[-1]
+    return f"{len(worries):,}, the last at step {last.step:,}: {last.values.get('code', '')}"
+
+
+def render_note_line(name: str, text: str, style: str) -> RenderableType:
+    """A name and what there is to say, which may take several rows of its own column."""
+    from rich.table import Table
+    from rich.text import Text
+
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=10, no_wrap=True, style="dim")
+    row.add_column(overflow="fold")
+    row.add_row(name, Text(escape_control_characters(text), style))
+    return row
+
+
+def _render_foot(watched: TrainProgress) -> Text:
+    from rich.text import Text
+
+    if ended := watched.history.ended:
+        reason = str(ended.values.get("reason", ""))
+        return Text(f"ended: {END_REASON_LABELS.get(reason, reason)}", "bold")
+    if watched.stopping:
+        return Text(STOPPING_MESSAGE, "bold yellow")
+    return Text("Ctrl-C finishes the step and saves", "dim")
+
+
+def format_learning_state(values: Mapping[str, Any]) -> str:
+    """The state word with its reason."""
+    return f"{values['state']}: {values['why']}" if values.get("why") else str(values["state"])
+
 
 REDRAW_SECONDS = 1.0
 """Drawing takes some milliseconds of the training's time, so it is done once a second, and at once where it matters."""

@@ -1,5 +1,5 @@
 """The demonstration: Amharic grafted onto the built-in base, with the verbs that everybody uses."""
 
-from voxgraft.demo.story import DemoResult, demo
+from voxgraft.demo.command import DemoResult, demo
 
 __all__ = ["DemoResult", "demo"]

@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.config import deep_merge
-from voxgraft.corpus.clips import PreparedClip
+from voxgraft.config.base import deep_merge
+from voxgraft.config.commands import CheckSettings, DemoMistake, DemoSettings
+from voxgraft.config.run import TokenizerSettings
+from voxgraft.core.errors import Finding, VoxgraftError
+from voxgraft.core.files import read_json, write_json
+from voxgraft.core.results import Line, style_line
+from voxgraft.dataset.shards import PreparedClip
 from voxgraft.demo.data import DEMO_LANGUAGE, load_bundled_clips, load_silence_code
-from voxgraft.demo.keyboard import DemoRunner, RunYamlChanges
-from voxgraft.demo.plan import build_demo_settings, build_step_settings
-from voxgraft.errors import Finding, VoxgraftError
-from voxgraft.evaluate import EvaluateResult
-from voxgraft.files import read_json, write_json
-from voxgraft.merged_folder import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
-from voxgraft.results import Line, style_line
-from voxgraft.run_settings import TokenizerSettings
-from voxgraft.settings import CheckSettings, DemoMistake, DemoSettings
+from voxgraft.demo.session import DemoRunner, RunYamlChanges, build_demo_settings, build_step_settings
+from voxgraft.evaluation.command import EvaluateResult
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.training.outputs import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 
 __all__ = ["MISTAKES", "Mistake", "MistakeReport"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from voxgraft.errors import ConfigError
+from voxgraft.core.errors import ConfigError
 
 __all__ = ["SamplingParams", "apply_guidance", "apply_repetition_penalty", "filter_logits", "sample_codes"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxgraft.errors import TokenizerError
-from voxgraft.files import decode_utf8, parse_json, read_bytes
+from voxgraft.core.errors import TokenizerError
+from voxgraft.core.files import decode_utf8, parse_json, read_bytes
 from voxgraft.tokenizers.base import Tokenizer
 
 MAX_TOKENIZER_BYTES = 16 << 20
@@ -22,7 +22,7 @@ def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
     """The tokenizer in the bytes of a file; `path` is what errors name."""
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
         return _parse_json_tokenizer(data, parse_json(decode_utf8(data, path), path), path)
-    from voxgraft.tokenizers.sentencepiece_model import parse_sentencepiece
+    from voxgraft.tokenizers.formats import parse_sentencepiece
 
     return parse_sentencepiece(data, path)
 
@@ -31,11 +31,11 @@ def _parse_json_tokenizer(data: bytes, document: Any, path: Path) -> Tokenizer:
     if not isinstance(document, dict) or not document:
         raise TokenizerError("tokenizer-broken", f"{path.name} holds no tokenizer", where=path)
     if isinstance(document.get("model"), dict):
-        from voxgraft.tokenizers.bpe_json import BpeJsonTokenizer
+        from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
         return BpeJsonTokenizer(data, document, path)
     if all(type(value) is int for value in document.values()):
-        from voxgraft.tokenizers.flat_map import FlatMapTokenizer
+        from voxgraft.tokenizers.formats import FlatMapTokenizer
 
         return FlatMapTokenizer(data, document, path)
     found = f"{path.name} has the keys {', '.join(list(document)[:5])}"

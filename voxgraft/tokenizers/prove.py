@@ -13,9 +13,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from voxgraft import progress
-from voxgraft.errors import Finding, Level, finding
-from voxgraft.text.characters import (
+from voxgraft.core import progress
+from voxgraft.core.errors import Finding, Level, finding
+from voxgraft.core.languages import (
     MAX_STRAY_SHARE,
     MIN_CERTAIN_SCRIPT_SHARE,
     count_letters_by_script,
@@ -26,8 +26,7 @@ from voxgraft.text.characters import (
     script_of,
 )
 from voxgraft.tokenizers.base import WORD_START, Tokenizer
-from voxgraft.tokenizers.flat_map import FlatMapTokenizer
-from voxgraft.tokenizers.sentencepiece_model import SentencePieceTokenizer
+from voxgraft.tokenizers.formats import FlatMapTokenizer, SentencePieceTokenizer
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
 TaggedTextPreprocessor = Callable[[str, str | None], str]

@@ -15,18 +15,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from voxgraft.audio.wav import encode_wav
-from voxgraft.corpus import chance
-from voxgraft.errors import VoxgraftError
-from voxgraft.families.encoding import Clip
-from voxgraft.families.generate import GeneratedCodes, GenerationPrompt, generate_codes
-from voxgraft.families.sounding import Vocoder
-from voxgraft.files import atomic_write, is_file, read_json, write_text
-from voxgraft.run import RunFolder, step_folder_name
-from voxgraft.training.loop import Trainer
+from voxgraft.audio.files import encode_wav
+from voxgraft.core import files
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.files import atomic_write, is_file, read_json, write_text
+from voxgraft.core.run import RunFolder, step_folder_name
+from voxgraft.dataset.shards import ClipDataset
+from voxgraft.models.base import Clip, Vocoder
+from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, generate_codes
+from voxgraft.text.encoder import TextEncoder
+from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import Validator
-
-__all__ = ["SampleCallback", "SampleSentence"]
 
 MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER = 2.0, 0.4
 """A sentence is cut off when it takes longer than slow speech does."""
@@ -140,7 +139,65 @@ def _sample_folder(run: RunFolder, step: int) -> Path:
 
 def _choose_held_out_voice(held_out: Validator, seed: int) -> tuple[str, Clip]:
     """Name and voice of one held-out prompt."""
-    item = held_out.items[chance.hash_int("voice", seed) % len(held_out.items)]
+    item = held_out.items[files.hash_int("voice", seed) % len(held_out.items)]
     where, clip = item.prompt
     clips = held_out.batch_builder.sets[where]
     return f"{clips.name}/{clips.infos[clip].id}", Clip(clips.codes(clip), clips.voice(clip))
+
+
+NEW_LANGUAGE_SAMPLES = {"am": "ሰላም ለዓለም"}
+BASE_LANGUAGE_SAMPLES = {"en": "Hello world", "fr": "Bonjour le monde", "zh": "你好，世界"}
+"""By language; the first two that the base speaks are spoken."""
+NUM_BASE_SAMPLES = 2
+MIN_SAMPLE_CHARACTERS = 8
+"""Of a held-out sentence that stands in for a language that we have no sentence of."""
+
+
+def build_sample_sentences(
+    spelling: TextEncoder, requested: Sequence[str], held_out: Sequence[str], seed: int
+) -> list[SampleSentence]:
+    """The texts that are asked for as LANGUAGE:TEXT, or the usual ones, spelled as their language is.
+
+    `held_out` are texts of recordings that are never learnt from; the shortest stands in where we have none.
+    """
+    found: list[SampleSentence] = []
+    for language, text in (
+        [_parse_sample_text(text) for text in requested] if requested else _default_samples(spelling, held_out)
+    ):
+        is_new = spelling.is_new_language(language)
+        language = str(spelling.language) if is_new else language  # ff-adlm is ff-Adlm
+        if not is_new and language not in spelling.family.languages:
+            spoken = ", ".join((str(spelling.language), *spelling.family.languages))
+            raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
+        same = sum(one.language == language for one in found)
+        name = f"{language}-{same + 1}" if same else language
+        ids = tuple(spelling.encode(text, language))
+        own_seed = files.hash_int("sample", seed, language, text) % 2**31
+        found.append(SampleSentence(name, language, text, ids, is_new, own_seed))
+    return found
+
+
+def collect_texts(sets: Sequence[ClipDataset]) -> list[str]:
+    """Texts of some sets, as people write them."""
+    return [info.text.strip() for clips in sets for info in clips.infos[: len(clips)]]
+
+
+def _parse_sample_text(asked: str) -> tuple[str, str]:
+    language, colon, text = asked.partition(":")
+    if not colon or not language.strip() or not text.strip():
+        raise ConfigError("sample-text", f"{asked!r:.80}", expected="LANGUAGE:TEXT, such as en:Hello world")
+    return language.strip(), text.strip()
+
+
+def _default_samples(spelling: TextEncoder, held_out: Sequence[str]) -> list[tuple[str, str]]:
+    own = str(spelling.language)
+    long_enough = sorted(
+        (text for text in held_out if len(text) >= MIN_SAMPLE_CHARACTERS), key=lambda text: (len(text), text)
+    )
+    new = NEW_LANGUAGE_SAMPLES.get(own) or next(iter(long_enough), None)
+    old = [
+        (language, BASE_LANGUAGE_SAMPLES[language])
+        for language in BASE_LANGUAGE_SAMPLES
+        if language in spelling.family.languages and language != own
+    ]
+    return ([(own, new)] if new else []) + old[:NUM_BASE_SAMPLES]

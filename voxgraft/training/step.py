@@ -7,6 +7,7 @@ each over all its positions of the whole step, however it is cut into packs and 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,22 +15,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from voxgraft.corpus.stream import Sample
-from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.families.model import PackedBatch, SpeechModel, compute_hidden_states
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.dataset.sampler import Sample
+from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.attention import choose_attention_backend
-from voxgraft.nn.losses import cross_entropy_sum
-from voxgraft.training.ahead import BatchPrefetcher, RankBatches
-from voxgraft.training.captured import CudaGraphRunner
-from voxgraft.training.determinism import enable_deterministic_mode
-from voxgraft.training.examples import BatchBuilder
-from voxgraft.training.flat_adamw import FlatAdamW
-from voxgraft.training.nearness import FrozenBase, KLBatch, kl_sum
+from voxgraft.nn.layers import cross_entropy_sum
+from voxgraft.training.cuda_graphs import CudaGraphRunner
+from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions
-from voxgraft.training.parts import TrainableModel, set_learning_rates
-from voxgraft.training.processes import DistributedContext
+from voxgraft.training.prefetch import BatchBuilder, BatchPrefetcher, FrozenBase, KLBatch, RankBatches, kl_sum
+from voxgraft.training.trainable import FlatAdamW, TrainableModel, set_learning_rates
 
-__all__ = ["LossModule", "NonFiniteError", "StepReport", "TrainStep"]
+
+def enable_deterministic_mode() -> None:
+    """For this whole process: only kernels whose sums have a fixed order. A processor needs nothing for that."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # Writing over memory that nothing reads costs time and shows nothing.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 MIN_LOSS_SCALE = 1.0

@@ -2,16 +2,322 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import gradio as gr
 
-from voxgraft.ui.clock import wire_tab_refresh
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.projects import build_project_bar
-from voxgraft.ui.roots import Roots
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.ui.commands import (
+    CommandBuilder,
+    EventHandler,
+    PageContext,
+    find_command,
+    format_command,
+    run_command_in_process,
+    run_yaml_stamp,
+)
+from voxgraft.ui.files import PROJECT_PATHS, TEXT_PATHS, Roots
+from voxgraft.ui.forms import NEEDED_CODE
+from voxgraft.ui.html import error_html, finding_html, job_change_stamp, note_html
+from voxgraft.ui.jobs import ProjectJobs
+
+REFRESH_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TabRefresh:
+    """The hidden parts of one tab; each calls an event when its value changes."""
+
+    tab: str
+    timer: Any
+    activated: Any
+    """The tab has come into view, or another project has."""
+    known: Any
+    """What this page has been shown of the tab."""
+    opened: Any
+    ended: Any
+    jobs_changed: Any
+
+
+def wire_tab_refresh(context: PageContext, active: Any, tabs: Sequence[str]) -> list[Any]:
+    """Wire the tabs; gives their timers, of which only that of the tab in view runs."""
+    watches = [_create_tab_refresh(tab, tab == tabs[0]) for tab in tabs]
+    context.wire(
+        [context.project.change, active.change],
+        lambda project, tab: [project if watch.tab == tab else gr.skip() for watch in watches],
+        [context.project, active],
+        [watch.activated for watch in watches],
+        trigger_mode="always_last",
+    )
+    for watch in watches:
+        _wire_tab_events(context, watch)
+    return [watch.timer for watch in watches]
+
+
+def _create_tab_refresh(tab: str, in_view: bool) -> TabRefresh:
+    timer = gr.Timer(REFRESH_SECONDS, active=in_view)
+    return TabRefresh(tab, timer, gr.State(""), gr.State({}), gr.State(""), gr.State(""), gr.State(""))
+
+
+def _wire_tab_events(context: PageContext, watch: TabRefresh) -> None:
+    beat = context.refresh_ticks.get(watch.tab)
+    context.wire(
+        [watch.timer.tick, watch.activated.change],
+        lambda project, known: poll_tab(context, watch.tab, project, known),
+        [context.project, watch.known],
+        [watch.known, watch.opened, watch.ended, watch.jobs_changed, *([beat] if beat is not None else [])],
+        trigger_mode="once",
+    )
+    for happenings, part in ((context.project_handlers, watch.opened), (context.job_end_handlers, watch.ended)):
+        own = [item for item in happenings if item.tab == watch.tab]
+        _wire_combined(context, [item for item in own if not item.slow], part)
+        for item in own:
+            if item.slow:
+                _wire_combined(context, [item], part)
+    views = [view for view in context.views if view.tab == watch.tab]
+    _wire_combined(
+        context,
+        [EventHandler(_make_job_views_handler(context, watch.tab), [], [view.shown for view in views])],
+        watch.jobs_changed,
+    )
+
+
+def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
+    """What is new of a tab: the project, jobs that have ended or run.yaml, how its own jobs stand; that time passed."""
+    before = dict(known or {})
+    has_beat = tab in context.refresh_ticks
+    try:
+        folder = context.project_folder(project)
+        newest = ProjectJobs(folder).newest_by_command()
+    except VoxgraftError:
+        return [gr.skip()] * (5 if has_beat else 4)
+    own = {view.verb for view in context.views if view.tab == tab}
+    now = {
+        "project": project,
+        "ended": " ".join([run_yaml_stamp(folder), *(job.folder.name for job in newest.values() if not job.alive)]),
+        "stood": " ".join(job_change_stamp(job) for verb, job in newest.items() if verb in own),
+    }
+    is_other = before.get("project") != project
+    beats = int(before.get("beats", 0)) + 1
+    parts: list[Any] = [
+        {**now, "beats": beats} if has_beat else gr.skip() if now == before else now,
+        project if is_other else gr.skip(),
+        gr.skip() if is_other or now["ended"] == before.get("ended") else f"{project} {now['ended']}",
+        f"{project} {now['stood']}" if is_other or now["stood"] != before.get("stood") else gr.skip(),
+    ]
+    return [*parts, f"{project} {beats}"] if has_beat else parts
+
+
+def _make_job_views_handler(context: PageContext, tab: str) -> Any:
+    """How every job of a tab stands."""
+
+    def standing(project: str) -> list[str]:
+        newest = ProjectJobs(context.project_folder(project)).newest_by_command()
+        views = [view for view in context.views if view.tab == tab]
+        return [view.html(newest.get(view.verb)) for view in views]
+
+    return standing
+
+
+def _wire_combined(context: PageContext, happenings: Sequence[EventHandler], part: Any) -> None:
+    """One event for all of them: each event by itself costs a round trip."""
+    inputs = [item for happening in happenings for item in happening.inputs]
+    outputs = [item for happening in happenings for item in happening.outputs]
+    if outputs:
+        together = _combine_handlers(happenings)
+        context.wire([part.change], together, [context.project, *inputs], outputs, trigger_mode="always_last")
+
+
+def _combine_handlers(happenings: Sequence[EventHandler]) -> Any:
+    """Calls all of them; one that cannot read the project leaves what it shows as it is."""
+
+    def called(project: str, *values: Any) -> Any:
+        given = iter(values)
+        results: list[Any] = []
+        for item in happenings:
+            own = [next(given) for _ in item.inputs]
+            try:
+                results += item.function(project, *own)
+            except VoxgraftError:
+                results += [gr.skip()] * len(item.outputs)
+        return results if len(results) != 1 else results[0]
+
+    return called
+
+
+GLOSSARY = {
+    "base": "A published model as its makers give it out, for example Chatterbox. It is only ever read. "
+    "Elsewhere: pretrained model, checkpoint.",
+    "graft": "Everything that is added to a base for one language: new letters and pieces of text, their rows, and a "
+    "small adapter. A small folder to share. Elsewhere: extended vocabulary plus LoRA.",
+    "row": "One token's line of numbers in the table that turns text into what the model works with. New letters get "
+    "new rows. Elsewhere: embedding; making room for them is called extending the embeddings.",
+    "frozen": "The base's rows are not in the optimizer at all, so nothing can move them. Elsewhere: freeze, freeze "
+    "until index; there a check box, here a fact.",
+    "gated": "The usual way to train: the adapter acts only while the new language is spoken, so that the old ones "
+    "stay exactly as they were, bit for bit.",
+    "merged": "One ordinary checkpoint for other programs. The training is folded into the base, so the old languages "
+    "can change; how much is measured while it trains, and bounded.",
+    "retention": "How well an old language is still spoken: its loss now against its loss before training. +0 % is as "
+    "before.",
+    "CER": "Character error rate: somebody (a recogniser) listens and writes down what was said; this share of "
+    "the letters is wrong. 0 % is perfect, lower is better.",
+    "speech loss": "How surprised the model is by the next bit of real speech; lower is better. Elsewhere: mel loss, "
+    "code loss.",
+    "text loss": "The same for the next bit of text.",
+    "text use": "How much worse the speech gets with another sentence's text. Near zero the model is not reading, "
+    "however the loss falls.",
+    "held out": "Recordings that are never learnt from, so that what is measured on them can be believed. Elsewhere: "
+    "validation and test data.",
+    "tokenizer": "Cuts text into the pieces that have rows. The old one stays as it is; new pieces are put after it.",
+    "step": "One small improvement, made from one batch. Elsewhere: iteration.",
+    "adapter": "A few added weights on the model's body that act for the new language. Elsewhere: LoRA.",
+}
+
+
+def glossary_markdown() -> str:
+    """All words as Markdown."""
+    return "\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items())
+
+
+PROJECT_TO_URL_JS = """(project) => {
+  const address = new URL(window.location.href);
+  if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
+  window.history.replaceState(null, "", address);
+  return [project];
+}"""
+"""Puts the open project into the page's address, so that a reload or a bookmark finds it again."""
+BUILT_IN_BASE = "tiny"
+
+
+def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
+    """Choose a project, or make one."""
+    with gr.Row(elem_classes=["vg-bar"]):
+        chooser = gr.Dropdown(
+            [], label="Project", info="A folder in which one new language is grafted onto one base (a run).",
+            elem_id="project-chooser", interactive=True, scale=3, allow_custom_value=True,
+        )  # fmt: skip
+        state = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
+    with gr.Accordion("Make a new project", open=False, elem_id="new-project") as fold:
+        made = _build_new_project_form(context)
+    with gr.Accordion("What the words mean", open=False, elem_id="words"):
+        gr.Markdown(glossary_markdown())
+    outputs = [context.project, chooser, state]
+    context.wire([chooser.input], lambda project: _open_project(context, project), [chooser], outputs)
+    context.wire(
+        [made["button"].click],
+        lambda *values: _create_project(context, *values),
+        [made["name"], made["language"], made["base"], made["texts"]],
+        [*outputs, made["state"], fold],
+        show_progress="minimal",
+        show_progress_on=[made["state"]],
+    )
+    context.project.change(
+        None,
+        [context.project],
+        [context.project],
+        js=PROJECT_TO_URL_JS,
+        api_visibility="private",
+        show_progress="hidden",
+    )
+
+    def loaded(request: gr.Request) -> list[Any]:
+        return _on_page_load(context, request)
+
+    demo.load(
+        loaded, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
+    )
+
+
+def _build_new_project_form(context: PageContext) -> dict[str, Any]:
+    fields = {leaf.key: leaf.field for leaf in find_command("new").leaves()}
+    with gr.Row():
+        name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
+        language = gr.Textbox(
+            label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
+        )  # fmt: skip
+        base = gr.Dropdown(
+            [("the small built-in one", BUILT_IN_BASE), ("none yet", "")],
+            value=BUILT_IN_BASE, label="Base", info="The model that learns the language. It is only read.",
+            elem_id="new-base", interactive=True, allow_custom_value=True,
+        )  # fmt: skip
+        texts = gr.Dropdown(
+            context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
+            info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
+        )  # fmt: skip
+    state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
+    preview = gr.Textbox(
+        label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="new-command",
+    )  # fmt: skip
+    button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
+    inputs = [name, language, base, texts]
+    context.wire(
+        [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
+    )
+    return {"name": name, "language": language, "base": base, "texts": texts, "button": button, "state": state}
+
+
+def _new_project_argv(
+    context: PageContext, name: str, language: str, base: str | None, texts: list[str] | None
+) -> list[str]:
+    given = {"Name": name, "Language": language}
+    if needed := [label for label, text in given.items() if not text.strip()]:
+        raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
+    command = CommandBuilder(find_command("new"), context.roots, json=True)
+    values = {"run": name.strip(), "language": language.strip(), "base": base or "", "texts": texts or []}
+    return command.words(values, None, {})
+
+
+def _preview_new_project(context: PageContext, *values: Any) -> str:
+    try:
+        return format_command(_new_project_argv(context, *values))
+    except VoxgraftError as error:
+        return error.finding.found if error.code == NEEDED_CODE else str(error)
+
+
+def _create_project(context: PageContext, *values: Any) -> list[Any]:
+    try:
+        made = run_command_in_process(_new_project_argv(context, *values))
+        project = context.roots.short(context.roots.resolve_inside(values[0].strip()))
+        *opened, said = _open_project(context, project)
+        warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
+        said += "".join(map(finding_html, warnings))  # outside the form, which is closed
+        return [*opened, said, note_html("made", "good"), gr.update(open=False)]
+    except VoxgraftError as error:
+        return [gr.skip(), gr.skip(), gr.skip(), error_html(error), gr.skip()]
+
+
+def _on_page_load(context: PageContext, request: gr.Request) -> list[Any]:
+    return _open_project(context, str(request.query_params.get("project", ""))[:4096] or _find_default_project(context))
+
+
+def _find_default_project(context: PageContext) -> str:
+    """For a page that names no project: the one in which a job runs, or the only one."""
+    known = context.roots.find(PROJECT_PATHS)
+    for project in known:
+        with contextlib.suppress(VoxgraftError):
+            if ProjectJobs(context.project_folder(project)).at_work():
+                return project
+    return known[0] if len(known) == 1 else ""
+
+
+def _open_project(context: PageContext, project: str | None) -> list[Any]:
+    """The open project, the list of all, and what is to be said of it."""
+    known = context.roots.find(PROJECT_PATHS)
+    if not project:
+        hint = "open a project, or make a new one below" if known else "make your first project below"
+        return ["", gr.update(choices=known, value=None), note_html(hint)]
+    try:
+        short = context.roots.short(context.project_folder(project))
+    except VoxgraftError as error:
+        return ["", gr.update(choices=known, value=None), error_html(error)]
+    choices = known if short in known else [short, *known]
+    return [short, gr.update(choices=choices, value=short), ""]
+
 
 TABS = {
     "Data": "data",
@@ -86,3 +392,91 @@ def _open_requested_tab(asked: str) -> list[Any]:
     """The tab that the page's address names, or the first."""
     module = asked if asked in TABS.values() else next(iter(TABS.values()))
     return [gr.Tabs(selected=module), *_select_tab(module)()]
+
+
+PAGE_CSS = """
+.gradio-container { max-width: 1200px !important; width: 100%; margin: auto; }
+.vg-hidden { display: none; }
+.sr-only[role="status"] { display: none; } /* gradio has it read out "common.complete"; ours say what is done */
+.vg-note { border-left: 4px solid #777; padding: .4em .7em; margin: .2em 0; border-radius: 4px;
+  background: var(--background-fill-secondary); overflow-wrap: anywhere; white-space: pre-line; }
+.vg-good { border-left-color: #15803d; } .vg-bad { border-left-color: #b91c1c; }
+.vg-warn { border-left-color: #b45309; } .vg-busy { border-left-color: #1d4ed8; }
+.vg-note.vg-good::before { content: "✓ "; color: #15803d; font-weight: bold; }
+.vg-note.vg-bad::before { content: "✗ "; color: #b91c1c; font-weight: bold; }
+.vg-note.vg-warn::before { content: "! "; color: #b45309; font-weight: bold; }
+.vg-note.vg-yet::before { content: "○ "; font-weight: bold; } .vg-note.vg-unmeasured::before { content: "– "; }
+.vg-mono textarea, .vg-command textarea { font-family: ui-monospace, Menlo, Consolas, monospace !important;
+  font-size: .8rem !important; }
+.vg-mono textarea { white-space: pre; overflow-x: auto; }
+@supports (field-sizing: content) {
+  .vg-command textarea { field-sizing: content; height: auto !important; max-height: 16em; overflow: auto !important; }
+}
+.vg-facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .4em; margin: 0; }
+.vg-fact { border-left: 4px solid #777; padding: .3em .6em; background: var(--background-fill-secondary); }
+.vg-fact dt { font-size: .8rem; opacity: .8; } .vg-fact dd { margin: 0; overflow-wrap: anywhere; }
+.vg-fact.vg-good { border-left-color: #15803d; } .vg-fact.vg-bad { border-left-color: #b91c1c; }
+.vg-fact.vg-warn { border-left-color: #b45309; }
+.vg-link { font-weight: 600; text-decoration: underline; }
+button.vg-stop { display: none; }
+.vg-form:has(.vg-busy) button.vg-stop { display: block; }
+.vg-form pre { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .8rem; white-space: pre; margin: 0; }
+.vg-result, .vg-tail { overflow: auto; max-height: 30rem; padding: .6em;
+  border: 1px solid var(--border-color-primary); }
+.vg-tail { display: flex; flex-direction: column-reverse; max-height: 14rem; }
+.vg-live { padding: 0 !important; }
+.vg-live:has(.prose:empty) { display: none; }
+.vg-bar .block { min-width: 100% !important; }
+.label-wrap { gap: .6em; align-items: center; } .label-wrap > span { text-align: left; }
+.label-wrap > span.icon { flex: none; width: 1em; height: 1em; line-height: 1; text-align: center; }
+.secondary-wrap > input { padding-right: 1.6em !important; text-overflow: ellipsis; }
+.block:has(> .upload-container) > label.float { position: static; width: 100%; border: 0; }
+button.vg-act { max-width: 100%; flex: 0 0 auto !important; align-self: flex-start; width: max-content !important;
+  min-width: 10rem; white-space: nowrap; }
+.vg-scroll table, .vg-scroll tr { border: 0 !important; }
+.vg-scroll th, .vg-scroll td { border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important; }
+.vg-scroll { overflow-x: auto; } .vg-scroll table { border-collapse: collapse; font-size: .85rem; }
+.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .5em !important; white-space: nowrap; }
+.vg-scroll th { white-space: normal; vertical-align: bottom; }
+.vg-players { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .5em; }
+.vg-player { display: flex; flex-direction: column; gap: .3em; padding: .5em .7em; border-radius: 4px; min-width: 0;
+  background: var(--background-fill-secondary); overflow-wrap: anywhere; }
+.vg-player > a { align-self: flex-start; }
+.vg-player audio { width: 100%; height: 40px; } .vg-player code { font-size: .75rem; }
+.vg-picture { width: 100%; height: auto; background: #fff; border-radius: 4px; }
+.vg-word { font-size: 1.5rem; font-weight: 700; }
+.vg-charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: .6em;
+  --c0: #0f766e; --c1: #c2410c; --c2: #6d28d9; --c3: #15803d; --c4: #64748b; --c5: #a16207; }
+.dark .vg-charts { --c0: #5eead4; --c1: #fdba74; --c2: #c4b5fd; --c3: #86efac; --c4: #cbd5e1; --c5: #fde047; }
+.vg-charts figure { margin: 0; padding: .5em .7em; border-radius: 4px; background: var(--background-fill-secondary); }
+.vg-charts h3 { font-size: .9rem; margin: 0 0 .3em; } .vg-charts svg { width: 100%; height: auto; display: block; }
+.vg-charts svg text { font-size: 11px; fill: var(--body-text-color); }
+.vg-charts svg path { fill: none; stroke-width: 1.8; } .vg-charts .axis { stroke: var(--border-color-primary); }
+.vg-charts .level { stroke: #94a3b8; stroke-dasharray: 4 4; }
+.vg-charts .legend { display: flex; flex-wrap: wrap; gap: .2em .9em; font-size: .8rem; }
+.vg-charts .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }
+@media (max-width: 600px) {
+  .gradio-container { padding: 6px !important; }
+  .row > .block, .form > .block, .row > .form { min-width: 100% !important; }
+  button.vg-act { white-space: normal; }
+}
+"""
+
+
+def build_theme() -> gr.themes.Base:
+    """Gradio's plain theme without fonts from elsewhere."""
+    plain = gr.themes.Default(
+        primary_hue="emerald",
+        font=["system-ui", "Segoe UI", "Noto Sans", "Noto Sans Ethiopic", "sans-serif"],
+        font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
+    )
+    # Gradio's helps are too pale to read, and white on its light green too.
+    return plain.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color="*neutral_800",
+        block_title_text_color="*neutral_800",
+        block_title_text_color_dark="*neutral_100",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+    )

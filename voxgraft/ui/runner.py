@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from voxgraft.files import read_json, write_json
-from voxgraft.ui.processes import machine_id, process_start_time
+from voxgraft.core.files import read_json, write_json
+from voxgraft.core.run import machine_id, process_start_time
 
 
 def run_job(folder: Path, lock: int) -> int:

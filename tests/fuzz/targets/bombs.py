@@ -18,19 +18,19 @@ from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.checkpoints import checkpoint_meaning
 from tests.fuzz.targets.tokenizers import bpe_document, write_documents
 from voxgraft.checkpoints import find_dangerous_globals
-from voxgraft.config import parse_settings, read_settings_values
-from voxgraft.errors import VoxgraftError
-from voxgraft.families import get_family
-from voxgraft.families.chatterbox.text import read_cangjie
-from voxgraft.files import MAX_JSON_BYTES, MAX_LINE_BYTES
-from voxgraft.findings.npy import read_npy_ids
-from voxgraft.old_configs import read_legacy_config
-from voxgraft.old_values import UserOverrides, translate_legacy_config
-from voxgraft.run_settings import RunSettings, VocabularySettings
-from voxgraft.spelling import TextEncoder, learn_language_pieces
-from voxgraft.text.texts import read_texts
+from voxgraft.config.base import parse_settings, read_settings_values
+from voxgraft.config.run import RunSettings, VocabularySettings
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import MAX_JSON_BYTES, MAX_LINE_BYTES
+from voxgraft.core.yaml_files import MAX_YAML_BYTES
+from voxgraft.inspect.prepared import read_npy_ids
+from voxgraft.migrate.configs import read_legacy_config
+from voxgraft.migrate.settings import UserOverrides, translate_legacy_config
+from voxgraft.models import get_family
+from voxgraft.models.chatterbox.text import read_cangjie
+from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.yaml_files import MAX_YAML_BYTES
+from voxgraft.tokenizers.base import read_texts
 
 GIB = 1 << 30
 LOADED = "loaded"

@@ -12,9 +12,9 @@ import soundfile
 
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.importing import text_mutant
-from voxgraft.importing.bringing import ImportOptions, ImportTask, import_source
-from voxgraft.importing.dataset import DatasetFolder, read_import_journal
-from voxgraft.importing.sources import ImportSource
+from voxgraft.data.folder import DatasetFolder, read_import_journal
+from voxgraft.data.importer import ImportOptions, ImportTask, import_source
+from voxgraft.data.sources import ImportSource
 
 RATE = 8_000
 OPTIONS = ImportOptions("am", rate=RATE, ending="wav")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.fuzz.target import CANARY, Mutant, Random, Target
-from voxgraft.errors import FileError
+from voxgraft.core.errors import FileError
 
 FAULTS = (
     "nothing",

@@ -12,15 +12,11 @@ import soundfile
 
 from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.importing.cleaning import clean_cues
-from voxgraft.importing.encodings import read_encoded_text
-from voxgraft.importing.lists import read_transcript_list
-from voxgraft.importing.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.importing.media import MediaReader
-from voxgraft.importing.problems import SourceProblem
-from voxgraft.importing.rolling import dedupe_rolling_captions
-from voxgraft.importing.rows import infer_recordings
-from voxgraft.importing.subtitles import parse_subtitles
+from voxgraft.audio.files import MediaReader
+from voxgraft.data.captions import clean_cues, dedupe_rolling_captions
+from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest, write_manifest
+from voxgraft.data.subtitles import parse_subtitles, read_encoded_text
+from voxgraft.data.tables import infer_recordings, read_transcript_list
 
 LINE_ENDS = re.compile(r"\r\n|\n|\r")
 RATE = 16_000

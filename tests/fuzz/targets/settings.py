@@ -10,12 +10,12 @@ import yaml
 
 from tests.fuzz import byte_mutations, text_mutations, yaml_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.config import format_commented_yaml, parse_settings, read_settings_values
-from voxgraft.families import detect_family, get_family
-from voxgraft.findings.old_numbers import read_old_config_numbers
-from voxgraft.old_configs import read_legacy_config
-from voxgraft.old_values import UserOverrides, translate_legacy_config
-from voxgraft.run_settings import RunSettings
+from voxgraft.config.base import format_commented_yaml, parse_settings, read_settings_values
+from voxgraft.config.run import RunSettings
+from voxgraft.inspect.subject import read_old_config_numbers
+from voxgraft.migrate.configs import read_legacy_config
+from voxgraft.migrate.settings import UserOverrides, translate_legacy_config
+from voxgraft.models import detect_family, get_family
 
 CHATTERBOX_CONFIG = """\
 # Training of the Amharic voice

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from tests.fuzz import byte_mutations, json_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.families import get_family
-from voxgraft.tokenizer_verbs import extend_tokenizer
+from voxgraft.graft.tokenizer_commands import extend_tokenizer
+from voxgraft.models import get_family
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, Tokenizer, TokenizerAdditions
 

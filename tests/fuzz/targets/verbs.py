@@ -32,10 +32,9 @@ from tests.fuzz.targets.settings import CHATTERBOX_CONFIG, COMMANDS, INDEX_CONFI
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_torch
 from voxgraft.cli import run_cli
 from voxgraft.cli.app import EXIT_BAD_INPUT, EXIT_BUG
-from voxgraft.families.indextts2.random_base import MAKER
-from voxgraft.families.random_base import make_random_base
-from voxgraft.families.random_values import RandomBaseSize
-from voxgraft.graft_folder import load_graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.models.indextts2.random_base import MAKER
+from voxgraft.models.random_base import RandomBaseSize, make_random_base
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TokenizerAdditions
 

@@ -8,18 +8,27 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.amounts import format_duration
-from voxgraft.errors import VoxgraftError
-from voxgraft.ui.commands import run_command_in_process
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm, FormControl
-from voxgraft.ui.making import disable_until_project_open
-from voxgraft.ui.pages import file_link
-from voxgraft.ui.reading import read_first_clips, recording_sources, run_dataset_folder, run_language
-from voxgraft.ui.roots import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter
-from voxgraft.ui.sounds import read_player_audio
-from voxgraft.ui.uploads import check_uploaded_lists, move_uploads
-from voxgraft.ui.views import error_html, facts_html, note_html, table_html
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.results import format_duration
+from voxgraft.ui.commands import (
+    PageContext,
+    read_first_clips,
+    recording_sources,
+    run_command_in_process,
+    run_dataset_folder,
+    run_language,
+)
+from voxgraft.ui.files import (
+    DATASET_PATHS,
+    FOLDER_PATHS,
+    TEXT_PATHS,
+    PathFilter,
+    check_uploaded_lists,
+    file_link,
+    move_uploads,
+)
+from voxgraft.ui.forms import CommandForm, FormControl, disable_until_project_open
+from voxgraft.ui.html import error_html, facts_html, note_html, read_player_audio, table_html
 
 SOURCE_PATHS = PathFilter(
     endings=(".srt", ".vtt", ".ass", ".ssa", ".csv", ".tsv", ".psv", ".jsonl", ".parquet"), folders=True

@@ -8,14 +8,10 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.ui import reading
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm
-from voxgraft.ui.making import OutputForm, add_upload, last_job_result, next_free_path
-from voxgraft.ui.pages import file_link
-from voxgraft.ui.players import download_link, image_html
-from voxgraft.ui.roots import FOLDER_PATHS, TEXT_PATHS, PathFilter
-from voxgraft.ui.views import finding_html, note_html, table_html
+from voxgraft.ui.commands import PageContext, find_grown_tokenizer, run_base_folder, run_language
+from voxgraft.ui.files import FOLDER_PATHS, TEXT_PATHS, PathFilter, file_link
+from voxgraft.ui.forms import CommandForm, OutputForm, add_upload, last_job_result, next_free_path
+from voxgraft.ui.html import download_link, finding_html, image_html, note_html, table_html
 
 DIAGNOSABLE_PATHS = PathFilter(endings=(".safetensors", ".pt", ".pth"), mark="run.yaml")
 TOKENIZER_PATHS = PathFilter(endings=("tokenizer.json", ".model"))
@@ -47,9 +43,9 @@ def _build_diagnose_section(context: PageContext) -> CommandForm:
                 default=lambda project: project,
                 info="A file (.safetensors, .pt, .pth), a folder with one, or a project. Large ones: copy them here.",
             )
-            form.add("base", sought=FOLDER_PATHS, default=reading.run_base_folder)
-            form.add("tokenizer", sought=TOKENIZER_PATHS, default=reading.find_grown_tokenizer)
-            form.add("language", default=reading.run_language)
+            form.add("base", sought=FOLDER_PATHS, default=run_base_folder)
+            form.add("tokenizer", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("language", default=run_language)
         with gr.Row():
             add_upload(context, form, "checkpoint", "Upload a checkpoint",
                       (".safetensors", ".pt", ".pth"))  # fmt: skip

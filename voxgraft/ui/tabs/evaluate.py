@@ -9,25 +9,32 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.errors import VoxgraftError
-from voxgraft.files import read_json, read_text
-from voxgraft.run import RunFolder
-from voxgraft.ui import reading
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm
-from voxgraft.ui.listeners import recognizer_choices
-from voxgraft.ui.making import OutputForm, last_job_result, next_free_path
-from voxgraft.ui.pages import file_link
-from voxgraft.ui.players import AUDIO_DATA_URL, AudioCard, audio_cards_html, image_html, versioned_file_url
-from voxgraft.ui.roots import FOLDER_PATHS, PROJECT_PATHS, PathFilter
-from voxgraft.ui.views import error_html, finding_html, note_html, table_html
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import read_json, read_text
+from voxgraft.core.run import RunFolder
+from voxgraft.ui import commands
+from voxgraft.ui.commands import PageContext
+from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, PathFilter, file_link
+from voxgraft.ui.forms import CommandForm, OutputForm, last_job_result, next_free_path
+from voxgraft.ui.html import (
+    AUDIO_DATA_URL,
+    AudioCard,
+    audio_cards_html,
+    error_html,
+    finding_html,
+    image_html,
+    note_html,
+    recognizer_choices,
+    table_html,
+    versioned_file_url,
+)
 
 SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")
 MAX_REPORT_BYTES = 256 << 20
 ANSWER_KINDS = {"yes": "good", "no": "bad"}
 GOAL_POINTS = ("near-mark",)
-"""Points of which a no breaks nothing: not yet. As in `voxgraft/evaluating/verdicts.py`, compared by the same test."""
+"""Points of which a no breaks nothing: not yet. As in `voxgraft/evaluation/verdicts.py`, compared by the same test."""
 RECOGNIZER_HELP = (
     "Who writes down what is said. automatic: the built-in one, where it understands the language. none: nobody; "
     "lengths and losses are measured all the same. whisper:FOLDER is offered for a model of faster-whisper in a folder "
@@ -49,7 +56,7 @@ SCORE_FORMATS = {
     "text_use": ("text use", "nats"),
     "kl": ("KL to base", "nats"),
 }
-"""Titles and forms as in `voxgraft/evaluating/scoring.py`, which cannot be had without torch; a test compares them."""
+"""Titles and forms as in `voxgraft/evaluation/scores.py`, which cannot be had without torch; a test compares them."""
 
 
 def build(context: PageContext) -> None:
@@ -123,7 +130,7 @@ def _build_results_section(context: PageContext) -> None:
 def list_evaluations(run: RunFolder) -> list[Path]:
     """Folders of the project's evaluations, the newest first."""
     found = [path.parent for path in run.eval.glob("*/scores.json")] if run.eval.is_dir() else []
-    return sorted(found, key=lambda folder: reading.modified_time(folder / "scores.json"), reverse=True)
+    return sorted(found, key=lambda folder: commands.modified_time(folder / "scores.json"), reverse=True)
 
 
 def _open_evaluations(context: PageContext, project: str) -> list[Any]:

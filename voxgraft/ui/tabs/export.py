@@ -8,19 +8,17 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.amounts import format_bytes
-from voxgraft.errors import VoxgraftError
-from voxgraft.exporting.terms import read_terms
-from voxgraft.families import get_family
-from voxgraft.graft_folder import GRAFT_CARD_NAME, read_graft_card
-from voxgraft.run import RunFolder
-from voxgraft.ui import reading
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm
-from voxgraft.ui.making import OutputForm, add_upload, last_job_result, next_free_path
-from voxgraft.ui.players import download_link
-from voxgraft.ui.roots import FOLDER_PATHS, PathFilter
-from voxgraft.ui.views import facts_html, finding_html, note_html, table_html
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.results import format_bytes
+from voxgraft.core.run import RunFolder
+from voxgraft.export.sources import read_terms
+from voxgraft.graft.folder import GRAFT_CARD_NAME, read_graft_card
+from voxgraft.models import get_family
+from voxgraft.ui import commands
+from voxgraft.ui.commands import PageContext
+from voxgraft.ui.files import FOLDER_PATHS, PathFilter
+from voxgraft.ui.forms import CommandForm, OutputForm, add_upload, last_job_result, next_free_path
+from voxgraft.ui.html import download_link, facts_html, finding_html, note_html, table_html
 
 EXPORT_PATHS = PathFilter(mark="terms.json")
 ZIP_PATHS = PathFilter(endings=(".zip",))
@@ -90,7 +88,7 @@ def check_terms_stated(*said: Any) -> list[Any]:
 
 def _default_target(project: Path) -> str | None:
     """What is made unless somebody chooses: the graft to share."""
-    return "graft" if reading.find_grown_tokenizer(project) is not None else None
+    return "graft" if commands.find_grown_tokenizer(project) is not None else None
 
 
 def _previous_term(term: str) -> Callable[[Path], str | None]:
@@ -166,7 +164,7 @@ def _find_newest_export(project: Path) -> Path | None:
     """What was exported last."""
     exports = [path.parent for path in RunFolder(project).export.glob("*/terms.json")]
     whole = [path for path in exports if not path.name.endswith(".previous")]
-    return max(whole, key=reading.modified_time, default=None)
+    return max(whole, key=commands.modified_time, default=None)
 
 
 def _push_html(context: PageContext, project: str) -> str:

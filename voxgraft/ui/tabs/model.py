@@ -7,18 +7,17 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.amounts import format_bytes
-from voxgraft.errors import VoxgraftError
-from voxgraft.files import read_json
-from voxgraft.run import RunFolder
-from voxgraft.run_yaml import set_run_yaml_values
-from voxgraft.ui import reading
-from voxgraft.ui.commands import run_command_in_process
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm
-from voxgraft.ui.roots import FOLDER_PATHS, TEXT_PATHS, PathFilter, Roots
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import read_json
+from voxgraft.core.results import format_bytes
+from voxgraft.core.run import RunFolder
+from voxgraft.ui import commands
+from voxgraft.ui.commands import PageContext, run_command_in_process
+from voxgraft.ui.files import FOLDER_PATHS, TEXT_PATHS, PathFilter, Roots
+from voxgraft.ui.forms import CommandForm
+from voxgraft.ui.html import error_html, facts_html, note_html, table_html
 from voxgraft.ui.tabs.tokenizer import TOKENIZER_PATHS
-from voxgraft.ui.views import error_html, facts_html, note_html, table_html
 
 CHECKPOINT_PATHS = PathFilter(endings=(".safetensors", ".pt", ".pth"))
 BASE_FILE_NAMES = ("t3_mtl23ls_v2.safetensors", "t3_cfg.safetensors", "gpt.pth", "t3.safetensors", "tiny.json")
@@ -67,7 +66,7 @@ def _build_base_section(context: PageContext) -> None:
 
 def _base_choices(context: PageContext, project: str) -> list[Any]:
     folder = context.project_folder(project)
-    now = reading.run_base_folder(folder)
+    now = commands.run_base_folder(folder)
     known = [context.roots.short(path) for path in find_bases(context.roots)]
     value = context.roots.short(now.resolve()) if now is not None else None
     return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
@@ -99,7 +98,7 @@ def _quote_yaml(text: str) -> str:
 def _inventory_html(context: PageContext, project: str) -> str:
     """What the base and the graft of the project hold."""
     folder = context.project_folder(project)
-    if reading.run_base_folder(folder) is None:
+    if commands.run_base_folder(folder) is None:
         return note_html("this project has no base yet: choose one, or download one below", "warn")
     try:
         found = run_command_in_process(["show", "--no-fingerprint", "--json", "--", context.roots.short(folder)])
@@ -188,7 +187,7 @@ def _build_graft_section(context: PageContext) -> None:
         )
         form = CommandForm(context, "graft")
         with gr.Row():
-            form.add("texts", sought=TEXT_PATHS, default=reading.default_texts)
+            form.add("texts", sought=TEXT_PATHS, default=commands.default_texts)
             form.add("tokenizer.pieces")
             form.add("rows.init")
         with gr.Accordion("More", open=False):
@@ -206,7 +205,7 @@ def _build_extend_section(context: PageContext) -> None:
         form = CommandForm(context, "extend")
         with gr.Row():
             form.add("checkpoint", sought=CHECKPOINT_PATHS)
-            form.add("tokenizer", sought=TOKENIZER_PATHS, default=reading.find_grown_tokenizer)
+            form.add("tokenizer", sought=TOKENIZER_PATHS, default=commands.find_grown_tokenizer)
             form.add("output", sought=CHECKPOINT_PATHS, default=lambda project: project / "extended.safetensors")
         with gr.Row():
             form.add("base_tokenizer", sought=TOKENIZER_PATHS)

@@ -7,14 +7,14 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.errors import VoxgraftError
-from voxgraft.ui import reading
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm, JobView, slug
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.ui import commands
+from voxgraft.ui.commands import PageContext
+from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, PathFilter
+from voxgraft.ui.forms import CommandForm, JobView, slug
+from voxgraft.ui.html import error_html, finding_html, job_html, note_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob
-from voxgraft.ui.roots import DATASET_PATHS, FOLDER_PATHS, PathFilter
 from voxgraft.ui.tabs.model import CHECKPOINT_PATHS
-from voxgraft.ui.views import error_html, finding_html, job_html, note_html
 
 CONFIG_PATHS = PathFilter(endings=(".yaml", ".yml", ".sh", ".txt"))
 CURE_COMMANDS: dict[str, tuple[str, str]] = {
@@ -66,7 +66,7 @@ def _build_prepare_section(context: PageContext) -> JobView:
 
 
 def _default_dataset(project: Any) -> Any:
-    folder = reading.run_dataset_folder(project)
+    folder = commands.run_dataset_folder(project)
     return folder if (folder / "manifest.jsonl").is_file() else None
 
 

@@ -7,16 +7,21 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.errors import ConfigError, VoxgraftError
-from voxgraft.ui import reading
-from voxgraft.ui.commands import CommandBuilder, find_command
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm, build_job_controls
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.ui import commands
+from voxgraft.ui.commands import CommandBuilder, PageContext, find_command
+from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, PathFilter
+from voxgraft.ui.forms import CommandForm, OutputForm, add_upload, build_job_controls, last_job_result, next_free_path
+from voxgraft.ui.html import (
+    AudioCard,
+    audio_card_for_file,
+    audio_cards_html,
+    download_link,
+    error_html,
+    finding_html,
+    job_html,
+)
 from voxgraft.ui.jobs import ProjectJobs
-from voxgraft.ui.making import OutputForm, add_upload, last_job_result, next_free_path
-from voxgraft.ui.players import AudioCard, audio_card_for_file, audio_cards_html, download_link
-from voxgraft.ui.roots import FOLDER_PATHS, PROJECT_PATHS, PathFilter
-from voxgraft.ui.views import error_html, finding_html, job_html
 
 SPEAK_TEXT_PATHS = PathFilter(endings=(".txt", ".tsv"))
 WAV_PATHS = PathFilter(endings=(".wav",))
@@ -44,7 +49,7 @@ def _build_speak_form(context: PageContext) -> OutputForm:
     )  # fmt: skip
     form.add("text", lines=4)
     with gr.Row():
-        form.add("language", default=reading.run_language)
+        form.add("language", default=commands.run_language)
         form.add("voice", sought=WAV_PATHS)
         form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Who speaks: a run")
         form.add("seed")
@@ -105,7 +110,7 @@ def build_base_argv(context: PageContext, form: CommandForm, project: str, value
     """The command of the base alone: the same texts, voice and draws, without what was made of it."""
     folder = context.project_folder(project)
     typed = {control.leaf.key: value for control, value in zip(form.controls, values, strict=True)}
-    base = typed.pop("base", None) or reading.run_base_folder(folder)
+    base = typed.pop("base", None) or commands.run_base_folder(folder)
     if base is None:
         raise ConfigError("config-missing", "the project has no base yet", expected="a base in run.yaml")
     form.require(typed)

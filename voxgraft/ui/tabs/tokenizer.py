@@ -8,16 +8,25 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.bases import resolve_base_family
-from voxgraft.errors import VoxgraftError
-from voxgraft.files import text_lines
-from voxgraft.ui import reading
-from voxgraft.ui.commands import CommandBuilder, find_command, format_command, run_command_in_process
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.files import text_lines
+from voxgraft.graft.folder import resolve_base_family
+from voxgraft.ui.commands import (
+    CommandBuilder,
+    PageContext,
+    default_texts,
+    find_command,
+    find_grown_tokenizer,
+    format_command,
+    load_run_settings,
+    run_base_folder,
+    run_command_in_process,
+    run_language,
+)
+from voxgraft.ui.files import TEXT_PATHS, PathFilter
+from voxgraft.ui.forms import CommandForm
+from voxgraft.ui.html import error_html, facts_html, finding_html, note_html, table_html
 from voxgraft.ui.jobs import ProjectJobs
-from voxgraft.ui.roots import TEXT_PATHS, PathFilter
-from voxgraft.ui.views import error_html, facts_html, finding_html, note_html, table_html
 
 TOKENIZER_PATHS = PathFilter(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
 ADDITIONS_PATHS = PathFilter(endings=("additions.json",))
@@ -67,8 +76,8 @@ def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list
     commands = []
     for language, texts in _lines_by_language(folder, typed).items():
         fixed = {
-            "base": reading.run_base_folder(folder),
-            "grown": reading.find_grown_tokenizer(folder),
+            "base": run_base_folder(folder),
+            "grown": find_grown_tokenizer(folder),
             "language": language,
         }
         known = {key: value for key, value in fixed.items() if value}
@@ -78,10 +87,10 @@ def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list
 
 def _lines_by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
     """The lines by their language: the one whose code stands before them, else the new one."""
-    base, new = reading.run_base_folder(folder), reading.run_language(folder)
+    base, new = run_base_folder(folder), run_language(folder)
     spoken = (
         new,
-        *(resolve_base_family(base, reading.load_run_settings(folder).family).languages if base is not None else ()),
+        *(resolve_base_family(base, load_run_settings(folder).family).languages if base is not None else ()),
     )
     found: dict[str | None, list[str]] = {}
     for line in text_lines(typed):
@@ -128,9 +137,9 @@ def _build_proof_section(context: PageContext) -> None:
     with gr.Accordion("The proof: does old text still read the same?", open=False, elem_id="tokenizer-proof"):
         form = CommandForm(context, "tokenizer prove", json=True)
         with gr.Row():
-            form.add("base", sought=TOKENIZER_PATHS, default=reading.run_base_folder)
-            form.add("grown", sought=TOKENIZER_PATHS, default=reading.find_grown_tokenizer)
-            form.add("language", default=reading.run_language)
+            form.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
+            form.add("grown", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("language", default=run_language)
         with gr.Row():
             form.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
             form.add("proof_texts", sought=TEXT_PATHS)
@@ -141,7 +150,7 @@ def _build_proof_section(context: PageContext) -> None:
 
 
 def _default_proof_texts(project: Path) -> list[Path] | None:
-    return reading.default_texts(project) or list(reading.load_run_settings(project).texts) or None
+    return default_texts(project) or list(load_run_settings(project).texts) or None
 
 
 def _proof_html(context: PageContext, project: str) -> str:
@@ -173,16 +182,16 @@ def _build_training_section(context: PageContext) -> None:
     with gr.Accordion("Step by step: learn pieces from texts, and put them after the base's", open=False):
         learning = CommandForm(context, "tokenizer train")
         with gr.Row():
-            learning.add("base", sought=TOKENIZER_PATHS, default=reading.run_base_folder)
+            learning.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
             learning.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
-            learning.add("language", default=reading.run_language)
+            learning.add("language", default=run_language)
             learning.add("output", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
         learning.add_all(("tokenizer.pieces", "tokenizer.min_count", "tokenizer.max_piece_characters"))
         learning.add_all(("family", "overwrite"))
         learning.finish("Learn the pieces")
         merging = CommandForm(context, "tokenizer merge")
         with gr.Row():
-            merging.add("base", sought=TOKENIZER_PATHS, default=reading.run_base_folder)
+            merging.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
             merging.add("additions", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
             merging.add("output", sought=TOKENIZER_PATHS, default=lambda project: project / "tokenizer.json")
         merging.add_all(("family", "overwrite"))

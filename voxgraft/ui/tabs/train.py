@@ -7,19 +7,16 @@ from typing import Any
 
 import gradio as gr
 
-from voxgraft.amounts import format_bytes
-from voxgraft.errors import VoxgraftError
-from voxgraft.history import History
-from voxgraft.run import RunFolder
-from voxgraft.ui import live, reading
-from voxgraft.ui.context import PageContext
-from voxgraft.ui.controls import CommandForm
-from voxgraft.ui.holding import find_external_holder
-from voxgraft.ui.jobs import ProjectJobs
-from voxgraft.ui.listeners import recognizer_choices
-from voxgraft.ui.making import last_job_result
-from voxgraft.ui.roots import TEXT_PATHS, PathFilter
-from voxgraft.ui.views import error_html, finding_html, note_html, table_html
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.journal import History
+from voxgraft.core.results import format_bytes
+from voxgraft.core.run import RunFolder
+from voxgraft.ui import commands, train_status
+from voxgraft.ui.commands import PageContext
+from voxgraft.ui.files import TEXT_PATHS, PathFilter
+from voxgraft.ui.forms import CommandForm, last_job_result
+from voxgraft.ui.html import error_html, finding_html, note_html, recognizer_choices, table_html
+from voxgraft.ui.jobs import ProjectJobs, find_external_holder
 
 PREPARED_SET_PATHS = PathFilter(mark="set.json")
 START_NEWEST, START_FRESH = "", "fresh"
@@ -114,11 +111,11 @@ def _build_status_section(context: PageContext, followed: list[Any]) -> None:
     with gr.Accordion("Listen on the way", open=True, elem_id="train-listen"):
         with gr.Row():
             step = gr.Dropdown(
-                [live.FIRST_AND_NEWEST, live.ALL_SAMPLES], value=live.FIRST_AND_NEWEST, label="Step", interactive=True, elem_id="train-sample-step",
+                [train_status.FIRST_AND_NEWEST, train_status.ALL_SAMPLES], value=train_status.FIRST_AND_NEWEST, label="Step", interactive=True, elem_id="train-sample-step",
                 info="The same sentences in the same voice each time: only training makes a difference.",
             )  # fmt: skip
             language = gr.Dropdown(
-                [live.ALL_SAMPLES], value=live.ALL_SAMPLES, label="Language", interactive=True, elem_id="train-sample-language",
+                [train_status.ALL_SAMPLES], value=train_status.ALL_SAMPLES, label="Language", interactive=True, elem_id="train-sample-language",
                 info="Old languages are spoken too: they must stay as they were.",
             )  # fmt: skip
         spoken = gr.HTML(elem_id="train-samples")
@@ -162,7 +159,7 @@ def _status_stamp(context: PageContext, project: str, known: str) -> Any:
         return gr.skip()
     job = ProjectJobs(folder).latest("train")
     work = f"{job.folder.name} {job.alive}" if job is not None else ""
-    stamp = f"{project} {live.run_change_stamp(RunFolder(folder))} {work} {find_external_holder(folder)}"
+    stamp = f"{project} {train_status.run_change_stamp(RunFolder(folder))} {work} {find_external_holder(folder)}"
     return stamp if stamp != known else gr.skip()
 
 
@@ -177,8 +174,8 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
     at_work = (job is not None and job.alive) or (holder is not None and holder.verb == "train")
     work = [note_html(holder.words, "warn") if holder else "", gr.update(interactive=holder is None)]
     try:
-        told = live.load_train_status(run)
-        steps = live.list_saved_steps(run, told.history)
+        told = train_status.load_train_status(run)
+        steps = train_status.list_saved_steps(run, told.history)
     except VoxgraftError as error:
         return [{"project": project}, error_html(error), *nothing[4:], *work]
     heard, newest_job = f"{project} {sorted(told.history.samples)}", job.folder.name if job else ""
@@ -188,10 +185,10 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
         sampled = _refresh_samples(context, run, told.history, asked)
     return [
         {"project": project, "samples": heard, "job": newest_job},
-        live.train_figures_html(told, is_running=at_work, bound=_retention_bound(folder)),
-        live.train_curves_html(told.history),
-        live.read_training_summary(None if holder else job),
-        live.saved_steps_html(steps),
+        train_status.train_figures_html(told, is_running=at_work, bound=_retention_bound(folder)),
+        train_status.train_curves_html(told.history),
+        train_status.read_training_summary(None if holder else job),
+        train_status.saved_steps_html(steps),
         *sampled,
         *_start_choices(steps, anew),
         *work,
@@ -200,21 +197,21 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
 
 def _refresh_samples(context: PageContext, run: RunFolder, history: History, asked: tuple[str, str]) -> list[Any]:
     """Lists of steps and languages, and the samples of those that are chosen; what is there no more is not chosen."""
-    lists = live.sample_choices(history)
+    lists = train_status.sample_choices(history)
     known = [[one if isinstance(one, str) else one[1] for one in choices] for choices in lists]
     step, language = (chosen if chosen in values else values[0] for chosen, values in zip(asked, known, strict=True))
-    shown = live.samples_html(context, run, history, step, language)
+    shown = train_status.samples_html(context, run, history, step, language)
     return [*(gr.update(choices=one, value=it) for one, it in zip(lists, (step, language), strict=True)), shown]
 
 
 def _retention_bound(folder: Path) -> float | None:
     try:
-        return reading.load_run_settings(folder).train.retention_bound
+        return commands.load_run_settings(folder).train.retention_bound
     except VoxgraftError:
         return None
 
 
-def _start_choices(steps: list[live.SavedStep], anew: bool) -> list[Any]:
+def _start_choices(steps: list[train_status.SavedStep], anew: bool) -> list[Any]:
     """Where training can start. The choice is for one training: the next start goes on from the newest."""
     newest = f"the newest saved step ({steps[0].step:,})" if steps else "the beginning"
     choices = [(newest, START_NEWEST)]
@@ -228,12 +225,12 @@ def _start_choices(steps: list[live.SavedStep], anew: bool) -> list[Any]:
 def _show_samples(context: PageContext, project: str, step: str, language: str) -> Any:
     try:
         run = RunFolder(context.project_folder(project))
-        return live.samples_html(
+        return train_status.samples_html(
             context,
             run,
-            live.load_train_status(run).history,
-            step or live.FIRST_AND_NEWEST,
-            language or live.ALL_SAMPLES,
+            train_status.load_train_status(run).history,
+            step or train_status.FIRST_AND_NEWEST,
+            language or train_status.ALL_SAMPLES,
         )
     except VoxgraftError as error:
         return error_html(error)

@@ -1,0 +1,137 @@
+"""The architecture: packages import downwards, names are unique, modules have a place and a size, commands stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, modules_imported_by
+from voxgraft.models import family_names
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the ground up. A package imports packages that stand before it, and never one behind it.
+ORDER = (
+    *("core", "config", "companions", "tokenizers", "text", "audio", "checkpoints", "nn"),
+    *("models", "data", "graft", "dataset", "migrate"),
+    *("preprocess", "asr", "synthesis", "training"),
+    *("evaluation", "inspect", "export"),
+    *("pipeline", "demo", "cli", "ui"),
+)
+LOOSE = {"__init__.py", "__main__.py"}
+MAX_MODULES = 240
+MAX_MODULE_LINES = 1_000
+
+
+@cache
+def _modules() -> dict[str, tuple[Path, str, ast.Module]]:
+    return load_modules(ROOT)
+
+
+def _package(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else None
+
+
+def upward_imports(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
+    """`module -> module` for every import of a package that stands higher."""
+    wrong = []
+    for name, (_, _, tree) in modules.items():
+        for target in imported_modules(tree, modules):
+            here, there = _package(name), _package(target)
+            if here and there and ORDER.index(there) > ORDER.index(here):
+                wrong.append(f"{name} -> {target}")
+    return sorted(wrong)
+
+
+def repeated_classes(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
+    """Class names that two classes have."""
+    counts = Counter(
+        node.name for _, _, tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in counts.items() if count > 1)
+
+
+def loose_modules(folder: Path) -> list[str]:
+    """Files directly in the package that belong into one of its packages."""
+    return sorted(path.name for path in folder.glob("*.py") if path.name not in LOOSE)
+
+
+def test_packages_import_downwards_only() -> None:
+    assert upward_imports(_modules()) == []
+
+
+def test_every_package_has_its_place_in_the_order() -> None:
+    packages = {path.name for path in (ROOT / "voxgraft").iterdir() if (path / "__init__.py").is_file()}
+    assert packages == set(ORDER)
+
+
+def test_packages_form_no_cycle() -> None:
+    edges: dict[str, set[str]] = {}
+    for name, (_, _, tree) in _modules().items():
+        here = _package(name)
+        for target in imported_modules(tree, _modules()):
+            there = _package(target)
+            if here and there and here != there:
+                edges.setdefault(here, set()).add(there)
+    assert find_cycles(edges) == []
+
+
+def test_class_names_are_unique() -> None:
+    assert repeated_classes(_modules()) == []
+
+
+def test_no_module_is_loose() -> None:
+    assert loose_modules(ROOT / "voxgraft") == []
+
+
+def test_modules_stay_few_and_of_a_readable_size() -> None:
+    sizes = {name: source.count("\n") for name, (_, source, _) in _modules().items()}
+    assert len(sizes) <= MAX_MODULES
+    assert {name: size for name, size in sizes.items() if size > MAX_MODULE_LINES} == {}
+
+
+def test_only_the_registry_names_a_family() -> None:
+    """Code outside of a family's folder imports no module of it; the registry loads families by name."""
+    families = tuple(f"voxgraft.models.{name}" for name in family_names())
+    wrong = []
+    for name, (_, _, tree) in _modules().items():
+        for target in imported_modules(tree, _modules()):
+            if target.startswith(families) and not name.startswith("voxgraft.models."):
+                wrong.append(f"{name} -> {target}")
+    assert wrong == []
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys; sys.argv = ['voxgraft', '--help']\nfrom voxgraft.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr[-2000:]
+
+
+def test_speak_imports_no_trainer() -> None:
+    loaded = modules_imported_by(SPEAK)
+    assert [name for name in loaded if name.startswith(("voxgraft.training", "voxgraft.evaluation"))] == []
+    assert len(loaded) <= 60
+
+
+def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
+    """Each check fails on a package with one fault of its kind."""
+    package = tmp_path / "voxgraft"
+    for name in ("core", "nn"):
+        (package / name).mkdir(parents=True)
+        (package / name / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "core" / "a.py").write_text("from voxgraft.nn import b\n\n\nclass Same: ...\n")
+    (package / "nn" / "b.py").write_text("class Same: ...\n")
+    (package / "left.py").write_text("")
+    modules = load_modules(tmp_path)
+    modules.pop("voxgraft.left")
+    assert upward_imports(modules) == ["voxgraft.core.a -> voxgraft.nn.b"]
+    assert repeated_classes(modules) == ["Same"]
+    assert loose_modules(package) == ["left.py"]

@@ -1,0 +1,284 @@
+"""Float32 that is float32: autocast rounds to half precision, and CUDA's convolutions and LSTMs to ten bits (TF32).
+
+Codes change with either, so that what is prepared would depend on who prepares it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from voxgraft.core.errors import AudioError
+
+
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Neither TF32 nor autocast inside the block, whatever training has chosen; also a decorator.
+
+    The first setting is the process's: not for several threads.
+    """
+    # torch makes two of these when it is imported, unseen by a type checker.
+    backends: list[Any] = [
+        torch.backends.cuda.matmul,
+        *(getattr(torch.backends.cudnn, kind) for kind in ("conv", "rnn")),
+    ]
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        with contextlib.ExitStack() as plain:
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    plain.enter_context(torch.autocast(kind, enabled=False))
+            yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+
+MEL_BREAK_HZ = 1000.0
+"""Slaney's mel scale is linear up to here and logarithmic above."""
+HZ_PER_MEL = 200.0 / 3
+MEL_LOG_STEP = math.log(6.4) / 27.0
+
+TRIM_FRAME = 2048
+TRIM_HOP = 512
+SILENCE_POWER = 1e-10
+"""Mean square of a frame, -100 dB: what is quieter than this counts as equally quiet."""
+
+
+def mel_filters(sample_rate: int, num_fft: int, num_mels: int) -> Tensor:
+    """Triangles from 0 Hz to half the sample rate, each of the same area. float32 [M, K]"""
+    top = sample_rate / 2
+    edges = _mel_to_hz(torch.linspace(0.0, _hz_to_mel(top), num_mels + 2, dtype=torch.float64))  # [M + 2]
+    frequencies = torch.linspace(0.0, top, num_fft // 2 + 1, dtype=torch.float64)  # [K]
+    widths = edges.diff()[:, None]  # [M + 1, 1]
+    distances = frequencies - edges[:, None]  # [M + 2, K]
+    rising = distances[:-2] / widths[:-1]
+    falling = -distances[2:] / widths[1:]
+    triangles = torch.minimum(rising, falling).clamp_min(0.0)  # [M, K]
+    return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).float()
+
+
+def power_spectrum(wave: Tensor, window: Tensor, hop: int) -> Tensor:
+    """Power in frames as long as the window, centred on every `hop`-th sample, the ends mirrored. [N] -> [K, F]
+
+    F = 1 + N // hop. The mirror needs more samples than half a window.
+    """
+    num_fft = len(window)
+    transformed = torch.stft(
+        wave, num_fft, hop, window=window, center=True, pad_mode="reflect", normalized=False, return_complex=True
+    )
+    return transformed.abs().square()
+
+
+def find_sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
+    """First sample and end of what lies between the first and the last frame that is not too quiet. [N]
+
+    A frame is too quiet if it is `below_loudest_db` or more below the loudest. A clip without any sound is kept whole.
+    """
+    powers = _frame_powers(wave)  # [F]
+    loud = powers > powers.max() * 10 ** (-below_loudest_db / 10)
+    places = loud.nonzero().flatten()
+    return int(places[0]) * TRIM_HOP, min(len(wave), (int(places[-1]) + 1) * TRIM_HOP)
+
+
+def compute_peak_frame_power(wave: Tensor) -> float:
+    """Mean square of the loudest frame; QUIETEST_POWER for silence."""
+    return float(_frame_powers(wave).max())
+
+
+def _frame_powers(wave: Tensor) -> Tensor:
+    """Mean squares of overlapping frames, zeros before the start and after the end. [N] -> [F]"""
+    squares = torch.nn.functional.pad(wave.double().square(), (TRIM_FRAME // 2, TRIM_FRAME // 2))
+    return squares.unfold(0, TRIM_FRAME, TRIM_HOP).mean(-1).clamp_min(SILENCE_POWER)
+
+
+def _hz_to_mel(frequency: float) -> float:
+    if frequency < MEL_BREAK_HZ:
+        return frequency / HZ_PER_MEL
+    return MEL_BREAK_HZ / HZ_PER_MEL + math.log(frequency / MEL_BREAK_HZ) / MEL_LOG_STEP
+
+
+def _mel_to_hz(mels: Tensor) -> Tensor:
+    logarithmic = MEL_BREAK_HZ * torch.exp(MEL_LOG_STEP * (mels - MEL_BREAK_HZ / HZ_PER_MEL))
+    return torch.where(mels < MEL_BREAK_HZ / HZ_PER_MEL, mels * HZ_PER_MEL, logarithmic)
+
+
+SAMPLE_RATE = 16_000
+FRAME_HZ = 100
+HOP = SAMPLE_RATE // FRAME_HZ
+STFT_WINDOW = 4 * HOP
+POWER_FLOOR = 1e-5
+"""Added to the power of each band before the logarithm: what is quieter than this cannot be told from silence."""
+LOG_MEL_MEAN, LOG_MEL_STD = -4.0, 4.0
+"""About the mean and the deviation of speech, so that what comes out lies around zero."""
+
+
+class LogMel(nn.Module):
+    """Waves to frames. Has no parameters; its tables are made anew wherever it is built."""
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, num_mels: int) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(STFT_WINDOW), persistent=False)
+        self.register_buffer("filters", mel_filters(SAMPLE_RATE, STFT_WINDOW, num_mels), persistent=False)  # [M, K]
+
+    def forward(self, waves: Tensor) -> Tensor:
+        """[B, S] -> [B, F, M]; S must be a multiple of 160."""
+        margin = (STFT_WINDOW - HOP) // 2
+        padded = nn.functional.pad(waves.float(), (margin, margin))
+        spectrum = torch.stft(
+            padded, STFT_WINDOW, HOP, window=self.window, center=False, return_complex=True
+        )  # [B, K, F]
+        power = torch.view_as_real(spectrum).square().sum(-1)  # [B, K, F]
+        with torch.autocast(power.device.type, enabled=False):
+            bands = power.transpose(1, 2) @ self.filters.T  # [B, F, M]
+        return ((bands + POWER_FLOOR).log() - LOG_MEL_MEAN) / LOG_MEL_STD
+
+
+NUM_ZERO_CROSSINGS = 32
+"""Zero crossings of the sinc on each side."""
+ROLLOFF, KAISER_BETA = 0.95, 12.0
+"""The filter ends a little below the limit; the window's shape leaves about -118 dB beyond it."""
+MAX_PHASES = 4_800
+"""The common rates have a few hundred; beyond this a rate is made up."""
+
+
+def resample(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDArray[np.float32]:
+    """The same sound at `wanted` samples a second; as it is where the rates are equal."""
+    if from_hz == to_hz or not len(samples):
+        return samples
+    common = math.gcd(from_hz, to_hz) if from_hz > 0 else 1
+    up, down = to_hz // common, from_hz // common
+    if from_hz < 1 or up > MAX_PHASES or down > MAX_PHASES:
+        expected = "a usual one, such as 16,000, 22,050, 24,000, 44,100 or 48,000"
+        raise AudioError("audio-shape", f"a sample rate of {from_hz:,}", expected=expected)
+    kernel, before = _build_phase_filters(up, down)  # [U, 1, K]
+    count = -(-len(samples) * up // down)
+    blocks = -(-count // up)
+    needed = (blocks - 1) * down + kernel.shape[-1]
+    wave = F.pad(torch.from_numpy(samples.astype(np.float32)), (before, max(0, needed - before - len(samples))))
+    out = F.conv1d(wave[None, None], kernel, stride=down)[0]  # [U, blocks]
+    found: NDArray[np.float32] = out.T.reshape(-1)[:count].numpy()
+    return found
+
+
+def _build_phase_filters(up: int, down: int) -> tuple[torch.Tensor, int]:
+    """The filter of each phase, and how many samples before the first one it reaches. [U, 1, K]"""
+    cutoff = ROLLOFF * min(1.0, up / down)
+    half = math.ceil(NUM_ZERO_CROSSINGS / cutoff)
+    taps = np.arange(-half, half + down + 1)
+    times = taps[None, :] - np.arange(up)[:, None] * down / up  # [U, K] in samples of the input
+    inside = np.clip(times / half, -1, 1)
+    window = np.i0(KAISER_BETA * np.sqrt(1 - inside**2)) / np.i0(KAISER_BETA) * (np.abs(times) <= half)
+    kernel = cutoff * np.sinc(cutoff * times) * window
+    return torch.from_numpy(kernel.astype(np.float32))[:, None], half
+
+
+Waveform = Tensor | NDArray[np.floating]
+MAX_SAMPLE_VALUE = 16.0
+"""Samples lie between -1 and 1, and resampling can overshoot a little. Beyond this they are 16-bit numbers."""
+
+MIN_LENGTH_RATIO = 0.8
+"""A clip shorter than this share of the longest beside it costs more in padding than a batch of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaveformLimits:
+    """What a front end can take, in samples at its own rate."""
+
+    sample_rate: int
+    min_samples: int
+    max_samples: int | None = None
+
+    def told(self, num_samples: int) -> str:
+        """A number of samples as people read it."""
+        return f"{num_samples:,} samples, {num_samples / self.sample_rate:.3f} s at {self.sample_rate:,} Hz"
+
+
+def validate_waveforms(waves: Sequence[Waveform], limits: WaveformLimits) -> list[Tensor]:
+    """Every clip checked as by `validate_waveform`; the error names the first that does not fit."""
+    given: object = waves  # an array is a sequence too: of samples, or of channels
+    if isinstance(given, Tensor | np.ndarray):
+        found = f"one array {list(given.shape)} instead of a list of clips"
+        raise AudioError("audio-shape", found, expected="a list of waveforms", cure="put the waveform into a list.")
+    return [validate_waveform(wave, limits, f"clip {number} of {len(waves)}") for number, wave in enumerate(waves, 1)]
+
+
+def validate_waveform(wave: Waveform, limits: WaveformLimits, where: str = "") -> Tensor:
+    """One clip as float32 samples on the CPU, [N]; refused unless it is finite, one channel, and long enough."""
+    samples = _to_float_samples(wave, where)
+    if len(samples) < limits.min_samples:
+        expected = f"at least {limits.told(limits.min_samples)}"
+        raise AudioError("audio-too-short", _format_length(samples, limits), expected=expected, where=where)
+    if limits.max_samples is not None and len(samples) > limits.max_samples:
+        expected = f"at most {limits.told(limits.max_samples)}"
+        raise AudioError("audio-too-long", _format_length(samples, limits), expected=expected, where=where)
+    largest = float(samples.abs().max())  # NaN where any sample is NaN
+    if not np.isfinite(largest):
+        faults = int((~samples.isfinite()).sum())
+        found = f"{faults:,} of {len(samples):,} samples are NaN or infinite"
+        raise AudioError("audio-not-finite", found, where=where)
+    if largest > MAX_SAMPLE_VALUE:
+        found = f"the largest sample is {largest:,.0f}"
+        raise AudioError("audio-scale", found, expected="between -1 and 1", where=where)
+    return samples
+
+
+def batch_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Places of clips of about one length, longest first, so that the longest times their number is within `budget`.
+
+    A clip that is longer than the budget comes alone, and none has a neighbour that is much shorter.
+    """
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        longest = lengths[batch[0]] if batch else 0
+        if batch and (longest * (len(batch) + 1) > budget or lengths[place] < MIN_LENGTH_RATIO * longest):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Clips [T, C] of different lengths as one batch [B, T, C], zeros after each end, and where they are, [B, T].
+
+    There is no mask if nothing had to be padded, so that a clip alone takes the same way as ever.
+    """
+    lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
+    batch = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+    if bool((lengths == lengths[0]).all()):
+        return batch, None
+    return batch, torch.arange(batch.shape[1], device=batch.device) < lengths[:, None]
+
+
+def _to_float_samples(wave: Waveform, where: str) -> Tensor:
+    expected = "one channel: a list of floating-point samples between -1 and 1"
+    if isinstance(wave, np.ndarray) and wave.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # too large becomes infinite, and is refused as that
+            # A copy in native order: torch takes neither negative strides nor the other byte order.
+            wave = torch.from_numpy(wave.astype(np.float32))
+    if not isinstance(wave, Tensor):
+        kind = f"an array of {wave.dtype}" if isinstance(wave, np.ndarray) else f"a {type(wave).__name__}"
+        raise AudioError("audio-shape", kind, expected=expected, where=where)
+    if not wave.dtype.is_floating_point or wave.dim() != 1:
+        found = f"a tensor {list(wave.shape)} of {str(wave.dtype).removeprefix('torch.')}"
+        raise AudioError("audio-shape", found, expected=expected, where=where)
+    return wave.detach().to("cpu", torch.float32)
+
+
+def _format_length(samples: Tensor, limits: WaveformLimits) -> str:
+    return limits.told(len(samples)) if len(samples) else "no samples at all"

@@ -1,0 +1,318 @@
+"""Where somebody speaks: an energy detector over frames of 10 ms that adapts to the noise around it.
+
+Finds pauses, not voices: loud music is speech to it. Knows nothing of texts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from voxgraft.audio.files import AudioSamples
+from voxgraft.core.errors import ConfigError
+
+VAD_SAMPLE_RATE = 16_000
+VAD_WINDOW_SAMPLES, VAD_CONTEXT_SAMPLES = 512, 64
+"""Samples that the model hears at once, and those before them that it wants to hear again."""
+VAD_FRAMES_PER_SECOND = 100
+VAD_MODEL_FILE = "data/silero_vad.onnx"
+
+
+class SileroVad:
+    """One recording, heard from its beginning. Gives the probability of a voice for every 10 ms so far."""
+
+    def __init__(self, rate: int) -> None:
+        self._session = _load_onnx_session()
+        self._resampler = soxr.ResampleStream(rate, VAD_SAMPLE_RATE, 1, dtype="float32", quality="LQ")
+        self._state = np.zeros((2, 1, 128), np.float32)
+        self._before = np.zeros(VAD_CONTEXT_SAMPLES, np.float32)
+        self._rest = np.zeros(0, np.float32)
+        self._windows: list[float] = []
+
+    def hear(self, samples: AudioSamples) -> None:
+        """Take in the next part of the recording."""
+        heard = np.concatenate([self._rest, self._resampler.resample_chunk(samples)])
+        whole = len(heard) // VAD_WINDOW_SAMPLES * VAD_WINDOW_SAMPLES
+        for at in range(0, whole, VAD_WINDOW_SAMPLES):
+            window = heard[at : at + VAD_WINDOW_SAMPLES]
+            given = {
+                "input": np.concatenate([self._before, window])[None],
+                "state": self._state,
+                "sr": _SAMPLE_RATE_INPUT,
+            }
+            chance, self._state = self._session.run(None, given)
+            self._windows.append(float(chance[0, 0]))
+            self._before = window[-VAD_CONTEXT_SAMPLES:]
+        self._rest = heard[whole:]
+
+    def voice_probabilities(self, first: int, last: int) -> NDArray[np.float32]:
+        """For frames of 10 ms; those that are not heard yet count as a voice."""
+        seconds = (np.arange(first, last) + 0.5) / VAD_FRAMES_PER_SECOND
+        places = (seconds * VAD_SAMPLE_RATE / VAD_WINDOW_SAMPLES).astype(np.int64)
+        known = np.array([*self._windows[places[0] : places[-1] + 1]] if len(places) else [], np.float32)
+        made = np.ones(len(places), np.float32)
+        inside = places - (places[0] if len(places) else 0) < len(known)
+        made[inside] = known[(places - places[0])[inside]] if len(places) else known
+        return made
+
+
+_SAMPLE_RATE_INPUT = np.array(VAD_SAMPLE_RATE, np.int64)
+
+
+def _load_onnx_session() -> Any:
+    spec = importlib.util.find_spec("silero_vad")
+    try:
+        import onnxruntime
+    except ImportError:
+        onnxruntime = None
+    if spec is None or spec.origin is None or onnxruntime is None:
+        found = "--activity silero needs silero-vad and onnxruntime"
+        raise ConfigError("extra-missing", found, cure="pip install 'voxgraft[vad]'")
+    options = onnxruntime.SessionOptions()
+    options.inter_op_num_threads = options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    path = Path(spec.origin).parent / VAD_MODEL_FILE
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+LEVEL_FRAMES_PER_SECOND = 100
+MIN_LEVEL_DB = -100.0
+MIN_VOICE_PROBABILITY = 0.3
+VOICE_MARGIN_FRAMES = 10
+"""The model hears a voice a little late and lets go a little early."""
+FrameLevels = NDArray[np.float32]
+"""Loudness of frames of 10 ms, in dB below full scale."""
+
+
+class RollingAudioBuffer:
+    """A stream of mono blocks with random access to its newest part."""
+
+    def __init__(self, blocks: Iterator[AudioSamples], rate: int, voice: SileroVad | None = None) -> None:
+        self._blocks = blocks
+        self._voice = voice
+        self.rate = rate
+        self._kept: deque[tuple[int, AudioSamples]] = deque()
+        self._end = 0
+        self._levels = np.zeros(1 << 14, np.float32)
+        self._num_levels = 0
+        self._rest = np.zeros(0, np.float32)
+        self.judged: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        """Which frames are speech, by the first one and their number, as far as somebody has asked."""
+        self.is_exhausted = False
+        self.pinned_from = float("inf")
+        """Nothing from this place on is forgotten."""
+
+    @property
+    def seconds(self) -> float:
+        """How far the recording has been heard."""
+        return self._end / self.rate
+
+    @property
+    def num_kept(self) -> int:
+        """Samples in memory."""
+        return sum(len(block) for _, block in self._kept)
+
+    def read_until(self, seconds: float, keep_from: float) -> None:
+        """Take in sound up to a place, or to the end; what is before `keep_from` may be forgotten."""
+        while self.seconds < seconds and not self.is_exhausted:
+            block = next(self._blocks, None)
+            if block is None:
+                self.is_exhausted = True
+                break
+            self._kept.append((self._end, block))
+            self._end += len(block)
+            self._measure(block)
+            if self._voice is not None:
+                self._voice.hear(block)
+            self._forget(min(keep_from, self.pinned_from))
+
+    def samples(self, start: float, end: float) -> AudioSamples:
+        """Sound between two places that are kept; shorter where the recording ends."""
+        first, last = round(start * self.rate), round(end * self.rate)
+        parts = [
+            block[max(0, first - at) : max(0, last - at)]
+            for at, block in self._kept
+            if at < last and at + len(block) > first
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def levels(self, start: float, end: float) -> tuple[FrameLevels, float]:
+        """Levels of the frames between two places, and where the first of them begins."""
+        first = max(0, int(start * LEVEL_FRAMES_PER_SECOND))
+        last = min(self._num_levels, int(np.ceil(end * LEVEL_FRAMES_PER_SECOND)))
+        return self._levels[first : max(first, last)], first / LEVEL_FRAMES_PER_SECOND
+
+    def voice_frames(self, start: float, count: int) -> NDArray[np.bool_] | None:
+        """Whether a voice is near each of so many frames, where somebody was asked."""
+        if self._voice is None or not count:
+            return None
+        first, reach = round(start * LEVEL_FRAMES_PER_SECOND), VOICE_MARGIN_FRAMES
+        chances = self._voice.voice_probabilities(max(0, first - reach), first + count + reach)
+        likely = np.pad(chances > MIN_VOICE_PROBABILITY, (reach - min(reach, first), 0))
+        near = np.lib.stride_tricks.sliding_window_view(likely, 2 * reach + 1)
+        return np.asarray(near.any(axis=1))
+
+    def _measure(self, block: AudioSamples) -> None:
+        heard = np.concatenate([self._rest, block])
+        made = compute_frame_levels(heard, self.rate)
+        self._rest = heard[len(made) * (self.rate // LEVEL_FRAMES_PER_SECOND) :]
+        if self._num_levels + len(made) > len(self._levels):
+            room = np.zeros(max(2 * len(self._levels), self._num_levels + len(made)), np.float32)
+            room[: self._num_levels] = self._levels[: self._num_levels]
+            self._levels = room
+        self._levels[self._num_levels : self._num_levels + len(made)] = made
+        self._num_levels += len(made)
+
+    def _forget(self, seconds: float) -> None:
+        first = seconds * self.rate
+        while self._kept and self._kept[0][0] + len(self._kept[0][1]) < first:
+            self._kept.popleft()
+
+
+def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
+    """Loudness of every whole frame. Low hum counts for little: differences of neighbours are measured."""
+    size = max(1, rate // LEVEL_FRAMES_PER_SECOND)
+    count = len(samples) // size
+    if not count:
+        return np.zeros(0, np.float32)
+    whole = samples[: count * size]
+    # Divided by the usual step of speech between samples at 16 kHz, so that levels stay comparable between rates.
+    steps = np.diff(whole, prepend=whole[:1]) * np.float32(rate / 16_000)
+    power = np.square(steps).reshape(count, size).mean(axis=1)
+    made: FrameLevels = np.maximum(10.0 * np.log10(power + 1e-12), MIN_LEVEL_DB).astype(np.float32)
+    return made
+
+
+DIGITAL_SILENCE_DB = -95.0
+"""Zeros that a program has put there: they say nothing of the noise in the rest."""
+MIN_SPEECH_DB = -62.0
+"""Quieter than this nobody speaks, whatever is around."""
+MIN_DYNAMIC_RANGE_DB = 6.0
+"""Where loud and soft differ by less, there is no telling."""
+MIN_PAUSE_SECONDS = 0.09
+"""Stops inside words are shorter."""
+MIN_SPEECH_RUN_SECONDS = 0.03
+MAX_SOFT_EDGE_SECONDS = 0.3
+SPEECH_CACHE_SIZE = 256
+MAX_CLICK_SECONDS, CLICK_ISOLATION_SECONDS = 0.08, 0.3
+"""A sound so short with so much silence on both sides is a click or a knock: no word is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A stretch without speech, in seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def middle(self) -> float:
+        return (self.start + self.end) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechThresholds:
+    """Levels in dB: above `high` somebody speaks; from there on until it is below `low`."""
+
+    high: float
+    low: float
+
+
+def compute_speech_thresholds(levels: FrameLevels) -> SpeechThresholds:
+    """What counts as speech, by how loud and how soft the surroundings are."""
+    heard = levels[levels > DIGITAL_SILENCE_DB]
+    if len(heard) < 2:
+        return SpeechThresholds(MIN_SPEECH_DB, MIN_SPEECH_DB)
+    soft, loud = (float(value) for value in np.percentile(heard, (2, 97)))
+    if loud - soft < MIN_DYNAMIC_RANGE_DB:
+        flat = MIN_SPEECH_DB if loud > MIN_SPEECH_DB + 10 else loud + 1.0
+        return SpeechThresholds(flat, flat)
+    high = max(MIN_SPEECH_DB, soft + min(14.0, max(4.0, 0.28 * (loud - soft))))
+    return SpeechThresholds(high, min(high, max(MIN_SPEECH_DB - 6.0, soft + 4.0)))
+
+
+def detect_speech_frames(levels: FrameLevels, thresholds: SpeechThresholds) -> NDArray[np.bool_]:
+    """Whether each frame is speech: soft ends are kept, short stops are bridged, clicks are not speech."""
+    active = _drop_short_runs(levels > thresholds.high, wanted=True, seconds=MIN_SPEECH_RUN_SECONDS)
+    active = _extend_soft_edges(_remove_clicks(active), levels > thresholds.low)
+    return _drop_short_runs(active, wanted=False, seconds=MIN_PAUSE_SECONDS)
+
+
+def get_speech_frames(tape: RollingAudioBuffer, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
+    """Whether each frame of a stretch is speech, judged by the stretch itself, and where the first of them begins."""
+    levels, begins = tape.levels(start, end)
+    # Levels never change once measured, so the place says it all. Cues that crowd together ask for the same frames.
+    place = round(begins * LEVEL_FRAMES_PER_SECOND), len(levels)
+    if (known := tape.judged.get(place)) is not None:
+        return known, begins
+    active = detect_speech_frames(levels, compute_speech_thresholds(levels))
+    voiced = tape.voice_frames(begins, len(levels))
+    if len(tape.judged) >= SPEECH_CACHE_SIZE:
+        tape.judged.clear()
+    active = tape.judged[place] = active if voiced is None else active & voiced
+    return active, begins
+
+
+def find_pauses(active: NDArray[np.bool_], start: float) -> list[Pause]:
+    """The stretches without speech; `start` is where the first frame begins."""
+    return [
+        Pause(start + first / LEVEL_FRAMES_PER_SECOND, start + last / LEVEL_FRAMES_PER_SECOND)
+        for first, last in find_runs(~active)
+    ]
+
+
+def find_runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First place and place after the last of every run of true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _extend_soft_edges(active: NDArray[np.bool_], audible: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Words begin and end softly: frames next to speech that can still be heard belong to it."""
+    made = active.copy()
+    most = round(MAX_SOFT_EDGE_SECONDS * LEVEL_FRAMES_PER_SECOND)
+    for first, last in find_runs(active):
+        before, after = audible[max(0, first - most) : first][::-1], audible[last : last + most]
+        made[first - _leading_run_length(before) : first] = True
+        made[last : last + _leading_run_length(after)] = True
+    return made
+
+
+def _leading_run_length(flags: NDArray[np.bool_]) -> int:
+    """How many are true in a row from the beginning."""
+    return int(np.argmin(flags)) if not flags.all() else len(flags)
+
+
+def _drop_short_runs(flags: NDArray[np.bool_], *, wanted: bool, seconds: float) -> NDArray[np.bool_]:
+    made = flags.copy()
+    for first, last in find_runs(flags if wanted else ~flags):
+        inside = first > 0 and last < len(flags)
+        if last - first < seconds * LEVEL_FRAMES_PER_SECOND and inside:
+            made[first:last] = not wanted
+    return made
+
+
+def _remove_clicks(active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    made = active.copy()
+    found = find_runs(active)
+    for place, (first, last) in enumerate(found):
+        before = first - found[place - 1][1] if place else len(active)
+        after = found[place + 1][0] - last if place + 1 < len(found) else len(active)
+        if (
+            last - first < MAX_CLICK_SECONDS * LEVEL_FRAMES_PER_SECOND
+            and min(before, after) >= CLICK_ISOLATION_SECONDS * LEVEL_FRAMES_PER_SECOND
+        ):
+            made[first:last] = False
+    return made

@@ -1,0 +1,551 @@
+"""What every checkpoint is, whatever its file format: named tensors at places in a file, read piece by piece.
+
+The formats are in `safetensors_file` and `torch_file`; `opening.open_checkpoint` tells them apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Literal, Self
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError, FileError
+from voxgraft.core.files import parse_json, require_file
+
+RAW_DTYPES: dict[str, np.dtype[np.generic]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E5M2": np.dtype("u1"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+    "C64": np.dtype("<c8"),
+}
+"""The NumPy type that holds the bits of each format."""
+
+BITS_ONLY_DTYPES = ("BF16", "F8_E4M3", "F8_E5M2")
+"""Formats that NumPy does not have: here their values are only bits."""
+
+FLOAT_DTYPES = ("F32", "F16", "BF16")
+"""Formats that are read as float32, and the only ones that a table of rows may have."""
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one value."""
+    return RAW_DTYPES[dtype].itemsize
+
+
+def to_float32(raw: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Raw values as float32 where the format is one of FLOATS (exact for all three); others as they are."""
+    if dtype == "F16":
+        return raw.astype(np.float32)
+    if dtype == "BF16":
+        return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return raw
+
+
+def from_float32(values: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
+    """Finite float32 values as raw values of one of FLOATS, rounded to nearest, ties to even."""
+    values = np.ascontiguousarray(values, dtype="<f4")
+    if dtype == "F32":
+        return values
+    if dtype == "F16":
+        with np.errstate(over="ignore"):  # too large becomes infinite, and the caller refuses that
+            return values.astype("<f2")
+    if dtype == "BF16":
+        bits = values.view(np.uint32)
+        # Half of the dropped part, plus one when the kept part is odd, carries exactly the values that round up.
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return ((bits + half) >> np.uint32(16)).astype("<u2")
+    raise ValueError(f"no table of rows is kept as {dtype}")
+
+
+CHUNK_BYTES = 1 << 20
+
+
+class ByteSource:
+    """A file's bytes by position. One thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = require_file(path)
+        try:
+            self._stream = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+            self._status = os.fstat(self._stream.fileno())
+        except OSError as error:
+            raise _read_error(path, error) from None
+        self.size = self._status.st_size
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def read(self, start: int, size: int) -> bytes:
+        """Exactly `size` bytes from `start`."""
+        buffer = bytearray(size)
+        self.fill(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def fill(self, start: int, view: memoryview) -> None:
+        """Fill the whole of `view` from `start`."""
+        done = 0
+        try:
+            self._stream.seek(start)
+            while done < len(view):
+                count = self._stream.readinto(view[done:])
+                if not count:
+                    found = f"the file ends at byte {start + done:,} while {start + len(view):,} were being read"
+                    raise CheckpointError("checkpoint-truncated", found, where=self.path)
+                done += count
+        except OSError as error:
+            raise _read_error(self.path, error) from None
+
+    def chunks(self, start: int, size: int) -> Iterator[memoryview]:
+        """`size` bytes from `start`, a piece at a time. Each piece is good only until the next is asked for."""
+        buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
+        end = start + size
+        while start < end:
+            view = buffer[: end - start]
+            self.fill(start, view)
+            start += len(view)
+            yield view
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that somebody wrote to while it was open here."""
+        now = os.fstat(self._stream.fileno())
+        if (now.st_size, now.st_mtime_ns) != (self._status.st_size, self._status.st_mtime_ns):
+            raise CheckpointError("checkpoint-changed", f"{self.path.name} changed while it was read", where=self.path)
+
+
+def _read_error(path: Path, error: OSError) -> FileError:
+    return FileError("file-unreadable", f"{path.name}: {error.strerror or error}", where=path)
+
+
+CheckpointFormat = Literal["safetensors", "torch-zip", "torch-legacy"]
+Scalar = None | bool | int | float | str
+MAX_RANK = 32
+MAX_VALUES = 1 << 48
+MAX_EXPANDED_BYTES = 1 << 30
+"""A tensor whose strides repeat a few stored values may not unfold to more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor and where its values lie: from byte `start` of the file, `strides` counted in values."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    strides: tuple[int, ...]
+    storage: str = ""
+    """Key of the torch storage that it is a view of; empty in safetensors, where no two tensors share bytes."""
+    stored: str = ""
+    """The number format in the file, where values are converted when they are read: F64 as F32. Empty: `dtype`."""
+
+    @property
+    def num_values(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its values, written one after another."""
+        return self.num_values * item_bytes(self.dtype)
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes of the file from its first value to its last."""
+        return span_values(self.shape, self.strides) * item_bytes(self.stored or self.dtype)
+
+    @property
+    def contiguous(self) -> bool:
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return self.num_values == 0
+            expected *= size
+        return True
+
+    def rows(self, start: int, stop: int) -> TensorInfo:
+        """The same tensor cut down to some of its rows."""
+        if not (self.shape and 0 <= start <= stop <= self.shape[0]):
+            raise IndexError(f"rows {start}:{stop} of {self.name} with shape {list(self.shape)}")
+        first = self.start + start * self.strides[0] * item_bytes(self.stored or self.dtype)
+        return replace(self, shape=(stop - start, *self.shape[1:]), start=first)
+
+    def same_bytes(self, other: TensorInfo) -> bool:
+        """Whether two names stand for one and the same tensor."""
+        return self.start == other.start and replace(self, name=other.name) == other
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointExtra:
+    """Something in a checkpoint that is no tensor of the model: `kept` says whether a grown file still has it."""
+
+    name: str
+    description: str
+    kept: bool
+    value: Scalar = None
+
+
+class Checkpoint:
+    """An open checkpoint. Nothing is read before it is asked for. Close it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        source: ByteSource,
+        kind: CheckpointFormat,
+        tensors: Mapping[str, TensorInfo],
+        *,
+        wrapper: str | None = None,
+        extras: tuple[CheckpointExtra, ...] = (),
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.source = source
+        self.format = kind
+        self.tensors = tensors
+        self.wrapper = wrapper
+        self.extras = extras
+        self.metadata = metadata
+        """The file's own notes (safetensors `__metadata__`); None where there are none."""
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+    def info(self, name: str) -> TensorInfo:
+        """The tensor of that name; an error with the nearest names if there is none."""
+        if name in self.tensors:
+            return self.tensors[name]
+        near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
+        found = f"there is no tensor {name} among the {len(self.tensors)}" + (
+            f"; the nearest are {', '.join(near)}" if near else ""
+        )
+        raise CheckpointError("tensor-missing", found, where=self.path)
+
+    def read(self, name: str, *, raw: bool = False) -> NDArray[np.generic]:
+        """The whole tensor: float32 if it is kept as F32, F16 or BF16. `raw` gives the bits as they are stored."""
+        info = self.info(name)
+        values = self._values(info)
+        return values if raw else to_float32(values, info.dtype)
+
+    def read_rows(self, name: str, start: int, stop: int, *, raw: bool = False) -> NDArray[np.generic]:
+        """Some rows of a tensor, as `read` gives them."""
+        info = self.info(name).rows(start, stop)
+        values = self._values(info)
+        return values if raw else to_float32(values, info.dtype)
+
+    def raw(self, name: str) -> Iterator[memoryview]:
+        """The bytes of a tensor's values, in order. Each piece is good only until the next is asked for."""
+        return self.iter_bytes(self.info(name))
+
+    def iter_bytes(self, info: TensorInfo) -> Iterator[memoryview]:
+        """As `raw`, for a tensor or for some of its rows (`TensorInfo.rows`)."""
+        if info.contiguous and not info.stored:
+            yield from self.source.chunks(info.start, info.num_bytes)
+        elif info.contiguous:
+            stored = RAW_DTYPES[info.stored]
+            for piece in self.source.chunks(info.start, info.num_values * stored.itemsize):
+                yield memoryview(_converted(np.frombuffer(piece, stored), info).tobytes())
+        else:
+            yield memoryview(self._values(info).tobytes())
+
+    def _values(self, info: TensorInfo) -> NDArray[np.generic]:
+        dtype = RAW_DTYPES[info.stored or info.dtype]
+        if info.contiguous:
+            values = np.empty(info.shape, dtype)
+            if info.num_values:
+                self.source.fill(info.start, values.reshape(-1).view(np.uint8).data)
+            return _converted(values, info)
+        if info.num_bytes > max(info.span_bytes, MAX_EXPANDED_BYTES):
+            found = f"{info.name} unfolds {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
+            raise CheckpointError("tensor-shape", found, where=self.path)
+        stored = np.frombuffer(self.source.read(info.start, info.span_bytes), dtype)
+        # The stride of a dimension of one is never used and may be any number.
+        pairs = zip(info.shape, info.strides, strict=True)
+        strides = tuple(0 if size == 1 else stride * dtype.itemsize for size, stride in pairs)
+        return _converted(np.ascontiguousarray(as_strided(stored, info.shape, strides)), info)
+
+    def close(self) -> None:
+        self.source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _converted(values: NDArray[np.generic], info: TensorInfo) -> NDArray[np.generic]:
+    """Values as they are stored in the format that the tensor states; what is too large for it becomes infinite."""
+    if not info.stored:
+        return values
+    with np.errstate(over="ignore"):
+        return values.astype(RAW_DTYPES[info.dtype])
+
+
+def parse_shape(value: object) -> tuple[int, ...] | None:
+    """The value as a shape, if it is a list of sizes that a tensor can have."""
+    if not isinstance(value, list | tuple) or len(value) > MAX_RANK:
+        return None
+    if not all(type(size) is int and size >= 0 for size in value):
+        return None
+    # The empty dimensions are left out, since NumPy refuses an empty array whose other sizes are absurd.
+    return tuple(value) if math.prod(size for size in value if size) <= MAX_VALUES else None
+
+
+def span_values(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Values from the first to the last that a view touches."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a tensor whose values lie one after another."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+BytesLike = bytes | bytearray | memoryview
+
+
+class ByteSink:
+    """A stream that is only ever added to."""
+
+    def __init__(
+        self, stream: IO[bytes], *, hashed: bool = False, advance: Callable[[int], None] | None = None
+    ) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256() if hashed else None
+        self._advance = advance
+        self.position = 0
+
+    def write(self, data: BytesLike) -> None:
+        self._stream.write(data)
+        if self._digest is not None:
+            self._digest.update(data)
+        if self._advance is not None:
+            self._advance(len(data))
+        self.position += len(data)
+
+    def write_all(self, chunks: Iterable[BytesLike]) -> int:
+        """Write piece by piece; the number of bytes."""
+        start = self.position
+        for chunk in chunks:
+            self.write(chunk)
+        return self.position - start
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of everything written, if it was asked for."""
+        return self._digest.hexdigest() if self._digest is not None else None
+
+
+def as_sink(stream: IO[bytes] | ByteSink) -> ByteSink:
+    """The sink itself, or one around a stream."""
+    return stream if isinstance(stream, ByteSink) else ByteSink(stream)
+
+
+TORCH_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+}
+
+
+EXPONENT_MASKS = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+    "F32": ("<u4", 0x7F80_0000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+}
+"""Bits of the exponent: a value in which all of them are set is NaN or infinite."""
+
+
+def tensor_digests(
+    checkpoint: Checkpoint, names: Iterable[str], not_finite: dict[str, int] | None = None
+) -> dict[str, str]:
+    """The digest of each tensor. Values are read a piece at a time, in the order of the file.
+
+    `not_finite` receives the number of NaN and infinite values of every tensor that has any.
+    """
+    infos = sorted((checkpoint.info(name) for name in names), key=lambda info: info.start)
+    total = sum(info.num_bytes for info in infos)
+    digests: dict[str, str] = {}
+    with progress.progress_task(f"hashing {checkpoint.path.name}", total) as advance:
+        for info in infos:
+            digest = hashlib.sha256(_digest_header(info))
+            for piece in checkpoint.iter_bytes(info):
+                digest.update(piece)
+                if not_finite is not None and (count := _count_nonfinite(piece, info.dtype)):
+                    not_finite[info.name] = not_finite.get(info.name, 0) + count
+                advance(len(piece))
+            digests[info.name] = digest.hexdigest()
+    checkpoint.source.check_unchanged()
+    return digests
+
+
+def combine_digests(digests: Mapping[str, str]) -> str:
+    """One hash over all digests, in the order of the names."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _count_nonfinite(piece: memoryview, dtype: str) -> int:
+    """How many of these values are NaN or infinite. Works on the bits, since NumPy has no bfloat16."""
+    if dtype not in EXPONENT_MASKS:
+        return 0
+    form, mask = EXPONENT_MASKS[dtype]
+    bits = np.frombuffer(piece, form)  # pieces end between values: their size is a multiple of eight
+    return int(np.count_nonzero((bits & bits.dtype.type(mask)) == mask))
+
+
+def _digest_header(info: TensorInfo) -> bytes:
+    return f"{TORCH_DTYPES[info.dtype]} {list(info.shape)}\n".encode()
+
+
+PREFIX_BYTES = 8
+MAX_HEADER_BYTES = 16 << 20
+"""A header of 10,000 tensors has about 1 MB. More would only serve to fill memory."""
+
+
+def read_safetensors(source: ByteSource) -> Checkpoint:
+    """The checkpoint in a file that looks like safetensors; an error for anything that is not exactly right."""
+    header, data_start = _read_header(source)
+    metadata = _parse_metadata(header.pop("__metadata__", None), source)
+    tensors = {name: _parse_tensor_entry(name, entry, data_start, source) for name, entry in header.items()}
+    _check_layout(tensors, data_start, source)
+    return Checkpoint(source, "safetensors", tensors, metadata=metadata)
+
+
+def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
+    if source.size < PREFIX_BYTES + 2:
+        raise _safetensors_error("checkpoint-truncated", f"{source.size} bytes, less than any header", source)
+    length = int.from_bytes(source.read(0, PREFIX_BYTES), "little")
+    if length > MAX_HEADER_BYTES:
+        found = f"a header of {length:,} bytes"
+        raise _safetensors_error("safetensors-header", found, source, expected=f"at most {MAX_HEADER_BYTES:,}")
+    if PREFIX_BYTES + length > source.size:
+        found = f"a header of {length:,} bytes in a file of {source.size:,}"
+        raise _safetensors_error("checkpoint-truncated", found, source)
+    text = source.read(PREFIX_BYTES, length)
+    if not text.startswith(b"{"):
+        raise _safetensors_error("safetensors-header", f"the header starts with {text[:8]!r}", source, expected="{")
+    return _parse_header(text, source), PREFIX_BYTES + length
+
+
+def _parse_header(text: bytes, source: ByteSource) -> dict[str, Any]:
+    try:
+        header = parse_json(text.decode("utf-8"), source.path)
+    except UnicodeDecodeError as error:
+        raise _safetensors_error(
+            "safetensors-header", f"byte {error.start} of the header is not UTF-8", source
+        ) from None
+    except FileError as error:
+        code = "safetensors-duplicate" if error.code == "json-duplicate-key" else "safetensors-header"
+        raise _safetensors_error(code, f"the header: {error.finding.found}", source) from None
+    assert isinstance(header, dict)  # JSON that starts with a brace
+    return header
+
+
+def _parse_metadata(value: object, source: ByteSource) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _safetensors_error(
+            "safetensors-metadata", f"__metadata__ is {_short_repr(value)}", source, expected="texts by name"
+        )
+    return value
+
+
+def _parse_tensor_entry(name: str, entry: object, data_start: int, source: ByteSource) -> TensorInfo:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        keys = f"has {', '.join(entry) or 'nothing'}" if isinstance(entry, dict) else f"is {_short_repr(entry)}"
+        expected = "dtype, shape and data_offsets"
+        raise _safetensors_error(
+            "safetensors-entry", f"the entry of {_short_repr(name)} {keys}", source, expected=expected
+        )
+    dtype = entry["dtype"]
+    if not isinstance(dtype, str) or dtype not in RAW_DTYPES:
+        found = f"{_short_repr(name)} has dtype {_short_repr(dtype)}"
+        raise _safetensors_error("tensor-dtype", found, source, expected=f"one of {', '.join(RAW_DTYPES)}")
+    shape = parse_shape(entry["shape"])
+    if shape is None:
+        raise _safetensors_error("tensor-shape", f"{_short_repr(name)} has shape {_short_repr(entry['shape'])}", source)
+    begin, end = _parse_offsets(name, entry["data_offsets"], source)
+    info = TensorInfo(name, dtype, shape, data_start + begin, row_major_strides(shape))
+    if end - begin != info.num_bytes:
+        found = f"{_short_repr(name)} is given {end - begin:,} bytes"
+        expected = f"{info.num_bytes:,} for {dtype} {list(shape)}"
+        raise _safetensors_error("safetensors-offsets", found, source, expected=expected)
+    return info
+
+
+def _parse_offsets(name: str, value: object, source: ByteSource) -> tuple[int, int]:
+    plain = isinstance(value, list) and len(value) == 2 and all(type(at) is int for at in value)
+    if plain and isinstance(value, list) and 0 <= value[0] <= value[1]:
+        return value[0], value[1]
+    raise _safetensors_error(
+        "safetensors-offsets", f"{_short_repr(name)} has offsets {_short_repr(value)}", source, expected="[begin, end]"
+    )
+
+
+def _check_layout(tensors: dict[str, TensorInfo], data_start: int, source: ByteSource) -> None:
+    """Every byte after the header belongs to exactly one tensor."""
+    end = data_start
+    for info in sorted(tensors.values(), key=lambda info: (info.start, info.num_bytes)):
+        if info.start != end:
+            fault = "overlaps the tensor before it" if info.start < end else "leaves a hole before it"
+            found = f"{_short_repr(info.name)} starts at {info.start - data_start:,} and {fault}"
+            raise _safetensors_error("safetensors-offsets", found, source, expected=f"{end - data_start:,}")
+        end += info.num_bytes
+    if end > source.size:
+        found = f"the file has {source.size:,} bytes, its tensors need {end:,}"
+        raise _safetensors_error("checkpoint-truncated", found, source)
+    if end < source.size:
+        found = f"{source.size - end:,} bytes follow the last tensor"
+        raise _safetensors_error("safetensors-offsets", found, source, expected="none")
+
+
+def _safetensors_error(code: str, found: str, source: ByteSource, expected: str = "") -> CheckpointError:
+    return CheckpointError(code, found, expected=expected, where=source.path)
+
+
+def _short_repr(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

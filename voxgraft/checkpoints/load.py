@@ -1,0 +1,476 @@
+"""Opening a checkpoint by what its first bytes say, and naming what is often saved under a checkpoint's name.
+
+The name of the file is never looked at.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import re
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.base import (
+    PREFIX_BYTES,
+    RAW_DTYPES,
+    ByteSource,
+    Checkpoint,
+    CheckpointExtra,
+    TensorInfo,
+    read_safetensors,
+)
+from voxgraft.checkpoints.pickles import MAX_PICKLE_BYTES, SAFE_GLOBALS, PickleDict, TorchTensor, find_unsafe_globals
+from voxgraft.checkpoints.torch_file import (
+    LEGACY_MAGIC,
+    TEXT_TABLE_NAMES,
+    TorchArchive,
+    TorchCheckpoint,
+    ZipRecord,
+    list_legacy_globals,
+    read_data_pickle,
+    read_legacy_torch,
+    read_torch_archive,
+)
+from voxgraft.core.errors import CheckpointError
+from voxgraft.core.files import is_file, is_folder, read_json
+
+INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
+_SHARD_FILE_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<suffix>\.safetensors|\.bin)")
+MAX_SHARDS = 1000
+
+
+class _JoinedSource(ByteSource):
+    """Several files as one, by position."""
+
+    def __init__(self, path: Path, sources: Sequence[ByteSource]) -> None:
+        self.path = path
+        self.sources = sources
+        self.starts = [0]
+        for source in sources:
+            self.starts.append(self.starts[-1] + source.size)
+        self.size = self.starts[-1]
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+    def fill(self, start: int, view: memoryview) -> None:
+        while len(view):
+            at = bisect.bisect_right(self.starts, start) - 1
+            if at >= len(self.sources):
+                found = f"the files end at byte {self.size:,}, and more was to be read"
+                raise CheckpointError("checkpoint-truncated", found, where=self.path)
+            count = min(len(view), self.starts[at + 1] - start)
+            self.sources[at].fill(start - self.starts[at], view[:count])
+            start, view = start + count, view[count:]
+
+    def check_unchanged(self) -> None:
+        for source in self.sources:
+            source.check_unchanged()
+
+
+def find_shards(path: Path) -> Path | None:
+    """The index, or the first counted file, of the model in shards that a path stands for; None where there is none.
+
+    Where a folder has the model in both formats, the safetensors files are taken.
+    """
+    if is_folder(path):
+        for suffix in INDEX_SUFFIXES:
+            kind = "." + suffix.split(".")[1]
+            indexes = sorted(path.glob(f"*{suffix}"))
+            counted = sorted(one for one in path.glob(f"*{kind}") if _SHARD_FILE_NAME.fullmatch(one.name))
+            if len(indexes) == 1 or (counted and not indexes):
+                return indexes[0] if indexes else counted[0]
+        return None
+    if path.name.endswith(INDEX_SUFFIXES):
+        return path
+    match = _SHARD_FILE_NAME.fullmatch(path.name)
+    if match is None or int(match["count"]) < 2:
+        return None
+    index = path.with_name(f"{match['stem']}{match['suffix']}.index.json")
+    return index if is_file(index) else path
+
+
+def list_shard_files(path: Path) -> list[Path]:
+    """All files of the model that `find_shards` has found."""
+    return _resolve_shard_files(path)[0]
+
+
+def open_shards(path: Path) -> Checkpoint:
+    """The whole model that `find_shards` has found, checked through the structure of every file."""
+    files, tensors_by_file = _resolve_shard_files(path)
+    sources: list[ByteSource] = []
+    try:
+        parts: list[Checkpoint] = []
+        there: set[str] = set()
+        for file in files:
+            sources.append(ByteSource(file))
+            parts.append(_read_shard(sources[-1]))
+            part = parts[-1].tensors.keys()
+            if twice := next((name for name in part if name in there), None):
+                raise _shards_error(f"{twice} is in {file.name} and in a file before it", path)
+            wanted = tensors_by_file.get(file.name, ())
+            if lacking := next((name for name in wanted if name not in part), None):
+                raise _shards_error(f"{lacking} is not in {file.name}, where the index has it", path)
+            there |= part
+        return _join_shards(_JoinedSource(path, sources), parts)
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
+
+
+def _read_shard(source: ByteSource) -> Checkpoint:
+    head = source.read(0, min(source.size, 4))
+    return read_torch_archive(source) if head.startswith(b"PK") else read_safetensors(source)
+
+
+def _join_shards(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
+    """All parts as one. Torch archives keep their checksums: their records only begin further on."""
+    starts = source.starts
+    archives = [part for part in parts if isinstance(part, TorchCheckpoint)]
+    if not archives:
+        moved = [
+            replace(info, start=info.start + at)
+            for at, part in zip(starts, parts, strict=False)
+            for info in part.tensors.values()
+        ]
+        return Checkpoint(source, "safetensors", {info.name: info for info in moved})
+    if len(archives) < len(parts):
+        raise _shards_error("torch archives and safetensors files among its files", source.path)
+    tensors: dict[str, TorchTensor] = {}
+    records: dict[str, ZipRecord] = {}
+    for number, part in enumerate(archives):
+        for name, tensor in part.torch_tensors.items():
+            key = f"{number}/{tensor.storage.key}"
+            tensors[name] = replace(tensor, storage=replace(tensor.storage, key=key))
+            record = part.get_record(tensor.storage.key)
+            records[f"data/{key}"] = replace(record, start=record.start + starts[number])
+    has_checksums = all(part.archive.has_checksums for part in archives)
+    return TorchCheckpoint(source, TorchArchive(records, "", PickleDict(), has_checksums), tensors, None)
+
+
+def _resolve_shard_files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
+    """All files of the model in order, and which tensors the index puts into which of them."""
+    tensors: dict[str, list[str]] = {}
+    if path.name.endswith(INDEX_SUFFIXES):
+        document = read_json(path)
+        placed = document.get("weight_map") if isinstance(document, dict) else None
+        if not isinstance(placed, dict) or not placed or not all(isinstance(file, str) for file in placed.values()):
+            raise _shards_error(f"{path.name} has no `weight_map` of tensors to files", path)
+        for name, file in placed.items():
+            tensors.setdefault(file, []).append(name)
+        names = sorted(tensors)
+    else:
+        match = _SHARD_FILE_NAME.fullmatch(path.name)
+        assert match is not None  # `find_shards` has seen to it
+        width, count = len(match["count"]), int(match["count"])
+        names = [f"{match['stem']}-{at:0{width}d}-of-{match['count']}{match['suffix']}" for at in range(1, count + 1)]
+    if len(names) > MAX_SHARDS or any(not name or "\0" in name or Path(name).name != name for name in names):
+        raise _shards_error(f"{len(names):,} files, or some outside the folder", path)
+    files = [path.with_name(name) for name in names]
+    if missing := [file.name for file in files if not is_file(file)]:
+        raise _shards_error(f"{len(missing):,} of {len(files):,} files are not there: {', '.join(missing[:3])}", path)
+    return files, tensors
+
+
+def _shards_error(found: str, path: Path) -> CheckpointError:
+    return CheckpointError("checkpoint-shards", found, where=path)
+
+
+HEAD_BYTES = 512
+TAR_MAGIC_OFFSET = 257
+WEB_PAGE_STARTS = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<error")
+OTHER_FORMATS = {
+    b"GGUF": "a GGUF file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x93NUMPY": "a NumPy array file",
+    b"\x1f\x8b": "a gzip archive",
+    b"7z\xbc\xaf": "a 7-Zip archive",
+    b"Rar!": "a RAR archive",
+    b"\x28\xb5\x2f\xfd": "a Zstandard archive",
+    b"\x7fELF": "a program",
+    b"RIFF": "an audio or video file",
+    b"{": "a JSON file",
+    b"[": "a JSON file",
+}
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a safetensors or torch file, checked through its whole structure; its values are not read."""
+    source = ByteSource(path)
+    try:
+        return _choose_reader(source)(source)
+    except BaseException:
+        source.close()
+        raise
+
+
+def open_any_checkpoint(path: Path) -> Checkpoint:
+    """As `open_checkpoint`, and also what trainers leave behind and no base is published as: a torch file from before
+    the archives, and a model in several files (its folder, its index, or one of them).
+    """
+    if (shards := find_shards(path)) is not None:
+        return open_shards(shards)
+    source = ByteSource(path)
+    try:
+        return read_legacy_torch(source) if _is_legacy(source) else _choose_reader(source)(source)
+    except BaseException:
+        source.close()
+        raise
+
+
+def find_dangerous_globals(path: Path) -> list[str]:
+    """Names that a pickle in this file would import and that are not known to be harmless, such as `posix.system`.
+
+    Empty for safetensors. Works for torch archives, for torch files from before the archives and for bare pickles.
+    """
+    if (shards := find_shards(path)) is not None:
+        return list(
+            dict.fromkeys(name for file in list_shard_files(shards) for name in _find_dangerous_globals_in_file(file))
+        )
+    return _find_dangerous_globals_in_file(path)
+
+
+def _find_dangerous_globals_in_file(path: Path) -> list[str]:
+    source = ByteSource(path)
+    try:
+        if _is_legacy(source):
+            return [name for name in list_legacy_globals(source) if name not in SAFE_GLOBALS]
+        head = source.read(0, min(source.size, HEAD_BYTES))
+        if head.startswith(b"PK"):
+            return find_unsafe_globals([read_data_pickle(source)])
+        if _is_safetensors(head):
+            return []
+        return find_unsafe_globals([source.read(0, min(source.size, MAX_PICKLE_BYTES))])
+    finally:
+        source.close()
+
+
+def _choose_reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
+    head = source.read(0, min(source.size, HEAD_BYTES))
+    if head.startswith(b"PK\x03\x04"):
+        return read_torch_archive
+    start = head.lstrip().lower()
+    if head.startswith(b"version https://git-lfs"):
+        raise _format_error("checkpoint-lfs", f"a git-lfs pointer of {source.size} bytes", source)
+    if start.startswith(WEB_PAGE_STARTS):
+        raise _format_error("checkpoint-page", f"a web page: {start[:40]!r}", source)
+    if head[TAR_MAGIC_OFFSET : TAR_MAGIC_OFFSET + 5] == b"ustar":
+        raise _format_error("checkpoint-tar", "a tar archive", source)
+    if _is_legacy(source):
+        raise _format_error("checkpoint-legacy", "a torch file from before torch 1.6", source)
+    if _is_safetensors(head):
+        return read_safetensors
+    if _is_pickle(head):
+        raise _format_error("checkpoint-pickle", "a bare pickle", source)
+    kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
+    found = kind or f"a file that starts with {head[:12]!r}"
+    raise _format_error("checkpoint-unknown", found, source)
+
+
+def _is_legacy(source: ByteSource) -> bool:
+    head = source.read(0, min(source.size, HEAD_BYTES))
+    return LEGACY_MAGIC in head[:32] and _is_pickle(head)
+
+
+def _is_safetensors(head: bytes) -> bool:
+    """A length in eight bytes, then JSON. A file that is JSON from its first byte has no such length."""
+    prefix, brace = head[:PREFIX_BYTES], head[PREFIX_BYTES : PREFIX_BYTES + 1]
+    return brace == b"{" and not (prefix.isascii() and b"\x00" not in prefix)
+
+
+def _is_pickle(head: bytes) -> bool:
+    return len(head) > 1 and head[0] == 0x80 and head[1] <= 5
+
+
+def _format_error(code: str, found: str, source: ByteSource) -> CheckpointError:
+    return CheckpointError(code, f"{source.path.name} is {found}", where=source.path)
+
+
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
+"""What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
+every name, alone or before each other. No family has one of them before all of its own names."""
+_OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
+"""Models that the stock programs hold beside the language model."""
+
+
+def find_model_prefix(checkpoint: Checkpoint) -> str:
+    """What stands before the model's own names, by what stands before its text table; empty where nothing does."""
+    shared = _shared_prefix(checkpoint.tensors)
+    places = [
+        name.removesuffix(table)
+        for name in checkpoint.tensors
+        for table in TEXT_TABLE_NAMES
+        if _is_table_name(name, table)
+    ]
+    if not places or shared in places:
+        return shared
+    return min(places, key=lambda prefix: ("ema" in prefix, not _is_wrapper_prefix(prefix), len(prefix)))
+
+
+def strip_model_prefix(checkpoint: Checkpoint) -> Checkpoint:
+    """The same open file with the model's own names alone; everything beside it becomes an `CheckpointExtra`."""
+    prefix, others = find_model_prefix(checkpoint), set(list_other_model_tensors(checkpoint))
+    if not prefix and not others:
+        return checkpoint
+    own = {name: info for name, info in checkpoint.tensors.items() if name not in others}
+    found = copy.copy(checkpoint)  # of the same kind: an archive keeps its checksums and its optimizer state
+    found.tensors = {(short := name.removeprefix(prefix)): replace(info, name=short) for name, info in own.items()}
+    found.extras = (*checkpoint.extras, *_other_model_extras(checkpoint, others))
+    return found
+
+
+def list_other_model_tensors(checkpoint: Checkpoint) -> list[str]:
+    """Tensors of other models in the same file."""
+    prefix = find_model_prefix(checkpoint)
+    return [
+        name
+        for name in checkpoint.tensors
+        if not name.startswith(prefix) or name.removeprefix(prefix).startswith(_OTHER_MODEL_PREFIXES)
+    ]
+
+
+def _other_model_extras(checkpoint: Checkpoint, others: Iterable[str]) -> list[CheckpointExtra]:
+    parts: dict[str, list[str]] = {}
+    for name in sorted(others):
+        parts.setdefault(name.partition(".")[0], []).append(name)
+    return [
+        CheckpointExtra(
+            f"{part}.*"[:80],
+            f"{len(names):,} tensors of another model, "
+            f"{sum(checkpoint.tensors[name].num_bytes for name in names) / 1e6:,.1f} MB",
+            kept=False,
+        )
+        for part, names in parts.items()
+    ]
+
+
+def _shared_prefix(tensors: Iterable[str]) -> str:
+    """The wrappers' names that all tensors begin with; empty where one of them does not."""
+    names, prefix = list(tensors), ""
+    while names and (found := next((one for one in WRAPPER_PREFIXES if names[0].startswith(prefix + one)), "")):
+        if not all(name.startswith(prefix + found) for name in names):
+            break
+        prefix += found
+    return prefix
+
+
+def _is_table_name(name: str, table: str) -> bool:
+    return name == table or name.endswith(f".{table}")
+
+
+def _is_wrapper_prefix(prefix: str) -> bool:
+    while prefix and (found := next((one for one in WRAPPER_PREFIXES if prefix.startswith(one)), "")):
+        prefix = prefix.removeprefix(found)
+    return not prefix
+
+
+RawArray = NDArray[np.generic]
+
+
+def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[RawArray]:
+    """The raw values. Each piece is good only until the next is asked for."""
+    crc = 0
+    stated = isinstance(checkpoint, TorchCheckpoint) and checkpoint.is_whole_record(info)
+    for piece in checkpoint.iter_bytes(info):
+        crc = zlib.crc32(piece, crc) if stated else 0
+        yield np.frombuffer(piece, RAW_DTYPES[info.dtype])
+    if stated and isinstance(checkpoint, TorchCheckpoint):
+        checkpoint.verify_checksum(info.storage, crc)
+
+
+def pair_chunks(ours: Iterator[RawArray], theirs: Iterator[RawArray]) -> Iterator[tuple[RawArray, RawArray]]:
+    """Pieces of the same number of values of two tensors that have equally many, whatever their formats."""
+    one: RawArray = np.empty(0, np.uint8)
+    two: RawArray = one
+    while True:
+        one = one if len(one) else next(ours, one)
+        two = two if len(two) else next(theirs, two)
+        size = min(len(one), len(two))
+        if not size:
+            return
+        yield one[:size], two[:size]
+        one, two = one[size:], two[size:]
+
+
+_SAMPLE = 256
+_MOST_ROWS = 1 << 20
+_NEAR = 0.9
+"""Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Names of the tensors that have an unusual form."""
+
+    doubles: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
+
+
+def forms_of(checkpoint: Checkpoint, base: Checkpoint | None, tables: Sequence[str]) -> Forms:
+    """Look for both. `tables` names the text tables; without the base only float64 is recognised."""
+    own = base.tensors if base is not None else {}
+    doubles = [
+        name
+        for name, info in checkpoint.tensors.items()
+        if info.dtype == "F64" and (name not in own or own[name].dtype != "F64")
+    ]
+    if base is None:
+        return Forms(tuple(doubles))
+    read = in_forms(checkpoint, Forms(tuple(doubles)))
+    return Forms(tuple(doubles), tuple(name for name in tables if _is_transposed(read, base, name)))
+
+
+def in_forms(checkpoint: Checkpoint, forms: Forms) -> Checkpoint:
+    """The same open file with float64 as float32, and with rows first in the tables that are transposed."""
+    if not forms.doubles and not forms.transposed:
+        return checkpoint
+    found = copy.copy(checkpoint)  # of the same kind: an archive keeps its optimizer state
+    found.tensors = {name: _in_form(info, forms) for name, info in checkpoint.tensors.items()}
+    return found
+
+
+def num_rounded(checkpoint: Checkpoint, names: Collection[str]) -> int:
+    """How many values of float64 tensors float32 cannot hold exactly. Also verifies the checksums of an archive."""
+    rounded = 0
+    for name in names:
+        for raw in iter_values(checkpoint, checkpoint.tensors[name]):
+            with np.errstate(over="ignore"):
+                short = raw.astype(np.float32).astype(np.float64)
+            rounded += int(((short != raw) & ~np.isnan(short)).sum())
+    return rounded
+
+
+def _in_form(info: TensorInfo, forms: Forms) -> TensorInfo:
+    if info.name in forms.doubles:
+        info = replace(info, dtype="F32", stored="F64")
+    if info.name in forms.transposed:
+        info = replace(info, shape=info.shape[::-1], strides=info.strides[::-1])
+    return info
+
+
+def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
+    """Whether a table has the base's width as its number of rows, and the base's rows as its columns."""
+    new, old = checkpoint.tensors.get(name), base.tensors.get(name)
+    if new is None or old is None or len(new.shape) != 2 or len(old.shape) != 2:
+        return False
+    width = old.shape[1]
+    # A square table looks the same either way. A hostile file can state any number of rows.
+    if new.shape[0] != width or new.shape[1] == width or new.shape[1] > _MOST_ROWS:
+        return False
+    count = min(_SAMPLE, old.shape[0], new.shape[1])
+    turned = in_forms(checkpoint, Forms(transposed=(name,)))
+    left, right = (_floats(one.read_rows(name, 0, count)) for one in (base, turned))
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return count > 0 and float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30))) >= _NEAR
+
+
+def _floats(rows: NDArray[np.generic]) -> NDArray[np.float64]:
+    return np.nan_to_num(rows.astype(np.float64), posinf=0.0, neginf=0.0)

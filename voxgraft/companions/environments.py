@@ -1,0 +1,458 @@
+"""The verb `companion`: an environment of its own for a stock program's waveform end, by one command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from numpy.typing import NDArray
+
+from voxgraft.companions.workers.pipe import PROTOCOL, PipeError, frame, read_frame
+from voxgraft.config.commands import CompanionSettings
+from voxgraft.core import progress
+from voxgraft.core.errors import CompanionError, ConfigError, FileError, VoxgraftError
+from voxgraft.core.files import (
+    build_write_error,
+    format_error_reason,
+    is_file,
+    path_exists,
+    read_json,
+    require_file,
+    require_folder,
+    write_json,
+)
+from voxgraft.core.results import Line, Table
+
+START_TIMEOUT_SECONDS = 300.0
+ANSWER_TIMEOUT_SECONDS = 900.0
+"""Sound for forty seconds of speech takes minutes on a slow processor."""
+SHUTDOWN_TIMEOUT_SECONDS = 2.0
+STDERR_TAIL_BYTES, STDERR_TAIL_LINES = 8000, 6
+
+
+@dataclass
+class CompanionProcess:
+    """One worker. `command` starts it."""
+
+    name: str
+    command: Sequence[str]
+    start_seconds: float = START_TIMEOUT_SECONDS
+    answer_seconds: float = ANSWER_TIMEOUT_SECONDS
+    about: dict[str, Any] = field(default_factory=dict)
+    """What it has said of itself; empty while it does not run."""
+    _process: subprocess.Popen[bytes] | None = None
+    _said: IO[bytes] | None = None
+    _count: int = 0
+    _finalizer: weakref.finalize[Any, Any] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the worker, while it runs."""
+        return self._process.pid if self._process else None
+
+    def hello(self) -> dict[str, Any]:
+        """What the worker says of itself when it is ready; starts it if need be."""
+        try:
+            self._start()
+        except BaseException:
+            self.close(kill=True)
+            raise
+        return dict(self.about)
+
+    def ask(self, what: str, arrays: Mapping[str, NDArray[Any]] | None = None, **words: Any) -> dict[str, Any]:
+        """The answer to a question: its words and its arrays by name. An error leaves no process behind."""
+        try:
+            self._start()
+            self._count += 1
+            deadline = time.monotonic() + self.answer_seconds
+            self._write(frame({"ask": what, "id": self._count, **words}, arrays), deadline)
+            said, given = self._read(deadline)
+        except BaseException:  # also when the keyboard interrupts: half an answer would be taken for the next one
+            self.close(kill=True)
+            raise
+        if "error" in said:
+            raise CompanionError("companion-failed", f"{self.name}: {said['error']}")
+        return {**said, **given}
+
+    def close(self, *, kill: bool = False) -> None:
+        """End the worker, at once or after what it is at."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        if self._process is not None:
+            _terminate_process(self._process, kill=kill)
+        if self._said is not None:
+            self._said.close()
+        self._process = self._said = None
+        self.about = {}
+
+    def _start(self) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self.close()  # it died between two questions, and nobody was waiting
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment |= {"PYTHONNOUSERSITE": "1", "HF_HUB_OFFLINE": "1"}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 (the command is our own)
+                list(self.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                env=environment,
+                start_new_session=True,  # a group of its own, so that its children can be ended with it
+            )
+        except OSError as error:
+            found = f"{self.name} cannot be started: {error.strerror}"
+            raise CompanionError("companion-broken", found, where=str(self.command[0])) from None
+        self._finalizer = weakref.finalize(self, _terminate_process, self._process, kill=True)
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+        said, _ = self._read(time.monotonic() + self.start_seconds)
+        if said.get("protocol") != PROTOCOL:
+            found = f"{self.name} speaks version {said.get('protocol')} of our protocol"
+            raise CompanionError("companion-broken", found, expected=str(PROTOCOL))
+        self.about = said
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        left = memoryview(data)
+        descriptor = self._process.stdin.fileno()
+        while left:
+            self._wait(descriptor, deadline, writing=True)
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise self._exit_error() from None
+
+    def _read(self, deadline: float) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+
+        def exactly(count: int) -> bytes:
+            parts = []
+            while count:
+                self._wait(descriptor, deadline, writing=False)
+                try:
+                    part = os.read(descriptor, min(count, 1 << 20))
+                except BlockingIOError:
+                    continue
+                if not part:
+                    raise self._exit_error()
+                parts.append(part)
+                count -= len(part)
+            return b"".join(parts)
+
+        try:
+            return read_frame(exactly)
+        except PipeError as error:
+            raise CompanionError("companion-broken", f"{self.name} gave {error}", where=self._stderr_tail()) from None
+
+    def _wait(self, descriptor: int, deadline: float, *, writing: bool) -> None:
+        left = deadline - time.monotonic()
+        waiting = select.poll()  # `select.select` takes no descriptor above 1023, and data sets open many files
+        waiting.register(descriptor, select.POLLOUT if writing else select.POLLIN)
+        if not waiting.poll(max(left, 0) * 1000):
+            seconds = self.answer_seconds if self.about else self.start_seconds
+            found = f"{self.name} has not answered for {seconds:g} seconds, and was ended"
+            raise CompanionError("companion-hung", found, where=self._stderr_tail())
+
+    def _exit_error(self) -> CompanionError:
+        assert self._process is not None
+        try:
+            code = self._process.wait(SHUTDOWN_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = "closed its pipe" if code is None else f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"was ended by signal {signal.Signals(-code).name}"
+        begun = "" if self.about else " before it was ready"
+        return CompanionError("companion-died", f"{self.name} {how}{begun}", where=self._stderr_tail())
+
+    def _stderr_tail(self) -> str:
+        """What the worker said last on standard error."""
+        if self._said is None:
+            return ""
+        size = self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(0, size - STDERR_TAIL_BYTES))
+        lines = self._said.read().decode("utf-8", "replace").splitlines()
+        return " / ".join(line.strip() for line in lines[-STDERR_TAIL_LINES:] if line.strip())
+
+
+def _terminate_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """End a worker and all that it started. Without `kill` it may finish what it is at."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    if not kill:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SHUTDOWN_TIMEOUT_SECONDS)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+COMPANIONS_VARIABLE = "VOXGRAFT_COMPANIONS"
+COMPANION_CARD_NAME = "companion.json"
+COMPANION_FORMAT = "voxgraft-companion-1"
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionEnvironment:
+    """An environment that was made and has answered."""
+
+    name: str
+    folder: Path
+    python: Path
+    worker: Path
+    arguments: tuple[str, ...] = ()
+
+    def companion(self) -> CompanionProcess:
+        """Its worker, not yet started."""
+        return CompanionProcess(self.name, [str(self.python), str(self.worker), *self.arguments])
+
+
+def companion_folder(name: str) -> Path:
+    """The place of a companion: in VOXGRAFT_COMPANIONS, else with the user's data."""
+    if places := os.environ.get(COMPANIONS_VARIABLE):
+        return Path(places) / name
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "voxgraft" / "companions" / name
+
+
+def worker_path(name: str) -> Path:
+    """The program that runs inside of an environment."""
+    return Path(__file__).resolve().parent / "workers" / f"{name}_worker.py"
+
+
+def find_environment(name: str) -> CompanionEnvironment | None:
+    """The environment of a companion; None where none was made. Its card is written last, when it has answered."""
+    folder = companion_folder(name)
+    path = folder / COMPANION_CARD_NAME
+    if not is_file(path):
+        return None
+    try:
+        card = read_json(path)
+    except VoxgraftError as error:
+        raise CompanionError("companion-broken", f"{COMPANION_CARD_NAME}: {error.finding.found}", where=path) from None
+    if not isinstance(card, dict) or card.get("format") != COMPANION_FORMAT or not isinstance(card.get("python"), str):
+        raise CompanionError(
+            "companion-broken", f"{COMPANION_CARD_NAME} has no format {COMPANION_FORMAT!r}", where=path
+        )
+    arguments = card.get("arguments")
+    given = tuple(map(str, arguments)) if isinstance(arguments, list) else ()
+    worker = card.get("worker")
+    program = Path(worker) if isinstance(worker, str) else worker_path(name)
+    return CompanionEnvironment(name, folder, Path(card["python"]), program, given)
+
+
+INSTALL_LOG_NAME = "install.log"
+INSTALL_TAIL_LINES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRecipe:
+    """Calls of `pip install` in their order, and files that must go afterwards."""
+
+    title: str
+    steps: tuple[tuple[str, ...], ...]
+    removed: tuple[str, ...] = ()
+    """In site-packages, as patterns."""
+    needs_checkout: bool = False
+
+
+INSTALL_RECIPES = {
+    "chatterbox": InstallRecipe(
+        "chatterbox-tts 0.1.7",
+        (
+            ("torch==2.13.0",),
+            # These ask for old packages, or for packages that they do not use.
+            ("--no-deps", "torchaudio==2.11.0", "chatterbox-tts==0.1.7", "s3tokenizer==0.3.0"),
+            tuple(
+                "onnx==1.23.2 transformers==5.2.0 tokenizers==0.22.2 huggingface_hub==1.33.0 safetensors==0.5.3 "
+                "librosa==0.11.0 soundfile==0.14.0 diffusers==0.29.0 conformer==0.3.2 einops==0.8.2 omegaconf==2.4.0 "
+                "resemble-perth==1.0.1 pyloudnorm==0.2.0 numpy==2.4.6 numba==0.68.1 scipy==1.17.1 "
+                "setuptools==80.9.0".split()
+            ),
+        ),
+        # Its compiled part wants the CUDA libraries of another torch, and steps aside where it is not there.
+        removed=("torchaudio/lib/*.so",),
+    ),
+    # Its source states what it needs; which Python it takes stands there too (3.10 or 3.11 when this was written).
+    "indextts2": InstallRecipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
+}
+"""Versions of Chatterbox that ran together on a processor; IndexTTS-2 gets those that its source asks for."""
+
+
+def create_environment(
+    name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
+) -> CompanionEnvironment:
+    """A new environment in a folder; an error with the installer's last words if a step fails."""
+    try:
+        return _create_environment(name, folder, python, pip_flags, checkout)
+    except OSError as error:
+        raise build_write_error(error, folder) from None
+
+
+def _create_environment(
+    name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
+) -> CompanionEnvironment:
+    recipe = INSTALL_RECIPES[name]
+    if path_exists(folder):
+        _remove_environment(folder)
+    folder.mkdir(parents=True)
+    interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
+    log = folder / INSTALL_LOG_NAME
+    own = folder / "venv" / "bin" / "python"
+    with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+        _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
+        advance(1)
+        for step in recipe.steps:
+            packages = [word.format(checkout=checkout) for word in step]
+            _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
+            advance(1)
+    for pattern in recipe.removed:
+        for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
+            path.unlink()
+    return CompanionEnvironment(name, folder, own, worker_path(name), (str(checkout),) if checkout else ())
+
+
+def write_environment_card(environment: CompanionEnvironment, about: dict[str, Any]) -> None:
+    """Say that the environment is there, and what is in it."""
+    card = {
+        "format": COMPANION_FORMAT,
+        "name": environment.name,
+        "python": str(environment.python),
+        "arguments": list(environment.arguments),
+        "versions": about.get("versions", {}),
+    }
+    write_json(environment.folder / COMPANION_CARD_NAME, card, overwrite=True)
+
+
+def _remove_environment(folder: Path) -> None:
+    """Remove an environment of ours; anything else is left alone."""
+    ours = is_file(folder / COMPANION_CARD_NAME) or is_file(folder / INSTALL_LOG_NAME)
+    if not ours and any(folder.iterdir()):
+        raise FileError("file-exists", f"{folder.name} is there already, and is no companion of ours", where=folder)
+    shutil.rmtree(folder)
+
+
+def _run_logged(command: Sequence[str | Path], log: Path) -> None:
+    with log.open("ab") as stream:
+        try:
+            done = subprocess.run(  # noqa: S603 (our own steps)
+                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, check=False
+            )
+        except OSError as error:
+            raise CompanionError(
+                "companion-install", f"{command[0]}: {format_error_reason(error)}", where=log
+            ) from None
+    if done.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = " / ".join(line.strip() for line in lines[-INSTALL_TAIL_LINES:] if line.strip())
+        raise CompanionError("companion-install", told or f"exit code {done.returncode}", where=log)
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionResult:
+    """Where the environment is, what it holds, and whether it was made now."""
+
+    environment: CompanionEnvironment
+    versions: dict[str, str]
+    made: bool
+    seconds: float
+    exit_code: int = field(default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.environment.name,
+            "folder": str(self.environment.folder),
+            "python": str(self.environment.python),
+            "versions": self.versions,
+            "made": self.made,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def lines(self) -> list[Line]:
+        how = f"made in {self.seconds:.0f} s" if self.made else "was there"
+        rows = tuple((name, version) for name, version in self.versions.items())
+        return [
+            Table(("package", "version"), rows),
+            f"{self.environment.name} answers: {self.environment.folder} ({how})",
+        ]
+
+
+def create_companion(settings: CompanionSettings) -> CompanionResult:
+    """Make the environment, or see that the one that is there answers."""
+    name = settings.name
+    _validate_companion_settings(settings)
+    began = time.monotonic()
+    # One that is broken must not stand in the way of the next.
+    there = None if settings.anew or settings.environment is not None else find_environment(name)
+    if there is not None:
+        return CompanionResult(there, _query_worker(there).get("versions", {}), False, time.monotonic() - began)
+    folder = companion_folder(name)
+    if settings.environment is not None:
+        environment = _register_existing_environment(settings, folder)
+    else:
+        environment = create_environment(name, folder, settings.python, settings.pip_flags, settings.checkout)
+    about = _query_worker(environment)
+    write_environment_card(environment, about)
+    return CompanionResult(environment, about.get("versions", {}), True, time.monotonic() - began)
+
+
+def _validate_companion_settings(settings: CompanionSettings) -> None:
+    needs = INSTALL_RECIPES[settings.name].needs_checkout
+    anew = settings.anew or settings.environment is not None
+    if needs and settings.checkout is None and (anew or find_environment(settings.name) is None):
+        found = f"{settings.name} comes as source, and its checkout is not named"
+        raise ConfigError("config-missing", found, expected="--checkout FOLDER")
+    if not needs and settings.checkout is not None:
+        raise ConfigError("config-value", f"--checkout for {settings.name}", expected="none: it is a package")
+    if settings.checkout is not None:
+        require_folder(settings.checkout / "indextts")
+    if settings.python is not None:
+        require_file(settings.python)
+
+
+def _register_existing_environment(settings: CompanionSettings, folder: Path) -> CompanionEnvironment:
+    """An environment that somebody else has made: only a card of it is kept in our place."""
+    assert settings.environment is not None
+    python = require_folder(settings.environment).resolve() / "bin" / "python"
+    if not is_file(python):
+        found = f"{settings.environment} has no bin/python"
+        raise ConfigError("config-value", found, expected="the folder of a virtual environment")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / COMPANION_CARD_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise build_write_error(error, folder) from None
+    arguments = (str(settings.checkout.resolve()),) if settings.checkout else ()
+    return CompanionEnvironment(settings.name, folder, python, worker_path(settings.name), arguments)
+
+
+def _query_worker(environment: CompanionEnvironment) -> dict[str, Any]:
+    """What its worker says of itself; an error if it does not come to that."""
+    worker = environment.companion()
+    try:
+        return worker.hello()
+    finally:
+        worker.close()

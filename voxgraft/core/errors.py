@@ -1,0 +1,145 @@
+"""What goes wrong, as data: findings (what `check` reports) and errors (what stops a verb).
+
+Both carry the same things: a code from the catalogue, what was found, what was expected, where, and the cure.
+The library raises; only the faces print.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from voxgraft.core.codes import CATALOGUE
+
+Level = Literal["error", "warning", "note"]
+MAX_FINDING_CHARACTERS = 800
+"""Longest text of a finding: a damaged file can hold a name of a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check has to say. Level and cure come from the catalogue unless given."""
+
+    code: str
+    found: str
+    expected: str = ""
+    where: str = ""
+    cure: str = ""
+    level: Level = "error"
+
+    def lines(self) -> list[str]:
+        """The finding as people read it: what, where, cure."""
+        head = f"{self.level} {self.code}: {self.found}"
+        if self.expected:
+            head += f" (expected: {self.expected})"
+        lines = [head]
+        if self.where:
+            lines.append(f"  in: {self.where}")
+        if self.cure:
+            lines.append(f"  cure: {self.cure}")
+        return lines
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def finding(
+    code: str,
+    found: str,
+    *,
+    expected: str = "",
+    where: str | Path = "",
+    cure: str = "",
+    level: Level | None = None,
+) -> Finding:
+    """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
+    entry = CATALOGUE[code]
+    found, expected, cure = _truncate_middle(found), _truncate_middle(expected), _truncate_middle(cure or entry.cure)
+    return Finding(code, found, expected, _truncate_middle(str(where)), cure, level or entry.level)
+
+
+def _truncate_middle(text: str) -> str:
+    if len(text) <= MAX_FINDING_CHARACTERS:
+        return text
+    half = MAX_FINDING_CHARACTERS // 2 - 20
+    return f"{text[:half]} ... {len(text):,} characters ... {text[-half:]}"
+
+
+class VoxgraftError(Exception):
+    """Root of every error that a user can meet. The children say which kind of thing is at fault."""
+
+    def __init__(self, code: str, found: str, *, expected: str = "", where: str | Path = "", cure: str = "") -> None:
+        self.finding = finding(code, found, expected=expected, where=where, cure=cure, level="error")
+        super().__init__("\n".join(self.finding.lines()))
+
+    @classmethod
+    def of(cls, item: Finding) -> Self:
+        """The error that says what a finding says."""
+        return cls(item.code, item.found, expected=item.expected, where=item.where, cure=item.cure)
+
+    @property
+    def code(self) -> str:
+        return self.finding.code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes send errors to their parent. The default would call the class with the message alone.
+        return _rebuild_error, (type(self), self.finding)
+
+
+def _rebuild_error(kind: type[VoxgraftError], item: Finding) -> VoxgraftError:
+    return kind.of(item)
+
+
+class FileError(VoxgraftError):
+    """A file is missing, unreadable, too large, or not what its name says."""
+
+
+class WriteError(FileError):
+    """The system refused a write: the disk, the permissions or a limit is at fault, never the input."""
+
+
+class TextError(VoxgraftError):
+    """Text that cannot be used: not UTF-8, no letters, a line without end."""
+
+
+class ConfigError(VoxgraftError):
+    """A setting, a run.yaml or a command line that does not make sense."""
+
+
+class TokenizerError(VoxgraftError):
+    """A tokenizer file that is broken, of an unknown kind, or does not belong to the base."""
+
+
+class CheckpointError(VoxgraftError):
+    """A checkpoint that is broken, unsafe, or does not have the tensors that its family has."""
+
+
+class GraftError(VoxgraftError):
+    """A graft or a run folder whose parts do not belong together."""
+
+
+class AudioError(VoxgraftError):
+    """A waveform that cannot be used: empty, too short, not finite, not one channel."""
+
+
+class CompanionError(VoxgraftError):
+    """A program in an environment of its own that is missing, died, hung, or could not do its part."""
+
+
+def raise_first_error(findings: Iterable[Finding]) -> None:
+    """Raise the first error among findings, if there is one, and say which others there are."""
+    errors = [item for item in findings if item.level == "error"]
+    if not errors:
+        return
+    first, others = errors[0], ", ".join(dict.fromkeys(item.code for item in errors[1:]))
+    more = f" {len(errors) - 1} more: {others}; `voxgraft check` shows all." if others else ""
+    raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)
+
+
+def find_nearest_name(name: str, valid: list[str]) -> str | None:
+    """The valid name closest to a mistyped one, if any is close."""
+    close = difflib.get_close_matches(name.replace("-", "_"), valid, n=1, cutoff=0.5)
+    return close[0] if close else None

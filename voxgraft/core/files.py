@@ -1,0 +1,564 @@
+"""Reading and writing files safely: bounded, strict, and whole or absent.
+
+Knows nothing of models or tokenizers. Every reader here raises one of our errors for anything that is not right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.core import progress
+from voxgraft.core.errors import FileError, TextError, VoxgraftError, WriteError
+
+FAILPOINT_VARIABLE = "VOXGRAFT_FAULT"
+FAILPOINT_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_hit_counts: dict[str, int] = {}
+"""How often the point of each fault was crossed since the variable has had this value."""
+_active_spec = ""
+
+
+def failpoint(name: str) -> None:
+    """A point at which a fault can be asked for."""
+    global _active_spec
+    wanted = os.environ.get(FAILPOINT_VARIABLE, "")
+    if wanted != _active_spec:
+        _hit_counts.clear()
+        _active_spec = wanted
+    for fault in filter(None, wanted.split(",")):
+        point, count, action = fault.split(":")
+        if point in (name, "*"):
+            _hit_counts[fault] = _hit_counts.get(fault, 0) + 1
+            if _hit_counts[fault] == int(count):
+                _trigger_fault(action, name)
+
+
+def _trigger_fault(action: str, name: str) -> None:
+    if action in FAILPOINT_SIGNALS:
+        os.kill(os.getpid(), FAILPOINT_SIGNALS[action])
+    else:
+        number = int(getattr(errno, action.upper()))
+        raise OSError(number, f"{os.strerror(number)} (asked for at {name})")
+
+
+MAX_JSON_BYTES = 16 << 20
+"""Values take up to thirty times the room of their text."""
+MAX_TEXT_BYTES = 2 << 30
+MAX_LINE_BYTES = 1 << 20
+MAX_NESTING_DEPTH = 64
+MAX_NUMBER_DIGITS = 100
+"""Longest number: longer ones cannot be printed, and no file of ours holds any."""
+CHUNK_BYTES = 1 << 20
+FINISHED_SUFFIX = ".new"
+"""Ends the hidden name of a folder that is whole and about to take the place of another."""
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""AT_FDCWD and the flag of Linux's renameat2."""
+_EXCHANGE_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
+"""Sandboxes refuse system calls that they do not know (EPERM); layered file systems may not exchange (EXDEV). Where a
+folder may not be renamed at all, the plain renames report it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_RUST_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def require_file(path: Path) -> Path:
+    """The path itself, if it is a readable, non-empty regular file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileError("file-missing", f"{path.name} is not there", where=path) from None
+    except (OSError, ValueError) as error:
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    if not path.is_file():
+        raise FileError("not-a-file", f"{path.name} is not a regular file", where=path)
+    if status.st_size == 0:
+        raise FileError("file-empty", f"{path.name} is empty", where=path)
+    return path
+
+
+def path_exists(path: Path) -> bool:
+    """Whether something stands at a path. No name is too odd to ask: `Path.exists` raises for one that is too long."""
+    return os.path.exists(path)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file stands at a path."""
+    return os.path.isfile(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder stands at a path."""
+    return os.path.isdir(path)
+
+
+def require_folder(path: Path) -> Path:
+    """The path itself, if it is a folder that can be read."""
+    try:
+        if not path.exists():
+            raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
+        if not path.is_dir():
+            raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
+    except (OSError, ValueError) as error:
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise FileError("file-unreadable", f"folder {path.name} may not be read", where=path)
+    return path
+
+
+def make_path_relative(folder: Path, path: Path) -> Path:
+    """A path as a file in `folder` states it: absolute as it is; relative from there, unless they share no folder."""
+    if path.is_absolute():
+        return path
+    # `..` goes up from where a link leads, so both ends must be real; the last name is kept, as people know it.
+    start = os.path.realpath(folder)
+    target = os.path.join(os.path.realpath(path.parent), path.name) if path.name else os.path.realpath(path)
+    if os.path.commonpath([start, target]) == os.path.sep:
+        return Path(target)
+    return Path(os.path.relpath(target, start))
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The whole file, refused if it is larger than `max_bytes`."""
+    require_file(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    if len(data) > max_bytes:
+        raise FileError(
+            "file-too-large", f"{path.name} has over {max_bytes:,} bytes", expected=f"at most {max_bytes:,}", where=path
+        )
+    return data
+
+
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
+    """The whole file as strict UTF-8, without a byte-order mark."""
+    return decode_utf8(read_bytes(path, max_bytes), path)
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines of a text as `read_lines` counts them: only a line feed or a carriage return ends one.
+
+    `str.splitlines` also splits at U+2028, U+0085 and control characters, which text rules take for spaces or remove.
+    """
+    return re.split(r"\r\n|\n|\r", text)
+
+
+def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
+    """Strict UTF-8; names the line of the first wrong byte. A byte-order mark at the start is dropped."""
+    if b"\x00" in data:
+        raise TextError("text-binary", "the file holds NUL bytes", where=where)
+    try:
+        return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = line if line is not None else data[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise TextError(
+            "text-not-utf8", f"line {at} holds byte 0x{byte:02x}, which is not UTF-8", where=where
+        ) from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a text file of any size with their numbers, stripped, empty ones left out. Strict UTF-8."""
+    size = require_file(path).stat().st_size
+    if size > MAX_TEXT_BYTES:
+        raise FileError(
+            "file-too-large", f"{path.name} has {size:,} bytes", expected=f"at most {MAX_TEXT_BYTES:,}", where=path
+        )
+    try:
+        with path.open("rb") as stream, progress.progress_task(f"reading {path.name}", size) as advance:
+            number = 0
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    found = f"line {number} has over {MAX_LINE_BYTES:,} bytes"
+                    raise TextError("text-line-too-long", found, where=path)
+                advance(len(line))
+                if text := decode_utf8(line, path, number).strip():
+                    yield number, text
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+
+
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Strict JSON: no duplicate keys, no NaN, bounded size and depth."""
+    return parse_json(read_text(path, max_bytes), path)
+
+
+def parse_json(text: str, where: Path | str) -> Any:
+    """JSON text to Python values, with the same strictness as `read_json`."""
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise FileError("json-duplicate-key", f"the key {twice!r} stands twice", where=where)
+        return found
+
+    def no_constant(name: str) -> Any:
+        raise FileError("json-broken", f"{name} is not a JSON value", where=where)
+
+    def short_int(digits: str) -> int:
+        if len(digits) > MAX_NUMBER_DIGITS:
+            raise FileError("json-broken", f"a number of {len(digits):,} digits", where=where)
+        return int(digits)
+
+    try:
+        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant, parse_int=short_int)
+    except json.JSONDecodeError as error:
+        found = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise FileError("json-broken", found, where=where) from None
+    except RecursionError:
+        raise FileError("json-too-deep", "nested too deep to read", where=where) from None
+    # As many levels as opening brackets at most: short lines of journals and manifests need no second look.
+    if text.count("{") + text.count("[") > MAX_NESTING_DEPTH and _is_deeper_than(value, MAX_NESTING_DEPTH):
+        raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+    if _ESCAPED_SURROGATE.search(text) and not is_encodable_text(json.dumps(value, ensure_ascii=False)):
+        raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)
+    return value
+
+
+def is_encodable_text(value: object) -> bool:
+    """Whether the value is a text that can be written as UTF-8 (files can hold halves of characters)."""
+    return isinstance(value, str) and not _SURROGATE.search(value)
+
+
+def _is_deeper_than(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [
+            item
+            for node in layer
+            if isinstance(node, dict | list)
+            for item in (node.values() if isinstance(node, dict) else node)
+        ]
+    return bool(layer)
+
+
+def free_disk_bytes(path: Path) -> int | None:
+    """Room on the disk of a path that need not be there yet; it may itself be a mount point. None if nobody knows."""
+    whole = path.absolute()
+    there = next((one for one in (whole, *whole.parents) if is_folder(one)), None)
+    return shutil.disk_usage(there).free if there else None
+
+
+def compute_sha256(path: Path) -> str:
+    """SHA-256 of a file of any size, in hex."""
+    digest = hashlib.sha256()
+    try:
+        size = require_file(path).stat().st_size
+        with path.open("rb") as stream, progress.progress_task(f"hashing {path.name}", size) as advance:
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+                advance(len(chunk))
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    return digest.hexdigest()
+
+
+def require_output_path(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse a place that `atomic_write` would refuse; a verb that works for minutes asks before it starts."""
+    _require_valid_name(path)
+    if path_exists(path) and not overwrite:
+        raise FileError("file-exists", f"{path.name} is there already", where=path)
+    if is_folder(path):
+        raise FileError("not-a-file", f"{path.name} is a folder", where=path)
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+    """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
+    require_output_path(path, overwrite=overwrite)
+    temporary: Path | None = None
+    made = _missing_parents(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "wb", dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
+        ) as stream:
+            temporary = Path(stream.name)
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        temporary, made = None, []
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise build_write_error(error, path) from None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        _remove_empty_folders(made)
+
+
+@contextlib.contextmanager
+def atomic_write_folder(path: Path) -> Iterator[Path]:
+    """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
+    _require_valid_name(path)
+    temporary: Path | None = None
+    made = _missing_parents(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+        yield temporary
+        os.chmod(temporary, 0o777 & ~_umask())
+        recover_folder(path)
+        finished, temporary = temporary, None
+        _swap_into_place(finished, path)
+        made = []
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise build_write_error(error, path) from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        _remove_empty_folders(made)
+
+
+def recover_folder(path: Path) -> bool:
+    """Take the finished folder whose process ended before it could give it this name; whether there was one.
+
+    Where the path has something, nothing was lost, and nothing is done.
+    """
+    finished = _finished_path(path)
+    if path_exists(path) or not is_folder(finished):
+        return False
+    try:
+        os.rename(finished, path)
+    except OSError:  # somebody else did it, or may: who cannot write here reads what there is
+        return path_exists(path)
+    return True
+
+
+def recover_folders(folder: Path) -> None:
+    """The same for every folder in this one."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(FINISHED_SUFFIX)]
+        for name in names:
+            recover_folder(folder / name[1 : -len(FINISHED_SUFFIX)])
+
+
+def _finished_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}{FINISHED_SUFFIX}")
+
+
+def _swap_into_place(new: Path, path: Path) -> None:
+    """Give a finished folder its name; what had it before becomes NAME.previous.
+
+    In one instant where the system can exchange two names. Elsewhere the name is free between two renames: the finished
+    folder first gets a name by which `recover_folder` knows it, should the process end there.
+    """
+    previous, finished = path.with_name(path.name + ".previous"), _finished_path(path)
+    shutil.rmtree(finished, ignore_errors=True)  # of a process that ended before it had moved anything
+    if not path_exists(path):
+        _rename_or_remove(new, path)
+        return
+    if _exchange_names(new, path):
+        failpoint("folder.exchanged")
+        with contextlib.suppress(OSError):  # the new folder is in its place, whatever becomes of the old one
+            shutil.rmtree(previous, ignore_errors=True)
+            os.replace(new, previous)
+        return
+    _rename_or_remove(new, finished)
+    failpoint("folder.finished")
+    try:
+        shutil.rmtree(previous, ignore_errors=True)
+        os.replace(path, previous)
+        failpoint("folder.moved")
+        os.rename(finished, path)
+    except OSError:
+        if path_exists(path) and not path_exists(finished):
+            return  # somebody else has found it finished, and taken it
+        if not path_exists(path):
+            with contextlib.suppress(OSError):
+                os.rename(previous, path)
+        if path_exists(path):
+            shutil.rmtree(finished, ignore_errors=True)
+        raise
+
+
+def _rename_or_remove(new: Path, path: Path) -> None:
+    try:
+        os.replace(new, path)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def _exchange_names(one: Path, other: Path) -> bool:
+    """Exchange two names in one instant; whether system and disk can do that."""
+    try:
+        failpoint("folder.exchange")
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename is None:
+            return False
+        names = os.fsencode(one), os.fsencode(other)
+        if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    except OSError as error:
+        if error.errno not in _EXCHANGE_UNSUPPORTED:
+            shutil.rmtree(one, ignore_errors=True)
+            raise
+        return False
+    return True
+
+
+def _missing_parents(path: Path) -> list[Path]:
+    """The folders above a path that are not there yet, the lowest first."""
+    return [folder for folder in path.parents if not path_exists(folder)]
+
+
+def _remove_empty_folders(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def write_text(path: Path, text: str, *, overwrite: bool = False) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with atomic_write(path, overwrite=overwrite) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any, *, overwrite: bool = False) -> None:
+    """Write readable JSON, whole or not at all."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", overwrite=overwrite)
+
+
+def fsync_folder(path: Path) -> None:
+    """Make a rename in this folder last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _require_valid_name(path: Path) -> None:
+    """Refuse a name that no file can have, before anything is made."""
+    try:
+        usable = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise FileError("file-unreadable", f"no file can have the name {path.name!r}", where=ascii(path))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+_CODES_BY_ERRNO = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk-full"),
+    errno.EFBIG: "file-size-limit",
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ), "file-name"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOLCK, errno.EMLINK), "system-limit"),
+    errno.ENOMEM: "memory-full",
+}
+"""Codes that name the cause by themselves, by what the system said."""
+for _name in (
+    "EIO",
+    "ENXIO",
+    "ENODEV",
+    "ESTALE",
+    "EREMOTEIO",
+    "ENOMEDIUM",
+    "ENOTCONN",
+    "ESHUTDOWN",
+    "EHOSTDOWN",
+    "EUCLEAN",
+):
+    if hasattr(errno, _name):  # not every system has all of them
+        _CODES_BY_ERRNO[getattr(errno, _name)] = "disk-fault"
+_FALLBACK_CODES_BY_ERRNO = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "no-permission"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR), "not-a-file"),
+    **dict.fromkeys((errno.EBUSY, errno.ETXTBSY, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS), "system-error"),
+}
+
+
+def build_write_error(error: OSError, path: Path) -> WriteError:
+    """What the system said to a write, as our error."""
+    if isinstance(error, shutil.Error) and (number := re.search(r"\[Errno (\d+)\]", str(error))):
+        # A copied tree reports all its files at once, as texts: the first tells the cause.
+        error = OSError(int(number[1]), os.strerror(int(number[1])))
+    code = _CODES_BY_ERRNO.get(error.errno or 0, "file-unwritable")
+    if code == "disk-full":
+        return WriteError(code, f"no room to write {path.name}", where=path)
+    return WriteError(code, f"cannot write {path.name}: {format_error_reason(error)}", where=path)
+
+
+def convert_system_error(error: BaseException) -> VoxgraftError | None:
+    """An error of the disk, of permissions or of a limit that no one nearer to it has reported; None for others.
+
+    The faces call it last, so that a full disk is never reported as a fault of the program. A missing file is not
+    among them: whoever opens a file that may be missing says so, and any other is a fault of the program.
+    """
+    if isinstance(error, MemoryError):
+        return FileError("memory-full", f"no memory left: {format_error_reason(error)}")
+    # Libraries keep the system's error as the cause of their own, or in the words of Rust's standard library.
+    for one in (error, error.__cause__):
+        written = _RUST_OS_ERROR.search(str(one)) if one is not None and not isinstance(one, OSError) else None
+        number = int(written[1]) if written else getattr(one, "errno", None)
+        code = _CODES_BY_ERRNO.get(number) or _FALLBACK_CODES_BY_ERRNO.get(number) if isinstance(number, int) else None
+        if one is not None and code is not None:
+            names = (getattr(one, "filename", None), getattr(one, "filename2", None))
+            places = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
+            return FileError(code, format_error_reason(one), where=" -> ".join(places))
+    return None
+
+
+def format_error_reason(error: BaseException) -> str:
+    """What went wrong in one line, as the system or a library says it."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).splitlines()[0]
+
+
+_HASH_BITS = 64
+
+
+def hash_int(*parts: int | str) -> int:
+    """A number below 2**64."""
+    return int.from_bytes(_hash_parts(parts, _HASH_BITS // 8), "little")
+
+
+def hash_uniform(*parts: int | str) -> float:
+    """A number from 0 up to, and without, 1."""
+    # The 53 bits that a float holds exactly, so that rounding never makes it 1.
+    return (hash_int(*parts) >> 11) * 2.0**-53
+
+
+def hash_permutation(count: int, *parts: int | str) -> NDArray[np.int64]:
+    """The numbers below `count` in an order that depends on nothing but the parts."""
+    key = int.from_bytes(_hash_parts(parts, 16), "little")
+    draws = np.random.Philox(key=key).random_raw(count)
+    return np.argsort(draws, kind="stable")
+
+
+def _hash_parts(parts: tuple[int | str, ...], size: int) -> bytes:
+    # The lengths keep ("ab", "c") apart from ("a", "bc"), and the kinds 1 apart from "1".
+    digest = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        text = str(part).encode("utf-8")
+        kind = b"i" if isinstance(part, int) else b"s"
+        digest.update(b"%s%d:" % (kind, len(text)) + text)
+    return digest.digest()

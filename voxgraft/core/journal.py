@@ -1,0 +1,376 @@
+"""The journal: the one record of a run, a JSON object per line, added to and never rewritten but to cut its end.
+
+A line counts when its line break is there, so a process killed in the middle of one leaves nothing that is read.
+Who writes holds the run's lock; readers need none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import math
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from voxgraft.core.errors import FileError
+from voxgraft.core.files import MAX_TEXT_BYTES, atomic_write, build_write_error, fsync_folder, is_file, path_exists
+
+JournalEntry = dict[str, Any]
+TAIL_BYTES = 1 << 16
+
+
+class RunJournal:
+    """A run's journal. Nothing is opened or made before the first write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.realpath(path))  # a cut replaces the file, never a link to it
+        self._descriptor: int | None = None
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Add one line with the time in `wall_time`; a number that is not finite becomes null.
+
+        Whole or not at all: what a full disk took of it is cut again.
+        """
+        entry = {"kind": kind, "step": step, **_replace_non_finite(values), "wall_time": round(time.time(), 3)}
+        rest = memoryview(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        try:
+            descriptor = self._opened()
+            end = os.fstat(descriptor).st_size
+            try:
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, end)
+                self.close()  # opening it again cuts what could not be cut here
+                raise
+        except OSError as error:
+            raise build_write_error(error, self.path) from None
+
+    def sync(self) -> None:
+        """Make everything written so far last through a power cut."""
+        try:
+            if self._descriptor is not None:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise build_write_error(error, self.path) from None
+
+    def read(self) -> list[JournalEntry]:
+        """Every whole line; none where there is no journal yet. A broken line is an error with its number."""
+        with _pause_gc():
+            return [self._entry(number, line) for number, line in enumerate(self._lines(), 1)]
+
+    def truncate_after(self, step: int) -> int:
+        """Remove the lines of later steps, in one rename; how many they were.
+
+        A broken line is an error only if a line that stays comes after it: a power cut may spoil the end.
+        """
+        lines = self._lines()
+        steps = [self._step_or_none(number, line) for number, line in enumerate(lines, 1)]
+        kept = [index for index, found in enumerate(steps) if found is not None and found <= step]
+        for index in range(kept[-1] if kept else 0):
+            if steps[index] is None:
+                self._entry(index + 1, lines[index])
+        if len(kept) < len(lines):
+            self.close()
+            self._remove_leftovers()
+            with atomic_write(self.path, overwrite=True) as stream:
+                stream.writelines(lines[index] + b"\n" for index in kept)
+        return len(lines) - len(kept)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _lines(self) -> list[bytes]:
+        """The whole lines, without their breaks."""
+        if path_exists(self.path) and not is_file(self.path):
+            raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
+        try:
+            with self.path.open("rb") as stream:
+                data = stream.read(MAX_TEXT_BYTES + 1)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise FileError("file-unreadable", f"{self.path.name}: {error.strerror}", where=self.path) from None
+        if len(data) > MAX_TEXT_BYTES:
+            found = f"{self.path.name} has over {MAX_TEXT_BYTES:,} bytes"
+            raise FileError("file-too-large", found, where=self.path)
+        return data.split(b"\n")[:-1]
+
+    def _entry(self, number: int, line: bytes) -> JournalEntry:
+        try:
+            entry = _JSON_DECODER.decode(line.decode("utf-8"))
+            if isinstance(entry, dict) and isinstance(entry.get("kind"), str) and type(entry.get("step")) is int:
+                return entry
+            reason = "no object with `kind` and `step`"
+        except (ValueError, RecursionError) as error:  # what is not UTF-8, not JSON, or has a number without end
+            reason = str(error).splitlines()[0]
+        found = f"line {number} is broken: {reason}"
+        raise FileError("journal-broken", found, expected="one JSON object per line", where=self.path)
+
+    def _step_or_none(self, number: int, line: bytes) -> int | None:
+        try:
+            return int(self._entry(number, line)["step"])
+        except FileError:
+            return None
+
+    def _opened(self) -> int:
+        """The file to add to: the one that stands at the path now, which a cut may have replaced."""
+        if self._descriptor is not None and not _is_same_file(self._descriptor, self.path):
+            self.close()
+        if self._descriptor is None:
+            is_new = not path_exists(self.path)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+            self._descriptor = descriptor
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self.close()
+                raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
+            _truncate_partial_line(descriptor)
+            if is_new:
+                fsync_folder(self.path.parent)
+        return self._descriptor
+
+    def _remove_leftovers(self) -> None:
+        """What a process killed in the middle of a cut has left; only one at a time cuts."""
+        for leftover in self.path.parent.glob(f".{self.path.name}.????????.part"):
+            with contextlib.suppress(OSError):
+                leftover.unlink()
+
+
+def strip_clock_fields(entry: Mapping[str, Any]) -> JournalEntry:
+    """A line without what depends on the clock and the machine's memory, so that two runs can be compared."""
+    return {
+        name: value
+        for name, value in entry.items()
+        if not name.startswith(("wall_", "memory_")) and not name.endswith("_per_second")
+    }
+
+
+def _replace_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _replace_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_non_finite(item) for item in value]
+    return value
+
+
+@contextlib.contextmanager
+def _pause_gc() -> Iterator[None]:
+    """While very many small objects are made and none is dropped, looking for garbage takes most of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _truncate_partial_line(descriptor: int) -> None:
+    size = os.fstat(descriptor).st_size
+    for start, block in _read_blocks_backwards(descriptor, size):
+        if b"\n" in block:
+            whole = start + block.rindex(b"\n") + 1
+            break
+    else:
+        whole = 0
+    if whole < size:
+        os.ftruncate(descriptor, whole)
+
+
+def _read_blocks_backwards(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
+    for start in reversed(range(0, size, TAIL_BYTES)):
+        yield start, os.pread(descriptor, TAIL_BYTES, start)
+
+
+CurvePoints = list[tuple[int, float]]
+"""Steps and values, by step."""
+TEXT_LOSS, SPEECH_LOSS = "text_loss", "speech_loss"
+SPEED_WINDOW_STEPS = 20
+"""Steps over which a speed is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEvent:
+    """Something that happened at a step, with what the journal says of it."""
+
+    step: int
+    values: Mapping[str, Any]
+
+
+@dataclass
+class History:
+    """What is known of a run. A line about a step that is known already replaces what was known."""
+
+    language: str = ""
+    """The new language: the set whose held-out loss decides."""
+    num_steps: int = 0
+    """Steps that the run is to have; 0 where the journal does not say."""
+    chance: dict[str, float] = field(default_factory=dict)
+    """By loss: what a model that knows nothing would have."""
+    steps: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    valid: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """By set."""
+    findings: list[HistoryEvent] = field(default_factory=list)
+    states: list[HistoryEvent] = field(default_factory=list)
+    """Every state word with its reason: `state` and `why`."""
+    samples: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    best_step: int = 0
+    ended: HistoryEvent | None = None
+    """How training ended, if it was not gone on with."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]]) -> History:
+        """The history that a journal tells."""
+        history = cls()
+        for entry in entries:
+            history.add(entry["kind"], entry["step"], entry)
+        return history
+
+    def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One more line. Kinds that tell nothing of curves are passed over."""
+        if kind == "start":
+            self._start(values)
+        elif kind == "step":
+            self.steps[step] = {key: value for key, value in values.items() if key != "clips"}
+        elif kind == "valid":
+            self._valid(step, values)
+        elif kind == "samples":
+            self.samples[step] = values
+        elif kind == "finding":
+            self.findings.append(HistoryEvent(step, values))
+        elif kind == "changed" and values.get("key") == "train.steps" and isinstance(values.get("now"), int):
+            self.num_steps = values["now"]
+        if isinstance(values.get("state"), str):
+            self.states.append(HistoryEvent(step, {"state": values["state"], "why": values.get("why")}))
+        if kind == "end":
+            self.ended = HistoryEvent(step, values)
+            if isinstance(values.get("best_step"), int):
+                self.best_step = values["best_step"]  # speech may have decided otherwise than the loss
+        elif kind in ("start", "step"):
+            self.ended = None
+
+    @property
+    def last_step(self) -> int:
+        """The last step of which something is known."""
+        return max([self.last_logged, *(step for known in self.valid.values() for step in known)])
+
+    @property
+    def last_logged(self) -> int:
+        """The last step that has a line of its own."""
+        return max(self.steps, default=0)
+
+    @property
+    def state(self) -> HistoryEvent | None:
+        """The state word now."""
+        return self.states[-1] if self.states else None
+
+    @property
+    def state_changed(self) -> bool:
+        """Whether the last line that had a state word had another one than the line before it."""
+        return len({event.values["state"] for event in self.states[-2:]}) == 2
+
+    @property
+    def base_languages(self) -> list[str]:
+        """Sets on which retention is measured."""
+        return [name for name in self.valid if name != self.language]
+
+    def train(self, *keys: str) -> CurvePoints:
+        """A value of the step lines, such as `text_loss` or `rates`, `rows`."""
+        return _collect_points(self.steps, keys)
+
+    def held_out(self, *keys: str, of: str | None = None) -> CurvePoints:
+        """A value of the validations, of the new language unless another set is named."""
+        return _collect_points(self.valid.get(self.language if of is None else of, {}), keys)
+
+    def parts(self, key: str) -> list[str]:
+        """What a value of the step lines is given for: the parts that have `rates`."""
+        named = {name: None for values in self.steps.values() for name in values.get(key) or {}}
+        return list(named)
+
+    def initial_loss(self, key: str) -> float | None:
+        """A held-out loss of the new language before the first step."""
+        return as_finite_float(self.valid.get(self.language, {}).get(0, {}).get(key))
+
+    def retention(self, language: str) -> CurvePoints:
+        """By how much the speech loss of a base language has risen since step 0, as a share; nothing without step 0."""
+        points = self.held_out(SPEECH_LOSS, of=language)
+        if not points or points[0][0] != 0 or points[0][1] <= 0:
+            return []
+        return [(step, loss / points[0][1] - 1) for step, loss in points]
+
+    def seconds_per_step(self, positions: int | None = None) -> float | None:
+        """How long a step has taken of late, from what the journal says of speed; or one of so many positions would."""
+        known = []
+        for step in sorted(self.steps)[-SPEED_WINDOW_STEPS:]:
+            length = positions or as_finite_float(self.steps[step].get("positions"))
+            speed = as_finite_float(self.steps[step].get("positions_per_second"))
+            if length and speed:
+                known.append(length / speed)
+        return median(known) if known else None
+
+    def _start(self, values: Mapping[str, Any]) -> None:
+        self.language = str(values.get("language") or self.language)
+        self.num_steps = int(as_finite_float(values.get("steps")) or 0)
+        for loss, classes in ((TEXT_LOSS, "text_classes"), (SPEECH_LOSS, "speech_classes")):
+            count = as_finite_float(values.get(classes))
+            if count is not None and count >= 1:
+                self.chance[loss] = math.log(count)
+
+    def _valid(self, step: int, values: Mapping[str, Any]) -> None:
+        name = str(values.get("set", ""))
+        self.language = self.language or name
+        self.valid.setdefault(name, {})[step] = values
+        if name == self.language and isinstance(values.get("best_step"), int):
+            self.best_step = values["best_step"]
+
+
+def as_finite_float(value: Any) -> float | None:
+    """The value if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _collect_points(lines: Mapping[int, Mapping[str, Any]], keys: tuple[str, ...]) -> CurvePoints:
+    found: CurvePoints = []
+    for step in sorted(lines):
+        value: Any = lines[step]
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        known = as_finite_float(value)
+        if known is not None:
+            found.append((step, known))
+    return found

@@ -1,0 +1,206 @@
+"""What languages are called in English, by their codes, for people who type the name. From CLDR; no torch here."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import regex
+
+from voxgraft.core.files import parse_json
+
+_MIN_SIMILARITY = 0.8
+"""Of their letters: Amharik is Amharic, but no unknown language is the one that sounds most like it."""
+
+
+@cache
+def _load_codes_by_name() -> dict[str, tuple[str, str]]:
+    """Code and proper name, by the name in small letters. Of several codes with one name the shortest."""
+    text = resources.files("voxgraft").joinpath("assets/exemplars.json").read_text(encoding="utf-8")
+    table = parse_json(text, "exemplars.json")
+    named = [(code, str(entry["name"])) for code, entry in table.items() if not code.startswith("_")]
+    named.sort(key=lambda pair: (-len(pair[0]), pair[0]))
+    return {name.lower(): (code, name) for code, name in named}
+
+
+def find_language_code(word: str) -> tuple[str, str] | None:
+    """Code and name of the language that a word names, or nearly names."""
+    known, wanted = _load_codes_by_name(), word.strip().lower()
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=_MIN_SIMILARITY)
+    return known.get(wanted) or (known[near[0]] if near else None)
+
+
+def suggest_language_code(word: str, flag: str) -> str:
+    """A question for whoever typed a name in place of a code; nothing where the word names no language."""
+    found = find_language_code(word)
+    return f"{found[0]} is the code for {found[1]}: did you mean {flag} {found[0]}?" if found else ""
+
+
+# Two letters, then the three letters of the same language (ISO 639-1 and 639-2, both forms).
+_ISO_639_1_CODES = """aa aar|ab abk|ae ave|af afr|ak aka|am amh|an arg|ar ara|as asm|av ava|ay aym|az aze|ba bak|be bel|bg bul
+bi bis|bm bam|bn ben|bo bod tib|br bre|bs bos|ca cat|ce che|ch cha|co cos|cr cre|cs ces cze|cu chu|cv chv|cy cym wel
+da dan|de deu ger|dv div|dz dzo|ee ewe|el ell gre|en eng|eo epo|es spa|et est|eu eus baq|fa fas per|ff ful|fi fin|fj fij
+fo fao|fr fra fre|fy fry|ga gle|gd gla|gl glg|gn grn|gu guj|gv glv|ha hau|he heb iw|hi hin|ho hmo|hr hrv|ht hat
+hu hun|hy hye arm|hz her|ia ina|id ind in|ie ile|ig ibo|ii iii|ik ipk|io ido|is isl ice|it ita|iu iku|ja jpn|jv jav
+ka kat geo|kg kon|ki kik|kj kua|kk kaz|kl kal|km khm|kn kan|ko kor|kr kau|ks kas|ku kur|kv kom|kw cor|ky kir|la lat
+lb ltz|lg lug|li lim|ln lin|lo lao|lt lit|lu lub|lv lav|mg mlg|mh mah|mi mri mao|mk mkd mac|ml mal|mn mon|mr mar
+ms msa may|mt mlt|my mya bur|na nau|nb nob|nd nde|ne nep|ng ndo|nl nld dut|nn nno|no nor|nr nbl|nv nav|ny nya|oc oci
+oj oji|om orm|or ori|os oss|pa pan|pi pli|pl pol|ps pus|pt por|qu que|rm roh|rn run|ro ron rum|ru rus|rw kin|sa san
+sc srd|sd snd|se sme|sg sag|si sin|sk slk slo|sl slv|sm smo|sn sna|so som|sq sqi alb|sr srp|ss ssw|st sot|su sun
+sv swe|sw swa|ta tam|te tel|tg tgk|th tha|ti tir|tk tuk|tl tgl|tn tsn|to ton|tr tur|ts tso|tt tat|tw twi|ty tah
+ug uig|uk ukr|ur urd|uz uzb|ve ven|vi vie|vo vol|wa wln|wo wol|xh xho|yi yid|yo yor|za zha|zh zho chi cmn|zu zul"""
+_ISO_639_3_CODES = "ast byn ceb fil gez gsw haw hmn ilo kab kam kmr ckb luo mai mni nds nso pap sat sid tig umb wal yue"
+_CANONICAL_CODES = {
+    code: codes.split()[0] for codes in _ISO_639_1_CODES.replace("\n", "|").split("|") for code in codes.split()
+}
+_CANONICAL_CODES |= {code: code for code in _ISO_639_3_CODES.split()}
+
+
+def canonical_language_code(word: str) -> str | None:
+    """The shortest code of the language that a word is a code of, without its region; None if it is none."""
+    return _CANONICAL_CODES.get(word.lower().replace("_", "-").partition("-")[0])
+
+
+SHARED_SCRIPTS = frozenset({"Common", "Inherited"})
+"""Characters of these belong to no script: digits, general punctuation, symbols, combining accents."""
+JOINERS = frozenset("\u200c\u200d")
+"""Zero-width joiners and non-joiners stand inside words in several scripts."""
+ZERO_WIDTH = JOINERS | {"\u200b"}
+"""Joiners, and the zero-width space with which some scripts part their words."""
+_SCRIPT_NAMES = (
+    "Adlam Arabic Armenian Balinese Bamum Bassa_Vah Batak Bengali Bopomofo Buginese Buhid Canadian_Aboriginal "
+    "Chakma Cham Cherokee Coptic Cyrillic Deseret Devanagari Dogra Ethiopic Georgian Glagolitic Gothic Grantha "
+    "Greek Gujarati Gunjala_Gondi Gurmukhi Han Hangul Hanifi_Rohingya Hanunoo Hebrew Hiragana Javanese Kaithi "
+    "Kannada Katakana Kayah_Li Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Lisu Mahajani Makasar Malayalam "
+    "Mandaic Masaram_Gondi Medefaidrin Meetei_Mayek Mende_Kikakui Miao Modi Mongolian Mro Multani Myanmar "
+    "Nag_Mundari New_Tai_Lue Newa Nko Nyiakeng_Puachue_Hmong Ol_Chiki Old_Hungarian Oriya Osage Osmanya "
+    "Pahawh_Hmong Pau_Cin_Hau Phags_Pa Rejang Runic Samaritan Saurashtra Sharada Shavian Sinhala Sora_Sompeng "
+    "Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangsa Telugu Thaana Thai "
+    "Tibetan Tifinagh Tirhuta Toto Vai Vithkuqi Wancho Warang_Citi Yezidi Yi"
+).split()
+_LAST_CODE_POINT = 0x323AF
+_SCRIPT_CODE_LENGTH = 4
+_MAX_WHOLE_SCRIPT = 20_000
+"""Of a script with more characters than this (Han has a hundred thousand) nobody needs all."""
+MIN_SCRIPT_SHARE = 0.1
+"""A script with this share of a text's letters gets pieces, whatever CLDR says of the language."""
+MAX_STRAY_SHARE = 0.001
+"""Letters that CLDR does not give a language, and that are rarer than this in its texts, are strays."""
+MIN_CERTAIN_SCRIPT_SHARE = 0.3
+"""A script with this share is the language's own beyond doubt: that its letters have no piece is an error."""
+_GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
+_NON_LETTER_MARK = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")
+"""Marks that dress symbols (a keycap, the emoji form of a heart), not letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """What CLDR says of a language's writing."""
+
+    name: str
+    script: str
+    letters: str
+    punctuation: str
+    auxiliary: str = ""
+    """Letters of loanwords and older spelling; joiners among them."""
+    numbers: str = ""
+
+
+def find_exemplar(language: str) -> Exemplar | None:
+    """CLDR's entry for a language code; None where CLDR has none. `am-ET` falls back to `am`, `sw-Arab` does not."""
+    table = _exemplar_table()
+    while language:
+        if language in table:
+            entry = table[language]
+            return Exemplar(**{field: entry.get(field, "") for field in Exemplar.__slots__})
+        language, _, last = language.rpartition("-")
+        if len(last) == _SCRIPT_CODE_LENGTH:  # the same language in another script has other letters
+            return None
+    return None
+
+
+@cache
+def _exemplar_table() -> dict[str, dict[str, Any]]:
+    text = resources.files("voxgraft").joinpath("assets/exemplars.json").read_text(encoding="utf-8")
+    table = parse_json(text, "exemplars.json")
+    return {code: entry for code, entry in table.items() if not code.startswith("_")}
+
+
+@cache
+def _script_patterns() -> dict[str, regex.Pattern[str]]:
+    return {name: regex.compile(rf"\p{{Script={name}}}") for name in ("Inherited", "Common", *_SCRIPT_NAMES)}
+
+
+@cache
+def script_of(character: str) -> str:
+    """Unicode's script of a character: `Ethiopic`, `Latin`, `Common` ... (`Other` for dead scripts)."""
+    return next((name for name, pattern in _script_patterns().items() if pattern.match(character)), "Other")
+
+
+@cache
+def script_characters(script: str) -> tuple[str, ...]:
+    """Every assigned character of a script, in code-point order (Ethiopic: 523). None of a script that is too large."""
+    if script not in _SCRIPT_NAMES:
+        return ()
+    everything = "".join(chr(code) for code in range(0x80, _LAST_CODE_POINT) if not 0xD800 <= code <= 0xDFFF)
+    found = tuple(_script_patterns()[script].findall(everything))
+    return found if len(found) <= _MAX_WHOLE_SCRIPT else ()
+
+
+def find_language_scripts(letters: str, seen: Mapping[str, int], share: float) -> tuple[str, ...]:
+    """The scripts that a language is written in: those of CLDR's letters, and those with this share of its texts."""
+    found = count_letters_by_script(seen)
+    total = found.total()
+    frequent = [script for script, count in found.most_common() if count >= share * total]
+    return tuple(dict.fromkeys([*count_scripts(letters), *frequent]))
+
+
+def count_letters_by_script(seen: Mapping[str, int]) -> Counter[str]:
+    """How many letters of each real script were seen."""
+    found: Counter[str] = Counter()
+    for character, count in seen.items():
+        if is_letter(character) and script_of(character) not in SHARED_SCRIPTS:
+            found[script_of(character)] += count
+    return found
+
+
+def is_script_letter(character: str, scripts: Iterable[str]) -> bool:
+    """A letter or mark of one of the scripts, or one that all scripts share."""
+    return is_letter(character) and script_of(character) in {*scripts, *SHARED_SCRIPTS}
+
+
+def is_letter(character: str) -> bool:
+    """Letters and the marks that belong to them."""
+    return unicodedata.category(character)[0] in "LM" and not _NON_LETTER_MARK.match(character)
+
+
+def is_punctuation(character: str) -> bool:
+    """Marks of punctuation; not general symbols such as & or @, which Unicode counts among them."""
+    if unicodedata.category(character)[0] != "P":
+        return False
+    return script_of(character) not in SHARED_SCRIPTS or bool(_GENERAL_PUNCTUATION.match(character))
+
+
+def count_scripts(characters: Iterable[str]) -> dict[str, int]:
+    """How many letters of each real script there are, most frequent first."""
+    counts: dict[str, int] = {}
+    for character in characters:
+        if is_letter(character) and (script := script_of(character)) not in SHARED_SCRIPTS:
+            counts[script] = counts.get(script, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def printable_text(text: str) -> str:
+    """Text for people: a mark at its start is given something to sit on."""
+    return f"◌{text}" if text and unicodedata.category(text[0])[0] == "M" else text
+
+
+def describe_character(character: str) -> str:
+    """A character for people: itself, its code point, its Unicode name."""
+    return f"{printable_text(character)} U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"

@@ -1,0 +1,119 @@
+"""How a long job tells how far it is and what has happened, without knowing who listens.
+
+The library calls `progress_task` and `tell`; a face installs a listener with `listening`. With no listener nothing is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from voxgraft.core.results import Line
+
+SUSPENDED_SECONDS = 5.0
+"""A clock that is read several times a second was suspended if nobody could read it for this long."""
+CHAPTER_EVENT = "chapter"
+"""What is told between the verbs of a longer story; it belongs to no run."""
+
+
+class ActiveClock:
+    """Seconds without those for which the process was suspended (Ctrl-Z, a closed lid): they say nothing of a pace.
+
+    Only while something reads it all the time, as a face's thread does that draws progress.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._last, self._suspended = clock(), 0.0
+
+    def __call__(self) -> float:
+        with self._lock:
+            now = self._clock()
+            if now - self._last > SUSPENDED_SECONDS:
+                self._suspended += now - self._last
+            self._last = now
+            return now - self._suspended
+
+
+active_seconds = ActiveClock()
+
+
+class ProgressListener(Protocol):
+    """What a face gives: open one task, and get back the function that advances it."""
+
+    def task(self, name: str, total: int | None) -> contextlib.AbstractContextManager[Callable[[int], None]]: ...
+
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Something happened in a run: a line of its journal, or the lines that it opens with (`kind` is `opening`)."""
+
+
+_active_listener: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def use_progress_listener(listener: ProgressListener) -> Iterator[None]:
+    """Send the progress of everything inside the block to `listener`."""
+    token = _active_listener.set(listener)
+    try:
+        yield
+    finally:
+        _active_listener.reset(token)
+
+
+@contextlib.contextmanager
+def progress_task(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """One job of `total` units (bytes, lines, steps; None if unknown). Yields the function that advances it."""
+    listener = _active_listener.get()
+    if listener is None:
+        yield lambda _amount: None
+    else:
+        with listener.task(name, total) as advance:
+            yield advance
+
+
+def report_event(kind: str, step: int, values: Mapping[str, Any]) -> None:
+    """Say that something happened in a run."""
+    listener = _active_listener.get()
+    if listener is not None:
+        listener.tell(kind, step, values)
+
+
+def report_lines(lines: Sequence[Line]) -> None:
+    """Say lines that stay. What was shown live before them is over."""
+    if lines:
+        report_event(CHAPTER_EVENT, 0, {"lines": lines})
+
+
+ConfirmCallback = Callable[[Sequence[Line], str], bool]
+"""Shows the lines, then asks the question; whether the answer is yes."""
+AskCallback = Callable[[Sequence[Line], str], str]
+"""Shows the lines, then asks the question; the answer in the person's own words, which may be empty."""
+_confirm_callback: ContextVar[ConfirmCallback | None] = ContextVar("answerer", default=None)
+_ask_callback: ContextVar[AskCallback | None] = ContextVar("teller", default=None)
+
+
+@contextlib.contextmanager
+def use_prompt_callbacks(answerer: ConfirmCallback, teller: AskCallback | None = None) -> Iterator[None]:
+    """Send every question asked inside the block to `answerer`, and those that want words to `teller`."""
+    tokens = _confirm_callback.set(answerer), _ask_callback.set(teller)
+    try:
+        yield
+    finally:
+        _confirm_callback.reset(tokens[0])
+        _ask_callback.reset(tokens[1])
+
+
+def confirm_with_user(lines: Sequence[Line], question: str) -> bool | None:
+    """Whether somebody says yes, after having seen `lines`; None if there is nobody to ask."""
+    answerer = _confirm_callback.get()
+    return None if answerer is None else answerer(lines, question)
+
+
+def ask_user(lines: Sequence[Line], question: str) -> str | None:
+    """What somebody answers, after having seen `lines`; None if there is nobody to ask."""
+    teller = _ask_callback.get()
+    return None if teller is None else teller(lines, question)

@@ -1,0 +1,154 @@
+"""What a verb gives back: something to print, something for machines, and an exit code.
+
+Verbs build these; only the faces print them. Text is never read as markup, since tags such as [am] are our trade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StyledLine:
+    """One line of which parts carry a style (of rich: "green", "bold red"); without a terminal it is plain text."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    @property
+    def plain(self) -> str:
+        return "".join(text for text, _ in self.parts)
+
+
+def style_line(*parts: str | tuple[str, str]) -> StyledLine:
+    """A line of plain texts and (text, style) pairs."""
+    return StyledLine(tuple((part, "") if isinstance(part, str) else part for part in parts))
+
+
+TableCell = str | StyledLine
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under column names. Columns of which every cell is a number stand on the right."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            assert len(row) == len(self.columns), f"{len(row)} cells under {len(self.columns)} columns: {row}"
+
+    def to_json(self) -> list[dict[str, str]]:
+        return [dict(zip(self.columns, map(plain_text, row), strict=True)) for row in self.rows]
+
+    def numeric(self, column: int) -> bool:
+        """Whether every cell of the column is a number, a percentage or empty."""
+        cells = [plain_text(row[column]).strip() for row in self.rows]
+        return any(cells) and all(_is_numeric_text(cell) for cell in cells if cell)
+
+    def lines(self) -> list[str]:
+        """The table as aligned plain text; wide and combining characters count as the cells that they fill."""
+        from rich.cells import cell_len
+
+        texts = [self.columns, *(tuple(map(plain_text, row)) for row in self.rows)]
+        widths = [max(cell_len(row[column]) for row in texts) for column in range(len(self.columns))]
+        right = [self.numeric(column) for column in range(len(self.columns))]
+
+        def aligned(row: tuple[str, ...]) -> str:
+            cells = []
+            for text, width, to_right in zip(row, widths, right, strict=True):
+                gap = " " * (width - cell_len(text))
+                cells.append(gap + text if to_right else text + gap)
+            return "  ".join(cells).rstrip()
+
+        rule = "  ".join("-" * width for width in widths)
+        return [*([self.title] if self.title else []), aligned(texts[0]), rule, *map(aligned, texts[1:])]
+
+
+Line = str | StyledLine | Table
+
+
+class CommandResult(Protocol):
+    """What every verb returns."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is well, 1 when the verdict is no."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that was found, for machines."""
+
+    def lines(self) -> Sequence[Line]:
+        """The same for people: texts, styled lines and tables, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleResult:
+    """A result that is ready to be shown, for verbs that need no form of their own."""
+
+    values: dict[str, Any]
+    shown: tuple[Line, ...]
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return self.values
+
+    def lines(self) -> Sequence[Line]:
+        return self.shown
+
+
+def plain_text(line: TableCell) -> str:
+    """The text of a line without its style."""
+    return line.plain if isinstance(line, StyledLine) else line
+
+
+def _is_numeric_text(text: str) -> bool:
+    try:
+        float(text.removesuffix("%").strip().replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def pluralize(count: int, noun: str) -> str:
+    """A count with its noun, which is given in the singular: 1 clip, 1,203 clips."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_names(names: Sequence[str], limit: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+
+
+def format_duration(seconds: float) -> str:
+    """Two units at most: 45 s, 12 min, 3 h 20 min, 2 d 5 h."""
+    total = max(0, round(seconds))
+    minutes, hours, days = total // 60, total // 3600, total // 86400
+    if total < 60:
+        return f"{total} s"
+    if hours < 1:
+        return f"{minutes} min {total % 60} s" if minutes < 10 else f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if days < 2 else f"{days} d {hours % 24} h"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Three figures: 812 MB, 2.14 GB."""
+    return (
+        f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.{0 if num_bytes >= 1e8 else 1}f} MB"
+    )
+
+
+def format_count(count: int) -> str:
+    """Whole below a hundred thousand, then in millions: 98,304, 20.5 M."""
+    return f"{count:,}" if count < 100_000 else f"{count / 1e6:,.{1 if count >= 1e7 else 2}f} M"
+
+
+def format_learning_rate(rate: float) -> str:
+    """A learning rate: 1e-3, 7.8e-4, 0."""
+    if rate == 0:
+        return "0"
+    mantissa, _, exponent = f"{rate:.1e}".partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

@@ -1,0 +1,556 @@
+"""Brings many sources into a dataset: names that do not collide, several processes, one manifest at the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from voxgraft.config.data import DataImportSettings
+from voxgraft.core import progress
+from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.files import path_exists
+from voxgraft.core.results import Line, Table, format_names, pluralize
+from voxgraft.core.run import worker_pool
+from voxgraft.data.folder import (
+    MAX_SHOWN_PROBLEMS,
+    PROBLEMS_FILE,
+    DatasetFolder,
+    ImportJournal,
+    format_problems,
+    store_scan_problems,
+    write_problems_file,
+)
+from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source, rewrite_damaged_clips
+from voxgraft.data.manifest import REFUSAL_CODES, SourceProblem
+from voxgraft.data.segment import CutOptions
+from voxgraft.data.sources import (
+    AudioStamp,
+    ImportSource,
+    compute_audio_stamps,
+    compute_source_fingerprint,
+    find_sources,
+)
+from voxgraft.models import get_family
+
+SAME_SECONDS = 0.1
+"""Clips with the same text are taken for one clip within this difference: two people need different times for it."""
+DOUBLED_SHARE, DOUBLED_CLIPS = 0.5, 3
+"""From this share of the smaller source, and this number of clips, a source is taken for another one again."""
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """What an import has done."""
+
+    source_results: list[SourceImportResult] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    """Recordings that were there already, unchanged."""
+    problems: list[SourceProblem] = field(default_factory=list)
+    """Of sources that were not begun; the others have theirs."""
+    kept: list[SourceProblem] = field(default_factory=list)
+    """Of sources that have changed and whose clips stay as they are, as was asked for."""
+    refused: list[str] = field(default_factory=list)
+    """Sources that have changed; nobody has said what is to be done about it."""
+    new_clips: int = 0
+    journals: list[ImportJournal] = field(default_factory=list)
+    """Of all these sources, as they are afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportLoss:
+    """How much of some sources gave no clip, though it should have."""
+
+    lines: int = 0
+    of_lines: int = 0
+    """Lines, or recordings, that should have given a clip."""
+    sources: int = 0
+    of_sources: int = 0
+
+    @property
+    def share(self) -> float:
+        """The larger one of the share of lines and the share of whole sources."""
+        return max(self.lines / max(1, self.of_lines), self.sources / max(1, self.of_sources))
+
+    def __str__(self) -> str:
+        lines = f"{self.lines:,} of {pluralize(self.of_lines, 'line')} were left out"
+        sources = f"{self.sources:,} of {pluralize(self.of_sources, 'source')} could not be imported"
+        return " and ".join([lines] * bool(self.lines) + [sources] * bool(self.sources)) or lines
+
+
+def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[SourceProblem] = ()) -> ImportLoss:
+    """What was left out of sources, by their journals, and of files that no source was made of."""
+    failed = sum(not journal.is_done for journal in journals)
+    problems = [problem for journal in journals if journal.is_done for problem in journal.problems]
+    lines = sum(problem.loses_clip for problem in (*problems, *found))
+    return ImportLoss(lines, lines + sum(len(journal.clips) for journal in journals), failed, len(journals))
+
+
+@dataclass(frozen=True, slots=True)
+class ReimportPolicy:
+    """When a source that is there already is imported again."""
+
+    changed: bool = False
+    """Whether sources that have changed, or that other options would cut differently, are imported again."""
+    keep: bool = False
+    """Whether else their clips are used as they are, and it is no error."""
+    asked: frozenset[str] | None = None
+    """Options that were given by hand: others than those of the first import must be known, not ignored. None: all."""
+    cure: str = "run the same command again with --reimport."
+
+
+def import_sources(
+    dataset: DatasetFolder,
+    sources: Sequence[ImportSource],
+    options: ImportOptions,
+    workers: int = 0,
+    policy: ReimportPolicy = ReimportPolicy(),  # noqa: B008 (frozen)
+) -> ImportResult:
+    """Bring sources in and write the manifest anew. What an import that was killed has left is used.
+
+    The caller holds the dataset's lock.
+    """
+    done = ImportResult()
+    dataset.reconcile_published()
+    tasks = _plan_import_tasks(dataset, sources, options, policy, done, verify=True)
+    with progress.progress_task("importing sources", len(tasks)) as advance:
+        for brought in _run_import_tasks(dataset, tasks, options, workers or os.cpu_count() or 1):
+            done.source_results.append(brought)
+            advance(1)
+    done.source_results.sort(key=lambda brought: brought.recording)
+    done.new_clips = dataset.publish()
+    own = {*(task.recording for task in tasks), *done.known, *done.refused}
+    done.journals = [journal for journal in dataset.journals() if journal.recording in own]
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """A new source with clips that another source of the dataset has as well."""
+
+    new: str
+    old: str
+    same: int
+    clips: int
+    """Clips of the new source."""
+
+
+def doubled_sources(dataset: DatasetFolder, brought: Iterable[SourceImportResult]) -> list[Doubled]:
+    """Pairs of sources that look like one: a folder that was renamed and mended is a new source beside its old clips.
+
+    A clip is the same if its file is, or if its text and nearly its length are (a sound that was cleaned).
+    """
+    new = {one.recording for one in brought if one.clips and not one.failed}
+    if not new:
+        return []
+    there = {clip.id for clip in dataset.clips()}
+    journals = [journal for journal in dataset.journals() if journal.ids & there]
+    clips = {journal.recording: [clip for clip in journal.clips if clip.id in there] for journal in journals}
+    sums = {journal.recording: journal.sums for journal in journals}
+    holders: dict[Hashable, set[str]] = defaultdict(set)
+    for name, own in clips.items():
+        for clip in own:
+            place = _length_class(clip.seconds)
+            for key in (sums[name].get(clip.id), *((clip.text, at) for at in (place - 1, place, place + 1))):
+                holders[key].add(name)
+    shared: Counter[tuple[str, str]] = Counter()
+    for name in sorted(new & clips.keys()):
+        for clip in clips[name]:
+            written, spoken = sums[name].get(clip.id), (clip.text, _length_class(clip.seconds))
+            shared.update((name, old) for old in (holders[written] if written else set()) | holders[spoken])
+    found = []
+    for (name, old), same in sorted(shared.items()):
+        least = max(DOUBLED_CLIPS, DOUBLED_SHARE * min(len(clips[name]), len(clips[old])))
+        # Of two sources that are both new the second is the copy.
+        if name != old and same >= least and (old not in new or old < name):
+            found.append(Doubled(name, old, same, len(clips[name])))
+    return found
+
+
+def _length_class(seconds: float) -> int:
+    """Lengths of neighbouring classes differ by `SAME_SECONDS` at most."""
+    return round(seconds / (SAME_SECONDS / 2))
+
+
+@dataclass(slots=True)
+class ImportPreview:
+    """What an import would do to a dataset, by the names of the sources."""
+
+    new: list[str] = field(default_factory=list)
+    """Sources that were never imported, or that were not finished."""
+    failed: list[str] = field(default_factory=list)
+    """Sources that could not be imported, and that have not changed since."""
+    again: list[str] = field(default_factory=list)
+    """Sources that would be imported again."""
+    problems: list[SourceProblem] = field(default_factory=list)
+    """What it would complain of: sources that have changed, or that cannot be read."""
+    kept: list[SourceProblem] = field(default_factory=list)
+    """Sources that have changed and are not imported again."""
+
+
+def preview_import(
+    dataset: DatasetFolder,
+    sources: Sequence[ImportSource],
+    options: ImportOptions,
+    policy: ReimportPolicy = ReimportPolicy(),  # noqa: B008 (frozen)
+) -> ImportPreview:
+    """What an import would bring in, or complain of. Changes nothing. The dataset must not be at work."""
+    seen, found = ImportResult(), ImportPreview()
+    with dataset.locked():
+        tasks = _plan_import_tasks(dataset, sources, options, policy, seen)
+        journals = {journal.recording: journal for journal in dataset.journals()}
+    found.problems, found.kept = seen.problems, seen.kept
+    for task in tasks:
+        journal = journals.get(task.recording)
+        if journal is None or not (journal.is_published or journal.problems):
+            found.new.append(task.source.name)
+        elif journal.is_published:
+            found.again.append(task.source.name)
+        else:
+            same = journal.source.get("fingerprint") == task.mark and not journal.find_changed_audio(task.sounds)
+            (found.failed if same else found.new).append(task.source.name)
+    return found
+
+
+def _plan_import_tasks(
+    dataset: DatasetFolder,
+    sources: Sequence[ImportSource],
+    options: ImportOptions,
+    again: ReimportPolicy,
+    done: ImportResult,
+    *,
+    verify: bool = False,
+) -> list[ImportTask]:
+    """Sources that are to be brought in, each under a name of its own.
+
+    `verify` reads every clip file and adds the sources whose clips are damaged or missing.
+    """
+    journals = [journal for journal in dataset.journals() if journal.source]
+    marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
+    clips = list(dataset.clips())
+    ids, taken = {clip.id for clip in clips}, dataset.reserved_names(clips)
+    tasks: dict[str, ImportTask] = {}
+    for source in sources:
+        try:
+            mark = compute_source_fingerprint(source)
+            journal = marks.get(mark) or _find_moved_journal(source, journals)
+            sounds = compute_audio_stamps(source, (journal and journal.sounds) or {})
+        except VoxgraftError as error:
+            done.problems.append(SourceProblem.of(error, str(source.text)))
+            continue
+        if mark in tasks:
+            done.known.append(tasks[mark].recording)
+            continue
+        if journal is None:
+            name = _free_source_name(source.name, taken)
+            taken.add(name)
+            tasks[mark] = ImportTask(source, name, mark, sounds)
+            continue
+        problem = _find_source_change(source, journal, mark, sounds, options, again)
+        if journal.is_published and problem is None:
+            done.known.append(journal.recording)
+            # Clips that were removed from the manifest are not missed.
+            damaged = {clip.id for clip in journal.damaged(dataset.folder)} & ids if verify else set()
+            if damaged:
+                tasks[mark] = ImportTask(source, journal.recording, mark, sounds, damaged=frozenset(damaged))
+        elif not journal.is_published or again.changed or not journal.clips:
+            journals.remove(journal)  # no other source may take it as well
+            marks.pop(str(journal.source.get("fingerprint")), None)
+            before = dataset.clips_of(journal.recording, clips)
+            tasks[mark] = ImportTask(source, journal.recording, mark, sounds, tuple(before))
+        else:
+            assert problem is not None
+            (done.kept if again.keep else done.problems).append(problem)
+            (done.known if again.keep else done.refused).append(journal.recording)
+    done.known = list(dict.fromkeys(done.known))
+    return list(tasks.values())
+
+
+def _find_source_change(
+    source: ImportSource,
+    journal: ImportJournal,
+    mark: str,
+    sounds: Mapping[str, AudioStamp | None],
+    options: ImportOptions,
+    again: ReimportPolicy,
+) -> SourceProblem | None:
+    """Why a source, or how it is asked for, is not what it was when it was imported; None: it is the same."""
+    name, was = source.text.name, f"was imported as {journal.recording}"
+    if str(journal.source.get("fingerprint")) != mark:
+        what = "its text" if source.kind == "list" else "its text or its sound"
+        return SourceProblem(
+            "source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure
+        )
+    if heard := journal.find_changed_audio(sounds):
+        found = f"{name} {was}, and {format_names(heard)} changed since, or came later"
+        return SourceProblem("source-changed", found, str(source.text), cure=again.cure)
+    before = journal.source.get("options")
+    asked = None if again.changed else again.asked
+    if others := options.differences(before, asked) if isinstance(before, Mapping) else {}:
+        shown = {key: ["not given" if one is None else one for one in pair] for key, pair in others.items()}
+        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in shown.items())
+        return SourceProblem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
+    return None
+
+
+def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal]) -> ImportJournal | None:
+    """The source that lay in the same place and was another; after a move, in a place of that name that is gone."""
+    place, files = source.to_json(), {path.name for path in source.files}
+    alike = [
+        journal
+        for journal in journals
+        if journal.source.get("kind") == place["kind"] and (not files or files & journal.files)
+    ]
+    for journal in alike:
+        if journal.source.get("text") == place["text"]:
+            return journal
+    name = Path(place["text"]).parts[-2:]
+    places = [(journal, Path(str(journal.source.get("text")))) for journal in alike]
+    moved = [journal for journal, path in places if path.parts[-2:] == name and not path_exists(path)]
+    return moved[0] if len(moved) == 1 else None
+
+
+def _free_source_name(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where another source has it."""
+    lower = {other.lower() for other in taken}  # some file systems know no difference
+    number, free = 2, name
+    while free.lower() in lower:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+def _run_import_tasks(
+    dataset: DatasetFolder, tasks: Sequence[ImportTask], options: ImportOptions, workers: int
+) -> Iterator[SourceImportResult]:
+    work = partial(_run_import_task, dataset, options)
+    if min(workers, len(tasks)) <= 1:
+        yield from map(work, tasks)
+        return
+    try:
+        with worker_pool(min(workers, len(tasks))) as pool:
+            for future in as_completed([pool.submit(work, task) for task in tasks]):
+                yield future.result()
+    except BrokenProcessPool:
+        found = "a process was ended from outside (often for memory); nothing that it had finished is lost"
+        raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
+
+
+def _run_import_task(dataset: DatasetFolder, options: ImportOptions, task: ImportTask) -> SourceImportResult:
+    return rewrite_damaged_clips(dataset, task) if task.damaged else import_source(dataset, task, options)
+
+
+DEFAULT_MAX_CLIP_SECONDS = 15.0
+MAX_CODES_SHARE = 0.8
+"""Of what a family can hear at most: a clip's codes stand behind a prompt and a text."""
+ASSUMED_VOCABULARY_SIZE = 1_000
+MAX_SPEAKERS_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DataImportResult:
+    """What was brought in, and every line that was not."""
+
+    dataset: Path
+    done: ImportResult
+    problems: tuple[SourceProblem, ...]
+    used: int = 0
+    """Clips of the whole dataset that can be used."""
+    left_out: ImportLoss = field(default_factory=ImportLoss)
+    max_left_out: float = 1.0
+    doubled: tuple[Doubled, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 if nothing can be used, if something was not done as asked, or if too much was left out."""
+        return int(any(item.level == "error" for item in self.findings()))
+
+    def _locate_problems(self) -> list[SourceProblem]:
+        """Problems with the whole path of their file: every list may be called metadata.csv."""
+        folders = {}
+        for journal in self.done.journals:
+            text = Path(str(journal.source.get("text")))
+            folders[journal.recording] = text if journal.source.get("kind") == "folder" else text.parent
+        placed = {
+            problem: replace(problem, file=str(folders.get(one.recording, Path()) / problem.file))
+            for one in self.done.source_results
+            for problem in one.problems
+        }
+        return [placed.get(problem, problem) for problem in self.problems]
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the import as a whole."""
+        found = [problem.finding() for problem in self.problems if problem.code in REFUSAL_CODES]
+        if not self.used:
+            counts = Counter(reason for one in self.done.journals for clip in one.clips for reason in clip.rejected)
+            why = ", ".join(f"{count:,} clips are {reason}" for reason, count in counts.most_common())
+            told = "there is no clip that can be used" + (f": {why}" if why else "")
+            found.append(finding("import-empty", told, where=self.dataset))
+        elif self.left_out.share > self.max_left_out:
+            expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
+            found.append(finding("import-left-out", str(self.left_out), expected=expected, where=self.dataset))
+        return [*found, *self._doubled(), *self._digits()]
+
+    def _doubled(self) -> list[Finding]:
+        """Sources that look like others which were renamed."""
+        if not self.doubled:
+            return []
+        told = [
+            f"{one.same:,} of {pluralize(one.clips, 'clip')} of {one.new} are in {one.old} too" for one in self.doubled
+        ]
+        names = dict.fromkeys(one.old for one in self.doubled)
+        flags = " ".join(f"--recording {shlex.quote(name)}" for name in names)
+        cure = (
+            f"if {format_names([one.new for one in self.doubled])} replaces {format_names([*names])}, remove the older clips: "
+            f"`voxgraft data remove {shlex.quote(str(self.dataset))} {flags}`. "
+            "If two people read the same sentences, there is nothing to do."
+        )
+        return [finding("source-doubled", format_names(told), where=self.dataset, cure=cure)]
+
+    def _digits(self) -> list[Finding]:
+        """Digits that stay in the texts, since nobody knows how they are said in the language."""
+        used = [clip for one in self.done.journals for clip in one.clips if clip.is_used]
+        left = [clip.text for clip in used if any(map(str.isdecimal, clip.text))]
+        if not left:
+            return []
+        shown = next(word for word in left[0].split() if any(map(str.isdecimal, word)))
+        told = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
+        return [finding("text-digits", told, where=self.dataset)]
+
+    def to_json(self) -> dict[str, Any]:
+        recordings = [
+            {
+                "recording": one.recording,
+                "clips": one.clips,
+                "seconds": round(one.seconds, 3),
+                "rejected": one.rejected,
+                "failed": one.failed,
+            }
+            for one in self.done.source_results
+        ]
+        return {
+            "dataset": str(self.dataset),
+            "new_clips": self.done.new_clips,
+            "recordings": recordings,
+            "known": self.done.known,
+            "used_clips": self.used,
+            "left_out": round(self.left_out.share, 4),
+            "doubled": [{"new": one.new, "old": one.old, "same": one.same} for one in self.doubled],
+            "speakers": {one.recording: list(one.speakers) for one in self.done.source_results},
+            "problems": [problem.to_json() for problem in self.problems],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = []
+        if self.done.source_results:
+            rows = tuple(
+                (
+                    one.recording,
+                    f"{one.clips:,}",
+                    f"{one.seconds / 60:.1f}",
+                    f"{one.rejected:,}",
+                    _format_import_state(one.failed),
+                )
+                for one in self.done.source_results
+            )
+            lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
+        if self.done.known:
+            lines.append(f"there already, unchanged: {', '.join(self.done.known[:MAX_SHOWN_PROBLEMS])}")
+        lines.append(f"{pluralize(self.done.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
+        lines += _format_speaker_lines(self.done.source_results)
+        if self.done.source_results or self.problems:
+            lines += format_problems(self._locate_problems(), self.dataset / PROBLEMS_FILE)
+        own = [item for item in self.findings() if item.code not in REFUSAL_CODES]
+        if self.left_out.share and not any(item.level == "error" for item in own):
+            lines.append(f"{self.left_out}; within what --max-left-out allows ({self.max_left_out:.0%})")
+        return [*lines, *(line for item in own for line in item.lines())]
+
+
+def _format_speaker_lines(brought: Sequence[SourceImportResult]) -> list[Line]:
+    """Who is taken to speak, why, and how that is changed."""
+    by: dict[str, list[SourceImportResult]] = {}
+    for one in brought:
+        if one.speakers:
+            by.setdefault(one.speaker_origin, []).append(one)
+    lines: list[Line] = []
+    for why, own in by.items():
+        names = list(dict.fromkeys(name for one in own for name in one.speakers))
+        shown = format_names(names, MAX_SPEAKERS_SHOWN)
+        clips = pluralize(sum(one.clips for one in own), "clip")
+        lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): {shown}")
+    if lines:
+        lines.append(
+            "to change that: --speaker NAME if it is one person, or --speaker-from folder, recording or file; "
+            "for clips that are there already with --reimport (in run.yaml: data.speaker, data.speaker_from)"
+        )
+    return lines
+
+
+def _format_import_state(failed: bool) -> str:
+    return "failed" if failed else ""
+
+
+def data_import(settings: DataImportSettings, again: ReimportPolicy | None = None) -> DataImportResult:
+    """Find sources, cut them, and write the manifest."""
+    again = again or build_reimport_policy(settings)
+    if settings.media is not None and len(settings.sources) != 1:
+        told = f"--media names one file for {len(settings.sources)} sources"
+        raise ConfigError("config-value", told, expected="one subtitle file")
+    dataset = DatasetFolder(settings.dataset)
+    found = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
+    with dataset.locked():
+        done = import_sources(dataset, found.sources, build_import_options(settings), settings.workers, again)
+        problems = store_scan_problems(dataset, settings.sources, (*found.problems, *done.problems))
+        write_problems_file(dataset)
+        used = sum(clip.is_used for clip in dataset.clips())
+        doubled = tuple(doubled_sources(dataset, done.source_results))
+    brought = (problem for one in done.source_results for problem in one.problems)
+    left_out = compute_import_loss(done.journals, found.problems)
+    allowed = settings.max_left_out
+    return DataImportResult(settings.dataset, done, (*problems, *brought), used, left_out, allowed, doubled)
+
+
+def build_reimport_policy(settings: DataImportSettings) -> ReimportPolicy:
+    """Which sources are imported again, and which other options must not be ignored in silence."""
+    # The rest of the settings say where things lie and how much is done at once.
+    asked = settings.model_fields_set - {"dataset", "sources", "media", "family", "workers", "reimport", "max_left_out"}
+    return ReimportPolicy(settings.reimport, asked=frozenset(asked))
+
+
+def compute_max_clip_seconds(settings: DataImportSettings) -> float:
+    """The longest clip: as was said, else what people say in one breath or two, as far as the family can hear it."""
+    if settings.longest is not None:
+        return settings.longest
+    if settings.family is None:
+        return DEFAULT_MAX_CLIP_SECONDS
+    kind = get_family(settings.family)
+    return min(DEFAULT_MAX_CLIP_SECONDS, MAX_CODES_SHARE * kind.frame(ASSUMED_VOCABULARY_SIZE).max_codes / kind.code_hz)
+
+
+def build_import_options(settings: DataImportSettings) -> ImportOptions:
+    """How clips are made, as the settings say it."""
+    longest = compute_max_clip_seconds(settings)
+    if settings.shortest >= longest:
+        found = f"shortest is {settings.shortest} s and longest {longest:g} s"
+        raise ConfigError("config-value", found, expected="a shortest below the longest")
+    cut = CutOptions(
+        settings.shortest, longest, settings.lead, settings.tail, settings.join_gap, settings.cut == "pauses"
+    )
+    return ImportOptions(
+        language=settings.language,
+        rate=settings.rate,
+        ending=settings.format,
+        encoding=settings.encoding,
+        speaker=settings.speaker,
+        speaker_from=settings.speaker_from,
+        rolling=settings.rolling,
+        fold_homophones=settings.fold_homophones,
+        activity=settings.activity,
+        cut=cut,
+    )

@@ -1,0 +1,395 @@
+"""The order of the data: which clips each step has, as a pure function of the seed, the step and the clips.
+
+Each set is an endless stream of its clips, every epoch in another order, and a step takes from each set the clips that
+start within the step's share of tokens. Nothing is remembered: no position is saved, and any step can be asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.core import files
+from voxgraft.core.errors import ConfigError, Finding, GraftError, finding
+from voxgraft.dataset.shards import ClipDataset, format_clip_names
+
+SingleClipPolicy = Literal["leave-out", "own"]
+
+
+@dataclass(frozen=True, slots=True)
+class _SpeakerClips:
+    """The clips of one speaker, by id, so that their order in the files does not matter."""
+
+    clips: tuple[int, ...]
+    long: tuple[int, ...]
+    """Those that are long enough to be prompts."""
+    longest: tuple[int, ...]
+    """The two longest, the longest first."""
+
+
+class PromptSelector:
+    """The prompts of one set."""
+
+    def __init__(self, clips: ClipDataset, min_seconds: float, order: Sequence[int]) -> None:
+        """`order` has the places of all clips, sorted by id."""
+        self._clips = clips
+        self._own = len(clips) > 0 and clips.prompt_of(0) is not None
+        by_name: dict[str, list[int]] = defaultdict(list)
+        for clip in order:
+            by_name[clips.infos[clip].speaker].append(clip)
+        speakers = {name: self._speaker(places, min_seconds) for name, places in by_name.items()}
+        self._speakers = [speakers[info.speaker] for info in clips.infos[: len(clips)]]
+        self._place_among_long = {clip: at for one in speakers.values() for at, clip in enumerate(one.long)}
+
+    def _speaker(self, places: list[int], min_seconds: float) -> _SpeakerClips:
+        infos = self._clips.infos
+        long = tuple(clip for clip in places if infos[clip].seconds >= min_seconds)
+        longest = tuple(sorted(places, key=lambda clip: -infos[clip].seconds)[:2])
+        return _SpeakerClips(tuple(places), long, longest)
+
+    def is_single_clip(self, clip: int) -> bool:
+        """Whether there is no other clip to take the voice from."""
+        return not self._own and len(self._speakers[clip].clips) == 1
+
+    def has_only_short_prompts(self, clip: int) -> bool:
+        """Whether every other clip of the speaker is too short, so that the longest of them must do."""
+        return not self._own and not self.is_single_clip(clip) and not self._num_long_others(clip)
+
+    def prompt(self, clip: int, seed: int, step: int) -> int:
+        """The place of the voice; the clip's own place only for one that has no other."""
+        given = self._clips.prompt_of(clip)
+        if given is not None:
+            return given
+        speaker = self._speakers[clip]
+        if others := self._num_long_others(clip):
+            at = files.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
+            own = self._place_among_long.get(clip, others)
+            return speaker.long[at + (at >= own)]
+        return next((one for one in speaker.longest if one != clip), clip)
+
+    def _num_long_others(self, clip: int) -> int:
+        return len(self._speakers[clip].long) - (clip in self._place_among_long)
+
+
+MIN_CLIPS_FOR_WARNING, MOSTLY_SINGLE_SHARE = 3, 0.8
+"""Where such a share of the clips is the only one of its speaker, the names are hardly those of people."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSamplerReport:
+    """One set. Clips are named by their ids."""
+
+    name: str
+    clips: int
+    used: int
+    tokens: int
+    """Of one pass over the clips that are used."""
+    tokens_per_step: float
+    """The set's share of a step."""
+    longest: int
+    left_out: Mapping[str, tuple[str, ...]]
+    """By reason; a clip may have two."""
+    lone: tuple[str, ...]
+    """Clips whose speaker has no other one."""
+    short_prompts: tuple[str, ...]
+    """Clips that are used with a prompt under the wanted length, the longest that their speaker has."""
+
+    def findings(self) -> list[Finding]:
+        """All that a user should know, with the cure."""
+        found: list[Finding] = []
+        left_lone, too_long = self.left_out.get("lone speaker", ()), self.left_out.get("too long", ())
+        if self.lone:
+            fate = "left out" if left_lone else "learnt with their own voice, which teaches copying"
+            text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
+            nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
+            code = "speakers-one-clip" if nearly_all else "lone-speakers"
+            found.append(self._finding(code, f"{text}: {format_clip_names(self.lone)}"))
+        if too_long:
+            text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {format_clip_names(too_long)}"
+            found.append(self._finding("clips-left-out", text))
+        if self.short_prompts:
+            text = f"{len(self.short_prompts):,} of {self.used:,} clips have only shorter prompts"
+            found.append(self._finding("short-prompts", f"{text}: {format_clip_names(self.short_prompts)}"))
+        if self.tokens_per_step < self.longest:
+            share = f"{self.tokens_per_step:,.0f} tokens of a step"
+            text = f"{share} are this set's, and its longest clip has {self.longest:,}"
+            found.append(self._finding("share-too-small", text))
+        return found
+
+    def _finding(self, code: str, text: str) -> Finding:
+        return finding(code, text, where=self.name)
+
+
+MAX_CACHED_EPOCHS = 3
+_NUM_FRAMING_TOKENS = 4
+"""Start and stop of the text and of the speech."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One clip of a step."""
+
+    set: int
+    clip: int
+    prompt: tuple[int, int]
+    """Set and place of the voice."""
+    silent: bool = False
+    """Whether its text is not to be seen, so that guidance keeps its meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSamplerOptions:
+    """The rules of a data order."""
+
+    silent_share: float = 0.0
+    min_prompt_seconds: float = 3.0
+    lone_clips: SingleClipPolicy = "leave-out"
+    """What becomes of a speaker's only clip: left out, or learnt with its own voice."""
+    max_tokens_per_clip: int | None = None
+    """Longer clips are left out."""
+    num_conditioning: int = 34
+    """Positions in front of the text (`Frame.num_conditioning`)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.silent_share <= 1:
+            raise ConfigError("stream-settings", f"a silent share of {self.silent_share}", expected="0 to 1")
+        if self.lone_clips not in get_args(SingleClipPolicy):
+            expected = " or ".join(get_args(SingleClipPolicy))
+            raise ConfigError("stream-settings", f"lone_clips is {self.lone_clips!r}", expected=expected)
+
+
+class DeterministicSampler:
+    """The data order of a run. `step` may be asked for any step in any order."""
+
+    def __init__(
+        self,
+        sets: Sequence[ClipDataset],
+        weights: Sequence[float],
+        tokens_per_step: int,
+        seed: int,
+        options: DataSamplerOptions | None = None,
+        *,
+        left_for_others: float = 0.0,
+    ) -> None:
+        """`left_for_others` is the share of every step that sets will have which are not there yet."""
+        self.options = options or DataSamplerOptions()
+        self.tokens_per_step, self.seed = tokens_per_step, seed
+        _require_data_sampler_settings(sets, weights, tokens_per_step)
+        total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
+        self._streams = [
+            _DatasetStream(clips, Fraction(weight) / total * tokens_per_step, seed, self.options)
+            for clips, weight in zip(sets, weights, strict=True)
+        ]
+        self._require_full_steps()
+        self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was asked for last
+
+    def step(self, number: int) -> tuple[Sample, ...]:
+        """The clips of a step, counted from 1."""
+        if number < 1:
+            raise ConfigError("stream-settings", f"step {number}", expected="1 or more")
+        recent = self._recent
+        if recent[0] != number:
+            items = tuple(
+                self._build_sample(at, flow, clip, number)
+                for at, flow in enumerate(self._streams)
+                for clip in flow.clips_of(number)
+            )
+            recent = self._recent = (number, items)
+        return recent[1]
+
+    def epoch_at(self, number: int) -> float:
+        """Passes over the first set that are done after a step."""
+        return float(number / self._steps_per_epoch)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which the first set is passed over once."""
+        return float(self._steps_per_epoch)
+
+    def steps_for_epochs(self, epochs: float) -> int:
+        """The step by which every clip of the first set has been met that often."""
+        return math.ceil(self._steps_per_epoch * Fraction(epochs))
+
+    @property
+    def longest(self) -> tuple[int, str]:
+        """Tokens and id of the longest clip that any step can hold."""
+        return max((flow.longest for flow in self._streams), key=lambda found: found[0])
+
+    def report(self) -> tuple[DataSamplerReport, ...]:
+        """For each set what is used, what is left out and why."""
+        return tuple(flow.report() for flow in self._streams)
+
+    @property
+    def _steps_per_epoch(self) -> Fraction:
+        return self._streams[0].total / self._streams[0].budget
+
+    def _build_sample(self, at: int, flow: _DatasetStream, clip: int, number: int) -> Sample:
+        prompt = flow.prompts.prompt(clip, self.seed, number)
+        draw = self.options.silent_share
+        silent = draw > 0 and files.hash_uniform("silent", self.seed, number, flow.set.infos[clip].id) < draw
+        return Sample(at, clip, (at, prompt), silent)
+
+    def _require_full_steps(self) -> None:
+        """A share of at least the longest clip holds the start of some clip in every step."""
+        if any(flow.budget >= flow.longest[0] for flow in self._streams):
+            return
+        needed = min(math.ceil(flow.longest[0] * self.tokens_per_step / flow.budget) for flow in self._streams)
+        flow = max(self._streams, key=lambda flow: flow.budget)
+        found = f"{self.tokens_per_step:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
+        raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
+
+
+class _DatasetStream:
+    """One set as an endless stream, and the share of a step that it has."""
+
+    def __init__(self, clips: ClipDataset, budget: Fraction, seed: int, options: DataSamplerOptions) -> None:
+        self.set, self.budget, self._seed, self._options = clips, budget, seed, options
+        order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
+        self.prompts = PromptSelector(clips, options.min_prompt_seconds, order)
+        self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
+        lone = options.lone_clips == "leave-out"
+        self._left_out = {
+            "lone speaker": [clip for clip in order if lone and self.prompts.is_single_clip(clip)],
+            "too long": [clip for clip in order if self._tokens[clip] > (options.max_tokens_per_clip or math.inf)],
+        }
+        out = {clip for clips in self._left_out.values() for clip in clips}
+        self._used = np.array([clip for clip in order if clip not in out], dtype=np.int64)
+        if not len(self._used):
+            reasons = ", ".join(f"{reason}: {len(found):,}" for reason, found in self._left_out.items())
+            raise GraftError("stream-empty", f"no clip of {clips.name} can be used ({reasons})", expected="some")
+        self.total = int(self._tokens[self._used].sum())
+        longest = int(self._used[np.argmax(self._tokens[self._used])])
+        self.longest = int(self._tokens[longest]), clips.infos[longest].id
+        self._epochs: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = OrderedDict()
+
+    def clips_of(self, number: int) -> Iterator[int]:
+        """Clips that start within the step's share. Starts are whole numbers, so the share's ends are rounded up."""
+        begin, end = math.ceil((number - 1) * self.budget), math.ceil(number * self.budget)
+        for epoch in range(begin // self.total, -(-end // self.total)):
+            clips, starts = self._epoch(epoch)
+            first, last = np.searchsorted(starts, [begin - epoch * self.total, end - epoch * self.total])
+            yield from clips[first:last].tolist()
+
+    def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The clips of an epoch in their order, and where each starts; a few epochs are kept."""
+        kept = self._epochs.get(epoch)  # once: another thread may drop it in between
+        if kept is None:
+            clips = self._used[files.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
+            kept = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
+            self._epochs[epoch] = kept
+            if len(self._epochs) > MAX_CACHED_EPOCHS:
+                self._epochs.popitem(last=False)
+        return kept
+
+    def report(self) -> DataSamplerReport:
+        infos = self.set.infos
+        lone = [clip for clip in range(len(self.set)) if self.prompts.is_single_clip(clip)]
+        short = [clip for clip in self._used.tolist() if self.prompts.has_only_short_prompts(clip)]
+        return DataSamplerReport(
+            name=self.set.name,
+            clips=len(self.set),
+            used=len(self._used),
+            tokens=self.total,
+            tokens_per_step=float(self.budget),
+            longest=self.longest[0],
+            left_out={reason: tuple(infos[clip].id for clip in found) for reason, found in self._left_out.items()},
+            lone=tuple(infos[clip].id for clip in lone),
+            short_prompts=tuple(infos[clip].id for clip in short),
+        )
+
+
+def list_samples(
+    sets: Sequence[ClipDataset], seed: int, options: DataSamplerOptions | None = None
+) -> tuple[Sample, ...]:
+    """Every clip of some sets once, in the order of their ids and with fixed prompts, as for validation.
+
+    A clip without another of its speaker has its own voice. Clips over `max_tokens_per_clip` are left out.
+    """
+    options = options or DataSamplerOptions()
+    items: list[Sample] = []
+    for at, clips in enumerate(sets):
+        order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
+        prompts = PromptSelector(clips, options.min_prompt_seconds, order)
+        tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
+        limit = options.max_tokens_per_clip or math.inf
+        items += [Sample(at, clip, (at, prompts.prompt(clip, seed, 0))) for clip in order if tokens[clip] <= limit]
+    return tuple(items)
+
+
+def _require_data_sampler_settings(sets: Sequence[ClipDataset], weights: Sequence[float], tokens_per_step: int) -> None:
+    if not sets or len(sets) != len(weights):
+        found = f"{len(sets)} sets and {len(weights)} weights"
+        raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")
+    names = [clips.name for clips in sets]
+    if len(set(names)) != len(names):
+        raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="no name twice")
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
+    if tokens_per_step < 1:
+        raise ConfigError("stream-settings", f"{tokens_per_step} tokens a step", expected="at least 1")
+
+
+class Microbatch(list[int]):
+    """Places of the items that go through the model together."""
+
+    def __init__(self, places: Iterable[int], tokens: int) -> None:
+        super().__init__(places)
+        self.tokens = tokens
+        """Positions that they fill."""
+
+
+def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Microbatch]:
+    """Every place in exactly one pack of at most `pack_tokens`; as few packs as can be, all about equally full.
+
+    The longest first, each where there is most room: a last pack with the little that is left over would cost a device
+    nearly as much as a full one.
+    """
+    if len(lengths) == 0:
+        return []
+    longest = int(np.argmax(lengths))
+    require_clip_fits(int(lengths[longest]), microbatch_tokens, f"item {longest} of the step")
+    order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
+    fewest = -(-int(sum(lengths)) // microbatch_tokens)
+    spread = (_fill_microbatches(order, lengths, count) for count in range(fewest, len(lengths) + 1))
+    return next(packs for packs in spread if max(pack.tokens for pack in packs) <= microbatch_tokens)
+
+
+def _fill_microbatches(order: Sequence[int], lengths: Sequence[int], count: int) -> list[Microbatch]:
+    packs = [Microbatch((), 0) for _ in range(count)]
+    room = [(0, at) for at in range(count)]
+    for place in order:
+        tokens, at = heapq.heappop(room)
+        packs[at].append(place)
+        packs[at].tokens = tokens + int(lengths[place])
+        heapq.heappush(room, (packs[at].tokens, at))
+    return packs
+
+
+def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:
+    """Raise unless the longest clip fits into a pack; asked before training, not in the middle of it."""
+    if tokens > microbatch_tokens:
+        found = f"packs of {microbatch_tokens:,} positions, and {clip} has {tokens:,}"
+        raise ConfigError("pack-too-small", found, expected=f"packs of at least {tokens:,}")
+
+
+def assign_to_ranks(packs: Sequence[Microbatch], world_size: int) -> list[list[Microbatch | None]]:
+    """For each process its packs, as many for each; None where one runs short. Tokens are spread evenly."""
+    if world_size < 1:
+        raise ConfigError("config-value", f"{world_size} processes", expected="at least 1")
+    hands: list[list[Microbatch | None]] = [[] for _ in range(world_size)]
+    tokens = [0] * world_size
+    per_hand = -(-len(packs) // world_size)
+    for at in sorted(range(len(packs)), key=lambda at: (-packs[at].tokens, at)):
+        open_hands = (rank for rank in range(world_size) if len(hands[rank]) < per_hand)
+        rank = min(open_hands, key=lambda rank: (tokens[rank], rank))
+        hands[rank].append(packs[at])
+        tokens[rank] += packs[at].tokens
+    return [[*hand, *[None] * (per_hand - len(hand))] for hand in hands]

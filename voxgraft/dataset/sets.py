@@ -1,0 +1,351 @@
+"""Sets of clips as voxgraft keeps them: a folder of shards, and `set.json`, which says what they are made from.
+
+A set is whole or absent. One that was made from other things than the run has is refused with the difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.core.errors import ConfigError, FileError, GraftError
+from voxgraft.core.files import (
+    atomic_write_folder,
+    compute_sha256,
+    format_error_reason,
+    parse_json,
+    path_exists,
+    read_lines,
+    require_file,
+)
+from voxgraft.dataset.shards import (
+    CODES_KEY,
+    DATASET_INDEX_NAME,
+    ENDS_SUFFIX,
+    TEXT_KEY,
+    AnyArray,
+    ClipDataset,
+    ClipInfo,
+    DatasetHeader,
+    DatasetIndex,
+    Int32Array,
+    PreparedClip,
+    Shard,
+    ShardClip,
+    ShardEntry,
+    ShardFile,
+    VoiceArraySpec,
+    read_dataset_index,
+    require_matching_header,
+    write_dataset_index,
+    write_shard,
+)
+
+HASH_CHUNK_BYTES = 4 << 20
+
+
+def require_shard_hash(path: Path, stated: str, found: str) -> None:
+    """Raise, naming the shard, unless it has the hash that its set states."""
+    if found != stated:
+        text = f"the bytes of {path.name} have the hash {found[:16]}..."
+        raise FileError("set-damaged", text, expected=f"{stated[:16]}..., as the set states", where=path)
+
+
+class ShardVerifier:
+    """Hashes shards on a thread of its own, held-out sets first, each file once."""
+
+    def __init__(self, held_out: Iterable[ClipDataset], learnt: Iterable[ClipDataset]) -> None:
+        first, second = _collect_shard_files(held_out), _collect_shard_files(learnt)
+        self._parts = (first, {path: stated for path, stated in second.items() if path not in first})
+        self._done = (threading.Event(), threading.Event())
+        self._error: Exception | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._verify, name="verification", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Nobody needs the answer any more."""
+        self._stopped.set()
+
+    def look(self) -> None:
+        """Raise what was found so far; waits for nothing."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, *, held_out_only: bool = False) -> None:
+        """Until all files are compared, or those of the held-out sets; raise what was found."""
+        self._done[0 if held_out_only else 1].wait()
+        self.look()
+
+    def _verify(self) -> None:
+        try:
+            for files, done in zip(self._parts, self._done, strict=True):
+                for path, stated in files.items():
+                    found = self._hash_file(path)
+                    if found is None:
+                        return
+                    require_shard_hash(path, stated, found)
+                done.set()
+        except Exception as error:
+            self._error = error  # raised by who looks or waits
+        finally:
+            for done in self._done:
+                done.set()
+
+    def _hash_file(self, path: Path) -> str | None:
+        """None once nobody waits for it."""
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb", buffering=0) as stream:
+                while chunk := stream.read(HASH_CHUNK_BYTES):
+                    if self._stopped.is_set():
+                        return None
+                    digest.update(chunk)  # lets other threads run
+        except OSError as error:
+            raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+        return digest.hexdigest()
+
+
+def _collect_shard_files(sets: Iterable[ClipDataset]) -> Mapping[Path, str]:
+    return {path: stated for clips in sets for path, stated in clips.shard_files().items()}
+
+
+CLIPS_PER_SHARD = 2000
+MAX_SECONDS_ERROR = 0.01
+"""Seconds: sums of rounded numbers depend on who adds them."""
+MAX_MAPPED_SHARDS = 128
+"""Shards that are mapped at once; each keeps a file open."""
+
+
+def write_clip_dataset(
+    folder: Path, header: DatasetHeader, clips: Iterable[PreparedClip], shard_clips: int = CLIPS_PER_SHARD
+) -> None:
+    """Write a set, whole or not at all, holding one shard in memory. An earlier set is kept as `NAME.previous`."""
+    if shard_clips < 1:
+        raise ConfigError("config-value", f"shards of {shard_clips} clips", expected="at least 1")
+    source = iter(clips)
+    first = next(source, None)
+    if first is None:
+        raise GraftError("set-empty", f"no clip to write for {folder.name}", where=folder)
+    forms = _voice_specs_of_clip(first)
+    totals = _DatasetTotals()
+    with atomic_write_folder(folder) as temporary:
+        entries: list[ShardEntry] = []
+        clip_stream = _validate_clips(first, source, forms, totals)
+        while batch := list(islice(clip_stream, shard_clips)):
+            entries.append(_write_shard_files(temporary, len(entries), batch, forms))
+        write_dataset_index(temporary, DatasetIndex(header, totals.counts(), forms, tuple(entries)))
+
+
+def open_clip_dataset(
+    folder: Path, *, expected: Mapping[str, Any] | None = None, verify: Literal["sizes", "hashes"] = "hashes"
+) -> ClipDataset:
+    """A set that is there. Its values stay on the disk until they are asked for.
+
+    `expected` is what the run has, as far as it matters, in the form of set.json: {"family": ..., "made_from": {...}}.
+    Every byte is read once and compared with what set.json states. With `verify="sizes"` the arrays are left to the
+    caller, who compares `ClipSet.shard_files` (`verification`).
+    """
+    if verify not in ("sizes", "hashes"):
+        raise ConfigError("config-value", f"verify is {verify!r}", expected="sizes or hashes")
+    file = read_dataset_index(folder)
+    require_matching_header(folder, file.header, expected or {})
+    shards: list[Shard] = []
+    infos: list[ClipInfo] = []
+    for entry in file.shards:
+        _require_file_size(folder, entry.arrays)
+        _require_file_size(folder, entry.lines)
+        if verify == "hashes":
+            _require_file_hash(folder, entry.arrays)
+        _require_file_hash(folder, entry.lines)  # read as a whole in any case, and the data order rests on it
+        shards.append(Shard(folder / entry.arrays.file, entry.clips, file.voice))
+        infos += _read_clip_infos(folder / entry.lines.file, entry.clips)
+    _require_unique_ids(folder, infos)
+    clips = ShardedDataset(folder, file, shards, infos)
+    _require_counts(clips)
+    clips.verified = verify == "hashes"
+    return clips
+
+
+class ShardedDataset(ClipDataset):
+    """A set of ours, memory-mapped."""
+
+    def __init__(self, folder: Path, file: DatasetIndex, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
+        self.folder, self.name, self.header, self.counts = folder, folder.name, file.header, file.counts
+        self.infos = infos
+        self.num_text = np.concatenate([shard.num_text for shard in shards])
+        self.num_codes = np.concatenate([shard.num_codes for shard in shards])
+        self.fingerprint = file.fingerprint
+        self.verified = False
+        self._hashes = {folder / entry.arrays.file: entry.arrays.sha256 for entry in file.shards}
+        self._shards = shards
+        self._first: NDArray[np.int64] = np.cumsum([0, *(shard.num_clips for shard in shards)])
+        self._mapped = lru_cache(MAX_MAPPED_SHARDS)(lambda at: shards[at].open_memory_map())
+
+    def text_ids(self, clip: int) -> Int32Array:
+        shard, file, at = self._place(clip)
+        return shard.ids(file, TEXT_KEY, at)
+
+    def codes(self, clip: int) -> Int32Array:
+        shard, file, at = self._place(clip)
+        return shard.ids(file, CODES_KEY, at)
+
+    def voice(self, clip: int) -> dict[str, AnyArray]:
+        shard, file, at = self._place(clip)
+        return shard.voice(file, at)
+
+    def shard_files(self) -> Mapping[Path, str]:
+        return {} if self.verified else self._hashes
+
+    def _place(self, clip: int) -> tuple[Shard, NDArray[np.uint8], int]:
+        if not 0 <= clip < len(self):
+            raise IndexError(f"clip {clip} of {len(self)}")
+        at = int(np.searchsorted(self._first, clip, "right")) - 1
+        return self._shards[at], self._mapped(at), clip - int(self._first[at])
+
+
+class _DatasetTotals:
+    """What is counted while clips go by; also sees to it that no id comes twice."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._speakers: set[str] = set()
+        self._recordings: set[str] = set()
+        self._text = self._codes = 0
+        self._seconds = 0.0
+
+    def add(self, clip: ShardClip) -> None:
+        info = clip.info
+        if info.id in self._ids:
+            raise GraftError("set-duplicate-ids", f"two clips have the id {info.id!r}", expected="one")
+        self._ids.add(info.id)
+        self._speakers.add(info.speaker)
+        self._recordings.add(info.recording)
+        self._text += len(clip.text_ids)
+        self._codes += len(clip.codes)
+        self._seconds += info.seconds
+
+    def counts(self) -> dict[str, float]:
+        return {
+            "clips": len(self._ids),
+            "speakers": len(self._speakers),
+            "recordings": len(self._recordings),
+            "seconds": round(self._seconds, 3),
+            "text_ids": self._text,
+            "codes": self._codes,
+        }
+
+
+def _voice_specs_of_clip(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
+    """The first clip says which voice arrays there are; every other must have the same."""
+    forms: dict[str, VoiceArraySpec] = {}
+    for name, array in clip.voice.items():
+        form = VoiceArraySpec.of(np.asarray(array))
+        if form is None or not name.isidentifier() or name.endswith(ENDS_SUFFIX):
+            found = f"clip {clip.info.id!r}: the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
+            expected = "float32 or float16 of any shape, or whole numbers in a row; a plain name"
+            raise FileError("clip-form", found, expected=expected)
+        forms[name] = form
+    return forms
+
+
+def _validate_clips(
+    first: PreparedClip, others: Iterator[PreparedClip], forms: Mapping[str, VoiceArraySpec], totals: _DatasetTotals
+) -> Iterator[ShardClip]:
+    clip: PreparedClip | None = first
+    while clip is not None:
+        checked = ShardClip.of(clip, forms)
+        totals.add(checked)
+        yield checked
+        clip = next(others, None)
+
+
+def _write_shard_files(
+    folder: Path, number: int, clips: Sequence[ShardClip], forms: Mapping[str, VoiceArraySpec]
+) -> ShardEntry:
+    arrays_name, lines_name = ShardEntry.names(number)
+    arrays = write_shard(folder / arrays_name, clips, forms)
+    lines = b"".join(clip.line() for clip in clips)
+    with (folder / lines_name).open("xb") as stream:
+        stream.write(lines)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return ShardEntry(arrays, ShardFile(lines_name, len(lines), hashlib.sha256(lines).hexdigest()), len(clips))
+
+
+def _require_file_size(folder: Path, entry: ShardFile) -> None:
+    path = folder / entry.file
+    size = require_file(path).stat().st_size if path_exists(path) else None
+    if size != entry.bytes:
+        found = f"{entry.file} is not there" if size is None else f"{entry.file} has {size:,} bytes"
+        raise FileError("set-damaged", found, expected=f"{entry.bytes:,}, as {DATASET_INDEX_NAME} states", where=path)
+
+
+def _require_file_hash(folder: Path, entry: ShardFile) -> None:
+    require_shard_hash(folder / entry.file, entry.sha256, compute_sha256(folder / entry.file))
+
+
+def _require_counts(clips: ShardedDataset) -> None:
+    """The totals that people are shown are those of the clips."""
+    stated = dict(clips.counts)
+    actual = {
+        "clips": len(clips),
+        "speakers": len({info.speaker for info in clips.infos}),
+        "recordings": len({info.recording for info in clips.infos}),
+        "seconds": round(sum(info.seconds for info in clips.infos), 3),
+        "text_ids": int(clips.num_text.sum()),
+        "codes": int(clips.num_codes.sum()),
+    }
+    wrong = [name for name in actual if name in stated and not _is_near(stated[name], actual[name])]
+    if wrong:
+        found = ", ".join(f"{name} {stated[name]!r:.40}" for name in wrong)
+        expected = ", ".join(f"{name} {actual[name]:,}" for name in wrong) + ", as the shards have"
+        raise FileError(
+            "set-damaged",
+            f"{DATASET_INDEX_NAME} states {found}",
+            expected=expected,
+            where=clips.folder / DATASET_INDEX_NAME,
+        )
+
+
+def _is_near(stated: Any, actual: float) -> bool:
+    return isinstance(stated, int | float) and abs(stated - actual) <= MAX_SECONDS_ERROR
+
+
+def _read_clip_infos(path: Path, num_clips: int) -> list[ClipInfo]:
+    infos = [
+        _parse_clip_info(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
+        for number, line in read_lines(path)
+    ]
+    if len(infos) != num_clips:
+        raise FileError("set-damaged", f"{len(infos):,} lines in {path.name}", expected=f"{num_clips:,}", where=path)
+    return infos
+
+
+def _parse_clip_info(entry: Any, where: str) -> ClipInfo:
+    texts = ("id", "speaker", "recording", "text")
+    if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
+        raise FileError("set-damaged", "the line is not a clip's", expected=", ".join(ClipInfo.__slots__), where=where)
+    seconds = entry["seconds"]
+    numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+    if not all(isinstance(entry[name], str) for name in texts) or not numeric:
+        raise FileError("set-damaged", "a value of the line has the wrong kind", expected="texts, seconds", where=where)
+    return ClipInfo(entry["id"], entry["speaker"], entry["recording"], float(seconds), entry["text"])
+
+
+def _require_unique_ids(folder: Path, infos: Sequence[ClipInfo]) -> None:
+    seen: set[str] = set()
+    twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
+    if twice:
+        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids stand twice, {twice[0]!r} first", where=folder)

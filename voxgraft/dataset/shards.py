@@ -1,0 +1,560 @@
+"""What a clip and a set of clips are, whoever wrote them down. Reads no files and needs no torch.
+
+`sets` has the sets that voxgraft writes itself, `community` those of other trainers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.base import RAW_DTYPES, ByteSink, ByteSource, Checkpoint, TensorInfo, read_safetensors
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors
+from voxgraft.core.errors import CheckpointError, FileError, GraftError
+from voxgraft.core.files import MAX_LINE_BYTES, is_encodable_text, is_file, read_json, require_folder, write_json
+
+DatasetRole = Literal["train", "valid", "replay"]
+Int32Array = NDArray[np.int32]
+AnyArray = NDArray[Any]
+MAX_LISTED_CLIPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClipInfo:
+    """What people know of a clip."""
+
+    id: str
+    speaker: str
+    recording: str
+    """The recording that it was cut from; validation is held out by recording."""
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClip:
+    """A clip as `write_clip_dataset` takes it. Text ids are the language's own, without start and stop."""
+
+    info: ClipInfo
+    text_ids: Sequence[int] | AnyArray
+    codes: Sequence[int] | AnyArray
+    voice: Mapping[str, AnyArray]
+    """The family's arrays. Whole numbers in a row may be as many as they like; all others keep one shape in a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetProvenance:
+    """What a set depends on; when one of these changes, it must be made again."""
+
+    tokenizer_sha256: str
+    base_sha256: str
+    front_end: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """Text rules by which the texts were normalised; empty where they were read as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetHeader:
+    """What all clips of a set have in common."""
+
+    family: str
+    language: str
+    role: DatasetRole
+    code_hz: float
+    """Speech codes per second."""
+    made_from: DatasetProvenance
+
+
+class ClipDataset(ABC):
+    """Clips by their place, from 0 to `len(set) - 1`. Opening one reads no ids, codes or voices of sets of ours.
+
+    A set that brings its own prompts (`prompt_of`) has their voices and infos at places from `len(set)` on; those
+    places lend a voice and nothing else.
+    """
+
+    name: str
+    """Unlike that of every other set of a run: the data order depends on it."""
+    header: DatasetHeader
+    infos: Sequence[ClipInfo]
+    num_text: NDArray[np.int64]
+    num_codes: NDArray[np.int64]
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.num_codes)
+
+    @abstractmethod
+    def text_ids(self, clip: int) -> Int32Array: ...
+
+    @abstractmethod
+    def codes(self, clip: int) -> Int32Array: ...
+
+    @abstractmethod
+    def voice(self, clip: int) -> dict[str, AnyArray]:
+        """The family's arrays, not to be written to."""
+
+    def shard_files(self) -> Mapping[Path, str]:
+        """Files whose bytes are still to be compared with the SHA-256 that the set states for them; none by default."""
+        return {}
+
+    def prompt_of(self, clip: int) -> int | None:  # noqa: ARG002 (sets with prompts of their own look at it)
+        """The place of the voice that a clip is learnt with, where the set says so itself."""
+        return None
+
+
+def format_clip_names(names: Sequence[str], limit: int = MAX_LISTED_CLIPS) -> str:
+    """The first few names, and how many more there are."""
+    listed = ", ".join(name if len(name) <= 80 else f"{name[:77]}..." for name in names[:limit])
+    return listed + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+
+
+class DatasetSubset(ClipDataset):
+    """Some clips of a set in which all of a speaker's clips have one and the same voice.
+
+    Each speaker's voice is lent by a place after the clips, as where a set brings its own prompts.
+    """
+
+    def __init__(self, whole: ClipDataset, clips: Sequence[int], name: str, role: DatasetRole, language: str) -> None:
+        self._whole, self.name = whole, name
+        self.header = replace(whole.header, role=role, language=language)
+        lending: dict[str, int] = {}
+        for clip in clips:
+            lending.setdefault(whole.infos[clip].speaker, clip)
+        speakers = {speaker: len(clips) + at for at, speaker in enumerate(lending)}
+        self._prompts = [speakers[whole.infos[clip].speaker] for clip in clips]
+        self._places = [*clips, *lending.values()]
+        self.infos = [whole.infos[place] for place in self._places]
+        self.num_text = whole.num_text[list(clips)]
+        self.num_codes = whole.num_codes[list(clips)]
+        self.fingerprint = whole.fingerprint
+
+    def text_ids(self, clip: int) -> Int32Array:
+        return self._whole.text_ids(self._places[clip])
+
+    def codes(self, clip: int) -> Int32Array:
+        """None for a place that only lends its voice."""
+        return self._whole.codes(self._places[clip]) if clip < len(self) else np.zeros(0, dtype=np.int32)
+
+    def voice(self, clip: int) -> dict[str, AnyArray]:
+        return self._whole.voice(self._places[clip])
+
+    def shard_files(self) -> Mapping[Path, str]:
+        return self._whole.shard_files()
+
+    def prompt_of(self, clip: int) -> int:
+        return self._prompts[clip]
+
+
+VOICE_PREFIX, ENDS_SUFFIX = "voice.", "_ends"
+TEXT_KEY, CODES_KEY = "text", "codes"
+FLOAT_DTYPES = ("F32", "F16")
+_ID_DTYPE, _OFFSET_DTYPE = "I32", "I64"
+_INT32_LIMITS = np.iinfo(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceArraySpec:
+    """What one of the family's arrays is in every clip: its type, and its shape; None for as many ids as it likes."""
+
+    dtype: str
+    shape: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, array: AnyArray) -> VoiceArraySpec | None:
+        """The form of an array; None for one that no set can keep."""
+        if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
+            return cls(_ID_DTYPE, None)
+        dtype = next((name for name in FLOAT_DTYPES if RAW_DTYPES[name] == array.dtype), None)
+        return cls(dtype, array.shape) if dtype is not None and array.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardClip:
+    """A clip whose arrays have been looked at: nothing but what a shard can hold."""
+
+    info: ClipInfo
+    text_ids: Int32Array
+    codes: Int32Array
+    voice: Mapping[str, AnyArray]
+
+    @classmethod
+    def of(cls, clip: PreparedClip, forms: Mapping[str, VoiceArraySpec]) -> ShardClip:
+        """An error that names the clip where an array has not the form that the set's first clip gave it."""
+        found = {name: VoiceArraySpec.of(np.asarray(array)) for name, array in clip.voice.items()}
+        if found != forms:
+            shown = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
+            raise _clip_error(clip.info, f"the voice arrays {shown}", f"{dict(forms)}, as in the first clip")
+        voice = {
+            name: np.asarray(array) if forms[name].shape is not None else to_int32_ids(array, clip.info, name)
+            for name, array in clip.voice.items()
+        }
+        text, codes = to_int32_ids(clip.text_ids, clip.info, TEXT_KEY), to_int32_ids(clip.codes, clip.info, CODES_KEY)
+        return cls(clip.info, text, codes, voice)
+
+    def line(self) -> bytes:
+        """The clip's line, as JSON."""
+        info = self.info
+        texts = (info.id, info.speaker, info.recording, info.text)
+        if not all(map(is_encodable_text, texts)) or not (info.id and info.speaker):
+            raise _clip_error(info, f"id {info.id!r}, speaker {info.speaker!r}", "texts that UTF-8 can hold, not empty")
+        if not (isinstance(info.seconds, int | float) and 0 < info.seconds < float("inf")):
+            raise _clip_error(info, f"{info.seconds!r} seconds", "a number above 0")
+        values = (info.id, info.speaker, info.recording, float(info.seconds), info.text)
+        entry = dict(zip(ClipInfo.__slots__, values, strict=True))
+        line = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        if len(line) > MAX_LINE_BYTES:
+            raise _clip_error(info, f"a line of {len(line):,} bytes", f"at most {MAX_LINE_BYTES:,}")
+        return line
+
+
+def to_int32_ids(ids: Sequence[int] | AnyArray, info: ClipInfo, what: str) -> Int32Array:
+    """Whole numbers in a row as the shard keeps them."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise _clip_error(info, f"{what} as {array.dtype} of shape {list(array.shape)}", "whole numbers in a row")
+    if array.size and not (_INT32_LIMITS.min <= int(array.min()) and int(array.max()) <= _INT32_LIMITS.max):
+        raise _clip_error(info, f"{what} from {int(array.min())} to {int(array.max())}", "numbers of 32 bits")
+    return array.astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """A file of a set, as set.json states it."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+def write_shard(path: Path, clips: Sequence[ShardClip], forms: Mapping[str, VoiceArraySpec]) -> ShardFile:
+    """The arrays of some clips as one file, on the disk for good when this returns."""
+    tensors = _ragged_tensors(TEXT_KEY, [clip.text_ids for clip in clips]) | _ragged_tensors(
+        CODES_KEY, [clip.codes for clip in clips]
+    )
+    for name, form in forms.items():
+        arrays = [clip.voice[name] for clip in clips]
+        if form.shape is None:
+            tensors |= _ragged_tensors(VOICE_PREFIX + name, arrays)
+        else:
+            tensors[VOICE_PREFIX + name] = _concatenated_tensor(form.dtype, (len(clips), *form.shape), arrays)
+    with path.open("xb") as stream:
+        sink = ByteSink(stream, hashed=True)
+        write_safetensors(sink, tensors)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return ShardFile(path.name, sink.position, str(sink.sha256))
+
+
+def _ragged_tensors(name: str, arrays: Sequence[AnyArray]) -> dict[str, TensorBytes]:
+    ends = np.cumsum([len(array) for array in arrays], dtype=np.int64)
+    return {name: _concatenated_tensor(_ID_DTYPE, (int(ends[-1]),), arrays), name + ENDS_SUFFIX: TensorBytes.of(ends)}
+
+
+def _concatenated_tensor(dtype: str, shape: tuple[int, ...], arrays: Sequence[AnyArray]) -> TensorBytes:
+    return TensorBytes(dtype, shape, lambda: (np.ascontiguousarray(array).tobytes() for array in arrays))
+
+
+class Shard:
+    """A shard that is there: its structure read and checked, its values not yet looked at."""
+
+    def __init__(self, path: Path, num_clips: int, forms: Mapping[str, VoiceArraySpec]) -> None:
+        self.path, self.num_clips, self.forms = path, num_clips, forms
+        try:
+            source = ByteSource(path)
+            try:
+                self._read(read_safetensors(source))
+            finally:
+                source.close()
+        except CheckpointError as error:
+            raise _shard_error(path, error.finding.found, error.finding.expected) from None
+
+    def _read(self, file: Checkpoint) -> None:
+        self.size = file.source.size
+        self._infos: Mapping[str, TensorInfo] = file.tensors
+        ragged = [
+            TEXT_KEY,
+            CODES_KEY,
+            *(VOICE_PREFIX + name for name, form in self.forms.items() if form.shape is None),
+        ]
+        fixed = {VOICE_PREFIX + name: form for name, form in self.forms.items() if form.shape is not None}
+        expected = {*ragged, *(name + ENDS_SUFFIX for name in ragged), *fixed}
+        if set(file.tensors) != expected:
+            names = ", ".join(sorted(set(file.tensors) ^ expected)[:6])
+            raise _shard_error(
+                self.path, f"arrays that are missing or not the set's: {names:.200}", "the set's own arrays"
+            )
+        for name, form in fixed.items():
+            self._require(name, form.dtype, (self.num_clips, *(form.shape or ())))
+        self._ends = {name: self._read_ends(file, name) for name in ragged}
+
+    def _read_ends(self, file: Checkpoint, name: str) -> NDArray[np.int64]:
+        num_values = file.tensors[name].num_values
+        self._require(name, _ID_DTYPE, (num_values,))
+        self._require(name + ENDS_SUFFIX, _OFFSET_DTYPE, (self.num_clips,))
+        ends: NDArray[np.int64] = file.read(name + ENDS_SUFFIX).astype(np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        # Compared, not subtracted: the difference of two lies may not fit into 64 bits.
+        wrong = np.flatnonzero(ends < starts)
+        if len(wrong):
+            at = int(wrong[0])
+            found = f"{name}{ENDS_SUFFIX}: clip {at} starts at {int(starts[at]):,} and ends at {int(ends[at]):,}"
+            raise _shard_error(self.path, found, "ends that never go back")
+        if int(ends[-1]) != num_values:
+            raise _shard_error(
+                self.path, f"{name}{ENDS_SUFFIX} ends at {int(ends[-1]):,}", f"{num_values:,}, as {name} has"
+            )
+        return np.concatenate([starts[:1], ends])
+
+    def _require(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        info = self._infos[name]
+        if info.dtype != dtype or info.shape != shape:
+            found = f"{name} is {info.dtype} {list(info.shape)}"
+            raise _shard_error(self.path, found, f"{dtype} {list(shape)}")
+
+    @property
+    def num_text(self) -> NDArray[np.int64]:
+        return np.diff(self._ends[TEXT_KEY])
+
+    @property
+    def num_codes(self) -> NDArray[np.int64]:
+        return np.diff(self._ends[CODES_KEY])
+
+    def open_memory_map(self) -> NDArray[np.uint8]:
+        """The file's bytes, read by the system when they are looked at."""
+        try:
+            file = np.asarray(np.memmap(self.path, np.uint8, "r"))
+        except (OSError, ValueError) as error:
+            raise FileError("file-unreadable", f"{self.path.name}: {error}", where=self.path) from None
+        if len(file) != self.size:
+            raise _shard_error(
+                self.path, f"the file changed to {len(file):,} bytes", f"{self.size:,}, as when it was opened"
+            )
+        return file
+
+    def ids(self, file: NDArray[np.uint8], name: str, clip: int) -> Int32Array:
+        """A clip's part of a ragged array."""
+        ends = self._ends[name]
+        return self._values(file, name, int(ends[clip]), int(ends[clip + 1])).view(np.int32)
+
+    def voice(self, file: NDArray[np.uint8], clip: int) -> dict[str, AnyArray]:
+        """All of the family's arrays of a clip."""
+        arrays: dict[str, AnyArray] = {}
+        for name, form in self.forms.items():
+            if form.shape is None:
+                arrays[name] = self.ids(file, VOICE_PREFIX + name, clip)
+            else:
+                size = int(np.prod(form.shape))
+                values = self._values(file, VOICE_PREFIX + name, clip * size, (clip + 1) * size)
+                arrays[name] = values.reshape(form.shape)
+        return arrays
+
+    def _values(self, file: NDArray[np.uint8], name: str, begin: int, end: int) -> AnyArray:
+        info, dtype = self._infos[name], RAW_DTYPES[self._infos[name].dtype]
+        return file[info.start + begin * dtype.itemsize : info.start + end * dtype.itemsize].view(dtype)
+
+
+def _clip_error(info: ClipInfo, found: str, expected: str) -> FileError:
+    return FileError("clip-form", f"clip {info.id!r}: {found}", expected=expected)
+
+
+def _shard_error(path: Path, found: str, expected: str) -> FileError:
+    return FileError("set-damaged", f"{path.name}: {found}", expected=expected, where=path)
+
+
+DATASET_INDEX_NAME = "set.json"
+DATASET_FORMAT = "voxgraft-set-1"
+MAX_SHOWN_DIFFERENCES = 8
+"""Most lines of a difference that are shown."""
+IDENTITY_KEYS = ("family", "language", "role", "code_hz", "made_from.base_sha256")
+"""Where these differ, the set was never meant for the run; elsewhere it was, once."""
+_SHA256 = re.compile("[0-9a-f]{64}")
+CHECKSUM_KEY = "checksum"
+"""Of everything else in the file; sets of earlier versions have none."""
+_INDEX_KEYS = {"format", "family", "language", "role", "code_hz", "counts", "voice", "made_from", "shards"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard: its two files, and how many clips they hold."""
+
+    arrays: ShardFile
+    lines: ShardFile
+    clips: int
+
+    @staticmethod
+    def names(number: int) -> tuple[str, str]:
+        """File names of a shard, arrays and lines."""
+        return f"shard-{number:05d}.safetensors", f"shard-{number:05d}.jsonl"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self.arrays), "clips": self.clips, "lines": asdict(self.lines)}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetIndex:
+    """All that set.json holds."""
+
+    header: DatasetHeader
+    counts: Mapping[str, float]
+    voice: Mapping[str, VoiceArraySpec]
+    shards: tuple[ShardEntry, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """One hash for all bytes of the clips."""
+        hashes = "".join(entry.arrays.sha256 + entry.lines.sha256 for entry in self.shards)
+        return hashlib.sha256(hashes.encode()).hexdigest()
+
+
+def write_dataset_index(folder: Path, file: DatasetIndex) -> None:
+    """Written last: a folder without it is no set."""
+    voice = {name: {"dtype": form.dtype, "shape": form.shape and list(form.shape)} for name, form in file.voice.items()}
+    rest = {"counts": dict(file.counts), "voice": voice, "shards": [entry.to_json() for entry in file.shards]}
+    document = {"format": DATASET_FORMAT, **asdict(file.header), **rest}
+    write_json(folder / DATASET_INDEX_NAME, {**document, CHECKSUM_KEY: compute_index_checksum(document)})
+
+
+def read_dataset_index(folder: Path) -> DatasetIndex:
+    """What set.json says; an error for anything that `write_dataset_index` would not have written."""
+    path = require_folder(folder) / DATASET_INDEX_NAME
+    if not is_file(path):
+        raise FileError("set-incomplete", f"{folder.name} has no {DATASET_INDEX_NAME}", where=folder)
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("format") != DATASET_FORMAT:
+        stated = document.get("format") if isinstance(document, dict) else document
+        raise FileError("set-format", f"the format {stated!r:.80}", expected=DATASET_FORMAT, where=path)
+    stated = document.pop(CHECKSUM_KEY, None)
+    if set(document) != _INDEX_KEYS:
+        raise _index_error(path, f"the keys {', '.join(map(str, sorted(document)))}", ", ".join(sorted(_INDEX_KEYS)))
+    if stated is not None and stated != compute_index_checksum(document):
+        found = f"{DATASET_INDEX_NAME} changed since it was written: its {CHECKSUM_KEY} is another"
+        raise FileError("set-damaged", found, expected=f"{stated!s:.16}...", where=path)
+    shards = _parse_shards(document["shards"], path)
+    counts = document["counts"]
+    total = sum(entry.clips for entry in shards)
+    if not isinstance(counts, dict) or counts.get("clips") != total:
+        raise _index_error(path, f"counts {counts!r:.120}", f"{total:,} clips, as the shards have")
+    if not shards:
+        raise GraftError("set-empty", f"{folder.name} holds no clip", where=path)
+    return DatasetIndex(_parse_header(document, path), counts, _parse_voice_specs(document["voice"], path), shards)
+
+
+def compute_index_checksum(document: Mapping[str, Any]) -> str:
+    """Of the values, however they are laid out in the file."""
+    text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def require_matching_header(folder: Path, header: DatasetHeader, expected: Mapping[str, Any]) -> None:
+    """Raise with both columns unless the set is what the run expects; only what `expected` names is compared."""
+    found, wanted = _flatten(asdict(header)), _flatten(expected)
+    # Whole groups are compared as groups: a setting that only one side has is a difference too.
+    groups = {key for key in ("made_from.front_end", "made_from.settings") if _has_nested_key(expected, key)}
+    keys = dict.fromkeys(wanted) | dict.fromkeys(key for key in found if any(key.startswith(g + ".") for g in groups))
+    rows = [
+        (key, found.get(key, "-"), wanted.get(key, "-")) for key in keys if found.get(key, "-") != wanted.get(key, "-")
+    ]
+    if not rows:
+        return
+    width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
+    lines = [
+        f"{key:<{width}}  {_shorten_value(one):<20}  {_shorten_value(other)}"
+        for key, one, other in rows[:MAX_SHOWN_DIFFERENCES]
+    ]
+    lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
+    head = f"{'':<{width}}  {'the set':<20}  this run"
+    code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
+    found_text = f"{folder.name} differs from this run:\n    " + "\n    ".join([head, *lines])
+    raise GraftError(code, found_text, where=folder)
+
+
+def _has_nested_key(expected: Mapping[str, Any], key: str) -> bool:
+    outer, inner = key.split(".")
+    return isinstance(expected.get(outer), Mapping) and inner in expected[outer]
+
+
+def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Nested values by dotted names, as the JSON text of each."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{before}{key}.")
+        else:
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+            flat[before + key] = json.dumps(number, ensure_ascii=False, default=str)
+    return flat
+
+
+def _shorten_value(text: str) -> str:
+    text = text.strip('"')
+    return f"{text[:16]}..." if _SHA256.fullmatch(text) else text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _parse_header(document: dict[str, Any], path: Path) -> DatasetHeader:
+    family, language, role, code_hz = (document[key] for key in ("family", "language", "role", "code_hz"))
+    made = document["made_from"]
+    plain = isinstance(family, str) and isinstance(language, str) and role in get_args(DatasetRole)
+    if not plain or not isinstance(code_hz, int | float) or not 0 < code_hz < 1e6:
+        found = f"family {family!r:.40}, language {language!r:.40}, role {role!r:.40}, code_hz {code_hz!r:.40}"
+        raise _index_error(path, found, f"names, one of {', '.join(get_args(DatasetRole))}, and codes per second")
+    names = set(DatasetProvenance.__slots__)
+    if not isinstance(made, dict) or set(made) | {"text"} != names:  # sets from before do not state text rules
+        raise _index_error(path, f"made_from {made!r:.120}", ", ".join(sorted(names)))
+    hashes = all(isinstance(made[name], str) for name in ("tokenizer_sha256", "base_sha256", "text") if name in made)
+    if not hashes or not all(isinstance(made[name], dict) for name in ("front_end", "settings")):
+        raise _index_error(path, f"made_from {made!r:.120}", "two hashes, and what was set")
+    return DatasetHeader(family, language, role, float(code_hz), DatasetProvenance(**made))
+
+
+def _parse_voice_specs(value: Any, path: Path) -> dict[str, VoiceArraySpec]:
+    forms: dict[str, VoiceArraySpec] = {}
+    if not isinstance(value, dict):
+        raise _index_error(path, f"voice {value!r:.80}", "arrays by name")
+    for name, entry in value.items():
+        dtype, shape = (entry.get("dtype"), entry.get("shape", 0)) if isinstance(entry, dict) else (None, 0)
+        sizes = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 20 for size in shape)
+        if not ((sizes and dtype in FLOAT_DTYPES) or (shape is None and dtype == "I32")):
+            raise _index_error(path, f"the voice array {name!r:.40} as {entry!r:.80}", "dtype and shape")
+        forms[name] = VoiceArraySpec(str(dtype), tuple(shape) if isinstance(shape, list) else None)
+    return forms
+
+
+def _parse_shards(value: Any, path: Path) -> tuple[ShardEntry, ...]:
+    if not isinstance(value, list):
+        raise _index_error(path, f"shards {value!r:.80}", "a list")
+    entries = []
+    for number, entry in enumerate(value):
+        arrays_name, lines_name = ShardEntry.names(number)
+        plain = isinstance(entry, dict) and type(entry.get("clips")) is int and entry["clips"] > 0
+        arrays = _parse_file_entry(entry, arrays_name) if plain else None
+        lines = _parse_file_entry(entry.get("lines"), lines_name) if plain else None
+        if arrays is None or lines is None:
+            raise _index_error(
+                path, f"shard {number}: {entry!r:.120}", f"{arrays_name} and {lines_name}, sizes and hashes"
+            )
+        entries.append(ShardEntry(arrays, lines, entry["clips"]))
+    return tuple(entries)
+
+
+def _parse_file_entry(entry: Any, name: str) -> ShardFile | None:
+    """The names are ours alone, so that a set never leads out of its folder."""
+    if not isinstance(entry, dict) or entry.get("file") != name or type(entry.get("bytes")) is not int:
+        return None
+    if not isinstance(entry.get("sha256"), str) or not _SHA256.fullmatch(entry["sha256"]):
+        return None
+    return ShardFile(name, entry["bytes"], entry["sha256"])
+
+
+def _index_error(path: Path, found: str, expected: str) -> FileError:
+    return FileError("set-format", found, expected=expected, where=path)

@@ -1,0 +1,297 @@
+"""The person at the keyboard: runs the verbs on one run, one after another, says each command, and keeps the time.
+
+What a verb is told stands in the run's own run.yaml. Nothing here knows what the verbs do.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxgraft.config.commands import (
+    CheckSettings,
+    DemoSettings,
+    EvaluateSettings,
+    ExportSettings,
+    GraftSettings,
+    NewSettings,
+    TrainCommandSettings,
+)
+from voxgraft.config.run import load_command_settings, rewrite_run_yaml
+from voxgraft.core import progress
+from voxgraft.core.errors import Finding
+from voxgraft.core.files import write_text
+from voxgraft.core.journal import RunJournal
+from voxgraft.core.results import Line, style_line
+from voxgraft.core.run import RunFolder
+from voxgraft.demo.data import DEMO_LANGUAGE, DemoSetWriter, find_bundled_recordings, load_bundled_clips
+from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.export.command import export
+from voxgraft.graft.command import GraftResult, graft
+from voxgraft.graft.folder import load_graft
+from voxgraft.inspect.check import CheckResult, check
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.load import load_model
+from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.train import TrainResult, train
+from voxgraft.training.prefetch import BatchBuilder
+from voxgraft.training.setup import build_training_setup
+from voxgraft.training.step import TrainStep
+from voxgraft.training.trainable import build_optimizer, make_trainable
+
+WARMUP_STEPS, TIMED_STEPS = 2, 4
+
+
+def measure_seconds_per_step(settings: TrainCommandSettings, family: Family, files: BaseFiles) -> float:
+    """The middle of a few steps with the run's own settings and data, after some that do not count."""
+    course = build_training_setup(RunFolder(settings.run), settings, family, files)
+    model = load_model(family, files, device=course.device)
+    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
+    trained = make_trainable(model, rows, course.options)
+    examples = BatchBuilder(family, trained.model, course.train)
+    stepper = TrainStep(trained, build_optimizer(trained, course.options), examples, course.options)
+    taken = []
+    for number in range(1, WARMUP_STEPS + TIMED_STEPS + 1):
+        began = time.perf_counter()
+        stepper.step(number, course.stream.step(number))
+        taken.append(time.perf_counter() - began)
+    return sorted(taken[WARMUP_STEPS:])[TIMED_STEPS // 2]
+
+
+DEMO_STEPS = 560
+"""About three and a half minutes on two cores."""
+NUM_VALIDATIONS, MIN_VALIDATION_INTERVAL = 3, 20
+"""Validations after step 0, and the fewest steps between two of them, each of which takes as long as some steps."""
+WARMUP_RATIO = 0.05
+
+
+def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:
+    """Sections of run.yaml with what is other than usual."""
+    return {
+        # Sixty minutes are too few to learn pieces of several letters well: letters alone, and each often.
+        "tokenizer": {"pieces": 0},
+        # A voice of the built-in base is a number: there is no prompt that could be too short.
+        "data": {"min_prompt_seconds": 0.0},
+        "train": {
+            "adapter_rate": 2e-3,
+            "final_share": 0.02,
+            "tokens_per_step": 800,
+            "pack_tokens": 2048,
+            "seed": settings.seed,
+            "tensorboard": False,
+            "keep_last": 1,
+            **build_step_settings(settings.steps or DEMO_STEPS)["train"],
+        },
+    }
+
+
+def build_step_settings(steps: int) -> dict[str, dict[str, Any]]:
+    """The length of the run, and all that is counted in steps."""
+    look = max(MIN_VALIDATION_INTERVAL, -(-steps // NUM_VALIDATIONS))
+    return {
+        "train": {
+            "steps": steps,
+            "warmup_steps": max(1, round(WARMUP_RATIO * steps)),
+            "valid_every": look,
+            "save_every": look,
+            "sample_every": look,
+            "log_every": max(1, min(10, steps // 12)),
+        }
+    }
+
+
+DEMO_BASE = "tiny"
+DEMO_DATA_LICENSE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
+DEMO_CONSENT = "no person speaks: the voices are synthetic"
+MIN_USEFUL_STEPS = 150
+"""Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error)."""
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+RunYamlChanges = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class DemoRunner:
+    """One run of the demonstration, and how long each command took."""
+
+    folder: Path
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(self.folder / DEMO_LANGUAGE)
+
+    @property
+    def texts(self) -> Path:
+        """What is said in the clips that are learnt from, one sentence on each line."""
+        return self.folder / f"{DEMO_LANGUAGE}.txt"
+
+    @property
+    def family(self) -> Family:
+        return get_family(DEMO_BASE)
+
+    @property
+    def files(self) -> BaseFiles:
+        shipped = self.family.shipped_folder()
+        assert shipped is not None
+        return self.family.files(shipped)
+
+    def new(self, changes: RunYamlChanges) -> None:
+        """A run for Amharic on the built-in base, with the demonstration's own values in its run.yaml."""
+        write_text(self.texts, "\n".join(clip.text for clip in load_bundled_clips("train", DEMO_LANGUAGE)) + "\n")
+        with self._run_command(
+            "new", f"--base {DEMO_BASE} --language {DEMO_LANGUAGE} --texts {shlex.quote(str(self.texts))}"
+        ):
+            create_run(
+                NewSettings(run=self.run.path, base=Path(DEMO_BASE), language=DEMO_LANGUAGE, texts=(self.texts,))
+            )
+        self.edit(changes)
+
+    def edit(self, changes: RunYamlChanges) -> None:
+        """Other values in run.yaml."""
+        rewrite_run_yaml(self.run.settings, changes)
+        told = {
+            part: ", ".join(f"{key} {_format_setting(value)}" for key, value in some.items())
+            for part, some in changes.items()
+        }
+        self.print_lines([f"in {self.run.settings}:", *(f"  {part}: {words}" for part, words in told.items())])
+
+    def graft(self) -> GraftResult:
+        with self._run_command("graft"):
+            result = graft(load_command_settings(GraftSettings, self.run))
+        counts, proof = result.counts, result.proof.counts
+        # Of sentences that the base cannot spell in full nothing is promised; that no id of theirs moved is found, too.
+        kept = (
+            f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base spells"
+        )
+        kept += f" in full; {proof.base_unknown:,} more hold signs that it cannot spell, and are not counted"
+        self.print_lines([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
+        return result
+
+    def prepare(self) -> None:
+        """The sets of the run, from speech that ships as codes; run.yaml names those of base languages."""
+        with self._timed("prepare"):
+            old = self.writer.write_all()
+        train_set, held_out = load_bundled_clips("train", DEMO_LANGUAGE), load_bundled_clips("valid", DEMO_LANGUAGE)
+        minutes = sum(len(clip.codes) for clip in train_set) / self.family.code_hz / 60
+        names = ", ".join(path.name.removeprefix("valid-") for path in old)
+        found = f"{minutes:.0f} min of Amharic in {len(train_set):,} clips, {len(held_out):,} held out; also of {names}"
+        self.chapter("the speech that ships, as sets of this run", [found])
+        self.edit({"data": {"replay_valid": [str(path.relative_to(self.run.path)) for path in old]}})
+
+    @property
+    def writer(self) -> DemoSetWriter:
+        return DemoSetWriter(self.run, self.family, self.files, load_graft(self.run.graft))
+
+    def choose_steps(self, minutes: float) -> None:
+        """As many as the time allows, by what a few of them take here."""
+        self.print_lines(["a few steps are timed first, of a model that nobody keeps"])
+        with self._timed("measure"):
+            seconds = measure_seconds_per_step(
+                load_command_settings(TrainCommandSettings, self.run), self.family, self.files
+            )
+        steps = max(1, round(minutes * 60 / seconds))
+        self.print_lines([f"a step takes {seconds:.2f} s here: {steps:,} steps in {minutes:g} min"])
+        if steps < MIN_USEFUL_STEPS:
+            self.print_lines(
+                [f"fewer than {MIN_USEFUL_STEPS} steps: every part runs, but do not expect to understand the Amharic"]
+            )
+        self.edit(build_step_settings(steps))
+
+    def check(self, flags: str = "", settings: CheckSettings | None = None, shown: Sequence[str] = ()) -> CheckResult:
+        """Of the run, or of files with settings of their own. Notes are told only if their code is to be shown."""
+        with self._run_command("check", flags, of_run=settings is None):
+            result = check(settings or load_command_settings(CheckSettings, self.run))
+        told = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
+        self.print_lines([*format_findings(told), result.verdict])
+        return result
+
+    def train(self, flags: str = "", **more: Any) -> TrainResult:
+        with self._run_command("train", flags):
+            result = train(load_command_settings(TrainCommandSettings, self.run, **more))
+        self.print_lines(result.lines())
+        if result.was_interrupted:
+            self.print_lines(
+                [f"`voxgraft train {shlex.quote(str(self.run.path))}` goes on; the demonstration begins anew"]
+            )
+            raise KeyboardInterrupt
+        return result
+
+    def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
+        """What training has left, against the base; clips that ship as sound are people's recordings here."""
+        values = {"recordings": find_bundled_recordings(), "most": sentences, "seed": seed}
+        usual = EvaluateSettings(subject=self.run.path)
+        other = {name: value for name, value in values.items() if value != getattr(usual, name)}
+        flags = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in other.items())
+        with self._run_command("evaluate", flags):
+            return evaluate(EvaluateSettings(subject=self.run.path, **other))
+
+    def export(self) -> Path:
+        """The graft by itself, to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""
+        output = self.folder / "export"
+        flags = f"--to graft --output {shlex.quote(str(output))} --accept-terms"
+        flags += f" --data-licence {shlex.quote(DEMO_DATA_LICENSE)} --consent {shlex.quote(DEMO_CONSENT)}"
+        settings = ExportSettings(
+            subject=self.run.path,
+            to="graft",
+            output=output,
+            data_licence=DEMO_DATA_LICENSE,
+            consent=DEMO_CONSENT,
+            accept_terms=True,
+        )
+        with self._run_command("export", flags):
+            result = export(settings)
+        self.print_lines([*result.lines(), "nothing of the base is in it"])
+        return output
+
+    def watched(self) -> list[Finding]:
+        """What was found while the run trained, each as it was told last."""
+        lines = [line for line in RunJournal(self.run.journal).read() if line["kind"] == "finding"]
+        keys = ("code", "found", "expected", "where", "cure", "level")
+        found = (Finding(**{key: line[key] for key in keys if line.get(key)}) for line in lines)
+        return list({(item.code, item.where): item for item in found}.values())
+
+    def chapter(self, title: str, lines: Sequence[Line] = ()) -> None:
+        progress.report_lines([style_line((title, "bold")), *lines])
+
+    def print_lines(self, lines: Sequence[Line]) -> None:
+        progress.report_lines(lines)
+
+    @contextmanager
+    def _run_command(self, verb: str, flags: str = "", *, of_run: bool = True) -> Iterator[None]:
+        words = ["voxgraft", verb, *([shlex.quote(str(self.run.path))] if of_run else []), flags]
+        self.chapter(f"$ {' '.join(word for word in words if word)}")
+        with self._timed(verb):
+            yield
+
+    @contextmanager
+    def _timed(self, verb: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+
+
+def _format_setting(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(map(_format_setting, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def format_findings(findings: Sequence[Finding]) -> list[Line]:
+    """Findings for people, worst first."""
+    lines: list[Line] = []
+    for level, style in LEVEL_STYLES.items():
+        for item in findings:
+            if item.level == level:
+                first, *rest = item.lines()
+                lines += [style_line((first, style)), *rest]
+    return lines

@@ -1,1 +1,0 @@
-"""Published bases: which files each has, from where, and how they come into one folder."""

@@ -1,0 +1,261 @@
+"""The verb `evaluate`: speak fixed sentences with the base and with what was made of it, listen, score, and report."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxgraft import __version__
+from voxgraft.config.commands import EvaluateSettings
+from voxgraft.core.errors import ConfigError, GraftError
+from voxgraft.core.files import atomic_write_folder, compute_sha256, is_file, write_json, write_text
+from voxgraft.core.results import Line, StyledLine, Table, style_line
+from voxgraft.evaluation.audio import (
+    ORIGINAL_RECORDINGS_TITLE,
+    SpeechRenderer,
+    open_speech_renderer,
+    open_voice_comparer,
+    read_reference_recordings,
+    read_sentence_recordings,
+    score_codec_clips,
+    score_recordings,
+)
+from voxgraft.evaluation.judge import WHO_AFTER, Evaluation, Evaluator
+from voxgraft.evaluation.report import render_report
+from voxgraft.evaluation.scores import Transcriber, format_recognizer_hint, open_transcriber, select_shown_measures
+from voxgraft.evaluation.sentences import SentenceSet, find_training_overlap, load_sentence_sets
+from voxgraft.evaluation.subjects import EvaluationSubject, resolve_output_folder, resolve_subject
+from voxgraft.evaluation.systems import SpeakingModel, choose_eval_voices, open_base_model
+from voxgraft.evaluation.verdicts import (
+    SCORES_NAME,
+    ChecklistItem,
+    build_checklist,
+    build_scores_json,
+    format_score,
+    is_unreached_goal,
+    summarize_retention,
+)
+from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
+from voxgraft.tokenizers import open_tokenizer
+
+__all__ = ["EVALUATION_REPORT_NAME", "EvaluateResult", "evaluate"]
+
+EVALUATION_REPORT_NAME = "report.html"
+ANSWER_MARKS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
+GOAL_MARK = ("○", "yellow")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateResult:
+    """What was found, and where its files are."""
+
+    folder: Path
+    document: Mapping[str, Any]
+    evaluation: Evaluation
+    points: tuple[ChecklistItem, ...]
+    broken: bool
+    """Whether old languages are not what the base's own promise says."""
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.broken else 0
+
+    def to_json(self) -> dict[str, Any]:
+        brief = {key: value for key, value in self.document.items() if key != "utterances"}
+        return {"folder": str(self.folder), **brief}
+
+    def lines(self) -> list[Line]:
+        found = self.evaluation
+        shown = select_shown_measures(found.rows)
+        rows = tuple(
+            (row.language, row.title, *(format_score(measure.name, row.score(measure.name)) for measure in shown))
+            for row in found.rows
+        )
+        columns = ("language", "who", *(measure.title for measure in shown))
+        lines: list[Line] = [Table(columns, rows), *_format_recognizer_lines(self.document)]
+        lines.append(_format_retention_line(found))
+        signs = {
+            point.name: GOAL_MARK if is_unreached_goal(point) else ANSWER_MARKS[point.answer] for point in self.points
+        }
+        lines += [style_line(signs[point.name], f" {point.question} {point.found}") for point in self.points]
+        return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / EVALUATION_REPORT_NAME}"]
+
+
+def evaluate(settings: EvaluateSettings) -> EvaluateResult:
+    """Judge a run, a graft or a checkpoint against its base."""
+    subject = resolve_subject(settings)
+    folder = resolve_output_folder(subject, settings)
+    named = _resolve_recognizer(settings, subject)
+    base, after = open_base_model(subject.place), subject.open()
+    new_language = after.spelling.language
+    ear = open_transcriber(named, new_language)
+    sets = _load_sentence_sets(settings, subject, after)
+    originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
+    if settings.recordings:
+        mark = score_recordings(
+            read_reference_recordings(settings.recordings, _require_new_language(after)), ear, settings.seed
+        )
+    else:
+        mark = score_recordings(originals.get(new_language or "", ()), ear, settings.seed, ORIGINAL_RECORDINGS_TITLE)
+    sound = open_speech_renderer(subject.place)
+    held_out = subject.held_out
+    clips = held_out.sets.get(new_language or "") or held_out.all_sets
+    voices = choose_eval_voices(
+        base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed
+    )
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
+    voice_ear = open_voice_comparer(base, subject.place, voices)
+    judge = Evaluator(
+        base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players, originals
+    )
+    found = judge.run()
+    for language in found.languages:
+        own = held_out.sets.get(language, ())
+        found.add(score_codec_clips(own, language, sound, ear, sets, settings.seed))
+    found.add(mark)
+    points = build_checklist(found, after)
+    about = _describe_evaluation(settings, subject, after, sets, (sound, ear), [voice.name for voice in voices])
+    document = build_scores_json(about, found, points)
+    with atomic_write_folder(folder) as new:
+        write_json(new / SCORES_NAME, document)
+        write_text(new / EVALUATION_REPORT_NAME, render_report(document, found, points, subject.history))
+    broken = after.keeps_base and summarize_retention(found) == "not equal"
+    return EvaluateResult(folder, document, found, tuple(points), broken)
+
+
+def _resolve_recognizer(settings: EvaluateSettings, subject: EvaluationSubject) -> str | None:
+    """The flag's, else that of run.yaml."""
+    own = None if subject.settings is None else subject.settings.evaluate.recogniser
+    return settings.listener or own
+
+
+def _require_new_language(after: SpeakingModel) -> str:
+    if after.spelling.language is None:
+        found = f"recordings are given, and {after.name} has no new language"
+        raise ConfigError("evaluate-language", found, expected="--language")
+    return after.spelling.language
+
+
+def _load_sentence_sets(
+    settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel
+) -> dict[str, SentenceSet]:
+    """Of the new language, and of the base languages that are asked for or that have sentences."""
+    spoken = _list_base_languages(subject)
+    new = after.spelling.language
+    if strange := [name for name in settings.languages if name not in spoken or name == new]:
+        known = ", ".join(spoken)
+        raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
+    named = {path.stem for path in settings.sentences}
+    old = [
+        name
+        for name in spoken
+        if name != new and (not settings.languages or name in settings.languages or name in named)
+    ]
+    sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.most)
+    if new is not None and new not in sets and (own := subject.own_sentences(new)) is not None:
+        sets = {new: own.spread(settings.most), **sets}
+    if new is not None and new not in sets:
+        found = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
+        raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
+    if not sets:
+        raise GraftError("sentences-missing", "there are no sentences in any language of the base", where=subject.path)
+    return sets
+
+
+def _list_base_languages(subject: EvaluationSubject) -> tuple[str, ...]:
+    """Languages that the base speaks, by its release."""
+    family, files = subject.place.family, subject.place.files
+    return tuple(family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages)
+
+
+def _describe_evaluation(
+    settings: EvaluateSettings,
+    subject: EvaluationSubject,
+    after: SpeakingModel,
+    sets: Mapping[str, SentenceSet],
+    heard_by: tuple[SpeechRenderer, Transcriber],
+    voices: Sequence[str],
+) -> dict[str, Any]:
+    sound, ear = heard_by
+    place, listener = subject.place, ear.listener
+    return {
+        "name": settings.name,
+        "subject": {
+            "kind": subject.kind,
+            "path": str(subject.path.resolve()),
+            "title": subject.path.resolve().name,
+            "family": place.family.name,
+            "system": after.name,
+            "mode": after.mode,
+            "step": after.step,
+            "label": after.label,
+            "keeps_base": after.keeps_base,
+            "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
+            "graft_sha256": _compute_graft_sha256(settings, subject, after),
+        },
+        "base": str(place.files.folder.resolve()),
+        "base_sha256": compute_sha256(place.files.checkpoint),
+        "listener": {
+            "name": None if listener is None or sound.vocoder is None else listener.name,
+            "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
+            "why": sound.why or (ear.why_unsupported(new) if (new := after.spelling.language) else ear.why),
+            "how": format_recognizer_hint(shlex.quote(str(settings.subject))),
+            "named": _resolve_recognizer(settings, subject),
+        },
+        "sentences": {language: _describe_sentences(found, subject) for language, found in sets.items()},
+        "voices": list(voices),
+        "sampling": asdict(place.family.stock_sampling()),
+        "seed": settings.seed,
+        "device": place.device,
+        "dtype": str(place.dtype).removeprefix("torch."),
+        "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _compute_graft_sha256(settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel) -> str | None:
+    """Of the graft's card, which has the hashes of all its parts; None where something else was judged."""
+    card = (subject.path if subject.run is None else subject.run.graft) / GRAFT_CARD
+    is_graft = after.checkpoint is None and settings.step is None and is_file(card)
+    return compute_sha256(card) if is_graft else None
+
+
+def _describe_sentences(found: SentenceSet, subject: EvaluationSubject) -> dict[str, Any]:
+    """Where sentences come from, and whether training has had them, as far as that is known."""
+    about: dict[str, Any] = {
+        "source": found.source,
+        "sha256": found.sha256,
+        "count": len(found.sentences),
+        "rare": sum(bool(one.rare) for one in found.sentences),
+    }
+    texts = subject.trained_on
+    if texts is None or texts.language != found.language:
+        return {**about, "training": "what the base was trained on is not known here"}
+    if texts.texts is None:
+        return {**about, "training": texts.why}
+    return {**about, **find_training_overlap(found, texts.texts).to_json()}
+
+
+def _format_recognizer_lines(document: Mapping[str, Any]) -> list[Line]:
+    listener = document["listener"]
+    told: list[Line] = []
+    if listener["name"] is not None:
+        told = [f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences"]
+    if listener["why"]:
+        why = (f"no recogniser for {document['language'] or 'these languages'}: ", "bold")
+        told += [style_line(why, str(listener["why"])), str(listener["how"])]
+    return told
+
+
+def _format_retention_line(found: Evaluation) -> StyledLine:
+    word = summarize_retention(found)
+    style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
+    names = ", ".join(kept.language for kept in found.kept) or "no language"
+    row = found.row(found.kept[0].language, WHO_AFTER) if found.kept else None
+    with_what = f" with and without {row.title}" if row else ""
+    return style_line(f"base speech logits{with_what} ({names}): ", (word, style))

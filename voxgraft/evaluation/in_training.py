@@ -1,0 +1,262 @@
+"""A light evaluation inside training: a few sentences spoken and listened to every N steps decide the best step.
+
+A judge of the training loop (`Loop.judges`). What it finds stands in the journal, and with it alone the best step is
+found again by a run that is gone on with. Where nothing can be heard the loss goes on deciding, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from voxgraft.core.journal import as_finite_float
+from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
+from voxgraft.evaluation.held_out import HeldOutData, measure_recorded_pace
+from voxgraft.evaluation.scores import (
+    CUT_OFF_RATIO,
+    SpeakingPace,
+    Transcriber,
+    compute_error_rates,
+    compute_stop_scores,
+    has_code_loop,
+    open_transcriber,
+)
+from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
+from voxgraft.evaluation.systems import (
+    MAX_EVAL_VOICES,
+    ModelContext,
+    SpeakingModel,
+    SpokenSentence,
+    synthesize_sentences,
+)
+from voxgraft.training.checkpoint import load_step
+from voxgraft.training.replay import ReferenceVoice, choose_voices
+from voxgraft.training.samples import collect_texts
+from voxgraft.training.setup import TrainingSetup
+from voxgraft.training.trainer import Trainer
+from voxgraft.training.validation import ValidationMetrics
+
+__all__ = [
+    "EvaluationRound",
+    "InTrainingEvaluation",
+    "SpokenSteps",
+    "build_in_training_evaluation",
+    "clearly_fewer",
+    "spoken_steps",
+]
+
+DECIDING_MEASURES = ("phone_error", "cer")
+"""The first of these that was measured decides."""
+JOURNAL_MEASURES = (*DECIDING_MEASURES, "runaway")
+NUM_SENTENCES = 16
+UTTERANCES = 24
+"""Spoken by each of two steps at the end of training; texts are said several times where there are fewer."""
+LONGEST_SHARE = 1 / CUT_OFF_RATIO
+"""Speech of more than this share of its usual length has said something else than its text."""
+CLEAR = 2.0
+"""Standard errors from which a difference is more than chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRound:
+    """What one round has found: the error that decides, and whether old languages were within their bound."""
+
+    step: int
+    error: float
+    within: bool
+
+
+@dataclass
+class InTrainingEvaluation:
+    """Speaks and listens every so many steps, and takes the step that is understood best for the best one."""
+
+    loop: Trainer
+    system: SpeakingModel
+    sentences: Sequence[EvalSentence]
+    voices: Sequence[ReferenceVoice]
+    sound: SpeechRenderer
+    ear: Transcriber
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._rounds: list[EvaluationRound] | None = None
+
+    def __call__(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
+        """What the validation's line says of it; called by every process at every validation."""
+        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen) else {}
+        rounds = [one for one in self._known() if one.step < step]
+        if now := _parse_round(step, told):
+            rounds.append(now)
+            self._rounds = rounds
+        if not self._update_best_step(step, rounds, found):
+            return {"heard": told} if told else {}
+        best = {"best_step": self.loop.best_state.best_step}
+        return {"heard": told, **best} if told else best
+
+    def error(self, label: str) -> float | None:
+        """What decides, with the weights as they are now: the same for every process, None where nothing is heard."""
+        return _find_deciding_error(self._share_from_main(self._heard(label), within=True))
+
+    def _told(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
+        return self._share_from_main(self._heard(f"step {step:,}"), within=self._is_within(found))
+
+    def _share_from_main(self, heard: dict[str, Any], *, within: bool) -> dict[str, Any]:
+        """What the first process heard, for all of them: they must take the same step for the best."""
+        group, device = self.loop.stepper.group, self.loop.stepper.trained.model.device
+        own = [heard.get(name, math.nan) for name in JOURNAL_MEASURES] + [float(within)]
+        said = torch.tensor(own if group.is_main_process else [0.0] * len(own), dtype=torch.float64, device=device)
+        *values, are_within = group.all_reduce_sum(said).tolist()
+        measured = {name: value for name, value in zip(JOURNAL_MEASURES, values, strict=True) if not math.isnan(value)}
+        return {**heard, **measured, "within": bool(are_within)}
+
+    def _heard(self, label: str) -> dict[str, Any]:
+        """What the first process hears; the others are told."""
+        if not self.loop.first:
+            return {}
+        language = self.system.spelling.language or ""
+        nothing = "" if self.sentences else "no held-out text is there to be said"
+        if why := self.sound.why or self.ear.why_unsupported(language) or nothing:
+            return {"why": why}
+        said = synthesize_sentences(self.system, self.sentences, self.voices, self.seed, label)
+        heard = self.ear.hear(self.sound.waves(said, label), self.sound.rate, language, label)
+        scores = compute_error_rates(self.sentences, heard, self.seed) | compute_stop_scores(
+            said, None, None, self.seed
+        )
+        measured = {name: scores[name].value for name in JOURNAL_MEASURES}
+        return {"sentences": len(said), **{name: value for name, value in measured.items() if value is not None}}
+
+    def _update_best_step(
+        self, step: int, rounds: Sequence[EvaluationRound], found: dict[str, ValidationMetrics]
+    ) -> bool:
+        """Set the best step by what was heard; whether anything has been heard yet that can decide."""
+        usable = [one for one in rounds if one.within and one.step > 0]
+        if not usable:
+            return False
+        best = min(usable, key=lambda one: (one.error, one.step))
+        standing = self.loop.best_state
+        loss = self._loss_at(best.step, step, found)
+        since = sum(one.step > best.step for one in rounds)
+        self.loop.best_state = replace(standing, best_step=best.step, best_loss=loss, rounds_without_better=since)
+        return True
+
+    def _loss_at(self, best: int, step: int, found: dict[str, ValidationMetrics]) -> float | None:
+        if best == step:
+            return next(iter(found.values())).speech_loss
+        language = next(iter(found))
+        lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line["step"] == best]
+        return next((as_finite_float(line.get("speech_loss")) for line in lines if line.get("set") == language), None)
+
+    def _is_within(self, found: dict[str, ValidationMetrics]) -> bool:
+        bound, losses = self.loop.bound, {name: one.speech_loss for name, one in found.items()}
+        return bound is None or not bound.exceeded(self.loop.best_state.first, losses)
+
+    def _known(self) -> list[EvaluationRound]:
+        """All rounds so far. The journal is read late, when a run that is gone on with has cut it, and then kept up."""
+        if self._rounds is None:
+            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line.get("heard")]
+            self._rounds = [one for line in lines if (one := _parse_round(line["step"], line["heard"]))]
+        return self._rounds
+
+
+@dataclass(frozen=True)
+class SpokenSteps:
+    """Speaks held-out texts with two saved steps and counts what fails: a `Loop.compare_speech`. Listens to nothing.
+
+    Both say the same texts with the same voices and the same draws. The weights are the last step's afterwards.
+    """
+
+    loop: Trainer
+    system: SpeakingModel
+    sentences: Sequence[EvalSentence]
+    voices: Sequence[ReferenceVoice]
+    pace: SpeakingPace | None
+    seed: int = 0
+
+    def __call__(self, best: int, last: int) -> dict[str, Any]:
+        try:
+            before = self._failures(best)
+        finally:
+            after = self._failures(last)
+        better = clearly_fewer(before, after)
+        shares = {"failed_before": sum(before) / max(1, len(before)), "failed": sum(after) / max(1, len(after))}
+        return {"utterances": len(after), **{name: round(share, 4) for name, share in shares.items()}, "better": better}
+
+    def _failures(self, step: int) -> list[bool]:
+        state = load_step(self.loop.run_folder, step).state
+        trained = self.loop.stepper.trained
+        trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+        failures: list[bool] = []
+        for turn in range(math.ceil(UTTERANCES / len(self.sentences)) if self.sentences else 0):
+            said = synthesize_sentences(self.system, self.sentences, self.voices, self.seed + turn, f"step {step:,}")
+            failures += [self._fails(one) for one in said]
+        return failures[:UTTERANCES]
+
+    def _fails(self, said: SpokenSentence) -> bool:
+        if said.codes is None or said.is_runaway or has_code_loop(said.codes, said.code_hz):
+            return True
+        usual = self.pace.seconds(said.sentence.text, said.sentence.language) if self.pace else said.seconds
+        return not CUT_OFF_RATIO * usual <= said.seconds <= LONGEST_SHARE * usual
+
+
+def clearly_fewer(before: Sequence[bool], after: Sequence[bool]) -> bool:
+    """Whether fewer of the same utterances fail afterwards, by more than chance makes of so few."""
+    gains = [float(old) - float(new) for old, new in zip(before, after, strict=True)]
+    if len(gains) < 2:
+        return False
+    mean = sum(gains) / len(gains)
+    variance = sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1)
+    return mean > CLEAR * math.sqrt(variance / len(gains))
+
+
+def spoken_steps(course: TrainingSetup, loop: Trainer) -> SpokenSteps:
+    """For a run that is about to be trained; put it into `loop.compare_speech`."""
+    language = course.graft.card.language
+    system, sentences, voices = _speaking_parts(course, loop)
+    pace = measure_recorded_pace(HeldOutData({language: tuple(course.valid[language])}), language)
+    usual = None if pace is None else SpeakingPace(pace, "the held-out recordings")
+    return SpokenSteps(loop, system, sentences, voices, usual, course.options.seed)
+
+
+def build_in_training_evaluation(course: TrainingSetup, loop: Trainer, listener: str | None) -> InTrainingEvaluation:
+    """The judge of a run that is about to be trained; put it into `loop.judges`. `loop.every.listen` says how often."""
+    place = ModelContext(
+        course.family, course.files, course.device, next(loop.stepper.trained.model.parameters()).dtype
+    )
+    system, sentences, voices = _speaking_parts(course, loop)
+    sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
+    return InTrainingEvaluation(loop, system, sentences, voices, sound, open_transcriber(listener), course.options.seed)
+
+
+def _speaking_parts(
+    course: TrainingSetup, loop: Trainer
+) -> tuple[SpeakingModel, list[EvalSentence], list[ReferenceVoice]]:
+    """The model that is trained as a speaker, with held-out texts and voices."""
+    trained, language = loop.stepper.trained, course.graft.card.language
+    system = SpeakingModel("graft", course.family, trained.model, course.spelling, trained.gate, course.options.mode)
+    valid = course.valid[language]
+    least, seed = course.stream.options.min_prompt_seconds, course.options.seed
+    voices = choose_voices(valid, least, 4 * MAX_EVAL_VOICES, seed)[:MAX_EVAL_VOICES]
+    return system, _choose_sentences(language, collect_texts(valid)), voices
+
+
+def _choose_sentences(language: str, held_out: Sequence[str]) -> list[EvalSentence]:
+    """Held-out texts of the run. Never a sentence by which `evaluate` judges: what chose a step cannot judge it too."""
+    own = load_built_in_sentences(language)
+    judged = {normalize_letters(one.text, language) for one in own.sentences} if own else set()
+    texts = [text for text in dict.fromkeys(held_out) if normalize_letters(text, language) not in {"", *judged}]
+    count = min(len(texts), NUM_SENTENCES)
+    return [EvalSentence(language, texts[at * len(texts) // count]) for at in range(count)]
+
+
+def _parse_round(step: int, told: dict[str, Any]) -> EvaluationRound | None:
+    error = _find_deciding_error(told)
+    return None if error is None else EvaluationRound(step, error, bool(told.get("within", True)))
+
+
+def _find_deciding_error(told: dict[str, Any]) -> float | None:
+    errors = (as_finite_float(told.get(name)) for name in DECIDING_MEASURES)
+    return next((one for one in errors if one is not None), None)

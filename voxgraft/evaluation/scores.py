@@ -1,0 +1,521 @@
+"""From what was meant and what was heard to a score with its interval. Pure functions; the same numbers every time.
+
+A score that was not measured has no value and says why: nothing here ever stands in for a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
+from voxgraft.audio.features import resample
+from voxgraft.core import files, progress
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.dataset.shards import AnyArray
+from voxgraft.evaluation.sentences import (
+    LANGUAGES_WITHOUT_SPACES,
+    EvalSentence,
+    normalize_letters,
+    normalize_phones,
+    split_normalized_words,
+)
+from voxgraft.evaluation.systems import SpokenSentence
+from voxgraft.models.generate import MAX_LOOP_PERIOD_SECONDS, MIN_LOOP_ROUNDS, MIN_LOOP_SECONDS
+from voxgraft.text.normalize import build_normalizer
+
+BOOTSTRAP_DRAWS = 1000
+LOW_PERCENTILE, HIGH_PERCENTILE = 2.5, 97.5
+"""Percentiles of the draws: an interval that holds 95 of 100."""
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One measured number with its interval and how many things it is over, or no number and the reason."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    count: int = 0
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        if self.value is None:
+            return {"value": None, "why": self.why}
+        return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Score:
+        """What `to_json` gave; anything else is a score that was not measured."""
+        if not isinstance(value, dict) or not _is_finite_number(value.get("value")):
+            return cls(None, why=str(value.get("why", "")) if isinstance(value, dict) else "")
+        low, high = (value.get(name) if _is_finite_number(value.get(name)) else None for name in ("low", "high"))
+        count: Any = value.get("count")
+        return cls(float(value["value"]), low, high, int(count) if _is_finite_number(count) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EditCount:
+    """Of one sentence: how many edits lead from what was meant to what was heard, and how long the former is."""
+
+    edits: int
+    length: int
+
+
+def unmeasured_score(why: str) -> Score:
+    """A score that is not there."""
+    return Score(None, why=why)
+
+
+def score_without_interval(value: float, count: int) -> Score:
+    """A number that has no interval; one that is not finite is no number."""
+    return Score(value, count=count) if math.isfinite(value) else unmeasured_score("the number is not finite")
+
+
+def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
+    """Fewest insertions, deletions and replacements that turn one into the other (Levenshtein)."""
+    row = list(range(len(heard) + 1))
+    for at, one in enumerate(meant, 1):
+        before, row[0] = row[0], at
+        for place, other in enumerate(heard, 1):
+            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (one != other))
+    return row[-1]
+
+
+def count_edits(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> EditCount:
+    """The edits of one sentence."""
+    return EditCount(edit_distance(meant, heard), len(meant))
+
+
+def compute_error_rate(tallies: Sequence[EditCount], seed: int) -> Score:
+    """All edits over all that was meant, with the interval that drawing the sentences again gives."""
+    if not tallies or not sum(one.length for one in tallies):
+        return unmeasured_score("there is nothing to compare")
+    wrong = np.array([one.edits for one in tallies], dtype=np.float64)
+    lengths = np.array([one.length for one in tallies], dtype=np.float64)
+
+    def rate(picked: NDArray[np.int64]) -> FloatArray:
+        result: FloatArray = wrong[picked].sum(1) / np.maximum(lengths[picked].sum(1), 1)
+        return result
+
+    return _add_bootstrap_interval(float(wrong.sum() / lengths.sum()), rate, len(tallies), seed)
+
+
+def compute_mean_score(values: Sequence[float], seed: int) -> Score:
+    """The mean, with its interval; of yes and no the share of yes."""
+    return _summarize_values(values, lambda array: array.mean(-1), seed)
+
+
+def compute_median_score(values: Sequence[float], seed: int) -> Score:
+    """The median, with its interval."""
+    score = _summarize_values(values, lambda array: np.median(array, -1), seed)
+    return score if score.value is None else Score(float(median(values)), score.low, score.high, score.count)
+
+
+def _summarize_values(values: Sequence[float], summary: Callable[[FloatArray], Any], seed: int) -> Score:
+    if not values:
+        return unmeasured_score("there is nothing to measure")
+    array = np.array(values, dtype=np.float64)
+    if not np.isfinite(array).all():
+        return unmeasured_score("a number is not finite")
+    return _add_bootstrap_interval(
+        float(summary(array)), lambda picked: np.asarray(summary(array[picked])), len(array), seed
+    )
+
+
+def _add_bootstrap_interval(
+    value: float, of_draws: Callable[[NDArray[np.int64]], FloatArray], count: int, seed: int
+) -> Score:
+    """Whole sets of the same size, drawn from the set with repetition: how else it might have come out."""
+    key = files.hash_int("bootstrap", seed, count)
+    raw = np.random.Philox(key=key).random_raw(BOOTSTRAP_DRAWS * count).reshape(BOOTSTRAP_DRAWS, count)
+    drawn = of_draws((raw % np.uint64(count)).astype(np.int64))
+    low, high = np.percentile(drawn, [LOW_PERCENTILE, HIGH_PERCENTILE])
+    return Score(value, float(low), float(high), count)
+
+
+def _is_finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+Wave = NDArray[np.float32]
+ASR_BATCH_SIZE = 16
+"""Waves that a listener is given in one call."""
+ERROR_MEASURES = ("phone_error", "cer", "wer")
+EMPTY_TRANSCRIPT = Transcript("", ())
+MIN_ASR_SECONDS = 0.25
+BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
+
+
+MAX_LANGUAGES_NAMED = 12
+_REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
+RECOGNIZER_CURE = (
+    "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
+)
+
+
+@dataclass(frozen=True)
+class Transcriber:
+    """The recogniser; or none, and why. With a recogniser, why there is none for a language that it does not know."""
+
+    listener: Recognizer | None
+    why: str = ""
+
+    def why_unsupported(self, language: str) -> str:
+        """Why a language is not listened to; empty if it is."""
+        if self.listener is None:
+            return self.why
+        if self.listener.languages is not None and self._find_language_code(language) not in self.listener.languages:
+            return self.why or _format_unknown_language(self.listener, language)
+        return ""
+
+    def _find_language_code(self, language: str) -> str:
+        """The code by which the recogniser knows a language: pt for pt-BR, but not sr for sr-Latn, which it would write
+        in other letters."""
+        known, plain = self.listener.languages if self.listener else None, _REGION_SUFFIX.sub("", language)
+        return plain if known is not None and language not in known and plain in known else language
+
+    def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Transcript]:
+        """Every wave, in its order, at a sample rate that the listener takes."""
+        assert self.listener is not None
+        wanted, code = self.listener.sample_rate or rate, self._find_language_code(language)
+        heard = [EMPTY_TRANSCRIPT] * len(waves)
+        sounding = [at for at, wave in enumerate(waves) if len(wave)]
+        with progress.progress_task(f"listening to {who}", len(sounding)) as advance:
+            for first in range(0, len(sounding), ASR_BATCH_SIZE):
+                some = sounding[first : first + ASR_BATCH_SIZE]
+                filled = [_pad_wave(resample(waves[at], rate, wanted), wanted) for at in some]
+                for at, found in zip(some, self.listener.hear(filled, wanted, code), strict=True):
+                    heard[at] = found
+                advance(len(some))
+        return heard
+
+
+def _format_unknown_language(listener: Recognizer, language: str) -> str:
+    known = sorted(listener.languages or ())
+    more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
+    return (
+        f"the recogniser {listener.name} does not know {language}, only {', '.join(known[:MAX_LANGUAGES_NAMED])}{more}"
+    )
+
+
+def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
+    """The recogniser that is named; else the built-in one, or Whisper for a `run_language` that only Whisper knows.
+
+    That there is none is a reason and no error, unless one was named.
+    """
+    if setting == NO_RECOGNIZER:
+        return Transcriber(None, "no recogniser was asked for (none)")
+    if setting is not None:
+        return Transcriber(open_recognizer(setting))
+    try:
+        ear = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
+    except VoxgraftError as error:
+        ear = Transcriber(None, f"the built-in recogniser cannot be opened: {error.finding.found}")
+    if language is None or not (deaf := ear.why_unsupported(language)):
+        return ear
+    other = _find_installed_whisper()
+    if isinstance(other, str):
+        return replace(ear, why=f"{deaf}; {other}")
+    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := other.why_unsupported(language)) else other
+
+
+def require_recognizer(setting: str | None, language: str) -> None:
+    """Raise unless a recogniser that is named can be opened and knows the language."""
+    if setting in (None, NO_RECOGNIZER):
+        return
+    ear = open_transcriber(setting)
+    if why := ear.why_unsupported(language):
+        raise ConfigError("listener-language", why, cure=RECOGNIZER_CURE)
+
+
+def _find_installed_whisper() -> Transcriber | str:
+    """Whisper, where it is installed with a model; else why not."""
+    if not recognizers.is_whisper_installed():
+        return "faster-whisper is not installed"
+    model = recognizers.find_downloaded_whisper()
+    if model is None:
+        return "faster-whisper is installed and has no model on this machine"
+    try:
+        return Transcriber(recognizers.WhisperRecognizer(model))
+    except VoxgraftError as error:
+        return error.finding.found
+
+
+def format_recognizer_hint(subject: str) -> str:
+    """What to do where no recogniser knows the language; `subject` is what is evaluated, as typed."""
+    return (
+        f"to measure errors, add a recogniser: `pip install faster-whisper`, then "
+        f"`voxgraft evaluate {subject} --recogniser whisper:small` (or whisper:FOLDER), or any program that prints "
+        "what it hears: `--recogniser 'command:PROGRAM {wav}'`"
+    )
+
+
+def _pad_wave(wave: Wave, rate: int) -> Wave:
+    missing = round(MIN_ASR_SECONDS * rate) - len(wave)
+    return np.pad(wave, (0, missing)) if missing > 0 else wave
+
+
+def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:
+    """Phone, letter and word error over sentences of one language, and the first two of common and rare ones apart."""
+    pairs = list(zip(meant, heard, strict=True))
+    language = meant[0].language if meant else ""
+    found = {
+        "phone_error": _compute_phone_error_rate(pairs, seed),
+        "cer": compute_error_rate([_count_letter_edits(*pair) for pair in pairs], seed),
+        "wer": unmeasured_score(f"{language} is written without spaces between words")
+        if language in LANGUAGES_WITHOUT_SPACES
+        else compute_error_rate([_count_word_edits(*pair) for pair in pairs], seed),
+    }
+    rare = [pair for pair in pairs if pair[0].rare]
+    common = [pair for pair in pairs if not pair[0].rare]
+    if rare and common:
+        for name, part in (("common", common), ("rare", rare)):
+            found[f"phone_error_{name}"] = _compute_phone_error_rate(part, seed)
+            found[f"cer_{name}"] = compute_error_rate([_count_letter_edits(*pair) for pair in part], seed)
+    return found
+
+
+def compute_sentence_errors(meant: EvalSentence, heard: Transcript) -> dict[str, float | None]:
+    """The same of one sentence, for whoever looks at it."""
+    by_name = {"cer": _count_letter_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
+    return {name: one.edits / one.length if one is not None and one.length else None for name, one in by_name.items()}
+
+
+def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], seed: int) -> Score:
+    if not any(meant.phones for meant, _ in pairs):
+        return unmeasured_score("the sentences have no phones to compare with")
+    if any(heard.phones is None for _, heard in pairs):  # what was not heard at all has no phones with any listener
+        return unmeasured_score("the listener writes letters, not phones")
+    return compute_error_rate([one for pair in pairs if (one := _count_phone_edits(*pair)) is not None], seed)
+
+
+def _count_letter_edits(meant: EvalSentence, heard: Transcript) -> EditCount:
+    language = meant.language
+    return count_edits(
+        normalize_letters(_normalize_text(meant.text, language), language),
+        normalize_letters(_normalize_text(heard.text, language), language),
+    )
+
+
+def _count_word_edits(meant: EvalSentence, heard: Transcript) -> EditCount:
+    language = meant.language
+    return count_edits(
+        split_normalized_words(_normalize_text(meant.text, language), language),
+        split_normalized_words(_normalize_text(heard.text, language), language),
+    )
+
+
+_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
+
+
+def _normalize_text(text: str, language: str) -> str:
+    """Numbers in words, and one form of each apostrophe: recognisers write 2026 where people say words."""
+    return _load_normalizer(language).normalise(text).text
+
+
+def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> EditCount | None:
+    if meant.phones is None or heard.phones is None:
+        return None
+    return count_edits(normalize_phones(meant.phones), normalize_phones(heard.phones))
+
+
+MIN_FIT_SENTENCES = 5
+"""Sentences that a correlation takes."""
+CUT_OFF_RATIO = 0.4
+"""Speech of less than this share of its usual length has lost words."""
+
+
+BASE_SPEECH = "the base's own speech"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMeasure:
+    """What a score is called, how it is written, and which way is better."""
+
+    name: str
+    title: str
+    form: str
+    """percent, ratio, nats or number."""
+    about: str
+
+
+SCORE_MEASURES = (
+    ScoreMeasure("phone_error", "phone error", "percent", "Sounds that were heard wrong, left out or put in."),
+    ScoreMeasure("cer", "letter error", "percent", "The same in letters (character error rate)."),
+    ScoreMeasure("wer", "word error", "percent", "The same in words (word error rate)."),
+    ScoreMeasure(
+        "unsaid", "not said", "percent", "Sentences that could not be said at all; they count as heard empty."
+    ),
+    ScoreMeasure("runaway", "runaway", "percent", "Sentences that did not come to an end before their limit."),
+    ScoreMeasure("cut", "cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
+    ScoreMeasure(
+        "duration",
+        "length",
+        "ratio",
+        "Length of the speech: in the new language against the usual pace, in old ones against the base; 1 is equal.",
+    ),
+    ScoreMeasure(
+        "repeats", "repeats", "percent", "Sentences in which two seconds or more are the same sounds over and over."
+    ),
+    ScoreMeasure(
+        "length_fit",
+        "length fit",
+        "number",
+        "Correlation of the length of the speech with the number of letters: 1 is exact, 0 is speech without its text.",
+    ),
+    ScoreMeasure(
+        "distinct", "distinct", "percent", "Sentences whose speech is not that of another sentence, code for code."
+    ),
+    ScoreMeasure("likeness", "voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
+    ScoreMeasure("speech_loss", "speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
+    ScoreMeasure("text_use", "text use", "nats", "How much worse the speech loss is with another sentence's text."),
+    ScoreMeasure("kl", "KL to base", "nats", "How far what is said next is from what the base would say."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """All scores of one system in one language, or of a control. `who` is before, after, shuffled, or a mark."""
+
+    language: str
+    who: str
+    title: str
+    scores: Mapping[str, Score]
+
+    def score(self, name: str) -> Score:
+        return self.scores.get(name) or unmeasured_score("not looked at")
+
+
+def select_shown_measures(rows: Sequence[ScoreRow]) -> list[ScoreMeasure]:
+    """Measures that any row has: a column of dashes says nothing, nor does one that everything could be said."""
+    found = [one for one in SCORE_MEASURES if any(row.score(one.name).value is not None for row in rows)]
+    dull = {"unsaid": 0.0, "distinct": 1.0}
+    return [
+        one
+        for one in found
+        if one.name not in dull or any(row.score(one.name).value not in (None, dull[one.name]) for row in rows)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakingPace:
+    """Seconds that a letter takes, and whose pace that is."""
+
+    seconds_per_letter: float
+    of: str
+
+    def seconds(self, text: str, language: str) -> float:
+        return self.seconds_per_letter * max(1, len(normalize_letters(text, language)))
+
+
+def measure_spoken_pace(said: Sequence[SpokenSentence]) -> SpeakingPace | None:
+    """The middle pace of what the base said and ended."""
+    paces = [
+        one.seconds / len(normalize_letters(one.sentence.text, one.sentence.language))
+        for one in said
+        if one.codes and one.stopped and normalize_letters(one.sentence.text, one.sentence.language)
+    ]
+    return SpeakingPace(median(paces), BASE_SPEECH) if paces else None
+
+
+def compute_stop_scores(
+    said: Sequence[SpokenSentence], pace: SpeakingPace | None, before: Sequence[SpokenSentence] | None, seed: int
+) -> dict[str, Score]:
+    """Stop failures and length. `before` is the same from the base, which lengths are held against if it is there."""
+    spoken = [one for one in said if one.codes is not None]
+    unsaid = {"unsaid": compute_mean_score([float(one.codes is None) for one in said], seed)}
+    if not spoken:
+        why = said[0].why if said else "there is no sentence"
+        names = ("runaway", "cut", "duration", "repeats", "length_fit", "distinct")
+        return unsaid | dict.fromkeys(names, unmeasured_score(f"nothing could be said: {why}"))
+    counts = Counter(one.codes for one in spoken)
+    return {
+        **unsaid,
+        "runaway": compute_mean_score([float(one.is_runaway) for one in spoken], seed),
+        "cut": _score_cut_off(spoken, pace, seed),
+        "duration": _score_duration(said, pace, before, seed),
+        "repeats": compute_mean_score([float(has_code_loop(one.codes or (), one.code_hz)) for one in spoken], seed),
+        "length_fit": _score_length_fit(spoken),
+        "distinct": compute_mean_score([float(counts[one.codes] == 1) for one in spoken], seed),
+    }
+
+
+def has_code_loop(codes: Sequence[int], code_hz: float) -> bool:
+    """Whether codes go round in a loop somewhere, not only at their end."""
+    least, array = round(MIN_LOOP_SECONDS * code_hz), np.asarray(codes)
+    for period in range(1, round(MAX_LOOP_PERIOD_SECONDS * code_hz) + 1):
+        needed = max(least, MIN_LOOP_ROUNDS * period) - period
+        if len(array) - period < needed:
+            return False
+        breaks = np.flatnonzero(array[period:] != array[:-period])
+        edges = np.concatenate([[-1], breaks, [len(array) - period]])
+        if np.diff(edges).max() - 1 >= needed:
+            return True
+    return False
+
+
+def _score_length_fit(spoken: Sequence[SpokenSentence]) -> Score:
+    """Speech that ignores its text has a length of its own, whatever stands in the text."""
+    lengths = [float(len(normalize_letters(one.sentence.text, one.sentence.language))) for one in spoken]
+    seconds = [one.seconds for one in spoken]
+    if len(spoken) < MIN_FIT_SENTENCES or np.std(lengths) == 0:
+        return unmeasured_score(f"that takes {MIN_FIT_SENTENCES} sentences of different lengths")
+    if np.std(seconds) == 0:
+        return score_without_interval(0.0, len(spoken))
+    return score_without_interval(float(np.corrcoef(lengths, seconds)[0, 1]), len(spoken))
+
+
+def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArray], seed: int) -> Score:
+    """The mean cosine between voices that were heard and voices that were asked for."""
+    cosines = [
+        float(np.dot(one, two) / max(1e-9, float(np.linalg.norm(one) * np.linalg.norm(two))))
+        for one, two in zip(found, wanted, strict=True)
+    ]
+    return compute_mean_score(cosines, seed)
+
+
+def unmeasured_error_rates(why: str) -> dict[str, Score]:
+    """The errors of speech that nobody listened to."""
+    return dict.fromkeys(ERROR_MEASURES, unmeasured_score(why))
+
+
+def _score_cut_off(spoken: Sequence[SpokenSentence], pace: SpeakingPace | None, seed: int) -> Score:
+    if pace is None:
+        return unmeasured_score("there is nothing to know the usual length from")
+    usual = [pace.seconds(one.sentence.text, one.sentence.language) for one in spoken]
+    return compute_mean_score(
+        [float(one.seconds < CUT_OFF_RATIO * due) for one, due in zip(spoken, usual, strict=True)], seed
+    )
+
+
+def _score_duration(
+    said: Sequence[SpokenSentence], pace: SpeakingPace | None, before: Sequence[SpokenSentence] | None, seed: int
+) -> Score:
+    if before is not None:
+        ratios = [
+            one.seconds / old.seconds
+            for one, old in zip(said, before, strict=True)
+            if one.codes and old.codes and old.stopped
+        ]
+    elif pace is not None and pace.of == BASE_SPEECH:
+        return unmeasured_score("it is what lengths are held against")
+    elif pace is not None:
+        ratios = [one.seconds / pace.seconds(one.sentence.text, one.sentence.language) for one in said if one.codes]
+    else:
+        return unmeasured_score("there is nothing to hold the length against")
+    return (
+        compute_median_score(ratios, seed)
+        if ratios
+        else unmeasured_score("there is no utterance to hold the length against")
+    )

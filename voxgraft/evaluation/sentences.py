@@ -1,0 +1,281 @@
+"""Sentences that are spoken to be judged: built-in sets, and a user's own by file. No torch here.
+
+A set is held out: no training has seen its sentences, and none has heard the words that its column `rare` names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings
+from voxgraft.core.errors import TextError, VoxgraftError
+from voxgraft.core.files import is_file, is_folder, read_lines, read_text, text_lines
+from voxgraft.core.run import RunFolder
+from voxgraft.data.manifest import ManifestClip, read_manifest
+from voxgraft.dataset.sets import open_clip_dataset
+
+SENTENCES_FOLDER = "assets/sentences"
+SENTENCES_SUFFIX = ".tsv"
+SENTENCE_COLUMNS = ("text", "rare", "phones")
+BUILT_IN_SOURCE = "built-in"
+TEST_TEXTS_SOURCE = "test texts of the data set"
+VALIDATION_TEXTS_SOURCE = "validation texts of the data set, which has no test side; they also chose the best step"
+BOTH_TEXTS_SOURCE = "validation and test texts of the data set, of which one alone is for test"
+MIN_TEST_SENTENCES = 2
+"""Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSentence:
+    """One sentence, what it sounds like where that is known, and the words in it that no training has heard."""
+
+    language: str
+    text: str
+    rare: tuple[str, ...] = ()
+    phones: tuple[str, ...] | None = None
+    recording: Path | None = None
+    """A person's recording of the same sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceSet:
+    """The sentences of one language, and where they come from."""
+
+    language: str
+    source: str
+    sha256: str
+    sentences: tuple[EvalSentence, ...]
+
+    def spread(self, most: int) -> SentenceSet:
+        """At most so many of the sentences, evenly over the whole set, so that every kind keeps its share."""
+        count = len(self.sentences)
+        if count <= most:
+            return self
+        return replace(self, sentences=tuple(self.sentences[at * count // most] for at in range(most)))
+
+
+def list_built_in_languages() -> list[str]:
+    """Languages that have a set of ours."""
+    folder = resources.files("voxgraft").joinpath(SENTENCES_FOLDER)
+    return sorted(
+        entry.name.removesuffix(SENTENCES_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SENTENCES_SUFFIX)
+    )
+
+
+def load_built_in_sentences(language: str) -> SentenceSet | None:
+    """Our own set of a language, if there is one."""
+    if language not in list_built_in_languages():
+        return None
+    with resources.as_file(
+        resources.files("voxgraft").joinpath(f"{SENTENCES_FOLDER}/{language}{SENTENCES_SUFFIX}")
+    ) as path:
+        return replace(read_sentence_file(path), source=BUILT_IN_SOURCE)
+
+
+def read_sentence_file(path: Path) -> SentenceSet:
+    """A set by file, named after its language: am.txt with a sentence on each line, or am.tsv with named columns."""
+    language = path.stem
+    if not re.fullmatch(LANGUAGE_PATTERN, language) or path.suffix not in (".txt", SENTENCES_SUFFIX):
+        expected = f"a file that is named after its language: am.txt, or am{SENTENCES_SUFFIX}"
+        raise TextError("sentences-name", f"{path.name} names no language", expected=expected, where=path)
+    if path.suffix == SENTENCES_SUFFIX:
+        lines = [(number, line) for number, line in enumerate(text_lines(read_text(path)), 1) if line.strip()]
+        sentences = _parse_sentence_table(lines, language, path)
+    else:
+        lines = list(read_lines(path))
+        sentences = [EvalSentence(language, text) for _, text in lines]
+    sentences = [replace(one, text=unicodedata.normalize("NFC", one.text)) for one in sentences]
+    unique = {one.text: one for one in sentences if any(character.isalpha() for character in one.text)}
+    if not unique:
+        raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
+    return SentenceSet(language, path.name, _hash_sentences(unique.values()), tuple(unique.values()))
+
+
+def load_manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
+    """Texts of the clips that nothing was learnt from, each with its recording: test clips, else validation clips."""
+    sides: dict[str, dict[str, EvalSentence]] = {"test": {}, "validation": {}}
+    for clip in read_manifest(manifest):
+        if clip.language == language and clip.is_used and clip.split in sides:
+            sentence = _sentence_from_clip(clip, manifest.parent)
+            if any(character.isalpha() for character in sentence.text):
+                sides[clip.split].setdefault(sentence.text, sentence)
+    test, validation = sides["test"], sides["validation"]
+    if len(test) >= MIN_TEST_SENTENCES:
+        return _build_sentence_set(language, TEST_TEXTS_SOURCE, test.values())
+    source = BOTH_TEXTS_SOURCE if test else VALIDATION_TEXTS_SOURCE
+    return _build_sentence_set(language, source, {**validation, **test}.values())
+
+
+def _build_sentence_set(language: str, source: str, sentences: Iterable[EvalSentence]) -> SentenceSet | None:
+    found = tuple(sentences)
+    return SentenceSet(language, source, _hash_sentences(found), found) if found else None
+
+
+def build_text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
+    """The same of texts alone: those of a prepared validation set whose manifest is not here."""
+    composed = dict.fromkeys(unicodedata.normalize("NFC", text.strip()) for text in texts)
+    found = (EvalSentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
+    return _build_sentence_set(language, VALIDATION_TEXTS_SOURCE, found)
+
+
+def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str, files: Sequence[Path]) -> None:
+    """Raise if `evaluate` will have no sentence of a language: no file, no built-in set and no held-out text.
+
+    Data that is still to be imported, split or prepared is taken to bring some.
+    """
+    if language in {path.stem for path in files} or language in list_built_in_languages():
+        return
+    if is_file(manifest):
+        own = [clip for clip in read_manifest(manifest) if clip.language == language and clip.is_used]
+        if any(clip.split is None for clip in own) or load_manifest_sentences(manifest, language) is not None:
+            return
+        found = f"no test or validation text of the data set has a letter, or is in {language}"
+    else:
+        sets = [path for path in valid_sets if is_folder(path)]
+        texts = [info.text for path in sets for info in open_clip_dataset(path).infos]
+        if len(sets) < len(valid_sets) or build_text_sentences(texts, language) is not None:
+            return
+        found = f"the validation sets hold no text in {language}"
+    expected = f"held-out texts, or --sentences {language}.txt"
+    raise TextError("sentences-missing", f"{found}, and there are no built-in sentences", expected=expected)
+
+
+def _sentence_from_clip(clip: ManifestClip, folder: Path) -> EvalSentence:
+    audio = clip.resolve_audio(folder)
+    text = unicodedata.normalize("NFC", clip.text.strip())
+    return EvalSentence(clip.language, text, recording=audio if is_file(audio) else None)
+
+
+def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: int) -> dict[str, SentenceSet]:
+    """The sets of these languages: a user's own before ours; a language that has neither is left out."""
+    own: dict[str, SentenceSet] = {}
+    for path in files:
+        found = read_sentence_file(path)
+        if found.language in own:
+            raise TextError("sentences-name", f"two sets of {found.language}", expected="one a language", where=path)
+        if found.language not in languages:
+            expected = f"one of {', '.join(languages)}"
+            raise TextError("sentences-language", f"a set of {found.language}", expected=expected, where=path)
+        own[found.language] = found
+    chosen = {language: own.get(language) or load_built_in_sentences(language) for language in languages}
+    return {language: found.spread(most) for language, found in chosen.items() if found is not None}
+
+
+def _parse_sentence_table(lines: Sequence[tuple[int, str]], language: str, path: Path) -> list[EvalSentence]:
+    header = lines[0][1].split("\t") if lines else []
+    unknown = [name for name in header if name not in SENTENCE_COLUMNS]
+    if "text" not in header or unknown or len(set(header)) != len(header):
+        found = f"the first line is {' | '.join(header)!r:.80}"
+        expected = "names of columns: text, and if you like rare and phones, with tabs between"
+        raise TextError("sentences-columns", found, expected=expected, where=path)
+    sentences = []
+    for number, line in lines[1:]:
+        cells = line.split("\t")
+        if len(cells) > len(header):
+            found = f"line {number} has {len(cells)} columns"
+            raise TextError("sentences-columns", found, expected=f"{len(header)}", where=path)
+        values = dict(zip(header, [*cells, *[""] * (len(header) - len(cells))], strict=True))
+        phones = tuple(values.get("phones", "").split()) or None
+        sentences.append(EvalSentence(language, values["text"].strip(), tuple(values.get("rare", "").split()), phones))
+    return sentences
+
+
+def _hash_sentences(sentences: Iterable[EvalSentence]) -> str:
+    lines = (f"{one.text}\t{' '.join(one.rare)}\t{' '.join(one.phones or ())}\n" for one in sentences)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue"})
+"""Languages that are written without spaces between words."""
+IGNORED_PHONE_MARKS = str.maketrans("", "", "ˈˌːˑ.‿͡")
+"""Stress, length, syllables and ties: how a phone is said or written, not which one it is."""
+_LETTERS_PER_ROW = 7
+"""Letters of a row that every row has."""
+_HOMOPHONE_ROWS = {"am": (("ሐ", "ሀ"), ("ኀ", "ሀ"), ("ኸ", "ሀ"), ("ሠ", "ሰ"), ("ዐ", "አ"), ("ፀ", "ጸ"))}
+"""By language: rows of letters that are one sound today, each with the row that stands for it. Tigrinya keeps them."""
+_HOMOPHONE_LETTERS = {"am": {"ሃ": "ሀ", "ኣ": "አ"}}
+"""Of these two rows the first and the fourth letter sound alike."""
+
+
+def normalize_letters(text: str, language: str) -> str:
+    """The text as it is compared: composed, lower case, letters, marks and digits with single spaces between words.
+
+    Letters that are one sound in the language are one letter here, since nobody can hear which of them was meant.
+    """
+    lower = unicodedata.normalize("NFC", text.casefold())
+    kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)
+    return " ".join(kept.split()).translate(_build_homophone_table(language))
+
+
+def split_normalized_words(text: str, language: str) -> list[str]:
+    """The words of `normalize_letters`."""
+    return normalize_letters(text, language).split()
+
+
+def normalize_phones(phones: Sequence[str]) -> list[str]:
+    """Phones as they are compared: without marks that are not heard, and without those that were only marks."""
+    bare = (unicodedata.normalize("NFD", phone).translate(IGNORED_PHONE_MARKS) for phone in phones)
+    return [phone for phone in bare if phone.strip()]
+
+
+def _build_homophone_table(language: str) -> dict[int, str]:
+    table: dict[int, str] = {}
+    for row, same in _HOMOPHONE_ROWS.get(language, ()):
+        table |= {ord(row) + at: chr(ord(same) + at) for at in range(_LETTERS_PER_ROW)}
+    one_letter = _HOMOPHONE_LETTERS.get(language, {})
+    table = {code: one_letter.get(letter, letter) for code, letter in table.items()}
+    return table | {ord(letter): same for letter, same in one_letter.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTexts:
+    """What a run was trained on, in words; None where that is not known, and why."""
+
+    language: str
+    texts: tuple[str, ...] | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOverlap:
+    """Sentences, and words that were meant to be unheard, which training has had."""
+
+    seen: tuple[str, ...]
+    heard: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seen_in_training": list(self.seen), "rare_words_in_training": list(self.heard)}
+
+
+def load_training_texts(run: RunFolder, settings: RunSettings, language: str) -> TrainingTexts:
+    """Texts of the training sets of a run, as far as they are sets of ours."""
+    texts: list[str] = []
+    for place in settings.data.train or (run.data_set("train"),):
+        if not is_folder(place):
+            return TrainingTexts(language, None, f"{place.name} is no set that voxgraft has made")
+        try:
+            texts += [info.text for info in open_clip_dataset(place, verify="sizes").infos]
+        except VoxgraftError as error:
+            return TrainingTexts(language, None, f"the training set cannot be opened: {error.finding.found}")
+    return TrainingTexts(language, tuple(texts))
+
+
+def find_training_overlap(found: SentenceSet, texts: Iterable[str]) -> TrainingOverlap:
+    """What of a set stands in these texts, letters compared as scores compare them."""
+    seen: set[str] = set()
+    heard: set[str] = set()
+    for text in texts:
+        seen.add(normalize_letters(text, found.language))
+        heard.update(split_normalized_words(text, found.language))
+    rare = dict.fromkeys(word for one in found.sentences for word in one.rare)
+    return TrainingOverlap(
+        tuple(one.text for one in found.sentences if normalize_letters(one.text, found.language) in seen),
+        tuple(word for word in rare if normalize_letters(word, found.language) in heard),
+    )

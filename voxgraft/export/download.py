@@ -1,0 +1,400 @@
+"""Published bases: which files each has, from where, and how they come into one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.config.commands import DownloadSettings
+from voxgraft.core import progress
+from voxgraft.core.errors import FileError, Finding
+from voxgraft.core.files import (
+    build_write_error,
+    compute_sha256,
+    free_disk_bytes,
+    is_file,
+    is_folder,
+    read_bytes,
+    write_json,
+)
+from voxgraft.core.results import Line, Table, style_line
+from voxgraft.export.share import HubFile, download_hub_file, list_hub_files
+from voxgraft.models import get_family
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """One file: its repository and name there, its place in the base folder, and what it is for."""
+
+    repository: str
+    name: str
+    place: str
+    what: str
+    about_bytes: int
+    needed: bool = True
+    """Others are fetched with --optional only."""
+    is_folder: bool = False
+    """All files of the repository below that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBase:
+    """One base as its makers publish it."""
+
+    title: str
+    family: str
+    licence: str
+    files: tuple[PublishedFile, ...]
+
+
+_CHATTERBOX_REPOSITORY, _INDEXTTS2_REPOSITORY = "ResembleAI/chatterbox", "IndexTeam/IndexTTS-2"
+
+
+def _file_with_same_name(
+    repository: str, name: str, what: str, about_bytes: int, *, needed: bool = True
+) -> PublishedFile:
+    return PublishedFile(repository, name, name, what, about_bytes, needed)
+
+
+PUBLISHED_BASES = {
+    "chatterbox-multilingual": PublishedBase(
+        "Chatterbox multilingual (v2), 23 languages",
+        "chatterbox",
+        "MIT, (c) Resemble AI",
+        (
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752
+            ),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989
+            ),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "ve.pt", "voice encoder: preparing and speaking", 5_698_626),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844
+            ),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "conds.pt", "built-in voice", 107_374),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163
+            ),
+        ),
+    ),
+    "chatterbox-english": PublishedBase(
+        "Chatterbox, English",
+        "chatterbox",
+        "MIT, (c) Resemble AI",
+        (
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "tokenizer.json", "text tokenizer", 25_470),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY, "ve.safetensors", "voice encoder: preparing and speaking", 5_695_784
+            ),
+            _file_with_same_name(
+                _CHATTERBOX_REPOSITORY,
+                "s3gen.safetensors",
+                "S3Gen: codes for preparing, sound for speaking",
+                1_056_484_620,
+            ),
+            _file_with_same_name(_CHATTERBOX_REPOSITORY, "conds.pt", "built-in voice", 107_374),
+        ),
+    ),
+    "indextts2": PublishedBase(
+        "IndexTTS-2, Chinese and English",
+        "indextts2",
+        "bilibili Model Use License Agreement; parts of others have licences of their own, on their pages",
+        (
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "config.yaml", "sizes and file names", 3_000),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "gpt.pth", "the GPT, the language model", 3_484_663_079),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "bpe.model", "text tokenizer", 475_997),
+            _file_with_same_name(
+                _INDEXTTS2_REPOSITORY,
+                "wav2vec2bert_stats.pt",
+                "mean and variance of the speech features: preparing",
+                9_343,
+            ),
+            PublishedFile(
+                "facebook/w2v-bert-2.0",
+                "model.safetensors",
+                "w2v-bert-2.0/model.safetensors",
+                "w2v-bert: from a recording to features, for preparing",
+                2_322_063_736,
+            ),
+            PublishedFile("facebook/w2v-bert-2.0", "config.json", "w2v-bert-2.0/config.json", "its sizes", 1_874),
+            PublishedFile(
+                "facebook/w2v-bert-2.0",
+                "preprocessor_config.json",
+                "w2v-bert-2.0/preprocessor_config.json",
+                "its front end",
+                275,
+            ),
+            PublishedFile(
+                "amphion/MaskGCT",
+                "semantic_codec/model.safetensors",
+                "semantic_codec/model.safetensors",
+                "semantic codec: from features to codes, for preparing",
+                177_183_712,
+            ),
+            _file_with_same_name(
+                _INDEXTTS2_REPOSITORY, "s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223
+            ),
+            _file_with_same_name(
+                _INDEXTTS2_REPOSITORY, "feat1.pt", "voices behind the emotion vectors: speaking", 57_170
+            ),
+            _file_with_same_name(_INDEXTTS2_REPOSITORY, "feat2.pt", "emotion vectors: speaking", 374_866),
+            PublishedFile(
+                "funasr/campplus",
+                "campplus_cn_common.bin",
+                "campplus_cn_common.bin",
+                "the speaker's style: speaking",
+                28_036_335,
+            ),
+            PublishedFile(
+                "nvidia/bigvgan_v2_22khz_80band_256x",
+                "bigvgan_generator.pt",
+                "bigvgan_v2_22khz_80band_256x/bigvgan_generator.pt",
+                "vocoder: from the spectrogram to the waveform, for speaking",
+                449_228_171,
+            ),
+            PublishedFile(
+                "nvidia/bigvgan_v2_22khz_80band_256x",
+                "config.json",
+                "bigvgan_v2_22khz_80band_256x/config.json",
+                "its sizes",
+                1_405,
+            ),
+            PublishedFile(
+                _INDEXTTS2_REPOSITORY,
+                "qwen0.6bemo4-merge/",
+                "qwen0.6bemo4-merge/",
+                "emotion from a text: speaking",
+                1_204_000_000,
+                needed=False,
+                is_folder=True,
+            ),
+        ),
+    ),
+}
+
+
+PARTIAL_FOLDER_NAME = ".download"
+"""In the base folder while files are fetched; what is in it is gone on with."""
+DOWNLOAD_SLACK_BYTES = 256 << 20
+MAX_GIT_FILE_BYTES = 256 << 20
+"""A hub keeps no file of that size in git itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadItem:
+    """One file to have: where it is, where it goes, and how it is known."""
+
+    file: PublishedFile
+    name: str
+    place: str
+    num_bytes: int
+    sha256: str | None = None
+    git_id: str | None = None
+    """Of a small file, for which the hub keeps no SHA-256."""
+    there: bool = False
+
+
+def plan_download_offline(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
+    """The list by heart, without a network: sizes are about right."""
+    chosen = [file for file in base.files if file.needed or optional]
+    return [
+        DownloadItem(file, file.name, file.place, file.about_bytes, there=_is_present(folder / file.place))
+        for file in chosen
+    ]
+
+
+def list_published_files(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
+    """The same as the hub has it, with sizes and hashes; folders file by file."""
+    chosen = [file for file in base.files if file.needed or optional]
+    listings = {
+        one: {entry.name: entry for entry in list_hub_files(one)} for one in dict.fromkeys(f.repository for f in chosen)
+    }
+    return [wanted for file in chosen for wanted in _items_from_listing(file, listings[file.repository], folder)]
+
+
+def download_missing_files(wanted: Iterable[DownloadItem], folder: Path) -> dict[str, str]:
+    """Fetch what is not there; SHA-256 by place, of all of them."""
+    wanted = list(wanted)
+    missing = [one for one in wanted if not one.there]
+    _require_download_space(folder, sum(one.num_bytes for one in missing))
+    hashes: dict[str, str] = {}
+    with progress.progress_task("fetching", sum(one.num_bytes for one in missing)) as advance:
+        for one in wanted:
+            if one.there:
+                hashes[one.place] = _verify_hash(one, folder / one.place)
+                continue
+            hashes[one.place] = _download_item(one, folder)
+            advance(one.num_bytes)
+    shutil.rmtree(folder / PARTIAL_FOLDER_NAME, ignore_errors=True)
+    return hashes
+
+
+def _items_from_listing(file: PublishedFile, listing: Mapping[str, HubFile], folder: Path) -> list[DownloadItem]:
+    names = [name for name in listing if name.startswith(file.name)] if file.is_folder else [file.name]
+    if not names or any(name not in listing for name in names):
+        found = f"{file.repository} has no {file.name}"
+        raise FileError("download-missing", found, expected=file.what)
+    found_files = []
+    for name in names:
+        entry = listing[name]
+        place = file.place + name.removeprefix(file.name) if file.is_folder else file.place
+        there = is_file(folder / place) and (folder / place).stat().st_size == entry.num_bytes
+        found_files.append(DownloadItem(file, name, place, entry.num_bytes, entry.sha256, entry.git_id, there))
+    return found_files
+
+
+def _download_item(one: DownloadItem, folder: Path) -> str:
+    """Into its place once it is known to be the right one; a wrong one is removed, so that the next call fetches it."""
+    target = folder / one.place
+    parts = folder / PARTIAL_FOLDER_NAME / one.file.repository.replace("/", "--")
+    fetched = download_hub_file(one.file.repository, one.name, parts)
+    try:
+        digest = _verify_hash(one, fetched)
+    except FileError:
+        fetched.unlink(missing_ok=True)
+        raise
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(fetched, target)
+    except OSError as error:
+        raise build_write_error(error, target) from None
+    return digest
+
+
+def _verify_hash(one: DownloadItem, path: Path) -> str:
+    actual = compute_sha256(path)
+    stated, found = one.sha256, actual
+    if stated is None and one.git_id is not None:
+        stated, found = one.git_id, _compute_git_id(path)
+    if stated is not None and found != stated:
+        kind = "sha256" if one.sha256 else "git id"
+        expected = f"{stated[:12]}, as {one.file.repository} has it"
+        raise FileError("download-hash", f"{one.place} has {kind} {found[:12]}", expected=expected, where=path)
+    return actual
+
+
+def _compute_git_id(path: Path) -> str:
+    """What git calls a file of these bytes."""
+    data = read_bytes(path, MAX_GIT_FILE_BYTES)
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _require_download_space(folder: Path, num_bytes: int) -> None:
+    free = free_disk_bytes(folder)
+    if free is not None and free < num_bytes + DOWNLOAD_SLACK_BYTES:
+        raise FileError("disk-too-small", f"{num_bytes:,} bytes are to come, {free:,} are free", where=folder)
+
+
+def _is_present(path: Path) -> bool:
+    return is_file(path) or (is_folder(path) and any(path.iterdir()))
+
+
+DOWNLOAD_CARD_NAME = "download.json"
+DOWNLOAD_FORMAT = "voxgraft-download-1"
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """What the base is made of, and whether it is there."""
+
+    base: PublishedBase
+    folder: Path
+    wanted: tuple[DownloadItem, ...]
+    hashes: dict[str, str]
+    free_bytes: int | None
+    problem: Finding | None = None
+    listed: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.problem and not self.complete else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file is there, come as it may."""
+        return all(one.there or one.place in self.hashes for one in self.wanted)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.base.title,
+            "family": self.base.family,
+            "licence": self.base.licence,
+            "folder": str(self.folder),
+            "free_bytes": self.free_bytes,
+            "files": [
+                {
+                    "repository": one.file.repository,
+                    "name": one.name,
+                    "place": one.place,
+                    "bytes": one.num_bytes,
+                    "sha256": self.hashes.get(one.place) or one.sha256,
+                    "there": one.there or one.place in self.hashes,
+                    "what": one.file.what,
+                }
+                for one in self.wanted
+            ],
+            "problem": self.problem.to_json() if self.problem else None,
+        }
+
+    def lines(self) -> list[Line]:
+        rows = tuple(
+            (
+                one.place,
+                _format_file_size(one.num_bytes),
+                "there" if one.there or one.place in self.hashes else "missing",
+                one.file.repository,
+                one.file.what,
+            )
+            for one in self.wanted
+        )
+        lines: list[Line] = [style_line((self.base.title, "bold")), f"licence: {self.base.licence}"]
+        lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
+        free = f"; {_format_file_size(self.free_bytes)} are free" if self.free_bytes is not None else ""
+        lines.append(f"{_format_file_size(sum(one.num_bytes for one in self.wanted))} in all{free}")
+        if self.problem is not None and self.complete:
+            lines += self.problem.lines()
+            return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
+        if self.problem is not None:
+            missing = [one for one in self.wanted if not one.there]
+            lines += self.problem.lines()
+            these = "this file" if len(missing) == 1 else f"these {len(missing)} files"
+            lines.append(f"Put {these} into {self.folder} by hand, under the names above:")
+            lines += [f"  https://huggingface.co/{one.file.repository}  {one.name}  ->  {one.place}" for one in missing]
+            return lines
+        done = "listed only" if self.listed else "all there, with the hashes in download.json"
+        return [*lines, f"{done}: {self.folder}"]
+
+
+def download(settings: DownloadSettings) -> DownloadResult:
+    """Fetch a base, or say what it is made of."""
+    base = PUBLISHED_BASES[settings.name]
+    folder = settings.folder or Path("models") / settings.name
+    free = free_disk_bytes(folder)
+    if settings.list_only:
+        wanted = plan_download_offline(base, folder, optional=settings.optional)
+        return DownloadResult(base, folder, tuple(wanted), {}, free, listed=True)
+    try:
+        wanted = list_published_files(base, folder, optional=settings.optional)
+    except FileError as error:
+        if error.code not in ("hub-missing", "hub-unreachable"):
+            raise
+        plan = plan_download_offline(base, folder, optional=settings.optional)
+        return DownloadResult(base, folder, tuple(plan), {}, free, error.finding)
+    hashes = download_missing_files(wanted, folder)
+    get_family(base.family).files(folder)
+    card = {"format": DOWNLOAD_FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
+    write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
+    return DownloadResult(base, folder, tuple(wanted), hashes, free)
+
+
+def _format_file_size(num_bytes: int) -> str:
+    if num_bytes >= 1e8:
+        return f"{num_bytes / 1e9:,.2f} GB"
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"

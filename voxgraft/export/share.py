@@ -1,0 +1,489 @@
+"""Grafts and exports on their way to other people: zip files, hub repositories, and what may be in them."""
+
+from __future__ import annotations
+
+import glob
+import re
+import stat
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from voxgraft.config.commands import PullSettings, PushSettings
+from voxgraft.config.run import LANGUAGE_PATTERN
+from voxgraft.core import progress
+from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, finding
+from voxgraft.core.files import (
+    CHUNK_BYTES,
+    atomic_write,
+    atomic_write_folder,
+    build_write_error,
+    compute_sha256,
+    format_error_reason,
+    is_file,
+    read_json,
+    require_file,
+    require_folder,
+    require_output_path,
+)
+from voxgraft.core.results import Line, format_names
+from voxgraft.core.run import RUN_FILE
+from voxgraft.export.command import EMPTY_SHA256
+from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
+from voxgraft.export.sources import EXPORT_FORMAT, TERMS_NAME, UNHASHED_FILES, ShareTerms, read_terms
+from voxgraft.graft.folder import ADAPTER_NAME, README_NAME, ROWS_NAME, load_graft
+from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
+from voxgraft.models import family_names
+
+ADAPTER_CARD = "adapter_config.json"
+ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
+"""What `voxgraft export --to peft` writes."""
+TOKENIZER_ENDINGS = (".json", ".model")
+DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
+"""Text for people, and what a hub adds by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFolder:
+    """What was found in a folder."""
+
+    kind: str
+    """graft, export or adapter."""
+    language: str
+    family: str
+    terms: ShareTerms | None
+    num_bytes: int
+    base: str = ""
+    """What it has to be used with, in words."""
+    programs: tuple[str, ...] = ()
+    """Files that run when somebody uses it."""
+    others: tuple[str, ...] = ()
+    """Files that lie in the folder and are no part of it. Nothing says what they are, so they are not shared."""
+
+
+def inspect_shared_folder(folder: Path) -> SharedFolder:
+    """The folder's contents, checked; an error if it is nothing that is shared, or not whole."""
+    require_folder(folder)
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    size = sum(path.stat().st_size for path in files.values())
+    terms = read_terms(folder)
+    if is_file(folder / GRAFT_CARD):
+        card = load_graft(folder).card
+        base = f"{card.base.get('checkpoint')} with sha256 {str(card.base.get('checkpoint_sha256'))[:12]}"
+        odd = [name for name in card.adapter or () if name not in ADAPTER_FILES]
+        odd += [card.tokenizer] if Path(card.tokenizer).suffix not in TOKENIZER_ENDINGS else []
+        if odd:
+            found = f"{GRAFT_CARD} names {odd[0]!r:.80}, which no graft has"
+            raise GraftError("share-broken", found, expected=", ".join(ADAPTER_FILES), where=folder)
+        named = {GRAFT_CARD, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
+        others = _unlisted_files(files, named)
+        size -= sum(files[name].stat().st_size for name in others)
+        return SharedFolder("graft", card.language, card.family, terms, size, base, others=others)
+    if is_file(folder / EXPORT_CARD):
+        language, family = _verify_export(folder)
+        programs = tuple(path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py")))
+        return SharedFolder("export", language, family, terms, size, programs=programs)
+    if is_file(folder / ADAPTER_CARD):
+        from voxgraft.nn.peft import read_peft_folder  # needs torch, which takes seconds
+
+        read_peft_folder(folder)
+        others = _unlisted_files(files, ADAPTER_FILES)
+        size -= sum(files[name].stat().st_size for name in others)
+        return SharedFolder("adapter", "", "", terms, size, others=others)
+    found = f"{folder.name} holds neither {GRAFT_CARD} nor {EXPORT_CARD}"
+    raise GraftError("share-nothing", found, expected="a graft, or what `voxgraft export` wrote", where=folder)
+
+
+def _unlisted_files(files: Iterable[str], named: Collection[str]) -> tuple[str, ...]:
+    """Files beside those that are named and pages for people."""
+    return tuple(sorted(name for name in files if name not in named and name not in DOCUMENT_NAMES))
+
+
+def _verify_export(folder: Path) -> tuple[str, str]:
+    """Language and family of an export whose files are exactly those that its card names, byte for byte."""
+    card = read_json(folder / EXPORT_CARD)
+    if not isinstance(card, dict) or card.get("format") != EXPORT_FORMAT:
+        raise GraftError("share-broken", f"{EXPORT_CARD} has no format {EXPORT_FORMAT!r}", where=folder)
+    files, language, family = card.get("files"), card.get("language"), card.get("family")
+    if not isinstance(language, str) or not re.fullmatch(LANGUAGE_PATTERN, language) or family not in family_names():
+        found = f"{EXPORT_CARD} names the language {language!r:.40} and the family {family!r:.40}"
+        raise GraftError("share-broken", found, where=folder)
+    if not isinstance(files, dict) or not files or not all(isinstance(digest, str) for digest in files.values()):
+        raise GraftError("share-broken", f"{EXPORT_CARD} has no hashes of the files", where=folder)
+    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    for name in sorted({*files, *there}.difference(UNHASHED_FILES)):
+        _require_same_hash(name, files.get(name), there.get(name), folder)
+    if not _checkpoint_paths(card) <= files.keys():
+        raise GraftError("share-broken", f"{EXPORT_CARD} names no checkpoint with a hash", where=folder)
+    return language, str(family)
+
+
+def _require_same_hash(name: str, digest: str | None, path: Path | None, folder: Path) -> None:
+    if path is None:
+        raise GraftError("share-broken", f"{name!r:.80} is not there", where=folder)
+    if digest is None:
+        raise GraftError("share-broken", f"{name!r:.80} is there, and {EXPORT_CARD} does not name it", where=folder)
+    actual = compute_sha256(path) if path.stat().st_size else EMPTY_SHA256
+    if actual != digest:
+        expected = f"{digest[:12]}, as {EXPORT_CARD} says"
+        raise GraftError("share-broken", f"{name!r:.80} has sha256 {actual[:12]}", expected=expected, where=folder)
+
+
+def _checkpoint_paths(card: dict[str, Any]) -> set[str]:
+    """Places of the checkpoints that a card names; a place that no file has where it names none."""
+    parts = card.get("checkpoints")
+    if not isinstance(parts, dict) or not parts:
+        return {""}
+    names = {part: one.get("file") if isinstance(one, dict) else None for part, one in parts.items()}
+    return {str(name) if card.get("drop_in") else f"{part}/{name}" for part, name in names.items()}
+
+
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The first that a zip file can name: what is packed tells nothing of when."""
+UNCOMPRESSED_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npy", ".zip")
+"""Files of numbers, which do not get smaller."""
+MAX_UNPACKED_BYTES = 64 << 30
+MAX_ZIP_FILES = 20_000
+MAX_COMPRESSION_RATIO = 200
+"""A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth."""
+UNIX_SYSTEM, ENCRYPTED_FLAG = 3, 1
+COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""What `pack` writes: no other way of packing is read."""
+ZIP_DAMAGE_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OverflowError,
+    ValueError,
+    OSError,
+)
+"""What the standard library says to a damaged file. Errors of our own disk have become ours before."""
+
+
+def pack_zip(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Collection[str] = ()) -> int:
+    """Write the folder's files as a zip file, whole or not at all; how many bytes it has."""
+    files = sorted(
+        file
+        for file in require_folder(folder).rglob("*")
+        if file.is_file() and file.relative_to(folder).as_posix() not in leave_out
+    )
+    total = sum(file.stat().st_size for file in files)
+    with (
+        atomic_write(path, overwrite=overwrite) as stream,
+        progress.progress_task(f"packing {path.name}", total) as advance,
+        zipfile.ZipFile(stream, "w", allowZip64=True) as archive,
+    ):
+        for file in files:
+            name = file.relative_to(folder).as_posix()
+            info = zipfile.ZipInfo(name, ZIP_EPOCH)
+            info.create_system, info.external_attr = UNIX_SYSTEM, 0o644 << 16
+            info.compress_type = zipfile.ZIP_STORED if file.suffix in UNCOMPRESSED_SUFFIXES else zipfile.ZIP_DEFLATED
+            info.file_size = file.stat().st_size
+            with file.open("rb") as source, archive.open(info, "w") as target:
+                while chunk := source.read(CHUNK_BYTES):
+                    target.write(chunk)
+                    advance(len(chunk))
+    return path.stat().st_size
+
+
+def unpack_zip(path: Path, folder: Path) -> None:
+    """Write the files of a zip file into a new folder, whole or not at all."""
+    try:
+        with zipfile.ZipFile(require_file(path)) as archive, atomic_write_folder(folder) as new:
+            members = list(_check_zip_members(archive, path))
+            with progress.progress_task(f"unpacking {path.name}", sum(info.file_size for info in members)) as advance:
+                for info in members:
+                    _extract_zip_member(archive, info, new / info.filename, path)
+                    advance(info.file_size)
+    except ZIP_DAMAGE_ERRORS as error:
+        raise _zip_error(path, format_error_reason(error)) from None
+
+
+def _check_zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
+    """The files in it; an error for a name that leads out, a link, a file named twice, or sizes that are absurd."""
+    infos = [info for info in archive.infolist() if not info.is_dir()]
+    if len(infos) > MAX_ZIP_FILES or sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES:
+        raise _zip_error(path, f"{len(infos):,} files that unfold to {sum(info.file_size for info in infos):,} bytes")
+    seen: set[str] = set()
+    for info in infos:
+        parts = PurePosixPath(info.filename)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in info.filename or not parts.name:
+            raise _zip_error(path, f"the name {info.filename!r:.80} leads out of the folder")
+        if not info.filename.isprintable() or info.filename != str(parts):
+            raise _zip_error(path, f"the name {info.filename!r:.80} is none that we write")
+        if info.compress_type not in COMPRESSION_METHODS or info.flag_bits & ENCRYPTED_FLAG:
+            raise _zip_error(path, f"{info.filename!r:.80} is packed in a way that we do not write")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise _zip_error(path, f"{info.filename!r:.80} is a link")
+        if (same := normalize_file_name(info.filename)) in seen:
+            raise _zip_error(path, f"{info.filename!r:.80} stands in it twice, or differs from another in case alone")
+        if info.file_size > CHUNK_BYTES and info.file_size > MAX_COMPRESSION_RATIO * max(info.compress_size, 1):
+            raise _zip_error(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
+        seen.add(same)
+        yield info
+
+
+def normalize_file_name(name: str) -> str:
+    """Equal for names that are one file on some systems: those that differ in case, or in how accents are written."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _extract_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    left = info.file_size
+    with archive.open(info) as source, target.open("wb") as stream:
+        while chunk := source.read(CHUNK_BYTES):
+            left -= len(chunk)
+            if left < 0:
+                raise _zip_error(path, f"{info.filename!r:.80} is longer than it says")
+            stream.write(chunk)
+    if left:
+        raise _zip_error(path, f"{info.filename!r:.80} is shorter than it says")
+
+
+def _zip_error(path: Path, found: str) -> FileError:
+    return FileError("zip-broken", f"{path.name}: {found}", where=path)
+
+
+HUB_PREFIX = "hub:"
+_REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file as a hub lists it."""
+
+    name: str
+    num_bytes: int
+    sha256: str | None
+    """Of large files; small ones have a git id only."""
+    git_id: str | None
+
+
+def is_hub_repository(text: str) -> bool:
+    """Whether a text can be the name of a repository: OWNER/NAME, or hub:OWNER/NAME."""
+    return _REPOSITORY.fullmatch(text) is not None
+
+
+def parse_hub_repository(text: str) -> str:
+    """OWNER/NAME."""
+    found = _REPOSITORY.fullmatch(text)
+    if found is None:
+        raise ConfigError("hub-name", f"{text!r:.80} is no name of a repository", expected="OWNER/NAME")
+    return found[1]
+
+
+def upload_to_hub(folder: Path, repository: str, *, private: bool, leave_out: Collection[str] = ()) -> str:
+    """Upload a folder; the address of the commit."""
+    with _hub_client("send to", repository) as hub:
+        api = hub.HfApi()
+        api.create_repo(parse_hub_repository(repository), private=private, exist_ok=True)
+        done = api.upload_folder(
+            repo_id=parse_hub_repository(repository),
+            folder_path=folder,
+            commit_message="voxgraft push",
+            ignore_patterns=[glob.escape(name) for name in sorted(leave_out)],
+        )
+    return str(getattr(done, "commit_url", done))
+
+
+def download_from_hub(repository: str, folder: Path, revision: str | None) -> None:
+    """Download a repository into a folder."""
+    seen: dict[str, str] = {}
+    for one in list_hub_files(repository, revision):  # names that lead out of it are refused before anything is written
+        if (other := seen.setdefault(normalize_file_name(one.name), one.name)) != one.name:
+            found = f"{repository} names {other!r:.80} and {one.name!r:.80}, which are one file on some systems"
+            raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
+    with _hub_client("fetch", repository) as hub:
+        hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
+    cache = folder / ".cache"
+    if cache.is_dir():
+        import shutil
+
+        shutil.rmtree(cache)
+
+
+def list_hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
+    """What a repository holds."""
+    with _hub_client("look at", repository) as hub:
+        info = hub.HfApi().model_info(parse_hub_repository(repository), revision=revision, files_metadata=True)
+    for one in info.siblings or []:
+        name = PurePosixPath(one.rfilename)
+        if name.is_absolute() or ".." in name.parts or "\\" in one.rfilename:
+            found = f"{repository} names a file {one.rfilename!r:.80}, which lies outside of it"
+            raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
+    return [
+        HubFile(one.rfilename, int(one.size or 0), getattr(one.lfs, "sha256", None), None if one.lfs else one.blob_id)
+        for one in info.siblings or []
+    ]
+
+
+def download_hub_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:
+    """One file into a folder, under its own name; what was fetched of it before is not fetched again."""
+    with _hub_client("fetch", f"{repository} {name}") as hub:
+        return Path(hub.hf_hub_download(parse_hub_repository(repository), name, revision=revision, local_dir=folder))
+
+
+@contextmanager
+def _hub_client(doing: str, what: str) -> Iterator[Any]:
+    try:
+        hub = import_module("huggingface_hub")
+        errors = import_module("huggingface_hub.errors")
+    except ModuleNotFoundError:
+        raise FileError("hub-missing", f"cannot {doing} {what}: huggingface_hub is not installed") from None
+    # Which library it speaks through changes with its version; its own error tells.
+    network: tuple[type[BaseException], ...] = (OSError, *errors.HfHubHTTPError.__bases__)
+    refusals = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.GatedRepoError)
+    try:
+        yield hub
+    except (*refusals, errors.HfHubHTTPError, errors.HFValidationError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        code = "hub-refused" if status is None or status < 500 else "hub-unreachable"
+        raise FileError(code, f"cannot {doing} {what}: {format_error_reason(error)}") from None
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, *network) as error:
+        if isinstance(error, OSError) and error.filename is not None:  # of our own disk, and not of the network
+            raise build_write_error(error, Path(str(error.filename))) from None
+        raise FileError("hub-unreachable", f"cannot {doing} {what}: {format_error_reason(error)}") from None
+
+
+ZIP_SUFFIX = ".zip"
+MAX_FILES_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResult:
+    """What went where."""
+
+    contents: SharedFolder
+    place: str
+    sent: bool
+    findings: tuple[Finding, ...] = ()
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.contents
+        return {
+            "kind": found.kind,
+            "language": found.language,
+            "family": found.family,
+            "bytes": found.num_bytes,
+            "terms": found.terms.to_json() if found.terms else None,
+            "place": self.place,
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        found = self.contents
+        about = " ".join(
+            filter(
+                None, [found.kind, found.language and f"of {found.language}", found.family and f"for {found.family}"]
+            )
+        )
+        lines: list[Line] = [
+            f"{about}, {found.num_bytes / 1e6:,.1f} MB: {'sent to' if self.sent else 'in'} {self.place}"
+        ]
+        if not self.sent and found.kind == "graft":
+            lines.append(f"speak with it: voxgraft speak TEXT --graft {self.place} --base BASE ({found.base})")
+        if not self.sent and found.terms:
+            lines += [line for line in found.terms.lines()[2:] if line]
+        return [*lines, *(text for item in self.findings for text in item.lines())]
+
+
+def push(settings: PushSettings) -> ShareResult:
+    """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about."""
+    to = settings.to
+    if not to.endswith(ZIP_SUFFIX) and not is_hub_repository(to):
+        raise ConfigError(
+            "hub-name", f"{to!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
+        )
+    if to.endswith(ZIP_SUFFIX):
+        require_output_path(Path(to), overwrite=settings.overwrite)
+    found = inspect_shared_folder(settings.folder)
+    findings = tuple((found.terms or ShareTerms("", False, None, None)).findings())
+    others = tuple(_unlisted_file_findings(found, settings.folder, "are no part of it and were not sent"))
+    if to.endswith(ZIP_SUFFIX):
+        pack_zip(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
+        return ShareResult(found, to, True, (*findings, *others))
+    if findings:
+        told = findings[0]
+        raise GraftError("push-terms", told.found, where=settings.folder)
+    place = upload_to_hub(settings.folder, to, private=settings.private, leave_out=found.others)
+    return ShareResult(found, place, True, others)
+
+
+def pull(settings: PullSettings) -> ShareResult:
+    """Fetch a folder and look at it; what is not whole is not kept."""
+    source = settings.source
+    is_zip = source.endswith(ZIP_SUFFIX)
+    if not is_zip and not is_hub_repository(source):
+        raise ConfigError(
+            "hub-name", f"{source!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
+        )
+    folder = settings.folder or Path(Path(source).name.removesuffix(ZIP_SUFFIX))
+    require_output_path(folder)
+    with atomic_write_folder(folder) as new:
+        inside = new / "inside"
+        if is_zip:
+            unpack_zip(Path(source), inside)
+        else:
+            download_from_hub(source, inside, settings.revision)
+        _require_plain_files(inside)
+        found = inspect_shared_folder(inside)
+        _require_no_run_file(inside)
+        _remove_unlisted_files(inside, found.others)
+        for path in list(inside.iterdir()):
+            path.rename(new / path.name)
+        inside.rmdir()
+    findings = [*(found.terms.findings() if found.terms else ()), *_program_findings(found, folder)]
+    findings += _unlisted_file_findings(found, folder, "are no part of it and were not kept")
+    return ShareResult(found, str(folder), False, tuple(findings))
+
+
+def _require_plain_files(inside: Path) -> None:
+    """A link in what came from outside can lead anywhere on this machine."""
+    for path in inside.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            found = f"{path.relative_to(inside).as_posix()!r:.80} is a link or a device"
+            raise GraftError("share-broken", found, expected="files and folders alone")
+
+
+def _remove_unlisted_files(inside: Path, names: Sequence[str]) -> None:
+    """Remove files that the card does not name, and folders that are empty then."""
+    for name in names:
+        (inside / name).unlink()
+    for path in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):
+        if not any(path.iterdir()):
+            path.rmdir()
+
+
+def _unlisted_file_findings(found: SharedFolder, folder: Path, what: str) -> list[Finding]:
+    if not found.others:
+        return []
+    named = format_names([f"{name!r:.80}" for name in found.others], MAX_FILES_NAMED)
+    return [finding("share-other-files", f"{len(found.others):,} files {what}: {named}", where=folder)]
+
+
+def _require_no_run_file(inside: Path) -> None:
+    """The settings of a run can name programs and files of this machine, and nobody else's are to be followed here."""
+    for path in inside.rglob("*"):
+        if path.name.lower() == RUN_FILE:
+            found = f"{path.relative_to(inside)} is no part of a graft or an export"
+            raise GraftError("share-broken", found, expected="no settings of a run")
+
+
+def _program_findings(found: SharedFolder, folder: Path) -> list[Finding]:
+    """Hashes tell of damage on the way, and nothing of whoever wrote both the file and the card."""
+    if not found.programs:
+        return []
+    named = format_names(found.programs, MAX_FILES_NAMED)
+    return [finding("share-program", f"programs are among the files: {named}", where=folder)]

@@ -1,0 +1,347 @@
+"""The verb `graft`: train, merge and prove the tokenizer of a run, make the new rows, write `RUN/graft/`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.checkpoints import GrowthReport, open_checkpoint, write_rows_file
+from voxgraft.config.commands import GraftSettings
+from voxgraft.config.run import RowSettings
+from voxgraft.core.errors import ConfigError
+from voxgraft.core.files import (
+    atomic_write,
+    atomic_write_folder,
+    compute_sha256,
+    make_path_relative,
+    write_json,
+    write_text,
+)
+from voxgraft.core.languages import describe_character, find_exemplar, printable_text
+from voxgraft.core.results import Line, Table, style_line
+from voxgraft.core.run import RUN_FILE
+from voxgraft.data.selection import resolve_text_files
+from voxgraft.graft.folder import (
+    GRAFT_CARD_NAME,
+    README_NAME,
+    ROWS_NAME,
+    RUN_CARD_NAME,
+    GraftCard,
+    collect_graft_settings,
+    collect_versions,
+    format_graft_card,
+    format_graft_readme,
+    resolve_base_family,
+)
+from voxgraft.graft.rows import NewRows, RowCount, RowReport, build_new_rows, require_extended_tokenizer
+from voxgraft.models.base import BaseFiles
+from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
+from voxgraft.text.normalize import build_text_rules
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, read_texts
+from voxgraft.tokenizers.prove import TokenizerCoverage, TokenizerProof
+from voxgraft.tokenizers.train import CharacterPlan, LearnedAdditions
+
+
+def additions_to_json(additions: TokenizerAdditions, plan: CharacterPlan) -> dict[str, Any]:
+    """Counts for machines."""
+    return {
+        "language": additions.language,
+        "tag": additions.tag,
+        "new_characters": len(additions.characters),
+        "new_pieces": len(additions.merges),
+        "new_rows": len(additions),
+        "whole_scripts": list(plan.whole_scripts),
+        "left_unknown": plan.left_unknown,
+    }
+
+
+def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: TextCorpus) -> list[Line]:
+    """What a language adds, for people."""
+    entry = find_exemplar(additions.language)
+    name = entry.name if entry else additions.language
+    lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentence{'s' if len(texts.sentences) != 1 else ''}"]
+    lines += [line for item in check_text_language(additions.language, texts.sentences) for line in item.lines()]
+    if texts.repeated or texts.renormalized:
+        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalized:,} brought into NFC")
+    if not additions.pieces:
+        tag = f"the tag {additions.tag}" if additions.tag else "nothing"
+        lines.append(f"  the base has every letter of {name} already: {tag} is added, and no piece")
+        lines.append("  that is fine: its text is spelled with the pieces of the base's own tokenizer")
+    else:
+        scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
+        tag = f", the tag {additions.tag}" if additions.tag else ""
+        lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
+        lines += _mostly_known(additions, plan, texts)
+    if plan.left_unknown:
+        signs = "; ".join(
+            f"{describe_character(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6]
+        )
+        more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
+        lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
+    return lines
+
+
+def _mostly_known(additions: TokenizerAdditions, plan: CharacterPlan, texts: TextCorpus) -> list[Line]:
+    """Why a language adds so little, as one in Latin script does, where the base has most of its letters."""
+    letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
+    new = {sign.lower() for sign in (*plan.new, *plan.left_unknown)}
+    known = len(letters - new)
+    if 2 * known <= len(letters):
+        return []
+    return [
+        f"  that is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the texts, "
+        f"and only pieces with a letter that it lacks are added ({len(additions.pieces):,})"
+    ]
+
+
+def format_proof(proof: TokenizerProof) -> list[Line]:
+    """A proof, for people."""
+    counts = proof.counts
+    kept = ("kept", "bold green") if proof.old_text_same else ("BROKEN", "bold red")
+    lines: list[Line] = [
+        style_line("promise 1, old text reads the same: ", kept),
+        Table(
+            ("base sentences", "same", "base had unknowns", "hold the tag", "changed"),
+            (
+                tuple(
+                    f"{n:,}" for n in (counts.total, counts.same, counts.base_unknown, counts.holds_tag, counts.changed)
+                ),
+            ),
+        ),
+    ]
+    if counts.base_unknown:
+        still = counts.base_unknown - counts.base_unknown_moved
+        lines.append(
+            f"{counts.base_unknown:,} hold signs that the base cannot spell: {still:,} keep their ids all the same, "
+            f"{counts.base_unknown_moved:,} are spelled better now"
+        )
+    if proof.before is not None and proof.after is not None:
+        lines.append(
+            Table(
+                ("new language", "tokens", "unknown", "share", "unknown characters", "tokens per character"),
+                (_format_coverage_row("before", proof.before), _format_coverage_row("after", proof.after)),
+            )
+        )
+    lines.append(f"pieces that can never occur: {len(proof.unreachable):,}")
+    for item in proof.findings:
+        lines += item.lines()
+    return lines
+
+
+def _format_coverage_row(name: str, coverage: TokenizerCoverage) -> tuple[str, ...]:
+    tokens, unknown, characters = (
+        f"{count:,}" for count in (coverage.tokens, coverage.unknown, coverage.unknown_characters)
+    )
+    return name, tokens, unknown, f"{coverage.unknown_share:.1%}", characters, f"{coverage.tokens_per_character:.2f}"
+
+
+def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
+    """How the rows were made, and what a few of them sit near."""
+    if not methods:
+        return ["no new rows: the base has every piece already"]
+    made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
+    rows = tuple(
+        (
+            printable_text(sample.piece),
+            sample.romanised or sample.how,
+            f"{sample.norm:.3f}",
+            f"{sample.base_norm:.3f}",
+            "  ".join(f"{piece} {cosine:.2f}" for piece, cosine in sample.nearest),
+        )
+        for sample in samples
+    )
+    table = Table(("new row", "romanised", "norm", "base norm", "nearest base tokens (cosine)"), rows)
+    return [f"new rows: {made}", table]
+
+
+def format_growth(report: GrowthReport) -> list[Line]:
+    """What was copied, what grew, what was left out."""
+    copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
+    lines: list[Line] = [copied]
+    lines += [
+        f"  {item.name} ({item.dtype}): {list(item.old_shape)} -> {list(item.new_shape)}" for item in report.grown
+    ]
+    lines += [
+        f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})"
+        for extra in report.left_out
+    ]
+    if report.input_sha256 and report.output_sha256:
+        lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class GraftResult:
+    """The proof, and the graft if the proof holds."""
+
+    chosen: str
+    """Which tokenizer was taken, from where."""
+    sha256: str
+    """Of the grown tokenizer."""
+    learnt: LearnedAdditions | None
+    texts: TextCorpus
+    proof: TokenizerProof
+    counts: RowCount
+    methods: dict[str, int]
+    samples: tuple[RowReport, ...]
+    folder: Path | None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.folder is not None else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tokenizer": {"chosen": self.chosen, "sha256": self.sha256},
+            "learnt": additions_to_json(self.learnt.additions, self.learnt.plan) if self.learnt else None,
+            "proof": self.proof.to_json(),
+            "rows": self.counts.to_json(),
+            "methods": self.methods,
+            "samples": [sample.to_json() for sample in self.samples],
+            "graft": str(self.folder) if self.folder else None,
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = [f"tokenizer: {self.chosen}", f"  its sha256: {self.sha256}"]
+        if self.learnt:
+            lines += format_additions(self.learnt.additions, self.learnt.plan, self.texts)
+        lines += format_proof(self.proof)
+        if self.folder is None:
+            return [*lines, "nothing was written, since the proof does not hold"]
+        lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
+        lines += [*format_new_rows(self.methods, self.samples), f"graft: {self.folder}"]
+        return [*lines, f"next: voxgraft check {shlex.quote(str(self.folder.parent))}"]
+
+
+def graft(settings: GraftSettings) -> GraftResult:
+    """Tokenizer, proof and rows of one run in one go. Nothing is written unless the proof holds."""
+    base_folder, language = _require_graft_inputs(settings)
+    settings = settings.model_copy(update={"texts": resolve_text_files(settings, settings.run)})
+    family = resolve_base_family(base_folder, settings.family)
+    files = family.files(base_folder)
+    base = open_tokenizer(files.tokenizer)
+    texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
+    own = settings.tokenizer
+    rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
+    grown, learnt, chosen = _load_or_train_tokenizer(
+        settings, TextEncoder.of(family, base, None, language, rules), texts
+    )
+    spelling = TextEncoder.of(family, base, grown, language, rules)
+    proof = prove_text_encoder(spelling, texts, settings.proof_texts)
+    counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
+    if not proof.holds:
+        return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, {}, (), None)
+    require_extended_tokenizer(base, grown)
+    with open_checkpoint(files.checkpoint) as checkpoint:
+        made = build_new_rows(checkpoint, spelling, settings.rows)
+    folder = settings.run / "graft"
+    base_card = _describe_base(spelling, files)
+    _write_graft_folder(folder, spelling, base_card, made, settings.rows, proof)
+    _write_run_card(settings, spelling, base_card)
+    return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
+
+
+def _require_graft_inputs(settings: GraftSettings) -> tuple[Path, str]:
+    for name in ("base", "language"):
+        if getattr(settings, name) is None:
+            raise ConfigError("config-missing", f"`{name}` is not given", where=settings.run / RUN_FILE)
+    if not resolve_text_files(settings, settings.run) and settings.tokenizer.file is None:
+        found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
+        cure = "name texts in run.yaml, or import recordings first: `voxgraft go` does that with data.sources."
+        raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
+    assert settings.base is not None
+    assert settings.language is not None
+    return settings.base, settings.language
+
+
+def _load_or_train_tokenizer(
+    settings: GraftSettings, spelling: TextEncoder, texts: TextCorpus
+) -> tuple[Tokenizer, LearnedAdditions | None, str]:
+    """The ready-made file if one is named, else one that is learnt from the texts. There is no third way."""
+    if settings.tokenizer.file is not None:
+        grown = open_tokenizer(settings.tokenizer.file)
+        return grown, None, f"{settings.tokenizer.file}, brought along"
+    learnt = learn_language_pieces(spelling, texts, settings.tokenizer)
+    names = ", ".join(path.name for path in settings.texts)
+    return learnt.grown, learnt, f"{spelling.base.path.name}, grown by what was learnt from {names}"
+
+
+def _describe_base(spelling: TextEncoder, files: BaseFiles) -> dict[str, Any]:
+    """The base that a graft belongs to. Hashes the checkpoint, which takes a while for gigabytes."""
+    return {
+        "checkpoint": files.checkpoint.name,
+        "checkpoint_sha256": compute_sha256(files.checkpoint),
+        "tokenizer": files.tokenizer.name,
+        "tokenizer_sha256": spelling.base.sha256,
+        "pieces": spelling.base.size,
+    }
+
+
+def _write_graft_folder(
+    folder: Path,
+    spelling: TextEncoder,
+    base: dict[str, Any],
+    made: NewRows,
+    settings: RowSettings,
+    proof: TokenizerProof,
+) -> None:
+    grown, language = spelling.grown, spelling.language
+    assert grown is not None
+    assert language is not None
+    name = f"tokenizer{spelling.base.path.suffix}"
+    counts = {key: getattr(proof.counts, key) for key in ("same", "base_unknown", "holds_tag", "changed", "total")}
+    with atomic_write_folder(folder) as temporary:
+        with atomic_write(temporary / name) as stream:
+            stream.write(grown.data)
+        note = {"family": spelling.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
+        write_rows_file(temporary / ROWS_NAME, made.rows, note)
+        card = GraftCard(
+            family=spelling.family.name,
+            language=language,
+            tag=spelling.tag,
+            num_rows=grown.size - spelling.base.size,
+            base=base,
+            tokenizer=name,
+            tokenizer_sha256=grown.sha256,
+            rows_sha256=compute_sha256(temporary / ROWS_NAME),
+            method={**settings.model_dump(), "made": made.methods},
+            proof=counts,
+            licence=spelling.family.licence,
+            versions=collect_versions(),
+            text=spelling.rules.to_json(),
+        )
+        write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
+        entry = find_exemplar(language)
+        write_text(
+            temporary / README_NAME,
+            format_graft_readme(card, entry.name if entry else language, _format_row_samples(made)),
+        )
+
+
+def _format_row_samples(made: NewRows) -> list[str]:
+    if not made.samples:
+        return []
+    near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
+    return [f"For a look: {near}."]
+
+
+def _write_run_card(settings: GraftSettings, spelling: TextEncoder, base: dict[str, Any]) -> None:
+    """RUN/card.json: what the run was made from."""
+    card = {
+        "format": "voxgraft-run-1",
+        "family": spelling.family.name,
+        "base": {base[part]: base[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
+        "texts": {str(_make_portable_path(settings.run, path)): compute_sha256(path) for path in settings.texts},
+        "settings": collect_graft_settings(settings),
+        "versions": collect_versions(),
+    }
+    write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
+
+
+def _make_portable_path(run: Path, path: Path) -> Path:
+    """A text that lies in the run moves with it."""
+    inside = path.resolve().is_relative_to(run.resolve())
+    return path.resolve().relative_to(run.resolve()) if inside else make_path_relative(run, path)

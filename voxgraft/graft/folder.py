@@ -1,0 +1,322 @@
+"""The graft folder: everything that is added to a base for one language, small enough to share.
+
+`graft.json` says what it belongs to; `tokenizer.*` and `rows.safetensors` are the graft; `README.md` is for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from voxgraft import __version__
+from voxgraft.checkpoints import read_rows_file
+from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
+from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError
+from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file, require_folder
+from voxgraft.graft.rows import Float32Array
+from voxgraft.models import detect_family, family_names, get_family
+from voxgraft.models.base import Family
+from voxgraft.text.encoder import TextEncoder
+from voxgraft.text.normalize import TextRules, TextRulesError
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+
+GRAFT_FORMAT = "voxgraft-graft-1"
+GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
+ADAPTER_NAME = "adapter"
+MERGED_CARD_NAME = "merged.json"
+TEXT_FOLDER, TEXT_RULES_NAME = "voxgraft_text", "rules.json"
+"""In an export: the normaliser by itself, and the text rules that it follows."""
+RUN_CARD_NAME = "card.json"
+"""In the run folder, beside the graft: what the run was made from."""
+_VERSIONED_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex", "num2words")
+_TAG_PATTERN = re.compile(r"\[[a-z0-9-]+\]")
+SUM_KEY = "card_sha256"
+"""In graft.json: SHA-256 of all its other values, so that an edited or damaged card is noticed."""
+_STRING_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class GraftCard:
+    """What graft.json holds."""
+
+    family: str
+    language: str
+    tag: str | None
+    num_rows: int
+    base: dict[str, Any]
+    """File names and SHA-256 of the base's checkpoint and tokenizer, its number of pieces."""
+    tokenizer: str
+    tokenizer_sha256: str
+    rows_sha256: str
+    method: dict[str, Any]
+    proof: dict[str, Any]
+    licence: str
+    versions: dict[str, str]
+    adapter: dict[str, str] | None = None
+    """SHA-256 of the files in adapter/, by name; None where there is none."""
+    text: dict[str, Any] | None = None
+    """Text rules: how text of the language is normalised. None in grafts from before these were stored."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": GRAFT_FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+
+    @property
+    def base_pieces(self) -> int:
+        return int(self.base["pieces"])
+
+    @property
+    def rules(self) -> TextRules:
+        """The text rules; texts of a graft from before are read as they are, as they were in its training."""
+        return TextRules.from_json(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Graft:
+    """A graft folder, opened and checked: its parts belong together."""
+
+    folder: Path
+    card: GraftCard
+    tokenizer: Tokenizer
+    rows: dict[str, Float32Array]
+
+
+def collect_versions() -> dict[str, str]:
+    """What made a graft."""
+    return {"voxgraft": __version__, **{name: version(name) for name in _VERSIONED_PACKAGES}}
+
+
+def read_graft_card(folder: Path) -> GraftCard:
+    """graft.json alone, with every value of the right kind."""
+    path = require_folder(folder) / GRAFT_CARD_NAME
+    value = read_json(require_file(path))
+    if not isinstance(value, dict) or value.get("format") != GRAFT_FORMAT:
+        raise GraftError("graft-broken", f"{GRAFT_CARD_NAME} has no format {GRAFT_FORMAT!r}", where=path)
+    fields: dict[str, Any] = {name: value.get(name) for name in GraftCard.__slots__}
+    wrong = [name for name in _STRING_KEYS if not isinstance(fields[name], str)]
+    wrong += [name for name in ("base", "method", "proof", "versions") if not isinstance(fields[name], dict)]
+    if type(fields["num_rows"]) is not int or fields["num_rows"] < 0:
+        wrong.append("num_rows")
+    if isinstance(fields["base"], dict) and type(fields["base"].get("pieces")) is not int:
+        wrong.append("base.pieces")
+    # Both are written into programs and pages that others run and read.
+    if isinstance(fields["language"], str) and not re.fullmatch(LANGUAGE_PATTERN, fields["language"]):
+        wrong.append("language")
+    if fields["tag"] is not None and not (isinstance(fields["tag"], str) and _TAG_PATTERN.fullmatch(fields["tag"])):
+        wrong.append("tag")
+    if fields["adapter"] is not None and not _is_hash_mapping(fields["adapter"]):
+        wrong.append("adapter")
+    if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
+        found = f"{GRAFT_CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
+        raise GraftError("graft-broken", found, where=path)
+    fields["licence"] = str(fields["licence"] or "")
+    parse_text_rules(fields["text"], path)
+    # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
+    if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
+        found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
+        cure = (
+            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on purpose, "
+            f"remove its line `{SUM_KEY}`."
+        )
+        raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
+    return GraftCard(**fields)
+
+
+def parse_text_rules(stated: Any, where: Path) -> TextRules:
+    """Text rules as a card states them; an error where they cannot be followed with what is installed."""
+    try:
+        rules = TextRules.from_json(stated)
+        rules.require_edition()
+    except TextRulesError as error:
+        raise GraftError("text-rules", error.found, where=where, cure=f"{error.fix}.") from None
+    return rules
+
+
+def find_text_rules(tokenizer: Path) -> TextRules | None:
+    """The text rules of the graft, the merged checkpoint or the export that a tokenizer file is a part of."""
+    folder = tokenizer.parent
+    for name in (GRAFT_CARD_NAME, MERGED_CARD_NAME):
+        if is_file(folder / name):
+            card = read_json(folder / name)
+            if isinstance(card, dict) and card.get("tokenizer") == tokenizer.name:
+                return parse_text_rules(card.get("text"), folder / name)
+    for place in (folder, folder.parent):
+        if is_file(path := place / TEXT_FOLDER / TEXT_RULES_NAME):
+            return parse_text_rules(read_json(path), path)
+    return None
+
+
+def load_graft(folder: Path) -> Graft:
+    """The whole graft; refused with the difference if a part does not belong."""
+    card = read_graft_card(folder)
+    tokenizer = open_tokenizer(folder / card.tokenizer)
+    try:
+        rows = read_rows_file(folder / ROWS_NAME)
+    except CheckpointError as error:
+        raise GraftError("graft-broken", f"{ROWS_NAME}: {error.finding.found}", where=folder) from None
+    if tokenizer.size != card.base_pieces + card.num_rows:
+        found = (
+            f"{card.tokenizer} has {tokenizer.size:,} pieces, but {GRAFT_CARD_NAME} adds {card.num_rows:,} rows "
+            f"to {card.base_pieces:,}"
+        )
+        raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
+    expected = {point.tensor for point in get_family(card.family).graft_points}
+    if set(rows) != expected:
+        found = f"{ROWS_NAME} holds {', '.join(sorted(rows)) or 'nothing'}"
+        raise GraftError("graft-mismatch", found, expected=", ".join(sorted(expected)), where=folder)
+    for name, values in rows.items():
+        if values.shape[0] != card.num_rows:
+            found = f"{name} in {ROWS_NAME} has {values.shape[0]:,} rows"
+            raise GraftError("graft-mismatch", found, expected=f"{card.num_rows:,}", where=folder)
+    stated = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
+    stated |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
+    for name, digest in stated.items():
+        actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
+        if actual != digest:
+            found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} says {digest[:12]}"
+            raise GraftError("graft-mismatch", found, where=folder)
+    return Graft(folder, card, tokenizer, rows)
+
+
+def hash_adapter_files(folder: Path) -> dict[str, str] | None:
+    """What a card says of the adapter in a graft folder."""
+    place = folder / ADAPTER_NAME
+    return {path.name: compute_sha256(path) for path in sorted(place.iterdir())} if is_folder(place) else None
+
+
+def _is_hash_mapping(value: Any) -> bool:
+    """Names of files in one folder, with texts."""
+    return isinstance(value, dict) and all(
+        isinstance(digest, str) and name and "/" not in name and not name.startswith(".")
+        for name, digest in value.items()
+    )
+
+
+def format_graft_readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
+    """The card for people who are handed the folder."""
+    proof = card.proof
+    lines = [
+        f"# {language_name} for {card.family}",
+        "",
+        f"A voxgraft graft: {card.num_rows:,} new text rows for {language_name} (`{card.language}`).",
+        "It holds nothing of the base itself. The base that it belongs to:",
+        "",
+        "| file | sha256 |",
+        "| --- | --- |",
+        f"| {card.base['checkpoint']} | {card.base['checkpoint_sha256']} |",
+        f"| {card.base['tokenizer']} | {card.base['tokenizer_sha256']} |",
+        "",
+        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
+        f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
+        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis alike.",
+        f"- New rows, {_describe_graft_training(card)}: first {card.method['init']}, noise {card.method['noise']}, "
+        f"seed {card.method['seed']}.",
+        *(f"- {sample}" for sample in samples),
+        "",
+        "| file | what |",
+        "| --- | --- |",
+        f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
+        f"| {ROWS_NAME} | the new rows of each text table, float32 |",
+        *(["| adapter/ | weights on the body for this language alone, in PEFT's format |"] if card.adapter else []),
+        f"| {GRAFT_CARD_NAME} | what this belongs to, for machines |",
+        "",
+        "## Licence of the base",
+        "",
+        card.licence,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_graft_training(card: GraftCard) -> str:
+    trained = card.method.get("trained")
+    return (
+        f"trained, step {trained['step']:,}, mode {trained['mode']}" if isinstance(trained, dict) else "not trained yet"
+    )
+
+
+def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:
+    """The settings that a graft depends on, beside the files whose hashes are kept."""
+    made: dict[str, Any] = settings.model_dump(
+        mode="json", include={"language": True, "tokenizer": set(VocabularySettings.model_fields), "rows": True}
+    )
+    for name, usual in (("normalise", True), ("fold_homophones", False)):
+        # Cards from before do not have these keys.
+        if made["tokenizer"][name] == usual:
+            del made["tokenizer"][name]
+    return made
+
+
+def format_graft_card(card: GraftCard) -> str:
+    """graft.json's text."""
+    value = json.loads(json.dumps(card.to_json()))  # as it is read back
+    return json.dumps({**value, SUM_KEY: _sum_of(value)}, ensure_ascii=False, indent=2) + "\n"
+
+
+def _sum_of(value: dict[str, Any]) -> str:
+    """SHA-256 of a card's values. Order and spaces do not count."""
+    own = {name: held for name, held in value.items() if name != SUM_KEY}
+    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def resolve_base_folder(path: Path) -> Path:
+    """The folder that was named, or the built-in base of a family for the family's name, where no such folder is."""
+    if str(path) in family_names() and not path_exists(path):
+        return get_family(str(path)).shipped_folder() or path
+    return path
+
+
+def resolve_base_family(folder: Path, name: str | None) -> Family:
+    """The family of a base folder: the one that was named, else the one whose files are there."""
+    return get_family(name) if name else detect_family(folder)
+
+
+def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
+    """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file by itself."""
+    path = resolve_base_folder(path)
+    if is_folder(path):
+        found, file = _find_tokenizer_in(path, name)
+        return found, open_tokenizer(file)
+    tokenizer = open_tokenizer(path)
+    return (get_family(name) if name else _detect_tokenizer_family(tokenizer)), tokenizer
+
+
+def load_text_encoder(path: Path, name: str | None, grown: Path | None, language: str | None) -> TextEncoder:
+    """The spelling of a base (folder or tokenizer file) with an optional grown tokenizer."""
+    found, base = load_base_tokenizer(path, name)
+    rules = find_text_rules(grown) if grown else None
+    return TextEncoder.of(found, base, open_tokenizer(grown) if grown else None, language, rules)
+
+
+def _find_tokenizer_in(folder: Path, name: str | None) -> tuple[Family, Path]:
+    """The tokenizer of a whole base, or the one that lies in a folder by itself, without its gigabytes."""
+    try:
+        found = resolve_base_family(folder, name)
+        return found, found.files(folder).tokenizer
+    except FileError:
+        families = [get_family(name)] if name else list(map(get_family, family_names()))
+        alone = [
+            (each, folder / file) for each in families for file in each.tokenizer_names if path_exists(folder / file)
+        ]
+        if len({path for _, path in alone}) != 1:
+            raise
+        # Families may call their tokenizers alike; what stands in the file tells them apart.
+        return alone[0] if len(alone) == 1 else (_detect_tokenizer_family(open_tokenizer(alone[0][1])), alone[0][1])
+
+
+def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
+    """The one family whose special pieces stand on their ids here; an error if that is none or several."""
+    fitting = [
+        candidate
+        for candidate in map(get_family, family_names())
+        if all(tokenizer.ids.get(piece) == at for piece, at in candidate.special_ids.items())
+    ]
+    if len(fitting) != 1:
+        found = f"{tokenizer.path.name} ({tokenizer.kind}) has the special ids of {len(fitting)} families"
+        raise TokenizerError("tokenizer-family", found, expected="exactly one", where=tokenizer.path)
+    return fitting[0]

@@ -1,0 +1,469 @@
+"""Everything but the text tables: the base's own, so that its speech cannot have changed, or moved, and how far.
+
+Two files stream past each other once. Whether old languages suffered is for ears; a distance is all that weights tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, to_float32
+from voxgraft.checkpoints.load import iter_values, pair_chunks
+from voxgraft.core import progress
+from voxgraft.core.errors import Finding, VoxgraftError, finding
+from voxgraft.inspect.subject import CheckSubject, is_stand_in
+from voxgraft.models.base import Family
+
+PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
+"""Parts whose matrices have a row for each code or position."""
+_SPEECH_BLOCK_ROWS = 512
+_DEAD_ROW_RATIO = 1e-3
+"""Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them."""
+_OTHER_ROW_CHANGE, _OTHER_ROW_COSINE = 0.5, 0.5
+"""A row that moved by this share of its length and has less than this cosine to the base's is another row."""
+_STABLE_TABLE_COSINE = 0.9
+"""Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
+_OUTLIER_FACTOR = 8.0
+"""A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is
+always or never the answer, whatever its direction."""
+_BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
+"""A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely."""
+_START_NAME, _STOP_NAME = "start of speech", "stop of speech"
+
+
+@dataclass(frozen=True, slots=True)
+class LostRows:
+    """Rows of one table in which nothing of the base is left."""
+
+    rows: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
+    """Those of them that are all zero, or next to it."""
+    names: tuple[str, ...] = ()
+    """For people, start and stop first."""
+    num_rows: int = 0
+    moved: float = 0.0
+    """Squared length of the change of all other rows."""
+    base: float = 0.0
+    """Squared length of the base's other rows."""
+
+    @property
+    def how(self) -> str:
+        return "are all zero" if self.dead == self.rows else "are far from the base's"
+
+
+NO_LOST_ROWS = LostRows()
+
+
+def find_start_stop_rows(subject: CheckSubject) -> dict[int, str]:
+    """Start and stop of speech by their rows; empty where the base does not show its size."""
+    family, base, files = subject.family, subject.base_checkpoint, subject.base
+    if family is None or base is None or files is None:
+        return {}
+    try:
+        size = family.infer_size(files, {name: info.shape for name, info in base.tensors.items()})
+        frame = family.frame(subject.base_pieces or 0, size)
+    except VoxgraftError:  # a base that is not whole is told elsewhere
+        return {}
+    return {frame.speech_start: _START_NAME, frame.speech_stop: _STOP_NAME}
+
+
+def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> LostRows:
+    """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None or family.get_part_name(name) not in PARTS_WITH_ROWS:
+        return NO_LOST_ROWS
+    old, new = base.tensors[name], checkpoint.tensors[name]
+    if (
+        old.shape != new.shape
+        or len(old.shape) not in (1, 2)
+        or old.dtype not in FLOAT_DTYPES
+        or new.dtype not in FLOAT_DTYPES
+    ):
+        return NO_LOST_ROWS
+    is_speech = family.get_part_name(name) == "speech tables"
+    named = {row: mark for row, mark in marks.items() if is_speech and row < old.shape[0]}
+    if len(old.shape) == 1:
+        before, after = (_nan_nonfinite(one.read(name)) for one in (base, checkpoint))
+        step = max(_BIAS_STEP, _BIAS_SPREAD * float(before.std()))
+        far = np.abs(after - before) >= step
+        return _build_lost_rows(far, np.zeros_like(far), named, (after - before, before))
+    measures = []
+    for start in range(0, old.shape[0], _SPEECH_BLOCK_ROWS):
+        span = start, min(start + _SPEECH_BLOCK_ROWS, old.shape[0])
+        measures.append(
+            _speech_row_measures(*(_nan_nonfinite(one.read_rows(name, *span)) for one in (base, checkpoint)))
+        )
+    length, left, moved, along = np.concatenate(measures, axis=1)
+    some = length > 0
+    cosine = along / np.maximum(length * left, 1e-30)
+    dead = some & (left <= _DEAD_ROW_RATIO * length)
+    alive = some & ~dead
+    other = alive & (moved >= _OTHER_ROW_CHANGE * length) & (cosine < _OTHER_ROW_COSINE)
+    finite = alive & np.isfinite(cosine)
+    if not finite.any() or float(np.median(cosine[finite])) < _STABLE_TABLE_COSINE:
+        other[:] = False
+    else:
+        times = left / np.maximum(length, 1e-30)
+        usual = float(np.median(times[finite]))
+        other |= finite & ((times > _OUTLIER_FACTOR * usual) | (_OUTLIER_FACTOR * times < usual))
+    return _build_lost_rows(dead | other, dead, named, (moved, length))
+
+
+def _build_lost_rows(
+    rows: NDArray[np.bool_],
+    dead: NDArray[np.bool_],
+    named: dict[int, str],
+    lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
+) -> LostRows:
+    ordered = sorted(np.flatnonzero(rows).tolist(), key=lambda row: (row not in named, row))
+    names = tuple(f"row {row:,}, {named[row]}" if row in named else f"row {row:,}" for row in ordered)
+    moved, base = (float(np.nansum(values[~rows] ** 2)) for values in lengths)
+    return LostRows(tuple(sorted(ordered)), tuple(np.flatnonzero(dead).tolist()), names, len(rows), moved, base)
+
+
+def _speech_row_measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Both lengths, length of the difference, and the product of the two, for each row. Shape [4, rows]."""
+    lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
+    return np.stack([*lengths, (before * after).sum(axis=1)])
+
+
+def _nan_nonfinite(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Values that are not finite are another topic's, and the base has the originals."""
+    return np.nan_to_num(values.astype(np.float64), nan=math.nan, posinf=math.nan, neginf=math.nan)
+
+
+_MAX_NAMED_TENSORS = 3
+_LOST_DISTANCE = 0.5
+"""Of its own length: a matrix that moved so far was not trained, but written anew, emptied or damaged."""
+_LOST_MEAN_STEP = 0.1
+"""Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
+_RECOMPUTED_DISTANCE = 0.2
+"""Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it."""
+_PROBE_VALUES = 512
+"""Values that are looked at before a whole piece is: most tensors show in these that they are full float32."""
+TensorChangeKind = Literal["same", "rounded", "changed", "form"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """One tensor against the base's: squared lengths of the difference and of the base's values, both 0 if unknown."""
+
+    name: str
+    how: TensorChangeKind
+    """same bits; the base's, rounded to a shorter format; changed; another form (shape, or other whole numbers)."""
+    moved: float = 0.0
+    base: float = 0.0
+    lost: bool = False
+    """Nothing of the base's values is left in it."""
+    num_values: int = 0
+    """Of the base's tensor."""
+    num_bad: int = 0
+    """Values that are not finite. `interpolate_tensor` is measured on the others."""
+    overflowed: bool = False
+    """All of these are infinite and the tensor is kept as F16, which holds nothing above 65,504."""
+    computed: bool = False
+    """A table that the program computes. No training moves it, so it says nothing about how far a body moved."""
+    lost_rows: LostRows = NO_LOST_ROWS
+    """Of a table with a row per code or position: rows in which nothing of the base is left."""
+
+    @property
+    def is_finite(self) -> bool:
+        return not self.num_bad
+
+
+@dataclass(frozen=True, slots=True)
+class BodyComparison:
+    """All tensors that are no text table: those that both files have, compared, and those that only the base has."""
+
+    changes: tuple[TensorChange, ...]
+    missing: tuple[str, ...]
+
+    def named(self, how: TensorChangeKind) -> list[str]:
+        return [one.name for one in self.changes if one.how == how]
+
+    @property
+    def not_finite(self) -> list[str]:
+        return [one.name for one in self.changes if not one.is_finite]
+
+    @property
+    def lost(self) -> list[str]:
+        return [one.name for one in self.changes if one.lost]
+
+    @property
+    def unusable(self) -> tuple[str, ...]:
+        """Tensors in which nothing can have been learnt: those of another form, and those that are lost."""
+        return tuple(one.name for one in self.changes if one.lost or one.how == "form")
+
+    @property
+    def unusable_share(self) -> float:
+        """Of all tensors or of all their values, whichever is more: a model is mostly matrices."""
+        unusable = [one for one in self.changes if one.lost or one.how == "form"]
+        values = sum(one.num_values for one in unusable) / max(sum(one.num_values for one in self.changes), 1)
+        return max(len(unusable) / max(len(self.changes), 1), values)
+
+    @property
+    def not_finite_share(self) -> float:
+        """Of all values that are not finite, or of tensors that mostly are not, whichever is more."""
+        values = sum(one.num_bad for one in self.changes) / max(sum(one.num_values for one in self.changes), 1)
+        ruined = [one for one in self.changes if 2 * one.num_bad >= max(one.num_values, 1)]
+        return max(values, len(ruined) / max(len(self.changes), 1))
+
+    @property
+    def lost_rows(self) -> dict[str, LostRows]:
+        """Tables of which single rows are lost, by name."""
+        return {one.name: one.lost_rows for one in self.changes if one.lost_rows.rows and not one.lost}
+
+    @property
+    def distance(self) -> float:
+        """How far the whole body moved, by its length; values that are not finite are left out."""
+        return relative_distance([one for one in self.changes if not one.computed])
+
+    @property
+    def usable_distance(self) -> float:
+        """The same without the lost ones, each of which would outweigh all others."""
+        return relative_distance([one for one in self.changes if not one.lost and not one.computed])
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBlend:
+    """A point between base and tuned at which a tensor is compared in place of the tuned one."""
+
+    share: float
+    change: TensorChange
+    """What the comparison of the tuned one has shown."""
+
+    def of(
+        self, before: NDArray[np.float32], after: NDArray[np.float32], old: TensorInfo, new: TensorInfo, start: int
+    ) -> NDArray[np.float32]:
+        """The values that `repair` would write, from position `start` of the tensor on."""
+        lost = np.isin(
+            np.arange(start, start + len(after)) // max(old.num_values // max(old.shape[0], 1), 1)
+            if old.shape
+            else np.zeros(1, int),
+            self.change.lost_rows.rows,
+        )
+        after = np.where(np.isfinite(after) & ~lost, after, before)
+        value = (before + self.share * (after.astype(np.float64) - before)).astype(np.float32)
+        # As in `repair`: what became infinite in fp16 is kept in the base's own format.
+        return round_to_dtype(value, old.dtype if new.dtype == "F16" and self.change.num_bad else new.dtype)
+
+
+def relative_distance(changes: list[TensorChange]) -> float:
+    """Length of the difference by length of the base's values, of several tensors together."""
+    return math.sqrt(sum(one.moved for one in changes) / max(sum(one.base for one in changes), 1e-30))
+
+
+def body_findings(subject: CheckSubject) -> list[Finding]:
+    """Compare all other tensors, streaming. The claim about speech is made only if it was seen to hold."""
+    body = compare_body(subject)
+    return body_comparison_findings(subject, body) if body else []
+
+
+def compare_body(subject: CheckSubject) -> BodyComparison | None:
+    """The comparison itself; None where there is nothing to compare."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None or is_stand_in(checkpoint):
+        return None
+    names = body_tensor_names(base, family)
+    there = [name for name in names if name in checkpoint.tensors]
+    changes = []
+    marks = find_start_stop_rows(subject)
+    with progress.progress_task("comparing everything else with the base", _total_bytes(base, there)) as advance:
+        for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
+            change = _compare_tensor(base, checkpoint, name, family)
+            if change.how == "changed":
+                change = _exclude_lost_rows(change, find_lost_rows(subject, name, marks), base.tensors[name])
+            changes.append(change)
+            advance(base.tensors[name].num_bytes)
+    order = {name: at for at, name in enumerate(names)}
+    changes.sort(key=lambda one: order[one.name])
+    return BodyComparison(tuple(changes), tuple(name for name in names if name not in checkpoint.tensors))
+
+
+def measure_blend_distance(subject: CheckSubject, body: BodyComparison, share: float) -> float:
+    """The distance that a body repaired to `hash_uniform` of its way from the base will be measured to have.
+
+    Nearly proportional to the share, but a shorter number format rounds every value again, which adds to it.
+    """
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    assert base is not None
+    assert checkpoint is not None
+    assert family is not None
+    changes = []
+    used = [one for one in body.changes if not one.computed and not one.lost and one.how != "form"]
+    with progress.progress_task(
+        f"measuring the body at {share:g}", _total_bytes(base, [one.name for one in used])
+    ) as advance:
+        for one in used:
+            changes.append(
+                _compare_tensor(base, checkpoint, one.name, family, TensorBlend(share, one))
+                if one.how == "changed"
+                else one
+            )
+            advance(base.tensors[one.name].num_bytes)
+    return relative_distance(changes)
+
+
+def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> list[Finding]:
+    """What a comparison has to say."""
+    where = subject.checkpoint.path if subject.checkpoint else ""
+    findings: list[Finding] = []
+    total = len(body.changes) + len(body.missing)
+    if body.missing:
+        found = f"{len(body.missing):,} of the base's {total:,} other tensors are not in the file{_format_first_names(body.missing)}"
+        findings.append(finding("body-missing", found, where=where))
+    for code, odd_ones in (
+        ("body-not-finite", [one for one in body.changes if one.num_bad and not one.overflowed]),
+        ("body-overflow", [one for one in body.changes if one.num_bad and one.overflowed]),
+    ):
+        if odd_ones:
+            bad, values = [one.name for one in odd_ones], sum(one.num_bad for one in odd_ones)
+            found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_format_first_names(bad)}"
+            what = "infinite values in fp16" if code == "body-overflow" else "such values"
+            findings.append(finding(code, f"{found}: {values:,} {what}", where=where))
+    if odd := body.named("form"):
+        found = f"{len(odd):,} of {len(body.changes):,} other tensors have another shape or kind of number{_format_first_names(odd)}"
+        findings.append(finding("body-form", found, expected="the base's shapes and numbers", where=where))
+    if lost := body.lost:
+        found = f"{len(lost):,} of {len(body.changes):,} other tensors have nothing left of the base's{_format_first_names(lost)}"
+        expected = f"tensors that moved by less than {_LOST_DISTANCE:.0%} of their length"
+        findings.append(finding("body-lost", found, expected=expected, where=where))
+    for name, rows in body.lost_rows.items():
+        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{_format_first_names(rows.names)}"
+        findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
+    if differing := body.named("changed"):
+        found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_format_first_names(differing)}"
+        found += f"; together they moved by {body.distance:.2g} of their length"
+        findings.append(finding("body-changed", found, expected="the base's bits", where=where))
+    if findings or not body.changes:
+        return findings
+    if rounded := body.named("rounded"):
+        found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
+        return [finding("body-rounded", found, where=where)]
+    if heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
+        found = f"all {total:,} other tensors are the base's bits, {' and '.join(heads)} among them: "
+        findings.append(finding("body-same", found + "the text tables are the only thing that grew", where=where))
+    return findings
+
+
+def body_tensor_names(base: Checkpoint, family: Family) -> list[str]:
+    """The base's tensors that are no text table, nor a second name for one."""
+    tables = [info for point in family.graft_points if (info := base.tensors.get(point.tensor)) is not None]
+    return [
+        name
+        for name, info in base.tensors.items()
+        if not any(info.storage == table.storage and info.same_bytes(table) for table in tables)
+    ]
+
+
+def _compare_tensor(
+    base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family, blend: TensorBlend | None = None
+) -> TensorChange:
+    old, new = base.tensors[name], checkpoint.tensors[name]
+    other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name))
+    floats = old.dtype in FLOAT_DTYPES and new.dtype in FLOAT_DTYPES
+    if old.shape != new.shape or (not floats and old.dtype != new.dtype):
+        return other
+    exact = same = infinite = True
+    moved = length = left = 0.0
+    num_bad = num_seen = 0
+    for ours, theirs in pair_chunks(iter_values(base, old), iter_values(checkpoint, new)):
+        equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
+        if not floats:
+            exact = exact and equal
+            continue
+        before = to_float32(ours, old.dtype).astype(np.float32, copy=False)
+        length += _sum_of_squares(before)
+        num_seen += len(before)
+        if equal:
+            left += _sum_of_squares(before)
+            continue
+        exact = False
+        after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
+        if blend is not None:
+            after = blend.of(before, after, old, new, num_seen - len(before))
+        near = _match_number_format(before, after, new.dtype)
+        same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
+        if not (finite := np.isfinite(after)).all():  # also a value of the base that the shorter format cannot hold
+            same = False
+            num_bad += int((~finite).sum())
+            infinite = infinite and not np.isnan(after).any()
+            near = np.where(finite, near, before)
+            after = np.where(finite, after, before)
+        moved += _squared_distance(near, after)
+        left += _sum_of_squares(after)
+    if exact:
+        return replace(other, how="same", base=length)
+    if not floats:
+        return other
+    lost = not same and ((length > 0 and left == 0) or _is_tensor_lost(old, moved, length))
+    if other.computed and not lost:
+        lost = not same and moved >= _RECOMPUTED_DISTANCE**2 * length
+        same = not lost and not num_bad
+    overflowed = bool(num_bad) and infinite and new.dtype == "F16"
+    how: TensorChangeKind = "rounded" if same else "changed"
+    return replace(other, how=how, moved=moved, base=length, lost=lost, num_bad=num_bad, overflowed=overflowed)
+
+
+def _match_number_format(before: NDArray[np.float32], after: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """The base's values in the shortest format that holds all of the others, whatever type the file keeps them as.
+
+    A checkpoint that was trained or exported as bf16 and saved as float32 is the base rounded, and did not drift.
+    """
+    own = before if dtype == "F32" else round_to_dtype(before, dtype)
+    shown: list[str] = []
+    for part in (slice(_PROBE_VALUES), slice(None)):
+        pairs = ((name, round_to_dtype(after[part], name)) for name in ("BF16", "F16") if name != dtype)
+        shown = [name for name, short in pairs if np.array_equal(short, after[part], equal_nan=True)]
+        if not shown:
+            return own
+    nears = [round_to_dtype(round_to_dtype(before, name), dtype) for name in shown]
+    nears = [nears[0], *nears, own] if dtype == "F32" else [own, *nears]
+    return next((near for near in nears if np.array_equal(near, after)), nears[0])
+
+
+def round_to_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """Values in another format, as float32 again."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
+
+
+def _exclude_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
+    """A change with its lost rows told apart: they make neither the whole table a lost one nor the body a far one."""
+    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_tensor_lost(old, rows.moved, rows.base):
+        return change
+    return replace(change, lost_rows=rows, lost=False, moved=rows.moved)
+
+
+def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
+    """Whether a finite change is farther than any training goes."""
+    if not math.isfinite(moved) or moved < _LOST_DISTANCE**2 * length:
+        return False
+    is_matrix = len(old.shape) > 1 and length > 0
+    return is_matrix or math.sqrt(moved / max(old.num_values, 1)) >= _LOST_MEAN_STEP
+
+
+def _sum_of_squares(values: NDArray[np.float32]) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(np.dot(values, values))
+        return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))
+
+
+def _squared_distance(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _sum_of_squares(after - before)
+
+
+def _total_bytes(base: Checkpoint, names: list[str]) -> int:
+    return sum(base.tensors[name].num_bytes for name in names)
+
+
+def _format_first_names(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > _MAX_NAMED_TENSORS else ""
+    return f" ({', '.join(names[:_MAX_NAMED_TENSORS])}{more})"

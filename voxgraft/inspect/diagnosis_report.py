@@ -1,0 +1,363 @@
+"""`report.html` of a diagnosis: one page that opens in any browser without a network. All text is escaped."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from html import escape
+from importlib import resources
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from voxgraft import __version__
+from voxgraft.core.errors import Finding
+from voxgraft.inspect.diagnosis import Diagnosis, LayerChange
+from voxgraft.inspect.new_rows import ROW_KINDS, RowTable
+from voxgraft.inspect.verdict import FAR_DISTANCE, MOVED_DISTANCE
+from voxgraft.training.plots import (
+    COLORS,
+    DOTS_PER_INCH,
+    FINDING_COLOR,
+    MATPLOTLIB_STYLE,
+    MUTED_COLOR,
+    TEXT_COLOR,
+    make_figure_renderable,
+)
+
+FINE_COLOR, SOFT_COLOR = "#009e73", "#8fc1e3"
+ROW_KIND_COLORS = dict(
+    zip(
+        ROW_KINDS,
+        (
+            FINE_COLOR,
+            "#e69f00",
+            FINDING_COLOR,
+            "#a40000",
+            COLORS[0],
+            "#000000",
+            COLORS[3],
+            "#a40000",
+            "#7a4fa3",
+            SOFT_COLOR,
+            MUTED_COLOR,
+            TEXT_COLOR,
+        ),
+        strict=True,
+    )
+)
+"""Green is the base's own, blue is new; the warm ones are damage."""
+MAX_POINTS = 4000
+MIN_DRAWN_CHANGE = 1e-7
+"""Lowest move that is drawn: rows of the same bits lie on the floor."""
+VERDICT_COLORS = {"RESUME": FINE_COLOR, "REPAIR": "#b36b00", "START FRESH": "#a40000"}
+PanelDrawer = Callable[[Axes], None]
+
+
+def draw_diagnosis(found: Diagnosis) -> bytes:
+    """All panels that there is something for."""
+    panels: list[tuple[str, PanelDrawer]] = [
+        (f"rows of {table.tensor}", partial(_draw_row_changes, table=table))
+        for table in found.tables
+        if table.role != "head-bias"
+    ]
+    if found.tables:
+        panels.append(
+            (f"length of the rows of {found.tables[0].tensor}", lambda axes: _draw_row_lengths(axes, found.tables[0]))
+        )
+    if found.layers:
+        panels.append(("how far the body moved, layer by layer", lambda axes: _draw_layers(axes, found.layers)))
+    if found.moments:
+        title = f"what the optimizer keeps for {found.moments[0].tensor}"
+        panels.append((title, lambda axes: _draw_moments(axes, found)))
+    return _draw_figure(panels, found)
+
+
+def _draw_figure(panels: Sequence[tuple[str, PanelDrawer]], found: Diagnosis) -> bytes:
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(MATPLOTLIB_STYLE)
+        columns = 2 if len(panels) > 1 else 1
+        rows = max(1, -(-len(panels) // columns))
+        figure = Figure(figsize=(6.6 * columns, 3.5 * rows + 0.8), layout="constrained")
+        verdict = found.verdict
+        figure.suptitle(f"{verdict.word}: {_truncate(verdict.sentence, 62 * columns)}", x=0.01, ha="left", fontsize=11)
+        figure.texts[0].set_color(VERDICT_COLORS[verdict.word])
+        figure.texts[0].set_fontweight("bold")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (title, draw) in zip(grid.flat, panels, strict=False):
+            axes.set_title(title)
+            draw(axes)
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_axis_off()
+        make_figure_renderable(figure)
+        stream = io.BytesIO()
+        figure.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        return stream.getvalue()
+
+
+def _draw_row_changes(axes: Axes, table: RowTable) -> None:
+    """Every base row by how far it moved; new rows lie on a line of their own, since the base has none to compare."""
+    at = _thin_indices(len(table.kinds))
+    height = np.clip(np.nan_to_num(table.moved[at], nan=MIN_DRAWN_CHANGE), MIN_DRAWN_CHANGE, 1e3)
+    height[np.isnan(table.moved[at])] = MIN_DRAWN_CHANGE / 3
+    for number, kind in enumerate(ROW_KINDS):
+        own = table.kinds[at] == number
+        if own.any():
+            label = f"{kind}: {table.counts[kind]:,}"
+            axes.scatter(at[own], height[own], s=5, color=ROW_KIND_COLORS[kind], label=label, linewidths=0, zorder=3)
+    axes.set_yscale("log")
+    axes.set_ylim(MIN_DRAWN_CHANGE / 6, max(3.0, float(height.max()) * 2))
+    axes.axhline(0.5, color=MUTED_COLOR, linestyle="--", linewidth=0.9)
+    axes.set_yticks(
+        [MIN_DRAWN_CHANGE / 3, MIN_DRAWN_CHANGE, 1e-5, 1e-3, 1e-1, 1], ["new", "same bits", "1e-5", "1e-3", "0.1", "1"]
+    )
+    axes.set_yticks([], minor=True)
+    axes.set_xlabel("row")
+    axes.set_ylabel("change by its length")
+    _format_row_axis(axes)
+    _add_legend(axes)
+
+
+def _draw_row_lengths(axes: Axes, table: RowTable) -> None:
+    at = _thin_indices(len(table.kinds))
+    lengths = np.nan_to_num(table.lengths[at], nan=0.0, posinf=0.0)
+    for number, kind in enumerate(ROW_KINDS):
+        own = table.kinds[at] == number
+        if own.any():
+            axes.scatter(at[own], lengths[own], s=5, color=ROW_KIND_COLORS[kind], linewidths=0, zorder=3)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("row")
+    axes.set_ylabel("length")
+    _format_row_axis(axes)
+
+
+def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
+    """Parts side by side, each with its layers; infinite where values are not finite."""
+    parts = list(dict.fromkeys(layer.part for layer in layers))
+    finite = [layer.distance for layer in layers if np.isfinite(layer.distance)]
+    top = max([*finite, MOVED_DISTANCE * 1.2]) * 1.15
+    for number, part in enumerate(parts):
+        own = [(at, layer) for at, layer in enumerate(layers) if layer.part == part]
+        heights = [layer.distance if np.isfinite(layer.distance) else top for _, layer in own]
+        axes.bar([at for at, _ in own], heights, width=0.85, color=COLORS[number % len(COLORS)], label=part, zorder=2)
+    axes.set_ylim(0, top)
+    for level, words in ((MOVED_DISTANCE, "old languages may suffer"), (FAR_DISTANCE, "mostly another body")):
+        if level < top:
+            axes.axhline(level, color=FINDING_COLOR, linestyle="--", linewidth=0.9, zorder=3)
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
+            axes.text(len(layers) - 0.5, level, words, ha="right", va="bottom", color=FINDING_COLOR, bbox=box, zorder=4)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}" if top > 0.05 else f"{share:.2%}"))
+    axes.set_xticks([])
+    axes.set_xlabel("layers, in the order of the parts below")
+    axes.set_ylabel("change by their length")
+    _add_legend(axes)
+
+
+def _draw_moments(axes: Axes, found: Diagnosis) -> None:
+    one = found.moments[0]
+    at = _thin_indices(len(one.first))
+    for values, colour, label in (
+        (one.second, SOFT_COLOR, "second moment (root)"),
+        (one.first, COLORS[0], "first moment"),
+    ):
+        shown = np.clip(values[at], 1e-20, None)
+        axes.scatter(at, shown, s=4, color=colour, linewidths=0, label=label)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:.0e}"))
+    base = next((table.num_base for table in found.tables if table.tensor == one.tensor), 0)
+    axes.axvline(base - 0.5, color=FINDING_COLOR, linestyle="--", linewidth=0.9, label=f"first new row: {base:,}")
+    axes.set_xlabel("row")
+    axes.set_ylabel("length (1e-20: none)")
+    _format_row_axis(axes)
+    _add_legend(axes)
+
+
+def _format_row_axis(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row:,.0f}"))
+
+
+def _add_legend(axes: Axes) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.17), ncols=3, borderaxespad=0, borderpad=0, markerscale=2)
+
+
+def _thin_indices(count: int) -> NDArray[np.int64]:
+    """So many rows as can be seen, evenly; the last ones are always among them, where spare rows stand."""
+    step = max(1, count // MAX_POINTS)
+    return np.unique(np.concatenate([np.arange(0, count, step), np.arange(max(0, count - 3), count)]))
+
+
+def _truncate(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+LEVEL_SIGNS = {"error": ("✗", "bad"), "warning": ("!", "bad"), "note": ("✓", "soft")}
+REPORT_CSS = """
+header.top .card { margin-top: .9rem; }
+.verdict { font-size: 1.5rem; font-weight: 700; }
+.strip { display: flex; height: 14px; border-radius: 4px; overflow: hidden; margin: .3rem 0; }
+.key { display: inline-block; width: .7rem; height: .7rem; border-radius: 2px; margin-right: .3rem; }
+.commands code { display: block; padding: .5rem .7rem; margin: .3rem 0; overflow-x: auto; }
+img.whole { width: 100%; height: auto; background: #fff; border-radius: 8px; }
+"""
+
+
+def diagnosis_report_html(found: Diagnosis, picture: bytes | None) -> str:
+    """The whole page; `picture` is a PNG."""
+    sections = [
+        ("rows", "Rows", _row_tables_html(found)),
+        ("body", "Body", _layers_html(found)),
+        ("optimizer", "Optimizer", _optimizer_html(found)),
+        ("heard", "Heard", _phone_errors_html(found)),
+        ("picture", "Picture", _image_html(picture)),
+        ("findings", "Findings", _findings_html(found.findings)),
+        ("looked", "What was looked at", _coverage_html(found)),
+    ]
+    shown = [(name, title, content) for name, title, content in sections if content]
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in shown)
+    body = "".join(
+        f'<section id="{name}"><h2>{title}</h2>{_wrap_in_card(name, content)}</section>'
+        for name, title, content in shown
+    )
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(found.verdict.word)}: {escape(found.path.name)}</title>",
+            f"<style>{_read_asset('report.css')}{REPORT_CSS}</style></head><body>",
+            _header_html(found),
+            f'<nav aria-label="Sections"><div>{links}<button id="theme" type="button">theme</button></div></nav>',
+            f"<main>{body}<footer>Made by voxgraft {__version__}. Nothing on this page was loaded from a network."
+            "</footer></main>",
+            f"<script>{_read_asset('report.js')}</script></body></html>\n",
+        ]
+    )
+
+
+def _wrap_in_card(name: str, content: str) -> str:
+    return content if name == "picture" else f'<div class="card scroll">{content}</div>'
+
+
+def _header_html(found: Diagnosis) -> str:
+    verdict = found.verdict
+    commands = "".join(f"<code>{escape(command)}</code>" for command in verdict.commands)
+    return (
+        f'<header class="top"><h1>{escape(found.path.name)}</h1><p>{escape(found.what)}.</p>'
+        f'<div class="card"><div class="verdict" style="color:{VERDICT_COLORS[verdict.word]}">{verdict.word}</div>'
+        f"<p><b>{escape(_as_sentence(verdict.sentence))}</b></p><p>{escape(_as_sentence(verdict.reason))}</p>"
+        f'<div class="commands">{commands}</div></div></header>'
+    )
+
+
+def _as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _row_tables_html(found: Diagnosis) -> str:
+    return "".join(map(_row_table_html, found.tables))
+
+
+def _row_table_html(table: RowTable) -> str:
+    total, counts = len(table.kinds), table.counts
+    strip = "".join(
+        f'<div style="width:{100 * count / total:.3f}%;background:{ROW_KIND_COLORS[kind]}" title="{escape(kind)}"></div>'
+        for kind, count in counts.items()
+    )
+    keys = " ".join(
+        f'<span><span class="key" style="background:{ROW_KIND_COLORS[kind]}"></span>{escape(kind)}: {count:,}</span>'
+        for kind, count in counts.items()
+    )
+    form = ", in a shorter number format" if table.rounded else ""
+    return (
+        f"<h3>{escape(table.tensor)}</h3><p>{total:,} rows, {table.num_base:,} of them the base's{form}.</p>"
+        f'<div class="strip">{strip}</div><p>{keys}</p>'
+    )
+
+
+def _layers_html(found: Diagnosis) -> str:
+    if not found.layers:
+        return ""
+    rows = [
+        (layer.name, f"{layer.tensors:,}", f"{layer.changed:,}", _format_distance(layer.distance))
+        for layer in found.layers
+        if layer.changed
+    ]
+    whole = f"{sum(layer.tensors for layer in found.layers):,} tensors"
+    if not rows:
+        return f"<p>All {whole} behind the text tables are the base's own.</p>"
+    far = f"<p>Together they moved by {_format_distance(found.distance or 0.0)} of their length.</p>"
+    return far + _html_table(("layer", "tensors", "changed", "moved"), rows)
+
+
+def _format_distance(value: float) -> str:
+    return "not finite" if value == float("inf") else f"{100 * value:.3g} %"
+
+
+def _optimizer_html(found: Diagnosis) -> str:
+    one = found.optimizer
+    if one is None:
+        return ""
+    facts = {
+        "parameters with moments": f"{len(one.moments):,}",
+        "steps of the optimizer": "unknown" if one.step is None else f"{one.step:,}",
+        "step of the file": "unknown" if one.file_step is None else f"{one.file_step:,}",
+        "learning rates": ", ".join(f"{rate:.3g}" for rate in one.rates) or "unknown",
+        "rates at the start": ", ".join(f"{rate:.3g}" for rate in one.first_rates) or "unknown",
+        "weight decay": ", ".join(f"{decay:g}" for decay in one.weight_decay) or "unknown",
+        "step of the schedule": "unknown" if one.last_epoch is None else f"{one.last_epoch:,}",
+    }
+    return f"<dl>{''.join(f'<dt>{name}</dt><dd>{escape(value)}</dd>' for name, value in facts.items())}</dl>"
+
+
+def _phone_errors_html(found: Diagnosis) -> str:
+    if found.not_heard:
+        return f"<p>Nothing was listened to: {escape(found.not_heard)}.</p>"
+    rows = [(one["language"], one["who"], f"{one['sentences']}", f"{one['phone_error']:.1%}") for one in found.heard]
+    return _html_table(("language", "who", "sentences", "phone error"), rows) if rows else ""
+
+
+def _image_html(picture: bytes | None) -> str:
+    if picture is None:
+        return ""
+    source = base64.b64encode(picture).decode()
+    return f'<img class="whole" alt="rows, layers and optimizer" src="data:image/png;base64,{source}">'
+
+
+def _findings_html(findings: Iterable[Finding]) -> str:
+    order = {level: at for at, level in enumerate(LEVEL_SIGNS)}
+    items = []
+    for item in sorted(findings, key=lambda item: order[item.level]):
+        sign, style = LEVEL_SIGNS[item.level]
+        expected = f" (expected: {escape(item.expected)})" if item.expected else ""
+        cure = "" if item.cure.startswith("none is needed") else f'<div class="said">{escape(item.cure)}</div>'
+        items.append(
+            f'<li><span class="sign {style}" aria-label="{item.level}">{sign}</span><div><code>{item.code}</code> '
+            f"{escape(item.found)}{expected}{cure}</div></li>"
+        )
+    return f'<ul class="checks">{"".join(items)}</ul>' if items else "<p>None.</p>"
+
+
+def _coverage_html(found: Diagnosis) -> str:
+    skipped = "".join(
+        f"<dt>{escape(topic)}</dt><dd>{escape(reason)}</dd>" for topic, reason in found.not_checked.items()
+    )
+    left = f"<details><summary>Not looked at, and why</summary><dl>{skipped}</dl></details>" if skipped else ""
+    return f"<p>{escape(', '.join(found.checked) or 'nothing')}.</p>{left}"
+
+
+def _html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _read_asset(name: str) -> str:
+    return resources.files("voxgraft").joinpath(f"assets/report/{name}").read_text(encoding="utf-8")

@@ -1,0 +1,369 @@
+"""The verb `show`: one base on one screen. Reads headers, and the values only for the fingerprint; writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
+from voxgraft.checkpoints.base import combine_digests, tensor_digests
+from voxgraft.config.base import parse_settings, read_settings_values
+from voxgraft.config.commands import ShowSettings
+from voxgraft.config.run import RunSettings
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.files import is_file, is_folder, path_exists
+from voxgraft.core.results import Line, Table, format_names, style_line
+from voxgraft.graft.folder import resolve_base_family, resolve_base_folder
+from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
+from voxgraft.models import family_names, get_family
+from voxgraft.models.base import BaseDescription, BaseFiles, Family, ModelSize
+from voxgraft.models.detect import CheckpointScan, check_tensor_prefix
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class BasePartSize:
+    """One part of the model, and how large it is."""
+
+    part: str
+    tensors: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFileStatus:
+    """A file of the base, what it is needed for (nothing: optional), and whether it is there."""
+
+    name: str
+    what: str
+    needed_for: tuple[str, ...]
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BaseReport:
+    """Everything that looking at a base gives; exit 1 if something is wrong with it."""
+
+    family: str
+    place: Path
+    release: str
+    languages: tuple[str, ...]
+    others: tuple[str, ...]
+    """Checkpoints of other releases in the same folder."""
+    checkpoint: str
+    format: str
+    parts: tuple[BasePartSize, ...]
+    dtypes: dict[str, int]
+    """Tensors by number format."""
+    num_bytes: int
+    num_aliases: int
+    """Second names of tensors, which are passed over."""
+    size: ModelSize | None
+    """None where the tensors make no whole model; the findings say why."""
+    text_rows: dict[str, int]
+    spare_rows: int
+    tokenizer: Tokenizer | None
+    files: tuple[BaseFileStatus, ...]
+    fingerprint: str | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if any(item.level == "error" for item in self.findings) else 0
+
+    @property
+    def total_size(self) -> BasePartSize:
+        tensors, values = (sum(getattr(part, name) for part in self.parts) for name in ("tensors", "values"))
+        return BasePartSize("all", tensors, values)
+
+    def to_json(self) -> dict[str, Any]:
+        size, tokenizer = self.size, self.tokenizer
+        return {
+            "family": self.family,
+            "release": self.release,
+            "place": str(self.place),
+            "checkpoint": {
+                "file": self.checkpoint,
+                "format": self.format,
+                "tensors": self.total_size.tensors,
+                "values": self.total_size.values,
+                "bytes": self.num_bytes,
+                "dtypes": self.dtypes,
+                "aliases": self.num_aliases,
+            },
+            "size": {"width": size.width, "layers": size.layers, "heads": size.heads} if size else None,
+            "parts": [asdict(part) for part in self.parts],
+            "text_rows": self.text_rows,
+            "spare_rows": self.spare_rows,
+            "tokenizer": _tokenizer_to_json(tokenizer) if tokenizer else None,
+            "languages": list(self.languages),
+            "others": list(self.others),
+            "files": [asdict(file) for file in self.files],
+            "fingerprint": self.fingerprint,
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = [style_line((f"{self.family}, {self.release}", "bold"), f": {self.place}")]
+        lines += [self._parts_table(), self._size_line(), self._rows_line()]
+        if self.tokenizer is not None:
+            kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
+            lines.append(f"tokenizer: {kind}, {pieces}, sha256 {self.tokenizer.sha256}")
+        lines.append(f"languages ({len(self.languages)}): {' '.join(self.languages)}")
+        if self.others:
+            lines.append(f"also in this folder: {', '.join(self.others)} (shown when the file itself is named)")
+        if self.fingerprint is not None:
+            lines.append(f"fingerprint: {self.fingerprint}")
+        lines.append(self._files_table())
+        for item in self.findings:
+            first, *rest = item.lines()
+            lines += [style_line((first, "bold red" if item.level == "error" else "yellow")), *rest]
+        return [*lines, self._verdict()]
+
+    def _parts_table(self) -> Table:
+        whole = max(self.total_size.values, 1)
+        rows = (
+            (part.part, f"{part.tensors:,}", f"{part.values:,}", f"{100 * part.values / whole:.1f} %")
+            for part in (*self.parts, self.total_size)
+        )
+        return Table(("part", "tensors", "values", "share"), tuple(rows))
+
+    def _size_line(self) -> str:
+        size = self.size
+        line = f"size: width {size.width:,}, layers {size.layers}, heads {size.heads}; " if size else ""
+        dtypes = ", ".join(f"{dtype} ({count:,} tensors)" for dtype, count in self.dtypes.items())
+        aliases = f"; {self.num_aliases:,} second names are passed over" if self.num_aliases else ""
+        return f"{line}{dtypes}, {self.num_bytes:,} bytes, {self.format}{aliases}"
+
+    def _rows_line(self) -> str:
+        counts = sorted(set(self.text_rows.values()))
+        rows = " or ".join(f"{count:,}" for count in counts) or "none"
+        spare = f", of which {self.spare_rows} is a spare that no text indexes" if self.spare_rows else ""
+        return f"text rows: {rows}{spare}"
+
+    def _files_table(self) -> Table:
+        rows = []
+        for file in self.files:
+            style = "green" if file.there else "yellow" if file.needed_for else ""
+            state = style_line(("there" if file.there else "missing", style))
+            rows.append((file.name, state, ", ".join(file.needed_for) or "optional", file.what))
+        return Table(("file", "", "needed for", "what it is"), tuple(rows))
+
+    def _verdict(self) -> Line:
+        if self.findings:
+            number = len(self.findings)
+            return style_line((f"{number} finding{'s' * (number != 1)}", "bold red" if self.exit_code else "yellow"))
+        lacking = {
+            purpose: [file.name for file in self.files if purpose in file.needed_for and not file.there]
+            for purpose in ("grafting", "preparing", "speaking")
+        }
+        whole = [purpose for purpose, names in lacking.items() if not names]
+        missing = [f"{len(names)} missing for {purpose}" for purpose, names in lacking.items() if names]
+        found = [f"all files for {', '.join(whole)} are there"] if whole else []
+        return style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))
+
+
+def _tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "file": tokenizer.path.name,
+        "kind": tokenizer.kind,
+        "pieces": tokenizer.size,
+        "sha256": tokenizer.sha256,
+    }
+
+
+RUN_FILE, BASE_CONFIG_NAME = "run.yaml", "config.yaml"
+TOKENIZER_SUFFIXES = (".json", ".model")
+NON_BASE_FOLDERS = {
+    "graft.json": ("a graft", "its README.md says what it is; `voxgraft check RUN` looks at the graft of a run."),
+    "set.json": ("a set of clips", "`voxgraft check RUN` looks at the sets of a run."),
+}
+"""By a file that is in them: what they are, and what to do instead."""
+FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
+MAX_TENSORS_NAMED = 3
+Made = TypeVar("Made")
+
+
+def show_base(settings: ShowSettings) -> BaseReport:
+    """Look at a base folder, at the base of a run, or at one checkpoint file.
+
+    What is wrong with a base is in the report's findings; what is no base of ours at all is an error.
+    """
+    findings: list[Finding] = []
+    settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
+    with _open_base(settings, findings) as (found, files, checkpoint):
+        own = {name: info for name, info in checkpoint.tensors.items() if found.get_part_name(name) is not None}
+        rows = _count_text_rows(found, own)
+        description = found.describe(files, next(iter(rows.values()), 0))
+        shapes = {name: info.shape for name, info in own.items()}
+        size = _attempt(lambda: found.infer_size(files, shapes), findings)
+        findings += _dtype_findings(own, files.checkpoint)
+        tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
+        if tokenizer is not None:
+            findings += text_table_findings(checkpoint, found, tokenizer.size)
+        not_finite: dict[str, int] = {}
+        digests = tensor_digests(checkpoint, own, not_finite) if settings.fingerprint else None
+        findings += _non_finite_findings(own, not_finite, files.checkpoint)
+        return BaseReport(
+            family=found.name,
+            place=files.folder if is_folder(settings.base) else files.checkpoint,
+            release=description.release,
+            languages=description.languages,
+            others=description.others,
+            checkpoint=files.checkpoint.name,
+            format=checkpoint.format,
+            parts=tuple(_measure_parts(found, own)),
+            dtypes=dict(Counter(info.dtype for info in own.values())),
+            num_bytes=sum(info.num_bytes for info in own.values()),
+            num_aliases=len(checkpoint.tensors) - len(own),
+            size=size,
+            text_rows=rows,
+            spare_rows=found.spare_rows,
+            tokenizer=tokenizer,
+            files=tuple(_list_base_files(files, description)),
+            fingerprint=combine_digests(digests) if digests is not None else None,
+            findings=tuple(findings),
+        )
+
+
+@contextlib.contextmanager
+def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[Family, BaseFiles, Checkpoint]]:
+    """The family, the base's files, and the checkpoint, open until the block ends."""
+    place = _find_run_base(settings.base) if is_file(settings.base / RUN_FILE) else settings.base
+    if is_folder(place) or not path_exists(place):
+        _refuse_other_folder(place)
+        found = resolve_base_family(place, settings.family)
+        files = found.files(place)
+        with open_checkpoint(files.checkpoint) as checkpoint:
+            yield found, files, checkpoint
+        return
+    _refuse_tokenizer(place)
+    with open_checkpoint(place) as checkpoint:
+        _refuse_unsupported_checkpoint(checkpoint)
+        found = detect_checkpoint_family(checkpoint, settings.family)
+        yield found, _find_base_files(found, place, findings), checkpoint
+
+
+def _find_run_base(run: Path) -> Path:
+    path = run / RUN_FILE
+    base = parse_settings(RunSettings, read_settings_values(RunSettings, path), path).base
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", where=path)
+    return base
+
+
+def _refuse_other_folder(place: Path) -> None:
+    """Folders that are none of a base, and that say themselves what they are."""
+    if is_folder(place) and not any(place.iterdir()):
+        cure = "check the path; a base is a folder with the files that its makers publish."
+        raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
+    for name, (what, cure) in NON_BASE_FOLDERS.items():
+        if is_file(place / name):
+            found = f"{place} is {what} ({name} is in it)"
+            raise FileError("base-unknown", found, expected="the folder of a base, or a run", where=place, cure=cure)
+
+
+def _refuse_tokenizer(place: Path) -> None:
+    """A tokenizer lies beside every checkpoint, and is easily taken for it. What is neither is told as a checkpoint."""
+    tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_SUFFIXES else None
+    if tokenizer is not None:
+        found = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)"
+        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show the folder that it lies in.'
+        raise CheckpointError("checkpoint-unknown", found, expected="a checkpoint, or a folder", where=place, cure=cure)
+
+
+def _refuse_unsupported_checkpoint(checkpoint: Checkpoint) -> None:
+    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+    families = [get_family(name) for name in family_names()]
+    items = [candidate.check_lookalike(checkpoint.path, shapes) for candidate in families]
+    if not any(candidate.matches_tensors(shapes) for candidate in families):
+        tables = tuple(candidate.graft_points[0].tensor for candidate in families)
+        items.append(check_tensor_prefix(CheckpointScan(checkpoint.path, shapes), tables))
+    for item in filter(None, items):
+        raise CheckpointError.of(item)
+
+
+def _find_base_files(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:
+    """The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing."""
+    config = checkpoint.with_name(BASE_CONFIG_NAME)
+    tokenizer = _attempt(lambda: _find_shown_tokenizer(found, checkpoint), findings)
+    return BaseFiles(
+        checkpoint.parent,
+        checkpoint,
+        tokenizer or checkpoint.with_name(found.tokenizer_names[0]),
+        config if is_file(config) else None,
+    )
+
+
+def _find_shown_tokenizer(found: Family, checkpoint: Path) -> Path:
+    """Who has one file alone, perhaps one that was grown, has no base to download again."""
+    try:
+        return found.find_tokenizer(checkpoint)
+    except FileError as error:
+        if error.code != "base-file-missing":
+            raise
+        cure = "put its tokenizer beside it (of a file that was grown: the one in RUN/graft), and show it again."
+        raise FileError.of(replace(error.finding, cure=cure)) from None
+
+
+def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
+    """What `make` gives; None, and a finding, if it meets one of our errors."""
+    try:
+        return make()
+    except VoxgraftError as error:
+        findings.append(error.finding)
+        return None
+
+
+def _count_text_rows(found: Family, own: dict[str, TensorInfo]) -> dict[str, int]:
+    """The rows of each text table that is there."""
+    tables = (own[point.tensor] for point in found.graft_points if point.tensor in own)
+    return {info.name: info.shape[0] for info in tables if info.shape}
+
+
+def _dtype_findings(own: dict[str, TensorInfo], checkpoint: Path) -> Iterator[Finding]:
+    """Tensors of whole numbers or of eight bits, as quantised files have them: no layer computes with those."""
+    odd = [info for info in own.values() if info.dtype not in FLOAT_DTYPES]
+    if odd:
+        found = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {odd[0].name} is {odd[0].dtype}"
+        yield finding("tensors-mismatch", found, expected=" or ".join(FLOAT_DTYPES), where=checkpoint)
+
+
+def _non_finite_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], checkpoint: Path) -> Iterator[Finding]:
+    """NaN and infinite values: a model that holds any gives noise or nothing."""
+    if not not_finite:
+        return
+    bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
+    worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
+    named = format_names(
+        [f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst], MAX_TENSORS_NAMED
+    )
+    share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
+    found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}"
+    yield finding("weights-not-finite", found, expected="finite values", where=checkpoint)
+
+
+def _measure_parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[BasePartSize]:
+    by_part: dict[str, list[TensorInfo]] = {}
+    for name, info in own.items():
+        by_part.setdefault(found.get_part_name(name) or "", []).append(info)
+    for part, infos in by_part.items():
+        yield BasePartSize(part, len(infos), sum(info.num_values for info in infos))
+
+
+def _list_base_files(files: BaseFiles, description: BaseDescription) -> Iterator[BaseFileStatus]:
+    """What the base itself is, then what preparing and speaking need beside it."""
+    yield BaseFileStatus(files.checkpoint.name, "the language model", ("grafting",), there=True)
+    yield BaseFileStatus(
+        files.tokenizer.name, "tokenizer: from text to ids", ("grafting",), there=is_file(files.tokenizer)
+    )
+    if files.config is not None:
+        yield BaseFileStatus(files.config.name, "sizes, and names of the other files", ("grafting",), there=True)
+    for side in description.side_files:
+        there = next((name for name in side.names if path_exists(files.folder / name)), None)
+        yield BaseFileStatus(there or side.names[0], side.what, side.purposes, there=there is not None)

@@ -1,0 +1,484 @@
+"""From all findings to one answer: RESUME, REPAIR or START FRESH, why, and the commands. Reads no file.
+
+The order is the order of what cannot be undone: what was never the base or cannot be read comes first, then what was
+learnt under wrong ids, then what `repair` can put right.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import Finding
+
+__all__ = [
+    "FAR_DISTANCE",
+    "MOVED_DISTANCE",
+    "DiagnosisCase",
+    "RepairKind",
+    "Verdict",
+    "VerdictWord",
+    "decide_verdict",
+    "estimate_repair_point",
+    "is_body_far",
+]
+
+VerdictWord = Literal["RESUME", "REPAIR", "START FRESH"]
+RepairKind = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
+MOVED_DISTANCE, FAR_DISTANCE = 0.015, 0.3
+"""Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
+anything below the first (docs/diagnosing.md); in one of them English was half gone at twice that. From the second on,
+the way back to the first leaves less than a tenth of what was learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisCase:
+    """What the verdict is about, beside the findings."""
+
+    checkpoint: Path
+    base: Path | None
+    tokenizer: Path | None
+    family: str = ""
+    """As people write it; empty where it is not known."""
+    base_tokenizer: Path | None = None
+    base_suffix: str = ".safetensors"
+    """Of the base's own checkpoint: the format that stock software reads."""
+    file: Path | None = None
+    """The file that a repair would read, where `checkpoint` is a folder."""
+    run: Path | None = None
+    steps: tuple[int, ...] | None = None
+    """Of a run: its whole saved steps; None where none was ever saved."""
+    data_to_come: bool = False
+    """Of a run without any saved step: whether there is nothing yet to learn from."""
+    distance: float | None = None
+    """How far the body moved; None where that was not measured, or is no matter."""
+    point: float | None = None
+    """Of a body that moved too far: the point between base and tuned that a repair would take, where it was measured
+    that the result is near enough."""
+    kept: bool | None = None
+    """Whether old languages were measured, by ear or by held-out losses, and found to be as the base speaks them."""
+    sounds: bool = False
+    """Whether the base has a waveform end here, so that points can be chosen by ear."""
+    has_optimizer: bool = False
+    language: str | None = None
+    has_new_rows: bool = True
+    """Whether its text tables have more rows than the base's."""
+    unusable: float = 0.0
+    """Share of the body that is of another form, or in which nothing of the base is left."""
+    empty_rows: float = 0.0
+    """Share of the new rows of the embedding that are all zero. A head that is still empty is learnt in training."""
+    ruined_rows: float = 0.0
+    """Share of the new rows of the embedding that are not finite."""
+    not_finite: float = 0.0
+    """Share of the body that is not finite."""
+    dead_rows: bool = False
+    """Whether rows of the speech tables are all zero."""
+    noise: bool = False
+    """Whether the new rows of the embedding look like random numbers."""
+    learnt_by_moments: bool = False
+    """Whether the optimizer shows that new rows were trained, whatever they look like."""
+    short_rows: bool = False
+    """Whether the text tables have the base's rows, and fewer than the tokenizer needs."""
+    moved_fits: bool = False
+    """Whether the number of rows is explained by rows that were put before the others."""
+    sharded: bool = False
+    """Whether the model lies in several files."""
+    is_base: bool = False
+    """Whether it is the base itself, under whatever name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer. `sentence` says what happened, `reason` why the word is the right one."""
+
+    word: VerdictWord
+    sentence: str
+    reason: str
+    commands: tuple[str, ...]
+    repairs: tuple[RepairKind, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class _FatalFault:
+    """What a finding means for the whole: in a sentence, and why nothing is left to go on with."""
+
+    sentence: str
+    reason: str
+
+
+_UNREADABLE_FAULT = _FatalFault(
+    "the file cannot be read: {found}",
+    "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
+)
+_WRONG_IDS_REASON = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
+_FATAL_FAULTS = {
+    "checkpoint-stand-in": _FatalFault(
+        "this never was {family}: nothing of the base was lost; start from the base",
+        "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
+        "base's own file is untouched",
+    ),
+    "checkpoint-family": _FatalFault("this is another model: {found}", "nothing of it fits this base"),
+    **{
+        code: _FatalFault(
+            "the run does not belong to its parts any more: {found}", "what was learnt fits them no longer"
+        )
+        for code in ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer")
+    },
+    **{
+        code: _FatalFault("its text tables are not of the base's kind: {found}", "nothing of it fits this base")
+        for code in ("tensor-missing", "tensor-shape")
+    },
+    "torch-checksum": _FatalFault("the file was damaged after it was written: {found}", _UNREADABLE_FAULT.reason),
+    "rows-scattered": _FatalFault("the rows were numbered anew: {found}", _WRONG_IDS_REASON),
+    "rows-copied": _FatalFault(
+        "the embedding was written over: {found}", "what its new rows had learnt is nowhere else, and no base has it"
+    ),
+    "tokenizer-flat-map": _FatalFault(
+        "it was trained with a flat map in place of a tokenizer: {found}",
+        "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS_REASON,
+    ),
+    "special-ids-moved": _FatalFault("the tokenizer numbers everything anew: {found}", _WRONG_IDS_REASON),
+    "tokenizer-not-grown": _FatalFault("the tokenizer moved pieces of the base: {found}", _WRONG_IDS_REASON),
+    "config-start-stop": _FatalFault(
+        "texts began and ended with the wrong ids: {found}", "the model has learnt marks that no program gives it"
+    ),
+    "proof-unknown-letters": _FatalFault(
+        "letters of the language have no piece: {found}",
+        "what is unknown in the text was never learnt; the tokenizer has to be made again, with every single character",
+    ),
+    "prepared-ids-unknown": _FatalFault("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
+    "prepared-ids-outside": _FatalFault("the data has ids without rows: {found}", _WRONG_IDS_REASON),
+    "prepared-other-tokenizer": _FatalFault("the data was spelled by another tokenizer: {found}", _WRONG_IDS_REASON),
+    "prepared-codes-padded": _FatalFault(
+        "it learnt padding: {found}",
+        "the body has learnt to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
+    ),
+}
+"""By code of an error, in the order in which they are told: after these nothing is worth going on with."""
+_REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
+    "head-not-grown": ("head", "the embedding grew and the head did not"),
+    "embedding-not-grown": ("head", "the head grew and the embedding did not"),
+    "bias-not-grown": ("head", "the head grew and its bias did not"),
+    "spare-row-copied": ("spare", "the base's spare row stands on the first new piece"),
+    "spare-counted-twice": ("spare", "it has a spare row too many"),
+    "table-transposed": ("rows", "a text table has its rows and columns exchanged"),
+    "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
+    "rows-swapped": ("rows", "its text rows only moved: embedding and head are swapped"),
+    "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
+    "base-rows-changed": ("rows", "the base's text rows were changed"),
+    "head-missing": ("head", "the head for text is not in the file, or not whole"),
+    "body-missing": ("missing", "tensors of the base are not in the file"),
+    "body-form": ("missing", "tensors of the body have another form than the base's"),
+    "body-lost": ("missing", "tensors of the body have nothing left of the base's"),
+    "body-not-finite": ("missing", "tensors of the body hold values that are not finite"),
+    "body-overflow": ("missing", "values too large for fp16 became infinite when it was saved"),
+    "speech-rows-lost": ("missing", "{found}"),
+    "pickle-code": ("resave", "the file carries code that a loader could run"),
+    "checkpoint-legacy": ("resave", "it is in the format that torch wrote before version 1.6"),
+    "checkpoint-float64": ("resave", "its numbers are float64: {found}"),
+}
+"""By code of a finding: the repair that answers it, and the fault in words."""
+_RESUME_NOTES = {
+    "config-vs-rows": ("its config is not its own", "write the number of pieces that it has into the config"),
+    "config-vs-tokenizer": ("its config is not its own", "write the number of pieces that it has into the config"),
+    "proof-changed": (
+        "its tokenizer spells old languages otherwise",
+        "give texts of old languages to the base's own tokenizer",
+    ),
+    "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their pieces"),
+    "new-rows-equal": ("new rows are copies of one another", "{found}: only training tells their pieces apart"),
+    "checkpoint-prefixed": (
+        "a wrapper's name stands before all others, or other models beside it",
+        "`voxgraft repair` writes the file without them",
+    ),
+    "moments-mismatch": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
+    "moments-on-base-rows": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
+}
+"""By code of a finding: what is told with RESUME, and what to do about it."""
+_OTHER_BASE_HINT = "; if it was made from another base (the English one, an older one), name that with --base"
+_CODES_WITH_OWN_RULES = frozenset(
+    "ids-past-table rows-vs-tokenizer tensor-not-finite "  # of rows: `_unfit`, `_verdict_ruined`, `_repair`
+    "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # told with RESUME
+)
+"""Codes of errors that are neither in _LOST nor in _REPAIRS and still have their answer."""
+_ROUNDING_MARGIN = 0.02
+"""Rounding to bf16 adds a little to a distance."""
+MAJORITY_SHARE = 0.5
+"""From this share on nothing of the whole is worth going on with."""
+
+
+def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable: bool = True) -> Verdict:
+    """The answer to all findings at once."""
+    errors = {item.code: item for item in reversed(findings) if item.level == "error"}
+    told = {item.code: item for item in reversed(findings)}
+    if by_hand := _verdict_by_hand(told, errors, case):
+        return by_hand
+    if not readable and not errors.keys() & _FATAL_FAULTS.keys():
+        item = next(iter(errors.values()), None)
+        return _verdict_fatal_fault(_UNREADABLE_FAULT, item.found if item else "nothing in it is known", case)
+    for code, fault in _FATAL_FAULTS.items():
+        if code in errors:
+            return _verdict_fatal_fault(fault, errors[code].found, case)
+    return (
+        _verdict_rows_misfit(told, errors, case)
+        or _verdict_nothing_learned(told, case)
+        or _verdict_ruined(errors, case)
+        or _verdict_body_too_far(case)
+        or _verdict_repair(told, case)
+        or _verdict_unhandled_error(errors, case)
+        or _verdict_resume(told, case)
+    )
+
+
+def _verdict_by_hand(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    """A file that is whole, but not yet a checkpoint: the program that wrote it can make one of it."""
+    item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
+    if item is None or case.run is not None:
+        return None
+    sentence = f"it has to be saved otherwise before anything can be said of it: {item.found}"
+    return Verdict("REPAIR", sentence, f"by hand: {item.cure}", ("then voxgraft diagnose NEW",))
+
+
+def _verdict_fatal_fault(fault: _FatalFault, found: str, case: DiagnosisCase) -> Verdict:
+    sentence = fault.sentence.format(found=found, family=case.family or "the base")
+    return Verdict("START FRESH", sentence, fault.reason, _start_fresh_commands(case))
+
+
+def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    """Rows that do not fit the tokenizer, where no repair makes them fit."""
+    item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
+    if item is None or told.keys() & {"head-not-grown", "embedding-not-grown", "bias-not-grown"} or case.moved_fits:
+        return None
+    if case.short_rows:
+        return None  # to grow is a repair like others
+    reason = (
+        "rows mean nothing without the tokenizer that they were learnt with: name it with --tokenizer, or start again"
+    )
+    return Verdict(
+        "START FRESH", f"tokenizer and rows do not belong together: {item.found}", reason, _start_fresh_commands(case)
+    )
+
+
+def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    item = told.get("new-rows-untrained")
+    if item is None and case.noise and not case.learnt_by_moments:
+        item = told.get("new-rows-random")
+    if item is None and case.empty_rows >= MAJORITY_SHARE:
+        item = told.get("new-rows-zero")
+    if item is None:
+        return None
+    untouched = "body-same" in told and "base-rows-same" in told
+    sentence = f"nothing was learnt of the new language: {item.found}"
+    reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
+    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
+
+
+def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    """Damage that the base could mend, but to so much of the whole that only the base would be left."""
+    is_graft = case.run is not None and case.file is None
+    if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MAJORITY_SHARE):
+        sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
+        return Verdict(
+            "START FRESH", sentence, "what is not finite cannot be brought back", _start_fresh_commands(case)
+        )
+    item = errors.get("body-not-finite") or errors.get("body-overflow")
+    if item is not None and case.not_finite >= MAJORITY_SHARE:
+        what = "the training blew up" if "body-not-finite" in errors else "it does not fit into fp16"
+        reason = (
+            "what is not finite cannot be brought back; an earlier checkpoint, or one that is not fp16, may be whole"
+        )
+        return Verdict("START FRESH", f"{what}: {item.found}", reason, _start_fresh_commands(case))
+    item = errors.get("body-form") or errors.get("body-lost")
+    if item is None or case.unusable < MAJORITY_SHARE or ("body-form" not in errors and case.kept):
+        return None
+    sentence = f"the body is another: {item.found}"
+    reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE_HINT}"
+    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
+
+
+def _verdict_body_too_far(case: DiagnosisCase) -> Verdict | None:
+    if case.distance is None or case.distance < FAR_DISTANCE or case.kept:
+        return None
+    sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
+    reason = (
+        "back where old languages can be heard, less than a tenth of what was learnt would be left" + _OTHER_BASE_HINT
+    )
+    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
+
+
+def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    faults: dict[RepairKind, list[str]] = {}
+    for code, (repair, words) in _REPAIRS_BY_CODE.items():
+        borne = case.kept and (code == "body-lost" or (code == "speech-rows-lost" and not case.dead_rows))
+        if code in told and not borne:
+            faults.setdefault(repair, []).append(words.format(found=told[code].found))
+    if "tensor-not-finite" in told:
+        faults.setdefault("rows", ["text rows are not finite"])
+    item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
+    if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
+        if not faults and not case.has_new_rows and not is_body_far(case) and _can_extend(told, case):
+            return _verdict_extend(item, case)
+        faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
+    if is_body_far(case):
+        lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
+        faults["body"] = [f"the body moved by {case.distance or 0:.1%} of its length, {lost}"]
+    if not faults:
+        return None
+    if set(faults) != {"resave"}:
+        faults.pop("resave", None)  # whatever is repaired is saved anew
+    reason = "what was damaged has its original in the base; what was learnt stays"
+    if told.keys() & {"head-missing", "head-not-grown", "embedding-not-grown", "bias-not-grown", "tensor-not-finite"}:
+        reason = "what was damaged is taken from the base, or made from its rows; everything else that was learnt stays"
+    if "body" in faults:
+        reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
+    elif "grow" in faults:
+        reason = "rows are added for the last pieces; name the old tokenizer if this one was not grown from it"
+    elif set(faults) == {"resave"}:
+        reason = "nothing in it is broken; saving it again is enough"
+    sentence = "; ".join(words for listed in faults.values() for words in listed)
+    return Verdict("REPAIR", sentence, reason, (_format_repair_command(case, tuple(faults)),), tuple(faults))
+
+
+def is_body_far(case: DiagnosisCase) -> bool:
+    """Whether old languages are lost, as far as anybody knows."""
+    moved = case.distance is not None and case.distance > 0
+    return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED_DISTANCE))
+
+
+def _can_extend(told: dict[str, Finding], case: DiagnosisCase) -> bool:
+    """Whether `extend` can read the file, which must be a single one, and is all that it needs."""
+    one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
+    return one_file and bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
+
+
+def _verdict_extend(item: Finding, case: DiagnosisCase) -> Verdict:
+    """The base's own rows, and a tokenizer that has grown since."""
+    command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
+    own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
+    return Verdict(
+        "REPAIR",
+        f"it has no rows for the new pieces: {item.found}",
+        "the base's rows are all there; growing adds the others",
+        (f"{command}{own} --output {_repaired_file_name(case.checkpoint, case.checkpoint.suffix)}",),
+    )
+
+
+def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    """Errors that no other rule knows: whatever they are, something has to be put right before going on."""
+    answered = _CODES_WITH_OWN_RULES | _FATAL_FAULTS.keys() | _REPAIRS_BY_CODE.keys()
+    item = next((item for code, item in reversed(errors.items()) if code not in answered), None)
+    if item is None:
+        return None
+    cure = item.cure or CATALOGUE[item.code].cure
+    if case.run is None and CATALOGUE[item.code].area == "checkpoints":
+        return Verdict("START FRESH", f"it cannot be read whole: {item.found}", cure, _start_fresh_commands(case))
+    again = (
+        f"voxgraft train {_quote_path(case.run)}" if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
+    )
+    sentence = f"something has to be put right before it can go on: {item.found}"
+    return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
+
+
+def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
+    afresh = told.keys() & {"moments-mismatch", "moments-on-base-rows"}
+    if case.run is not None:
+        return _verdict_resume_run(told, case)
+    if case.distance:
+        sentence = f"nothing is broken; the body moved by {case.distance:.1%} of its length"
+        reason = f"that is less than {MOVED_DISTANCE:.1%}, up to which old languages have stayed; listen to them all the same"
+        if case.kept:
+            reason = "old languages were measured, and they are as the base speaks them"
+    else:
+        sentence = "nothing is wrong with it"
+        reason = "the base in it is the base's own" if "body-same" in told else "no fault that we know shows in it"
+    if case.is_base:
+        rounded = told.keys() & {"base-rows-rounded", "body-rounded"}
+        sentence = "it is the base, rounded to a shorter number format" if rounded else "it is identical to the base"
+        reason = "every tensor is the base's own; nothing was trained in it, and nothing is broken"
+    if (long := told.get("new-rows-scale")) is not None:
+        sentence = f"the base in it is not damaged, but {long.found}"
+        reason = "such rows drown everything else in a sentence: listen to it before you go on, or grow the base again"
+    besides = {
+        words: cure.format(found=told[code].found) for code, (words, cure) in _RESUME_NOTES.items() if code in told
+    }
+    sentence = ", but ".join([sentence, *besides])
+    reason = "; ".join([reason, *besides.values()])
+    return Verdict("RESUME", sentence, reason, (_format_resume_command(case, fresh_optimizer=bool(afresh)),))
+
+
+def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
+    """A run goes on from its newest whole step by itself; without any it begins again."""
+    train = f"voxgraft train {_quote_path(case.run)}"
+    if case.steps is None:
+        sentence, reason = "nothing is wrong with the run; it has no saved step yet", "training begins at the start"
+    elif not case.steps:
+        found = told["step-damaged"].found if "step-damaged" in told else "none of its saved steps is whole"
+        return Verdict("START FRESH", found, "there is no whole step to go on from", (f"{train} --fresh",))
+    elif "step-damaged" in told:
+        sentence = told["step-damaged"].found
+        reason = f"step {case.steps[-1]:,} is whole, and training goes on from there"
+    else:
+        sentence, reason = "nothing is wrong with the run", f"it goes on from step {case.steps[-1]:,}"
+    if worries := [item for item in told.values() if item.level == "warning" and item.code != "step-damaged"]:
+        sentence = sentence.replace("nothing is wrong with", "nothing is broken in") + ", but it was warned"
+        reason += "; first read what was told: " + ", ".join(sorted({item.code for item in worries}))
+    if case.data_to_come:
+        sentence += ", and its data is still to come"
+        train = f"voxgraft prepare {_quote_path(case.run)}, then {train}"
+    return Verdict("RESUME", sentence, reason, (train,))
+
+
+def _format_resume_command(case: DiagnosisCase, *, fresh_optimizer: bool) -> str:
+    """Ours cannot go on with another trainer's state: the trainer that wrote it does."""
+    if case.has_optimizer and not fresh_optimizer:
+        return f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
+    return f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a fresh optimizer"
+
+
+def _format_repair_command(case: DiagnosisCase, repairs: Collection[RepairKind]) -> str:
+    parts = [f"voxgraft repair {_quote_path(case.file or case.checkpoint)}"]
+    parts += [f"--base {_quote_path(case.base)}"] if case.base else []
+    parts += [f"--tokenizer {_quote_path(case.tokenizer)}"] if case.tokenizer else []
+    if "body" in repairs:
+        language = f" --language {case.language or 'CODE'}"
+        parts.append(f"--choose{language}" if case.sounds else f"--body {_repair_point(case):g}")
+    suffix = ".safetensors" if set(repairs) == {"resave"} else case.base_suffix
+    return " ".join([*parts, f"--output {_repaired_file_name(case.checkpoint, suffix)}"])
+
+
+def _repair_point(case: DiagnosisCase) -> float:
+    return case.point if case.point is not None else estimate_repair_point(case.distance or MOVED_DISTANCE)
+
+
+def estimate_repair_point(distance: float) -> float:
+    """A point at which the body is nearer to the base than old languages have borne, rounded towards the base.
+
+    Distances are nearly proportional to the point. Where old languages were lost below that distance, half of the way
+    is proposed.
+    """
+    share = (1 - _ROUNDING_MARGIN) * MOVED_DISTANCE / distance if distance >= MOVED_DISTANCE else 0.5
+    return math.floor(100 * share) / 100
+
+
+def _start_fresh_commands(case: DiagnosisCase) -> tuple[str, ...]:
+    if case.run is not None:
+        return (f"voxgraft graft {_quote_path(case.run)}", f"voxgraft train {_quote_path(case.run)} --fresh")
+    base = _quote_path(case.base) if case.base else "BASE"
+    language = case.language or "CODE"
+    return (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
+
+
+def _repaired_file_name(path: Path, suffix: str) -> str:
+    return shlex.quote(f"{path.stem}.repaired{suffix}")
+
+
+def _quote_path(path: Path | None) -> str:
+    return shlex.quote(str(path)) if path is not None else "FILE"

@@ -1,0 +1,436 @@
+"""Reads what a community fork was told (a YAML config, or a text with its command lines) as a list of old keys.
+
+What becomes of each key is worked out in `old_values.py`. Nothing is run, and nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from voxgraft.config.run import RunSettings
+from voxgraft.core.errors import ConfigError, Finding, find_nearest_name, finding
+from voxgraft.core.files import read_text
+from voxgraft.core.yaml_files import MAX_YAML_BYTES, parse_yaml
+from voxgraft.migrate.scripts import (
+    CHATTERBOX_KEYS,
+    INDEXTTS2_KEYS,
+    INDEXTTS2_SECTIONS,
+    SCRIPTS,
+    LegacyKeyRule,
+    LegacyScript,
+    find_legacy_script,
+)
+
+MAX_EXPANDED = 4096
+"""Longest word after variables are put in; a text that doubles a variable line by line would fill memory."""
+
+_LAUNCHER = (
+    r"(?:[^\s;|&]*/)?(?:python[\d.]*|py|uv|torchrun|accelerate|nohup|time|sudo|env|exec|srun|poetry|conda|pipenv|pdm)"
+    r"(?:\.exe)?"
+)
+_LAUNCHES = re.compile(_LAUNCHER)
+_LAUNCHES_AFTER = re.compile(rf"(?:;|&&|\|\|?)\s*(?:(?:then|do|else)\s+)?{_LAUNCHER}\s")
+_SHELL_WORDS = frozenset({"then", "do", "else", "{", "(", "!", "$", "%", "command", "eval", "&"})
+_PROMPT = re.compile(r"^\s*(?:(?:[-*>$%!&]|\d+[.)]|\([\w.-]+\)|PS [^>]*>)\s*)+(?=[\w./])")
+_ASSIGNS = re.compile(r"^\s*(?:(?:export|local|readonly|declare)\s+)?[A-Za-z_]\w*=")
+_POWERSHELL_ASSIGNS = re.compile(r"^\s*\$(?:env:)?([A-Za-z_]\w*)\s*=\s*(.*)$", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(?:\{(?:env:)?([A-Za-z_]\w*)(?::?-([^}]*))?\}|(?:env:)?([A-Za-z_]\w*))", re.IGNORECASE)
+_WORD_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_REDIRECTED = re.compile(r"\d?>|<$|<[^>]*$")
+_CONTINUED = re.compile(r"(?<!\\)\\++$|(?<=\s)[`^]$")
+_NOT_SETTINGS = frozenset({"...", "…", "--help", "-h", ""})
+_NEGATIVE = re.compile(r"-\.?\d")
+_YAML_FENCE = re.compile(r"\s*(```|~~~)\s*ya?ml\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyCommand:
+    """One command of a known script: its flags in order, each with the words that follow it."""
+
+    script: LegacyScript
+    line: int
+    flags: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(slots=True)
+class LegacyCommands:
+    """All that a text holds: commands of known scripts, and those of others, which were not read."""
+
+    known: list[LegacyCommand] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)
+
+
+def find_legacy_commands(text: str, where: Path) -> LegacyCommands:
+    """The commands of known scripts in a text, in order; an error if one of them has an open quote."""
+    found = LegacyCommands()
+    variables: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        _assign(line, variables)
+        for part in line.split("`"):
+            part = _PROMPT.sub("", part)
+            if ".py" in part or " -m " in part:
+                _read_part(part, number, variables, found, where)
+    return found
+
+
+def iter_yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
+    """The blocks of YAML in a Markdown text, with the number of their first line."""
+    fence, start, lines = "", 0, list[str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not fence:
+            if opened := _YAML_FENCE.match(line):
+                fence, start, lines = opened[1], number + 1, []
+        elif line.strip().startswith(fence):
+            yield start, textwrap.dedent("\n".join(lines))
+            fence = ""
+        else:
+            lines.append(line)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with the number of their first, comments cut off, continuations (of sh, cmd, PowerShell) joined."""
+    start, parts = 0, list[str]()
+    for number, physical in enumerate(text.split("\n"), start=1):
+        line = _without_comment(physical).rstrip()
+        whole = _CONTINUED.sub("", line)
+        goes_on = whole != line
+        start = start if parts else number
+        parts.append(whole)
+        if not goes_on:
+            yield start, " ".join(parts)
+            parts = []
+    if parts:
+        yield start, " ".join(parts)
+
+
+def _without_comment(line: str) -> str:
+    """A line up to a # that stands outside quotes and starts a word."""
+    if "#" not in line:
+        return line
+    quote = ""
+    for at, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == "#" and (at == 0 or line[at - 1].isspace()):
+            return line[:at]
+    return line
+
+
+def _assign(line: str, variables: dict[str, str]) -> None:
+    """Note what a line sets variables to; what only a shell could work out keeps its $."""
+    if powershell := _POWERSHELL_ASSIGNS.match(line):
+        words = [f"{powershell[1]}={word}" for word in (_words(powershell[2]) or [])[:1]]
+    else:
+        words = (_words(line) or []) if _ASSIGNS.match(line) else []
+    for word in words:
+        if assigned := _WORD_ASSIGNED.fullmatch(word):
+            variables[assigned[1]] = _expanded(assigned[2], variables)
+
+
+def _words(text: str) -> list[str] | None:
+    """A text split as a shell splits it, with ; | & as words of their own; None where a quote stays open."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";|&")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        return list(lexer)
+    except ValueError:
+        return None
+
+
+def _expanded(word: str, variables: dict[str, str]) -> str:
+    if "$" not in word:
+        return word
+
+    def value(match: re.Match[str]) -> str:
+        default = match[2] if match[2] is not None else match[0]
+        return variables.get(match[1] or match[3], default)[:MAX_EXPANDED]
+
+    return _VARIABLE.sub(value, word[:MAX_EXPANDED])[:MAX_EXPANDED]
+
+
+def _read_part(part: str, number: int, variables: dict[str, str], found: LegacyCommands, where: Path) -> None:
+    """Read one line, or one piece of inline code, which may hold several commands."""
+    if not _is_command(part):
+        return
+    words = _words(part)
+    if words is None:
+        message = f"line {number}: a quote is not closed: {part.strip()[:80]}"
+        raise ConfigError("old-command", message, expected="a command that a shell can read", where=where)
+    for simple in _simple_commands(words):
+        _read_simple(simple, number, variables, found)
+
+
+def _simple_commands(words: list[str]) -> Iterator[list[str]]:
+    """Words between ; && || | and &, without the shell's own words in front."""
+    simple: list[str] = []
+    for word in [*words, ";"]:
+        if not word.strip(";|&"):
+            yield simple
+            simple = []
+        elif simple or not (word in _SHELL_WORDS or _WORD_ASSIGNED.match(word)):
+            simple.append(word)
+
+
+def _is_command(part: str) -> bool:
+    """Whether a text is a command line, and not prose that names a script."""
+    words = [word for word in part.split() if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
+    if not words:
+        return False
+    by_itself = find_legacy_script(words[0]) is not None and len(words) > 1 and words[1].startswith("-")
+    return by_itself or bool(_LAUNCHES.fullmatch(words[0]) or _LAUNCHES_AFTER.search(part))
+
+
+def _read_simple(words: list[str], number: int, variables: dict[str, str], found: LegacyCommands) -> None:
+    if not words:
+        return
+    launched = _LAUNCHES.fullmatch(words[0]) is not None
+    for at, word in enumerate(words):
+        path = word if word.endswith(".py") else ""
+        if at and words[at - 1] == "-m":
+            path = word.replace(".", "/") + ".py"
+        if not path or not (launched or at == 0):
+            continue
+        if script := find_legacy_script(path):
+            found.known.append(LegacyCommand(script, number, _flags(words[at + 1 :], variables)))
+        else:
+            found.not_read.append(f"line {number}: {path}")
+        return
+
+
+def _flags(words: list[str], variables: dict[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Flags with the words that follow each; words before the first flag stand under an empty name."""
+    flags: list[tuple[str, list[str]]] = []
+    for word in words:
+        if _REDIRECTED.match(word):
+            break
+        if word in _NOT_SETTINGS:
+            continue
+        if word.startswith("-") and len(word) > 1 and not _NEGATIVE.match(word):
+            name, equals, value = word.partition("=")
+            flags.append((name, [_expanded(value, variables)] if equals else []))
+            continue
+        if not flags:
+            flags.append(("", []))
+        flags[-1][1].append(_expanded(word, variables))
+    return tuple((name, tuple(values)) for name, values in flags)
+
+
+MAX_KEYS = 1000
+MAX_NAMED = 80
+"""Longer keys are shown cut, and no nearest key is looked for."""
+CHATTERBOX_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in CHATTERBOX_KEYS))
+KNOWN = (
+    f"a training config with sections such as {', '.join(CHATTERBOX_SECTIONS[:4])}; "
+    "IndexTTS-2's config.yaml with a section gpt; or a text with a command such as "
+    "`python trainers/train_gpt_v2.py --tokenizer FILE ...`"
+)
+EMPTY = LegacyKeyRule("gone", "empty there, so there is nothing to take over")
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyKey:
+    """One key as it was found: `name` for people, its value, the rule for it (None: unknown), a line where known."""
+
+    name: str
+    value: Any
+    rule: LegacyKeyRule | None
+    line: int | None = None
+    hint: str = ""
+    """For an unknown key: the nearest known one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyConfig:
+    """Everything that was read from one old file."""
+
+    path: Path
+    kind: str
+    family: str | None
+    keys: tuple[LegacyKey, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def read_legacy_config(path: Path) -> LegacyConfig:
+    """The keys of an old config or command line; an error if it is neither, and never a guess."""
+    text = read_text(path, MAX_YAML_BYTES)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _read_config(parse_yaml(text, path), path)
+    if old := _read_document(text, path):
+        return old
+    try:
+        values = parse_yaml(text, path)
+    except ConfigError:
+        values = None
+    if isinstance(values, Mapping) and _family_of_sections(values):
+        return _read_config(values, path)
+    raise ConfigError("old-unknown", f"{path.name} holds no settings of a trainer", expected=KNOWN, where=path)
+
+
+def format_legacy_value(value: Any) -> str:
+    """A value on one line, cut to what a table can hold."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return "a number of over 256 bits"
+    if isinstance(value, list | tuple):
+        text = ", ".join(format_legacy_value(item) for item in value[:MAX_NAMED])
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = str(value)
+    text = " ".join(text[: 2 * MAX_NAMED].split())
+    return text if len(text) <= MAX_NAMED else text[: MAX_NAMED - 3] + "..."
+
+
+# ---- YAML ------------------------------------------------------------------------------------------------------
+
+
+def _read_config(values: Any, path: Path) -> LegacyConfig:
+    if not isinstance(values, Mapping):
+        sort = "list" if isinstance(values, list) else "single value" if values is not None else "comment or nothing"
+        raise ConfigError("config-shape", f"{path.name} holds a {sort}", expected="keys with values", where=path)
+    sections = {str(key) for key in values}
+    if sections and sections <= set(RunSettings.model_fields):
+        cure = "it is a run.yaml already: copy it into the folder of another run."
+        raise ConfigError("old-unknown", f"{path.name} holds voxgraft's own keys", where=path, cure=cure)
+    family = _family_of_sections(values)
+    if family is None:
+        found = f"{path.name} has the keys {format_legacy_value(sorted(sections))}"
+        raise ConfigError("old-unknown", found, expected=KNOWN, where=path)
+    _refuse_flat_sections(values, family, path)
+    found_keys = list(_flattened(values))
+    _refuse_too_many(len(found_keys), path)
+    keys = tuple(_config_key(name, value, family) for name, value in found_keys)
+    if not any(key.rule for key in keys):
+        raise ConfigError("old-unknown", f"{path.name} has no key that is known", expected=KNOWN, where=path)
+    title = {
+        "chatterbox": "a training config of the Amharic Chatterbox project",
+        "indextts2": "IndexTTS-2's own config",
+    }
+    return LegacyConfig(path, title[family], family, keys)
+
+
+def _family_of_sections(values: Mapping[Any, Any]) -> str | None:
+    """The family whose sections a config has most of, or None."""
+    sections = {str(key) for key in values}
+    counts = {
+        "chatterbox": len(sections & set(CHATTERBOX_SECTIONS)),
+        "indextts2": len(sections & {"gpt", "gpt_checkpoint"}),
+    }
+    family = max(counts, key=lambda name: counts[name])
+    return family if counts[family] else None
+
+
+def _refuse_flat_sections(values: Mapping[Any, Any], family: str, path: Path) -> None:
+    """A known section must hold keys: a list there would otherwise pass for one unknown key."""
+    sections = CHATTERBOX_SECTIONS if family == "chatterbox" else ("dataset", "gpt")
+    for name in sections:
+        value = values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            sort = "list" if isinstance(value, list) else "single value"
+            raise ConfigError("config-shape", f"`{name}` holds a {sort}", expected="keys with values", where=path)
+
+
+def _flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = prefix + format_legacy_value(key)
+        if isinstance(value, Mapping) and value:
+            yield from _flattened(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _config_key(name: str, value: Any, family: str) -> LegacyKey:
+    table = CHATTERBOX_KEYS if family == "chatterbox" else INDEXTTS2_KEYS
+    sections = {} if family == "chatterbox" else INDEXTTS2_SECTIONS
+    rule = table.get(name) or sections.get(name.partition(".")[0])
+    if rule is None and value in (None, {}) and name in CHATTERBOX_SECTIONS:
+        rule = EMPTY
+    return LegacyKey(name, value, rule, hint="" if rule else _nearest(name, list(table)))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """The known key that an unknown one most resembles, by its last part first: people put keys into wrong sections."""
+    if len(name) > MAX_NAMED:
+        return ""
+    last = {key.rpartition(".")[2]: key for key in known}
+    return last.get(name.rpartition(".")[2]) or find_nearest_name(name, known) or ""
+
+
+# ---- command lines -----------------------------------------------------------------------------------------------
+
+
+def _read_document(text: str, path: Path) -> LegacyConfig | None:
+    """The flags of all commands and the keys of all YAML blocks in a text; None where it has neither."""
+    commands = find_legacy_commands(text, path)
+    _refuse_too_many(sum(len(command.flags) for command in commands.known), path)
+    keys = [_flag_key(command, *flag) for command in commands.known for flag in command.flags]
+    families = {command.script.family for command in commands.known if command.flags}
+    scripts = dict.fromkeys(command.script.name for command in commands.known if command.flags)
+    parts = [f"commands of {', '.join(scripts)}"] if scripts else []
+    not_read = commands.not_read
+    for line, block in iter_yaml_blocks(text):
+        try:
+            config = _read_config(parse_yaml(block, path), path)
+        except ConfigError:
+            not_read.append(f"line {line}: a block of YAML")
+            continue
+        keys += [replace(key, line=line) for key in config.keys]
+        _refuse_too_many(len(keys), path)
+        families.add(config.family or "")
+        parts.append(f"a block of YAML at line {line}")
+    if not keys:
+        return None
+    family = families.pop() if len(families) == 1 else None
+    return LegacyConfig(path, f"a text with {' and '.join(parts)}", family, _each_once(keys), _left(not_read, path))
+
+
+def _each_once(keys: list[LegacyKey]) -> tuple[LegacyKey, ...]:
+    """What a document says twice counts once, where it is said last."""
+    ordered = sorted(keys, key=lambda key: key.line or 0)
+    said = [(key.name, key.value) for key in ordered]
+    return tuple(key for at, key in enumerate(ordered) if said[at] not in said[at + 1 :])
+
+
+def _refuse_too_many(number: int, path: Path) -> None:
+    if number > MAX_KEYS:
+        found = f"{path.name} has over {MAX_KEYS:,} keys"
+        raise ConfigError("old-unknown", found, expected=f"at most {MAX_KEYS:,}", where=path)
+
+
+def _flag_key(command: LegacyCommand, flag: str, words: tuple[str, ...]) -> LegacyKey:
+    script = command.script
+    flag = _full_name(script, flag)
+    value: Any = words[0] if len(words) == 1 else (list(words) or None)
+    rule = script.rule(flag)
+    hint = "" if rule or len(flag) > MAX_NAMED else _nearest_flag(script, flag)
+    return LegacyKey(f"{script.name} {format_legacy_value(flag)}".rstrip(), value, rule, command.line, hint)
+
+
+def _full_name(script: LegacyScript, flag: str) -> str:
+    """Python's own parser takes the beginning of a flag for the flag, where only one begins so."""
+    fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
+    return fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
+
+
+def _nearest_flag(script: LegacyScript, flag: str) -> str:
+    """The flag that was meant: of this script, or of another that has just this one."""
+    by_name = {known[2:].replace("-", "_"): known for known in script.flags}
+    if hint := find_nearest_name(flag.strip("-"), list(by_name)):
+        return f"{script.name} {by_name[hint]}"
+    return next((f"{other.name} {flag}" for other in SCRIPTS if flag in other.flags), "")
+
+
+def _left(not_read: list[str], path: Path) -> tuple[Finding, ...]:
+    if not not_read:
+        return ()
+    more = f" and {len(not_read) - 6} more" if len(not_read) > 6 else ""
+    return (finding("old-not-read", "; ".join(not_read[:6]) + more, where=path),)

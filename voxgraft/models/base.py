@@ -1,0 +1,384 @@
+"""What a family is: where its text rows are, how its text becomes what its tokenizer reads, which files it has.
+
+A family knows nothing of optimizers, runs or the command line. Only `families/__init__.py` names a concrete one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.audio.features import Waveform, resample
+from voxgraft.core.errors import ConfigError, Finding, find_nearest_name
+from voxgraft.models.sequence import SequenceSpec
+
+if TYPE_CHECKING:
+    from voxgraft.models.speech_model import SpeechModel
+    from voxgraft.nn.sampling import SamplingParams
+
+
+SideFilePurpose = Literal["preparing", "speaking"]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """A file beside the checkpoint: its names, the published one first, and what it is for (nothing: optional)."""
+
+    names: tuple[str, ...]
+    purposes: tuple[SideFilePurpose, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseDescription:
+    """What a family knows of one base beyond its tensors."""
+
+    release: str
+    languages: tuple[str, ...]
+    side_files: tuple[SideFile, ...]
+    others: tuple[str, ...] = ()
+    """Checkpoints of other releases in the same folder."""
+
+
+class ModelSize(Protocol):
+    """What every model's size has, whatever else it has."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+
+GraftPointRole = Literal["embedding", "head", "head-bias"]
+EmotionSource = Literal["target", "prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class GraftPoint:
+    """One tensor with a row per text token, by its name in the published state dict."""
+
+    tensor: str
+    role: GraftPointRole
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRateRange:
+    """The learning rates that make sense for a part, lowest and highest."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFiles:
+    """The files of one base folder that voxgraft reads."""
+
+    folder: Path
+    checkpoint: Path
+    tokenizer: Path
+    config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakingStyle:
+    """How something shall be said, beside whose voice it is. None is as the base does it unless told otherwise."""
+
+    exaggeration: float | None = None
+    emotion: Clip | None = None
+    """A clip whose emotion is meant."""
+    emotion_weight: float | None = None
+    """From the emotion of the voice's own clip (0) to the other one (1)."""
+
+    def asked(self) -> list[str]:
+        return [own.name for own in fields(self) if getattr(self, own.name) is not None]
+
+
+class TextFrontend(ABC):
+    """Text to the string that the tokenizer file is given, exactly as the stock program does it."""
+
+    @abstractmethod
+    def clean(self, text: str) -> str:
+        """The stock program's punctuation clean-up, which comes before everything else."""
+
+    @abstractmethod
+    def prepare(self, text: str, language: str | None) -> str:
+        """Cleaned text to tokenizer input. `run_language` is the code whose tag is put in front, where there are tags."""
+
+
+class Family(ABC):
+    """One kind of base. All attributes are facts about the published files."""
+
+    name: ClassVar[str]
+    languages: ClassVar[tuple[str, ...]]
+    """Codes of the languages that the base speaks already."""
+    graft_points: ClassVar[tuple[GraftPoint, ...]]
+    spare_rows: ClassVar[int]
+    """Rows after the last piece that no input ever indexes; they stay last when the table grows."""
+    has_tags: ClassVar[bool]
+    start_id: ClassVar[int]
+    stop_id: ClassVar[int]
+    special_ids: ClassVar[dict[str, int]]
+    """Pieces that must stay on their ids, by name."""
+    deleted_ids: ClassVar[frozenset[int]]
+    """Ids that the stock program removes from text, so that no new piece may land there."""
+    tokenizer_names: ClassVar[tuple[str, ...]]
+    """File names of the tokenizer in a base folder, in the order in which they are looked for."""
+    checkpoint_names: ClassVar[tuple[str, ...]]
+    rates: ClassVar[dict[str, LearningRateRange]]
+    """Sane learning rates by part: rows, adapter, body."""
+    code_hz: ClassVar[float]
+    """Speech codes per second."""
+    loss_weights: ClassVar[tuple[float, float]]
+    """Of text and speech, where the user does not say."""
+    run_defaults: ClassVar[dict[str, Any]] = {}
+    """Training settings that a new run of this family begins with, where they are not the usual ones."""
+    clones_voices: ClassVar[bool] = True
+    """Whether any recording lends its voice; else only voices that the base has by name."""
+    licence: ClassVar[str]
+    """What the base's licence passes on to a graft, in one sentence."""
+
+    @abstractmethod
+    def files(self, folder: Path) -> BaseFiles:
+        """The files of a base folder; an error that lists what was looked for if one is missing."""
+
+    @abstractmethod
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:
+        """The text front of a tokenizer file; tables may lie beside it (Chatterbox: the Cangjie table for Chinese)."""
+
+    @abstractmethod
+    def frame(self, num_text_ids: int, size: Any = None) -> SequenceSpec:
+        """What a model's sequences are made of, with that many text ids; `size` is `size_of` its base, or published."""
+
+    @abstractmethod
+    def build_empty_model(self, files: BaseFiles) -> SpeechModel:
+        """A model of the size that the files show, not yet filled; an error where they make no whole one."""
+
+    @abstractmethod
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        """The front end of a base, on the model's device; an error that names the files it needs if one is missing."""
+
+    @abstractmethod
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:
+        """What an utterance in the prompt's voice is conditioned on. `target` is the clip that is learnt from, if any;
+        `emotion_from` says whose emotion goes with it, in families that know emotions apart from voices.
+        """
+
+    def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
+        """The condition in another manner; an error that names what this family cannot be told."""
+        if asked := manner.asked():
+            raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
+        return condition
+
+    def mix_emotions(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:  # noqa: ARG002
+        """What shares of a family's named emotions make, and how much of the whole that is; most have none."""
+        raise ConfigError("manner-unknown", f"{self.name} has no named emotions")
+
+    @abstractmethod
+    def stock_sampling(self) -> SamplingParams:
+        """How the stock program draws speech unless told otherwise."""
+
+    @abstractmethod
+    def read_config_pieces(self, config: Path) -> int | None:
+        """The number of text pieces that the base's own config file states, if it states one."""
+
+    @abstractmethod
+    def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
+        """Whether a file's tensors are this family's, whole or not."""
+
+    @abstractmethod
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        """What to say of a file that is easily taken for this family's and is another model; None for all others."""
+
+    @abstractmethod
+    def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> ModelSize:
+        """The model's size by looking; an error with the differences if the tensors make no whole model."""
+
+    @abstractmethod
+    def get_part_name(self, tensor: str) -> str | None:
+        """The part of the model that a tensor belongs to, in a word; None for a second name of another tensor."""
+
+    def is_computed(self, tensor: str) -> bool:  # noqa: ARG002 (of families that store such tables)
+        """Whether a tensor is a table that the program computes and stores with its weights; it is never trained."""
+        return False
+
+    @abstractmethod
+    def describe(self, files: BaseFiles, rows: int) -> BaseDescription:
+        """Release, languages and other files of a base with that many text rows."""
+
+    def find_tokenizer(self, checkpoint: Path) -> Path:
+        """The tokenizer that belongs to a checkpoint, in the same folder; an error if it is not there."""
+        return self.files(checkpoint.parent).tokenizer
+
+    def tag(self, language: str) -> str | None:
+        """The language's tag as the tokenizer spells it, or None where the family has no tags."""
+        return f"[{language.lower()}]" if self.has_tags else None
+
+    def shipped_folder(self) -> Path | None:
+        """The base folder that comes with voxgraft, for families that have one; an error where it was left out."""
+        return None
+
+    def voices(self, files: BaseFiles) -> Mapping[str, Clip]:  # noqa: ARG002 (of families with voices by name)
+        """Voices that lie in the base folder, by name; none where every voice is a recording."""
+        return {}
+
+    def voice(self, files: BaseFiles, name: str) -> Clip:
+        """One of `voices`; an error that names those that are there."""
+        voices = self.voices(files)
+        if name not in voices:
+            raise unknown_voice_error(name, voices, files.folder)
+        return voices[name]
+
+    @abstractmethod
+    def stock(self) -> StockProgram:
+        """The program that the base was published with, and what it wants to find in a folder."""
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:  # noqa: ARG002 (of families that sound)
+        """What makes sound of codes; None for families whose waveform end voxgraft does not have."""
+        return None
+
+
+def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
+    """The error for a voice that a base does not have."""
+    hint = find_nearest_name(name, list(known))
+    expected = f"one of {', '.join(known)}" if known else "no name: this family speaks like a recording"
+    cure = f"did you mean `{hint}`?" if hint else ""
+    return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
+
+
+REFERENCE_AUDIO = "reference"
+"""Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a waveform end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """One recording as training keeps it. The codes are as many as the recording is long, whoever was beside it."""
+
+    codes: NDArray[np.integer[Any]]
+    voice: Mapping[str, NDArray[Any]]
+    """The family's own arrays, by name: whose voice it is, and how it speaks."""
+
+
+class ClipEncoder(ABC):
+    """The front end of one base."""
+
+    sample_rate: int = 16_000
+    reference_rate: int | None = None
+    """Samples a second at which the family's waveform end wants the recording too; None where it does not."""
+    reference_seconds: float = 10.0
+
+    @abstractmethod
+    def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
+        """Every recording as if it were alone; those of similar length go through together."""
+
+
+def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
+    """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
+    clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
+    if (wanted := encoder.reference_rate) is None:
+        return clip
+    longest = round(encoder.reference_seconds * wanted)
+    return replace(clip, voice={**clip.voice, REFERENCE_AUDIO: resample(samples, rate, wanted)[:longest]})
+
+
+class Vocoder(ABC):
+    """The waveform end of one base."""
+
+    sample_rate: int
+
+    @abstractmethod
+    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+        """A waveform for each utterance, in the voice that it was spoken with. No codes are no samples."""
+
+    def why_not(self, voice: Clip) -> str:  # noqa: ARG002 (of those that need more than codes)
+        """Why it cannot sound like a voice; nothing where it can."""
+        return ""
+
+
+GROWN, MERGED = "grown", "merged"
+"""The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
+
+TEXT_PACKAGE_LOADER = '''def _text_package():
+    """The package beside this file, under a name of its own: exports of other languages may be loaded as well."""
+    place = FOLDER / "voxgraft_text" / "__init__.py"
+    name = "voxgraft_text_" + hashlib.sha256(str(FOLDER).encode()).hexdigest()[:12]
+    spec = importlib.util.spec_from_file_location(name, place, submodule_search_locations=[str(place.parent)])
+    sys.modules[name] = package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return package
+
+
+prepared = _text_package().prepared
+'''
+"""In every load.py: how it finds the text front end of its export."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportInfo:
+    """What a loader has to know of an export."""
+
+    language: str
+    language_name: str
+    tag: str | None
+    pieces: int
+    """Of the grown tokenizer."""
+    base_pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class StockFolder:
+    """The files of one folder, by the names that the stock program looks for."""
+
+    checkpoint: str
+    tokenizer: str
+    beside: Mapping[str, Path] = field(default_factory=dict)
+    """Files and folders of the base that are taken over as they are."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """Texts that are written anew, such as a config with another number of pieces."""
+    missing: tuple[str, ...] = ()
+    """What the stock program reads and the base folder does not have."""
+    read: Mapping[str, str] = field(default_factory=dict)
+    """What the stock program reads, and what for."""
+
+
+class StockProgram(ABC):
+    """The program that a base was published with."""
+
+    title: ClassVar[str]
+    can_drop_in: ClassVar[bool] = False
+    """Whether a folder of the base's own size, for the new language alone, is of use: where sizes are fixed in code."""
+
+    @abstractmethod
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
+        """The folder for a checkpoint with rows for that many pieces."""
+
+    @abstractmethod
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:
+        """A short program that loads an export of another size; None where the program needs none."""
+
+    def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (most have one program)
+        """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the
+        family's own, by name, that they import."""
+        return "    return RULES.apply(text)", {}
+
+    @abstractmethod
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
+        """Lines of Python for the README: how the new language is spoken."""
+
+
+def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """Of the named files and folders those that are in the base, and the names of those that are not."""
+    from voxgraft.core.files import path_exists
+
+    there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
+    return there, tuple(name for name in names if name not in there)

@@ -1,0 +1,389 @@
+"""Chatterbox's front end: codes at 25 a second, the voice, and the first seconds of it as a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from voxgraft.audio.features import (
+    SILENCE_POWER,
+    Waveform,
+    WaveformLimits,
+    batch_by_length,
+    compute_peak_frame_power,
+    exact_float32,
+    find_sound_bounds,
+    mel_filters,
+    pad_rows,
+    power_spectrum,
+    validate_waveform,
+    validate_waveforms,
+)
+from voxgraft.core.errors import AudioError
+from voxgraft.models.base import Clip, ClipEncoder
+from voxgraft.models.chatterbox.family import MAX_PROMPT_CODES
+from voxgraft.models.chatterbox.model import T3Condition
+from voxgraft.nn.layers import init_empty_weights, no_init_weights
+
+TENSOR_PREFIX = "tokenizer."
+COMPUTED_TENSORS = ("_mel_filters", "window")
+"""Tensors that follow from the sizes; one of the published files lacks them."""
+
+SAMPLE_RATE = 16_000
+FRAME = 400
+HOP = 160
+NUM_MELS = 128
+MAX_WIDTH = 1 << 14
+"""No network of this kind is wider; a damaged file can claim any number."""
+FRAMES_PER_CODE = 4
+MAX_FRAMES = 3000
+TOKENIZER_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=HOP * FRAMES_PER_CODE, max_samples=HOP * MAX_FRAMES)
+"""One code; 30 s, the longest that the tokenizer was made for."""
+HEAD_WIDTH = 64
+ROPE_THETA = 10_000.0
+FSMN_KERNEL = 31
+LEVELS = 3
+NUM_DIGITS = 8
+NUM_CODES = LEVELS**NUM_DIGITS
+ROUNDING_SCALE = 0.9990000128746033
+"""What upstream multiplies by before it rounds: 0.999 in float32."""
+BATCH_FRAMES = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechTokenizerSize:
+    """The sizes that may differ; as published by default. Heads are 64 wide, always."""
+
+    width: int = 1280
+    layers: int = 6
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> SpeechTokenizerSize:
+        """The size that the tensors of a file have; as published where they do not say."""
+        conv = shapes.get("encoder.conv1.weight", ())
+        layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.blocks.")}
+        width = conv[0] if conv else 0
+        if not layers or width % HEAD_WIDTH or not HEAD_WIDTH <= width <= MAX_WIDTH:
+            return cls()
+        return cls(width, len(layers))
+
+
+def count_codes(num_samples: int) -> int:
+    """How many codes a clip of that many samples has."""
+    return -(-(num_samples // HOP) // FRAMES_PER_CODE)
+
+
+class SpeechTokenizer(nn.Module):
+    """A small transformer whose last eight numbers, each rounded to one of three levels, spell the code."""
+
+    _mel_filters: Tensor
+    window: Tensor
+
+    def __init__(self, size: SpeechTokenizerSize | None = None) -> None:
+        super().__init__()
+        self.size = size or SpeechTokenizerSize()
+        self.encoder = SpeechTokenizerEncoder(self.size)
+        self.quantizer = SpeechTokenizerQuantizer(self.size.width)
+        self.register_buffer("_mel_filters", mel_filters(SAMPLE_RATE, FRAME, NUM_MELS))
+        self.register_buffer("window", torch.hann_window(FRAME))
+        self.requires_grad_(False).eval()
+
+    @classmethod
+    def load(cls, place: Path) -> SpeechTokenizer:
+        """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
+        from voxgraft.models.chatterbox.family import S3GEN_FILES
+        from voxgraft.models.load import find_part_file, read_tensor_shapes, read_tensors
+
+        path = find_part_file(place, S3GEN_FILES)
+        stored = read_tensor_shapes(path, TENSOR_PREFIX)
+        size = SpeechTokenizerSize.of(stored)
+        with init_empty_weights():
+            tokenizer = cls(size)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tokenizer.state_dict().items()}
+        needed = {name: shape for name, shape in shapes.items() if name in stored or name not in COMPUTED_TENSORS}
+        computed = {"_mel_filters": mel_filters(SAMPLE_RATE, FRAME, NUM_MELS), "window": torch.hann_window(FRAME)}
+        tokenizer.load_state_dict(computed | read_tensors(path, needed, TENSOR_PREFIX), assign=True)
+        return tokenizer.requires_grad_(False)
+
+    def encode(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[NDArray[np.int64]]:
+        """The codes of each clip, 0 to 6560, as many as `count_codes` says and as if it were alone. 16 kHz waveforms.
+
+        Silence has codes like any other sound. `batch_frames`: frames (100 a second) in one batch, padding included.
+        """
+        return [quantize_codes(numbers).cpu().numpy() for numbers in self.numbers(waves, batch_frames)]
+
+    @torch.no_grad()
+    def numbers(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
+        """What is rounded to codes: eight numbers for each code of each clip. -> [T, 8] a clip"""
+        mels = [self.log_mel(wave) for wave in validate_waveforms(waves, TOKENIZER_LIMITS)]
+        numbers: dict[int, Tensor] = {}
+        for places in batch_by_length([len(mel) for mel in mels], batch_frames):
+            batch, mask = pad_rows([mels[place] for place in places])
+            found = self(batch, mask)
+            for row, place in enumerate(places):
+                numbers[place] = found[row, : count_codes(len(mels[place]) * HOP)].clone()
+        return [numbers[place] for place in range(len(mels))]
+
+    def forward(self, mel: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, F, M], and where the clips are, [B, F] -> [B, T, 8]"""
+        with exact_float32():
+            down: Tensor = self.quantizer._codebook.project_down(self.encoder(mel, mask))
+        return down
+
+    def log_mel(self, wave: Tensor) -> Tensor:
+        """The clip as the network sees it, scaled by its own loudest moment. [N] -> [F, M]"""
+        power = power_spectrum(wave.to(self.window), self.window, HOP)[:, :-1]  # [201, F]
+        with exact_float32():
+            mel = self._mel_filters @ power  # [M, F]
+        logarithm = mel.clamp_min(1e-10).log10()
+        floored = torch.maximum(logarithm, logarithm.max() - 8.0)
+        return ((floored + 4.0) / 4.0).T
+
+
+def quantize_codes(numbers: Tensor) -> Tensor:
+    """Each number rounded to -1, 0 or 1: the digits of the code, lowest first. [..., 8] -> [...]"""
+    digits = (ROUNDING_SCALE * numbers.tanh()).round().long() + 1
+    return (digits * LEVELS ** torch.arange(NUM_DIGITS, device=numbers.device)).sum(-1)
+
+
+class SpeechTokenizerEncoder(nn.Module):
+    """Two convolutions that halve the frames each, then transformer blocks."""
+
+    def __init__(self, size: SpeechTokenizerSize) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(NUM_MELS, size.width, 3, stride=2, padding=1)
+        self.conv2 = nn.Conv1d(size.width, size.width, 3, stride=2, padding=1)
+        self.blocks = nn.ModuleList(SpeechTokenizerBlock(size.width) for _ in range(size.layers))
+
+    def forward(self, mel: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, F, M], [B, F] -> [B, T, W]"""
+        x = mel.transpose(1, 2)  # [B, M, F]
+        for conv in (self.conv1, self.conv2):
+            # What the bias makes of the padding is wiped out again: a clip alone has zeros there.
+            mask = None if mask is None else mask[:, ::2]
+            x = _apply_mask(F.gelu(conv(x)), None if mask is None else mask[:, None])
+        x = x.transpose(1, 2)  # [B, T, W]
+        turns = build_rotary_table(x.shape[1], x.device)
+        for block in self.blocks:
+            x = block(x, turns, mask)
+        return x
+
+
+class SpeechTokenizerBlock(nn.Module):
+    """Attention and feed-forward, each normed before."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attn = FsmnAttention(width)
+        self.attn_ln = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp_ln = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, turns: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, W], rotations, [B, T] -> [B, T, W]"""
+        x = x + self.attn(self.attn_ln(x), turns, mask)
+        fed: Tensor = self.mlp(self.mlp_ln(x))
+        return x + fed
+
+
+class FsmnAttention(nn.Module):
+    """Attention over the whole clip, plus a memory of the near surroundings: the values through a depthwise filter."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // HEAD_WIDTH
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.fsmn_block = nn.Conv1d(width, width, FSMN_KERNEL, padding=FSMN_KERNEL // 2, groups=width, bias=False)
+
+    def forward(self, x: Tensor, turns: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, W], rotations, [B, T] -> [B, T, W]"""
+        value = _apply_mask(self.value(x), None if mask is None else mask[:, :, None])
+        memory = value + self.fsmn_block(value.transpose(1, 2)).transpose(1, 2)
+        query, key = rotate_heads(self._split(self.query(x)), turns), rotate_heads(self._split(self.key(x)), turns)
+        keys_there = None if mask is None else mask[:, None, None, :]
+        heard = F.scaled_dot_product_attention(query, key, self._split(value), attn_mask=keys_there)  # [B, H, T, D]
+        attended: Tensor = self.out(heard.transpose(1, 2).flatten(2)) + memory
+        return attended
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, T, W] -> [B, H, T, D]"""
+        return x.view(*x.shape[:2], self.heads, HEAD_WIDTH).transpose(1, 2)
+
+
+class SpeechTokenizerQuantizer(nn.Module):
+    """Holds the last projection under the name that upstream gives it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._codebook = FsqCodebook(width)
+
+
+class FsqCodebook(nn.Module):
+    """From the width of the network to the eight numbers that become digits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project_down = nn.Linear(width, NUM_DIGITS)
+
+
+def build_rotary_table(num_positions: int, device: torch.device) -> Tensor:
+    """Angles of the rotary positions. -> [2, T, D]: cosines, sines"""
+    frequencies = ROPE_THETA ** (-torch.arange(0, HEAD_WIDTH, 2, device=device).float() / HEAD_WIDTH)
+    angles = torch.arange(num_positions, device=device).float()[:, None] * frequencies  # [T, D / 2]
+    angles = torch.cat([angles, angles], dim=-1)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotate_heads(x: Tensor, turns: Tensor) -> Tensor:
+    """Each pair (i, i + D / 2) turned by the angle of its position. [B, H, T, D] -> the same"""
+    first, second = x.chunk(2, dim=-1)
+    return x * turns[0] + torch.cat([-second, first], dim=-1) * turns[1]
+
+
+def _apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x * mask
+
+
+VOICE_SAMPLE_RATE = 16_000
+VOICE_FRAME = 400
+VOICE_HOP = 160
+NUM_VOICE_MELS = 40
+WINDOW_FRAMES = 160
+STEP_FRAMES = 77
+"""1.3 windows a second."""
+MIN_WINDOW_FILL = 0.8
+"""A last window that the clip does not fill counts if this much of it is filled."""
+TRIM_DB = 20.0
+EMBEDDING_WIDTH = 256
+NUM_LSTM_LAYERS = 3
+WINDOWS_PER_BATCH = 256
+VOICE_LIMITS = WaveformLimits(VOICE_SAMPLE_RATE, min_samples=VOICE_FRAME)
+
+
+class VoiceEncoder(nn.Module):
+    """Three LSTM layers over windows of 1.6 s; a clip's voice is the mean of its windows."""
+
+    mel_filters: Tensor
+    hann: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(NUM_VOICE_MELS, EMBEDDING_WIDTH, NUM_LSTM_LAYERS, batch_first=True)
+        self.proj = nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH)
+        # Only upstream's training reads these two, but its files hold them.
+        self.similarity_weight = nn.Parameter(torch.tensor([10.0]))
+        self.similarity_bias = nn.Parameter(torch.tensor([-5.0]))
+        self.register_buffer(
+            "mel_filters", mel_filters(VOICE_SAMPLE_RATE, VOICE_FRAME, NUM_VOICE_MELS), persistent=False
+        )
+        self.register_buffer("hann", torch.hann_window(VOICE_FRAME), persistent=False)
+        self.requires_grad_(False).eval()
+
+    @classmethod
+    def load(cls, place: Path) -> VoiceEncoder:
+        """From a file, or from the base folder that holds it."""
+        from voxgraft.models.chatterbox.family import VOICE_ENCODER_FILES
+        from voxgraft.models.load import find_part_file, read_tensors
+
+        with no_init_weights():
+            encoder = cls()
+        shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+        encoder.load_state_dict(read_tensors(find_part_file(place, VOICE_ENCODER_FILES), shapes))
+        return encoder
+
+    @torch.no_grad()
+    def embed(self, waves: Sequence[Waveform], *, trim: bool = True, step_frames: int = STEP_FRAMES) -> Tensor:
+        """The voice of each clip, as if it were alone. 16 kHz waveforms -> [clips, E]
+
+        A clip shorter than a window is filled up with silence, as upstream does; one without any sound is refused.
+        """
+        device = self.proj.weight.device
+        windows = []
+        for number, wave in enumerate(validate_waveforms(waves, VOICE_LIMITS), 1):
+            sounding = _trim_silence(wave, f"clip {number} of {len(waves)}", trim=trim)
+            windows.append(split_into_windows(self.mel(sounding), step_frames))
+        if not windows:
+            return torch.zeros(0, EMBEDDING_WIDTH, device=device)
+        chunks = torch.split(torch.cat(windows), WINDOWS_PER_BATCH)
+        voices = torch.cat([self(chunk.to(device)) for chunk in chunks])  # [all W, E]
+        means = [own.mean(0) for own in torch.split(voices, [len(own) for own in windows])]
+        return F.normalize(torch.stack(means), dim=-1)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """The voice in each window. [W, 160, M] -> [W, E]"""
+        with exact_float32():
+            _, (last_states, _) = self.lstm(windows)  # [layers, W, E]
+            return F.normalize(torch.relu(self.proj(last_states[-1])), dim=-1)
+
+    def mel(self, wave: Tensor) -> Tensor:
+        """Mel power, not its logarithm. [N] on the CPU -> [F, M] on the CPU"""
+        power = power_spectrum(wave, self.hann.cpu(), VOICE_HOP)  # [201, F]
+        with exact_float32():
+            return (self.mel_filters.cpu() @ power).T
+
+
+def split_into_windows(mel: Tensor, step_frames: int = STEP_FRAMES) -> Tensor:
+    """Overlapping windows: every full one, and the next if it is filled enough. [F, M] -> [W, 160, M]"""
+    num_frames = len(mel)
+    num_windows = max(0, (num_frames - WINDOW_FRAMES) // step_frames + 1)
+    left = num_frames - num_windows * step_frames
+    if num_windows == 0 or left >= MIN_WINDOW_FILL * WINDOW_FRAMES:
+        num_windows += 1
+    needed = (num_windows - 1) * step_frames + WINDOW_FRAMES
+    filled = F.pad(mel, (0, 0, 0, max(0, needed - num_frames)))
+    return filled.unfold(0, WINDOW_FRAMES, step_frames)[:num_windows].transpose(1, 2)
+
+
+def _trim_silence(wave: Tensor, where: str, *, trim: bool) -> Tensor:
+    """The clip without the silence at its ends; refused if it is nothing but silence. [N] -> [at most N]"""
+    if compute_peak_frame_power(wave) <= SILENCE_POWER:
+        found = f"{VOICE_LIMITS.told(len(wave))}, all of them silent"
+        raise AudioError("audio-silent", found, expected="a voice", where=where)
+    if not trim:
+        return wave
+    start, end = find_sound_bounds(wave, TRIM_DB)
+    return validate_waveform(wave[start:end], VOICE_LIMITS, f"{where}, without the silence at its ends")
+
+
+PROMPT_SECONDS = 6
+
+
+class T3ClipEncoder(ClipEncoder):
+    """Voice encoder and speech tokenizer of a base folder."""
+
+    reference_rate = 24_000
+
+    def __init__(self, voice: VoiceEncoder, tokenizer: SpeechTokenizer) -> None:
+        self.voice, self.tokenizer = voice, tokenizer
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> T3ClipEncoder:
+        """From the base folder: ve.pt and s3gen.pt, or the same as safetensors."""
+        return cls(VoiceEncoder.load(folder).to(device), SpeechTokenizer.load(folder).to(device))
+
+    def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
+        """The prompt is spelled from the first six seconds alone, as when speaking: later sound would colour it."""
+        speakers = self.voice.embed(waves).cpu().numpy()
+        longest = PROMPT_SECONDS * self.sample_rate
+        whole = self.tokenizer.encode(waves)
+        long = [index for index, wave in enumerate(waves) if len(wave) > longest]
+        starts = dict(zip(long, self.tokenizer.encode([waves[index][:longest] for index in long]), strict=True))
+        return [
+            Clip(codes, {"speaker": speaker, "prompt": starts.get(index, codes)[:MAX_PROMPT_CODES]})
+            for index, (codes, speaker) in enumerate(zip(whole, speakers, strict=True))
+        ]
+
+
+def build_t3_condition(prompt: Clip) -> T3Condition:
+    """To sound like that clip, with the published strength of emotion."""
+    return T3Condition(np.asarray(prompt.voice["speaker"]), np.asarray(prompt.voice["prompt"]))

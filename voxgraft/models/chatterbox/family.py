@@ -1,0 +1,307 @@
+"""Facts about Chatterbox's T3: its releases and their files, its text rows, its tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from voxgraft.core.errors import FileError, Finding, VoxgraftError, finding
+from voxgraft.core.files import is_file, require_folder
+from voxgraft.models.base import (
+    BaseDescription,
+    BaseFiles,
+    EmotionSource,
+    Family,
+    GraftPoint,
+    LearningRateRange,
+    Shape,
+    SideFile,
+    SpeakingStyle,
+    TextFrontend,
+)
+from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.chatterbox.text import (
+    CANGJIE_NAME,
+    ChatterboxEnglishFrontend,
+    ChatterboxTextFrontend,
+    read_cangjie,
+)
+from voxgraft.models.detect import is_stand_in, stand_in_parts
+from voxgraft.models.sequence import SequenceSpec
+
+if TYPE_CHECKING:
+    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
+    from voxgraft.models.speech_model import SpeechModel
+    from voxgraft.nn.sampling import SamplingParams
+
+
+TEXT_EMBEDDING_NAME, SPEECH_EMBEDDING_NAME = "text_emb.weight", "speech_emb.weight"
+GPT2_RELEASES = {(24, 1024): "Chatterbox Turbo", (12, 768): "Chatterbox Nano"}
+"""Layers and width of the two published models with a GPT-2 backbone."""
+
+_GPT2_LAYER = re.compile(r"tfmr\.h\.(\d{1,4})\.")
+
+
+def check_t3_lookalike(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+    """What to say of a T3 with another backbone, or of a stand-in for one; None for all other files."""
+    if is_stand_in(shapes):
+        found = f"{path.name} holds {stand_in_parts(shapes)}"
+        expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the body"
+        return finding("checkpoint-stand-in", found, expected=expected, where=path)
+    layers = {int(match[1]) for match in map(_GPT2_LAYER.match, shapes) if match}
+    if TEXT_EMBEDDING_NAME not in shapes or not layers:
+        return None
+    rows, width = (*shapes[TEXT_EMBEDDING_NAME], 0, 0)[:2]
+    name = GPT2_RELEASES.get((len(layers), width), "of the kind of Chatterbox Turbo and Nano")
+    seen = [f"a GPT-2 backbone ({len(layers)} layers, {width:,} wide)", f"{rows:,} text rows"]
+    if SPEECH_EMBEDDING_NAME in shapes:
+        seen.append(f"{(*shapes[SPEECH_EMBEDDING_NAME], 0)[0]:,} speech rows")
+    if not any(tensor.startswith("cond_enc.perceiver.") for tensor in shapes):
+        seen.append("no perceiver")
+    found = f"{path.name} is {name}: {', '.join(seen)}"
+    expected = "the Llama backbone (tfmr.layers.*) of Chatterbox multilingual or English"
+    return finding("base-turbo", found, expected=expected, where=path)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatterboxRelease:
+    """A checkpoint and the tokenizer that belongs to it. The published folder holds several of them side by side."""
+
+    title: str
+    checkpoint: str
+    tokenizer: str
+
+
+ENGLISH_ROWS = 704
+ENGLISH_RELEASE = ChatterboxRelease("English", "t3_cfg.safetensors", "tokenizer.json")
+RELEASES = (
+    ChatterboxRelease("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
+    ChatterboxRelease("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
+    ChatterboxRelease("first multilingual", "t3_23lang.safetensors", "mtl_tokenizer.json"),
+    ENGLISH_RELEASE,
+)
+"""In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise."""
+MULTILINGUAL_TOKENIZERS = {release.tokenizer for release in RELEASES if release != ENGLISH_RELEASE}
+
+
+class Chatterbox(Family):
+    """Resemble AI's Chatterbox: a Llama that reads text rows and speaks through a head of its own."""
+
+    name: ClassVar[str] = "chatterbox"
+    languages: ClassVar[tuple[str, ...]] = tuple(
+        "ar da de el en es fi fr he hi it ja ko ms nl no pl pt ru sv sw tr zh".split()
+    )
+    graft_points: ClassVar[tuple[GraftPoint, ...]] = (
+        GraftPoint("text_emb.weight", "embedding"),
+        GraftPoint("text_head.weight", "head"),
+    )
+    spare_rows: ClassVar[int] = 0
+    has_tags: ClassVar[bool] = True
+    start_id: ClassVar[int] = 255
+    stop_id: ClassVar[int] = 0
+    special_ids: ClassVar[dict[str, int]] = {"[STOP]": 0, "[UNK]": 1, "[SPACE]": 2, "[START]": 255}
+    deleted_ids: ClassVar[frozenset[int]] = frozenset()
+    tokenizer_names: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(release.tokenizer for release in RELEASES))
+    checkpoint_names: ClassVar[tuple[str, ...]] = tuple(release.checkpoint for release in RELEASES)
+    rates: ClassVar[dict[str, LearningRateRange]] = {
+        "rows": LearningRateRange(1e-4, 1e-2),
+        "adapter": LearningRateRange(2e-4, 3e-3),
+        "body": LearningRateRange(1e-5, 1e-4),
+    }
+    code_hz: ClassVar[float] = 25.0
+    loss_weights: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    licence: ClassVar[str] = (
+        "Chatterbox is under the MIT licence, (c) 2025 Resemble AI: keep its notice with the graft, and note that the "
+        "stock program marks its speech with the Perth watermark."
+    )
+
+    def files(self, folder: Path) -> BaseFiles:
+        from voxgraft.models.detect import find_files_by_content, refuse_lookalike_files
+
+        try:
+            release = self.release(folder)
+        except FileError as missing:
+            return BaseFiles(folder, *find_files_by_content(self, folder, missing))
+        checkpoint, tokenizer = folder / release.checkpoint, folder / release.tokenizer
+        refuse_lookalike_files(self, checkpoint, tokenizer)
+        return BaseFiles(folder, checkpoint, tokenizer)
+
+    def find_tokenizer(self, checkpoint: Path) -> Path:
+        """Of the release whose checkpoint has that name; for a name of one's own, the one that fits its rows."""
+        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
+
+        if named := tuple(release for release in RELEASES if release.checkpoint == checkpoint.name):
+            return checkpoint.parent / self.release(checkpoint.parent, named).tokenizer
+        seen = scan_checkpoint(checkpoint)
+        if self.matches_tensors(seen.shapes):
+            return find_matching_tokenizer(self, seen)
+        return checkpoint.parent / self.release(checkpoint.parent).tokenizer
+
+    def release(self, folder: Path, among: tuple[ChatterboxRelease, ...] = RELEASES) -> ChatterboxRelease:
+        """The first release whose checkpoint and tokenizer are both in the folder; never a pair of two releases."""
+        require_folder(folder)
+        half: list[str] = []
+        for release in among:
+            checkpoint, tokenizer = is_file(folder / release.checkpoint), is_file(folder / release.tokenizer)
+            if checkpoint and tokenizer:
+                return release
+            if checkpoint:
+                half.append(f"{release.checkpoint} is there without its tokenizer {release.tokenizer}")
+        looked = "; ".join(half) or f"none of {', '.join(self.checkpoint_names)} is in the folder"
+        expected = "; or ".join(f"{release.checkpoint} with {release.tokenizer}" for release in among)
+        raise FileError("base-file-missing", looked, expected=expected, where=folder)
+
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:
+        if tokenizer is None:
+            return ChatterboxTextFrontend()
+        # By itself the name says nothing: an export and a graft have a tokenizer.json too.
+        if tokenizer.name == ENGLISH_RELEASE.tokenizer and is_file(tokenizer.with_name(ENGLISH_RELEASE.checkpoint)):
+            return ChatterboxEnglishFrontend()
+        if tokenizer.name not in MULTILINGUAL_TOKENIZERS and _count_pieces(tokenizer) == ENGLISH_ROWS:
+            return ChatterboxEnglishFrontend()
+        table = tokenizer.with_name(CANGJIE_NAME)
+        return ChatterboxTextFrontend(read_cangjie(table) if is_file(table) else None)
+
+    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+
+        return t3_sequence_spec(num_text_ids, size)
+
+    def build_empty_model(self, files: BaseFiles) -> SpeechModel:
+        from voxgraft.models.chatterbox.model import T3
+        from voxgraft.models.load import read_tensor_shapes
+
+        return T3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
+
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        from voxgraft.models.chatterbox.encoder import T3ClipEncoder
+
+        return T3ClipEncoder.load(files.folder, model.device)
+
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
+        from voxgraft.models.chatterbox.encoder import build_t3_condition
+
+        return build_t3_condition(prompt)
+
+    def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
+        condition = super().apply_style(condition, replace(manner, exaggeration=None))
+        return condition if manner.exaggeration is None else replace(condition, emotion=manner.exaggeration)
+
+    def stock_sampling(self) -> SamplingParams:
+        from voxgraft.nn.sampling import SamplingParams
+
+        return SamplingParams(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
+
+    def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
+        return is_t3(shapes) and not has_one_query(shapes)
+
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        return check_t3_lookalike(path, shapes)
+
+    def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
+        return T3Size.of(shapes, files.checkpoint)
+
+    def get_part_name(self, tensor: str) -> str | None:
+        return t3_part_name(tensor)
+
+    def describe(self, files: BaseFiles, rows: int) -> BaseDescription:
+
+        return describe_chatterbox(files, rows)
+
+    def stock(self) -> StockProgram:
+        from voxgraft.models.chatterbox.upstream import ChatterboxProgram
+
+        return ChatterboxProgram()
+
+    def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
+        from voxgraft.models.chatterbox.model import BUILT_IN_VOICE, CONDITIONS_NAME, read_built_in_voice
+
+        path = files.folder / CONDITIONS_NAME
+        return {BUILT_IN_VOICE: read_built_in_voice(path)} if is_file(path) else {}
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+        from voxgraft.models.chatterbox.upstream import S3GenVocoder
+
+        return S3GenVocoder.find(files.folder, device)
+
+    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
+        return None
+
+
+def _count_pieces(tokenizer: Path) -> int | None:
+    """How many pieces a tokenizer file has; None where it cannot be opened, which is told by who opens it."""
+    from voxgraft.tokenizers import open_tokenizer
+
+    try:
+        return open_tokenizer(tokenizer).size
+    except VoxgraftError:
+        return None
+
+
+RELEASE_TITLES_BY_ROWS = {
+    2454: "multilingual, by its rows (v2 and v3 have as many)",
+    2352: "first multilingual, by its rows",
+    ENGLISH_ROWS: "English, by its rows",
+}
+VOICE_ENCODER_FILES = ("ve.pt", "ve.safetensors")
+S3GEN_FILES = ("s3gen.pt", "s3gen_v3.pt", "s3gen_v3.safetensors", "s3gen.safetensors")
+"""Names that a file may have: as the multilingual program wants it first, as the English one does last."""
+VOICE_ENCODER_PURPOSE = "voice encoder: from a recording to the speaker's vector"
+S3GEN_PURPOSE = "S3Gen: from a recording to codes, and from codes to the waveform"
+CONDITIONS_PURPOSE = "built-in voice, for speaking without a recording"
+CANGJIE_PURPOSE = "Cangjie codes, for spelling Chinese"
+
+
+def describe_chatterbox(files: BaseFiles, rows: int) -> BaseDescription:
+    """By the checkpoint's published name; by its number of text rows where it has another."""
+    release = {release.checkpoint: release for release in RELEASES}.get(files.checkpoint.name)
+    english = release == ENGLISH_RELEASE or (release is None and rows == ENGLISH_ROWS)
+    title = release.title if release else RELEASE_TITLES_BY_ROWS.get(rows, f"no published release ({rows:,} text rows)")
+    others = (
+        other.checkpoint
+        for other in RELEASES
+        if other != release and is_file(files.folder / other.checkpoint) and is_file(files.folder / other.tokenizer)
+    )
+    return BaseDescription(
+        title, ("en",) if english else Chatterbox.languages, _list_side_files(english), tuple(others)
+    )
+
+
+def _list_side_files(english: bool) -> tuple[SideFile, ...]:
+    """The English program wants safetensors where the multilingual one wants torch files."""
+    turn = -1 if english else 1
+    files = (
+        SideFile(VOICE_ENCODER_FILES[::turn], ("preparing", "speaking"), VOICE_ENCODER_PURPOSE),
+        SideFile(S3GEN_FILES[::turn], ("preparing", "speaking"), S3GEN_PURPOSE),
+        SideFile(("conds.pt",), (), CONDITIONS_PURPOSE),
+    )
+    return files if english else (*files, SideFile((CANGJIE_NAME,), (), CANGJIE_PURPOSE))
+
+
+NUM_SPEECH_CODES = 6561
+SPEECH_START_ID, SPEECH_STOP_ID = 6561, 6562
+"""Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
+MAX_PROMPT_CODES = 150
+"""Six seconds of codes: the most that the published model was given."""
+
+
+def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    """The stock program begins to speak with two start ids, both at position 0."""
+    size = size or T3Size()
+    return SequenceSpec(
+        num_text_ids=num_text_ids,
+        text_start=Chatterbox.start_id,
+        text_stop=Chatterbox.stop_id,
+        num_codes=NUM_SPEECH_CODES,
+        speech_start=SPEECH_START_ID,
+        speech_stop=SPEECH_STOP_ID,
+        max_text=size.text_positions - 2,
+        max_codes=size.speech_positions - 4,
+        num_conditioning=size.perceiver_queries + 2,
+        guided=True,
+        stock_start_positions=(0, 0),
+        stock_first_position=1,
+        initial_penalized_codes=(SPEECH_START_ID,),
+    )

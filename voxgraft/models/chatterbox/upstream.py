@@ -1,0 +1,285 @@
+"""Chatterbox's own program: the files that its `from_local` reads, and how it is told of another number of rows.
+
+The published package (0.1.7) has its file names and its 2454 text rows in code, and switches its alignment analyzer on
+at exactly that number. The analyzer watches heads that were found for the old languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.companions.environments import CompanionProcess, find_environment
+from voxgraft.core.errors import CompanionError, GraftError
+from voxgraft.core.files import is_file
+from voxgraft.models.base import (
+    GROWN,
+    MERGED,
+    REFERENCE_AUDIO,
+    TEXT_PACKAGE_LOADER,
+    BaseFiles,
+    Clip,
+    ExportInfo,
+    StockFolder,
+    StockProgram,
+    Vocoder,
+    find_side_files,
+)
+from voxgraft.models.chatterbox.family import (
+    CANGJIE_PURPOSE,
+    CONDITIONS_PURPOSE,
+    ENGLISH_RELEASE,
+    ENGLISH_ROWS,
+    RELEASES,
+    S3GEN_FILES,
+    S3GEN_PURPOSE,
+    VOICE_ENCODER_PURPOSE,
+)
+from voxgraft.models.chatterbox.model import CONDITIONS_NAME
+from voxgraft.models.chatterbox.text import CANGJIE_NAME
+from voxgraft.models.load import read_tensor_shapes
+
+MULTILINGUAL_RELEASE = RELEASES[0]
+"""Whose names the multilingual program loads unless told otherwise, whatever the release."""
+REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
+REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}
+OPTIONAL_FILES = {"conds.pt": CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
+
+_MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+
+    from load import LANGUAGE, load
+    model = load(LANGUAGE)
+    wav = model.generate("...", language_id=LANGUAGE, audio_prompt_path="voice.wav")
+
+The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always. The new
+one is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages. Its
+text is normalised as in training, by the package voxgraft_text beside this file.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from chatterbox import mtl_tts
+from chatterbox.models.t3.modules.t3_config import T3Config
+from chatterbox.mtl_tts import ChatterboxMultilingualTTS
+
+FOLDER = Path(__file__).resolve().parent
+LANGUAGE, NAME, TEXT_ROWS = {language!r}, {name!r}, {pieces:d}
+
+
+{text_package}
+
+def is_own(language):
+    """Whether a code is that of the new language. The program itself knows codes in lower case only."""
+    return language is not None and language.lower() == LANGUAGE.lower()
+
+
+class GrownConfig(T3Config):
+    analyzer = True
+    is_multilingual = property(lambda self: self.analyzer)
+
+    @classmethod
+    def multilingual(cls):
+        return cls(text_tokens_dict_size=TEXT_ROWS)
+
+
+class GraftedTTS(ChatterboxMultilingualTTS):
+    """Reads text of the new language as it was read in training."""
+
+    def generate(self, text, language_id, *args, **options):
+        text = prepared(text) if is_own(language_id) else text
+        return super().generate(text, language_id, *args, **options)
+
+
+def load(language, device="cpu"):
+    """The model that speaks a language; one for each of the two folders may be loaded side by side."""
+    mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)
+    is_new = is_own(language)
+    mtl_tts.T3Config = GrownConfig
+    try:
+        model = GraftedTTS.from_local(FOLDER / ("{merged}" if is_new else "{grown}"), device)
+    finally:
+        mtl_tts.T3Config = T3Config  # other models of this process have their own size
+    model.t3.hp.analyzer = not is_new
+    return model
+'''
+
+_ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+
+    from load import LANGUAGE, load
+    model = load(LANGUAGE)
+    wav = model.generate("...", audio_prompt_path="voice.wav")
+
+English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
+training, by the package voxgraft_text beside this file, and gets its tag.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from chatterbox.models.t3 import t3
+from chatterbox.models.t3.modules.t3_config import T3Config
+from chatterbox.tts import ChatterboxTTS
+
+FOLDER = Path(__file__).resolve().parent
+LANGUAGE, TAG, TEXT_ROWS = {language!r}, {tag!r}, {pieces:d}
+
+
+{text_package}
+
+class GrownConfig(T3Config):
+    @classmethod
+    def english_only(cls):
+        return cls(text_tokens_dict_size=TEXT_ROWS)
+
+
+class GraftedTTS(ChatterboxTTS):
+    """Reads text of the new language as it was read in training."""
+
+    def generate(self, text, *args, **options):
+        return super().generate(TAG + prepared(text.removeprefix(TAG)), *args, **options)
+
+
+def load(language, device="cpu"):
+    """The model that speaks a language."""
+    is_new = language.lower() == LANGUAGE.lower()
+    t3.T3Config = GrownConfig
+    try:
+        kind, folder = (GraftedTTS, "{merged}") if is_new else (ChatterboxTTS, "{grown}")
+        return kind.from_local(FOLDER / folder, device)
+    finally:
+        t3.T3Config = T3Config  # other models of this process have their own size
+'''
+
+
+_TEXT_STEP_SOURCE = """    text = RULES.apply(text)
+    if text[:1].islower():  # the program does so itself, but not where a tag is typed before the text
+        text = text[0].upper() + text[1:]
+    return text.strip()"""
+
+
+class ChatterboxProgram(StockProgram):
+    """The package `chatterbox-tts`."""
+
+    title: ClassVar[str] = "chatterbox-tts 0.1.7"
+    can_drop_in: ClassVar[bool] = True
+
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+        english = is_english_release(files)
+        needed = REQUIRED_ENGLISH_FILES if english else REQUIRED_FILES
+        beside, missing = find_side_files(files, needed)
+        more, _ = find_side_files(files, OPTIONAL_FILES)
+        release = ENGLISH_RELEASE if english else MULTILINGUAL_RELEASE
+        read = {release.checkpoint: "T3, strict: every name and shape", release.tokenizer: "text tokenizer", **needed}
+        return StockFolder(
+            release.checkpoint, release.tokenizer, {**beside, **more}, missing=missing, read={**read, **OPTIONAL_FILES}
+        )
+
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str:
+        return (_ENGLISH_LOADER if is_english_release(files) else _MULTILINGUAL_LOADER).format(
+            language=facts.language,
+            name=facts.language_name,
+            tag=facts.tag,
+            pieces=facts.pieces,
+            base_pieces=facts.base_pieces,
+            grown=GROWN,
+            merged=MERGED,
+            text_package=TEXT_PACKAGE_LOADER,
+        )
+
+    def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
+        return _TEXT_STEP_SOURCE, {}
+
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
+        english = is_english_release(files)
+        if not drop_in:
+            language = "" if english else f", language_id={facts.language!r}"
+            return [
+                "from load import load  # in this folder",
+                "",
+                f"model = load({facts.language!r})",
+                f'wav = model.generate("..."{language}, audio_prompt_path="voice.wav")',
+            ]
+        module, kind = ("tts", "ChatterboxTTS") if english else ("mtl_tts", "ChatterboxMultilingualTTS")
+        language = "" if english else ", language_id=None"
+        return [
+            f"from chatterbox.{module} import {kind}",
+            "from voxgraft_text import prepared  # in this folder",
+            "",
+            f'model = {kind}.from_local("THIS FOLDER", "cpu")',
+            f'wav = model.generate({facts.tag!r} + prepared("..."){language}, audio_prompt_path="voice.wav")',
+        ]
+
+
+def is_english_release(files: BaseFiles) -> bool:
+    """Whether a base is the English release, whose program is another."""
+    if files.checkpoint.name in (release.checkpoint for release in RELEASES):
+        return files.checkpoint.name == ENGLISH_RELEASE.checkpoint
+    from voxgraft.tokenizers import open_tokenizer
+
+    return open_tokenizer(files.tokenizer).size == ENGLISH_ROWS
+
+
+S3GEN_SAMPLE_RATE = 24_000
+S3GEN_PARTS = ("flow.", "mel2wav.", "tokenizer.")
+"""What a whole S3Gen has; a file for preparing data may hold the last alone."""
+
+
+class S3GenVocoder(Vocoder):
+    """S3Gen of a base folder."""
+
+    sample_rate = S3GEN_SAMPLE_RATE
+
+    def __init__(self, companion: CompanionProcess, s3gen: Path, conditions: Path | None, device: str) -> None:
+        self.companion, self.s3gen, self.conditions, self.device = companion, s3gen, conditions, device
+
+    @classmethod
+    def find(cls, folder: Path, device: str = "cpu") -> S3GenVocoder | None:
+        """Where the companion was made and the base has a whole S3Gen; nothing is started yet."""
+        environment = find_environment("chatterbox")
+        s3gen = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
+        if environment is None or s3gen is None or not _is_complete_s3gen(s3gen):
+            return None
+        conditions = folder / CONDITIONS_NAME
+        kept = conditions.resolve() if is_file(conditions) else None
+        return cls(environment.companion(), s3gen.resolve(), kept, device)
+
+    def why_not(self, voice: Clip) -> str:
+        if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
+            return ""
+        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+
+    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+        if len(codes) != len(voices):
+            raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+        return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]
+
+    def _sound(self, codes: Sequence[int], voice: Clip) -> NDArray[np.float32]:
+        if not len(codes):
+            return np.zeros(0, dtype=np.float32)
+        if why := self.why_not(voice):
+            raise CompanionError("companion-voice", why, where=self.s3gen.parent)
+        arrays: dict[str, NDArray[np.generic]] = {"codes": np.asarray(list(codes), dtype=np.int64)}
+        if REFERENCE_AUDIO in voice.voice:
+            arrays[REFERENCE_AUDIO] = np.asarray(voice.voice[REFERENCE_AUDIO], dtype=np.float32)
+        conditions = str(self.conditions) if self.conditions else ""
+        answer = self.companion.ask(
+            "sound", arrays, s3gen=str(self.s3gen), conditions=conditions, device=self.device, seed=0
+        )
+        samples = answer.get("samples")
+        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or not np.isfinite(samples).all():
+            raise CompanionError("companion-failed", "chatterbox gave no samples, or some that are not finite")
+        return samples.astype(np.float32)
+
+
+def _is_complete_s3gen(path: Path) -> bool:
+    names = list(read_tensor_shapes(path))
+    return all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS)

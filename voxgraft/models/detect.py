@@ -1,0 +1,285 @@
+"""What lies in a folder, by looking into the files: the tensors of every checkpoint, and which tokenizer fits one.
+
+Only headers are read, and no values. What several files would fit is refused with their names, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from voxgraft.checkpoints.load import open_checkpoint
+from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.files import is_file, path_exists, read_json, require_folder
+from voxgraft.models.base import Family, Shape
+
+CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+MAX_SCANNED_FILES = 64
+"""A folder with more checkpoints than this is an archive of runs, and no base."""
+LFS_POINTER_PREFIX = b"version https://git-lfs"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointScan:
+    """One checkpoint file: its tensors, or why it cannot be opened."""
+
+    path: Path
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    refusal: Finding | None = None
+
+
+def scan_checkpoint(path: Path) -> CheckpointScan:
+    """The names and shapes in one file. A file that cannot be opened is no error here: it is told when it is used."""
+    try:
+        with open_checkpoint(path) as checkpoint:
+            return CheckpointScan(path, {name: info.shape for name, info in checkpoint.tensors.items()})
+    except VoxgraftError as error:
+        return CheckpointScan(path, refusal=error.finding)
+
+
+def scan_folder(folder: Path) -> list[CheckpointScan]:
+    """Every checkpoint in a folder, by its name; nothing where there are too many to be a base."""
+    paths = list_files_with_suffix(folder, CHECKPOINT_SUFFIXES)
+    return [scan_checkpoint(path) for path in paths] if len(paths) <= MAX_SCANNED_FILES else []
+
+
+def list_files_with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The files of a folder whose names end so, in order."""
+    names = sorted(os.listdir(require_folder(folder)))
+    return [folder / name for name in names if name.endswith(suffixes) and is_file(folder / name)]
+
+
+def refuse_lookalike_files(family: Family, checkpoint: Path, tokenizer: Path) -> None:
+    """Raise if files that have the family's names are another model's, or only stand for files in a git repository."""
+    seen = scan_checkpoint(checkpoint)
+    if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
+        raise CheckpointError.of(seen.refusal)
+    refuse_lfs_pointer(tokenizer)
+    if item := family.check_lookalike(seen.path, seen.shapes):
+        raise CheckpointError.of(item)
+
+
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raise if a file is a git-lfs pointer. Whatever else is wrong with it is told by who opens it."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(len(LFS_POINTER_PREFIX))
+    except OSError:
+        return
+    if start == LFS_POINTER_PREFIX:
+        raise CheckpointError("checkpoint-lfs", f"{path.name} is a git-lfs pointer", where=path)
+
+
+def find_files_by_content(family: Family, folder: Path, missing: FileError) -> tuple[Path, Path]:
+    """Checkpoint and tokenizer of a base whose files have names of their own, by what is in them.
+
+    Where no file holds the family's tensors this raises what the family mistook one for, else `missing`.
+    """
+    around = scan_folder(folder)
+    candidates = [seen for seen in around if family.matches_tensors(seen.shapes)]
+    if not candidates:
+        mistaken = (family.check_lookalike(seen.path, seen.shapes) for seen in around)
+        if item := next(filter(None, mistaken), None):
+            raise CheckpointError.of(item)
+        raise missing
+    if len(candidates) > 1:
+        listed = ", ".join(f"{seen.path.name} ({_count_text_rows(family, seen):,} text rows)" for seen in candidates)
+        cure = f"give the one that is meant its published name ({family.checkpoint_names[0]}), or move the others away."
+        raise FileError("base-several", f"several files hold the model: {listed}", where=folder, cure=cure)
+    return candidates[0].path, find_matching_tokenizer(family, candidates[0])
+
+
+def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
+    """The one tokenizer beside a checkpoint that has a piece for each of its rows; an error if that is none or two."""
+    from voxgraft.tokenizers import open_tokenizer
+
+    folder, pieces = seen.path.parent, _count_text_rows(family, seen) - family.spare_rows
+    others: list[str] = []
+    fitting: list[Path] = []
+    for path in list_files_with_suffix(folder, tuple({Path(name).suffix for name in family.tokenizer_names}))[
+        :MAX_SCANNED_FILES
+    ]:
+        try:
+            tokenizer = open_tokenizer(path)
+        except VoxgraftError:
+            continue  # other JSON files lie about in every folder
+        specials = all(tokenizer.ids.get(piece) == at for piece, at in family.special_ids.items())
+        if tokenizer.size == pieces and specials and tokenizer.kind != "flat-map":
+            fitting.append(path)
+        else:
+            others.append(f"{path.name} has {tokenizer.size:,}")
+    if len(fitting) == 1:
+        return fitting[0]
+    found = f"{seen.path.name} has text rows for {pieces:,} pieces, and "
+    if fitting:
+        found += f"several tokenizers have as many: {', '.join(path.name for path in fitting)}"
+        raise FileError("base-several", found, where=folder)
+    found += "no tokenizer in the folder has as many" + (f" ({', '.join(others)})" if others else "")
+    raise FileError("base-file-missing", found, expected="the tokenizer that belongs to the checkpoint", where=folder)
+
+
+def check_tensor_prefix(seen: CheckpointScan, tables: tuple[str, ...]) -> Finding | None:
+    """What to say of a file whose names all stand behind a prefix, as a wrapper around the model saves them."""
+    for name in seen.shapes:
+        for table in tables:
+            if name.endswith(f".{table}"):
+                prefix = name.removesuffix(table)
+                found = f"{seen.path.name} has {name}: every name starts with {prefix[:40]!r}"
+                return finding("checkpoint-prefixed", found, expected=table, where=seen.path)
+    return None
+
+
+def _count_text_rows(family: Family, seen: CheckpointScan) -> int:
+    shape = seen.shapes.get(family.graft_points[0].tensor, ())
+    return shape[0] if shape else 0
+
+
+SPEECH_MODEL_PREFIXES = {
+    "Chatterbox's waveform model S3Gen": ("flow.", "mel2wav.", "tokenizer.encoder."),
+    "Chatterbox's voice encoder": ("lstm.weight_ih_l0", "similarity_weight"),
+    "IndexTTS-2's semantic codec": ("quantizer.quantizers.0.codebook.", "encoder.0.convnext."),
+}
+"""The speech ends of a base, by the beginnings of names that each of them has; any one is enough."""
+SPEECH_MODEL_FILES = {
+    "s2mel.pth": "IndexTTS-2's waveform model",
+    "wav2vec2bert_stats.pt": "IndexTTS-2's feature statistics",
+}
+LORA_NAME_PARTS = (".lora_A.", ".lora_B.", "lora_down.", "lora_up.")
+
+
+def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]) -> None:
+    """Raise what a folder that no family takes is instead; nothing where that cannot be told.
+
+    `failures` is why each family did not take it: one whose model is there all the same says best what is missing.
+    """
+    around = scan_folder(folder)
+    for family, failure in failures.items():
+        if any(family.matches_tensors(seen.shapes) for seen in around):
+            raise failure
+    for seen in around:
+        if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
+            raise FileError.of(seen.refusal)
+    _refuse_adapter(folder, around)
+    for seen in around:
+        if item := check_tensor_prefix(seen, tuple(family.graft_points[0].tensor for family in failures)):
+            raise FileError.of(item)
+    _refuse_speech_parts(folder, around)
+    _refuse_other_library_model(folder)
+    _refuse_tokenizer_only(folder, list(failures), around)
+
+
+def _refuse_adapter(folder: Path, around: list[CheckpointScan]) -> None:
+    marked = [seen.path.name for seen in around if _count_lora_tensors(seen)]
+    named = [name for name in ("adapter_config.json",) if is_file(folder / name)]
+    if marked or named:
+        base = _short_text(_read_json_settings(folder / "adapter_config.json").get("base_model_name_or_path"))
+        found = (
+            f"{', '.join([*marked, *named])}: a LoRA adapter{f' for {base}' if base else ''}, and no model beside it"
+        )
+        raise FileError("base-adapter", found, where=folder)
+
+
+def _refuse_speech_parts(folder: Path, around: list[CheckpointScan]) -> None:
+    parts = {
+        seen.path.name: what
+        for seen in around
+        for what, starts in SPEECH_MODEL_PREFIXES.items()
+        if any(name.startswith(starts) for name in seen.shapes)
+    }
+    parts |= {name: what for name, what in SPEECH_MODEL_FILES.items() if is_file(folder / name)}
+    if parts:
+        listed = ", ".join(f"{name} ({what})" for name, what in sorted(parts.items()))
+        found = f"the folder has only parts that hear or voice speech: {listed}"
+        raise FileError("base-speech-parts", found, where=folder)
+
+
+def _refuse_other_library_model(folder: Path) -> None:
+    pipeline = _short_text(_read_json_settings(folder / "model_index.json").get("_class_name"))
+    if pipeline:
+        raise _other_model_error(folder, f"model_index.json says that this is a diffusers pipeline, {pipeline}")
+    config = _read_json_settings(folder / "config.json")
+    architectures = config.get("architectures")
+    kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    kind = kind or _short_text(config.get("model_type"))
+    if kind:
+        raise _other_model_error(folder, f"config.json says that this is a transformers model, {kind}")
+
+
+def _refuse_tokenizer_only(folder: Path, families: list[Family], around: list[CheckpointScan]) -> None:
+    known = dict.fromkeys(name for family in families for name in family.tokenizer_names)
+    names = [name for name in known if is_file(folder / name)]
+    names += [path.name for path in list_files_with_suffix(folder, (".model",)) if path.name not in names]
+    if names and not around:
+        found = f"the folder has a tokenizer ({', '.join(names)}) and no checkpoint"
+        expected = " or ".join(family.checkpoint_names[0] for family in families)
+        raise FileError("base-tokenizer-only", found, expected=expected, where=folder)
+
+
+def _count_lora_tensors(seen: CheckpointScan) -> int:
+    return sum(any(mark in name for mark in LORA_NAME_PARTS) for name in seen.shapes)
+
+
+def _other_model_error(folder: Path, found: str) -> FileError:
+    return FileError("base-other-model", found, where=folder)
+
+
+def _read_json_settings(path: Path) -> dict[Any, Any]:
+    """A JSON file of settings by name; nothing where it is not there or holds something else."""
+    if not path_exists(path):
+        return {}
+    try:
+        settings = read_json(path)
+    except VoxgraftError:
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _short_text(value: object) -> str:
+    return value[:80] if isinstance(value, str) else ""
+
+
+STAND_IN_PARTS = ("transformer_encoder.", "mel_decoder.", "duration_predictor.")
+STAND_IN_TABLE = "text_embedding.weight"
+
+
+def is_stand_in(names: Iterable[str]) -> bool:
+    """Whether these are a stand-in's tensors."""
+    names = set(names)
+    return STAND_IN_TABLE in names and all(any(name.startswith(part) for name in names) for part in STAND_IN_PARTS)
+
+
+def stand_in_parts(names: Iterable[str]) -> str:
+    """What such a file holds, for people."""
+    return ", ".join(sorted({name.split(".")[0] for name in names}))
+
+
+ShapeLike = tuple[int, ...]
+MAX_LISTED_DIFFERENCES = 6
+
+
+def require_exact_tensors(
+    found: Mapping[str, ShapeLike], expected: Mapping[str, ShapeLike], model: str, where: str | Path = ""
+) -> None:
+    """Raise unless a file has exactly the tensors of the model: none missing, none of another shape, none besides."""
+    differences = list(_iter_differences(found, expected))
+    if not differences:
+        return
+    named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+    more = (
+        f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more" if len(differences) > MAX_LISTED_DIFFERENCES else ""
+    )
+    text = f"{len(found):,} tensors that are no whole {model}: {named}{more}"
+    raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
+
+
+def _iter_differences(found: Mapping[str, ShapeLike], expected: Mapping[str, ShapeLike]) -> Iterator[str]:
+    for name, shape in expected.items():
+        if name not in found:
+            yield f"{name} {list(shape)} is missing"
+        elif found[name] != shape:
+            yield f"{name} is {list(found[name])}, not {list(shape)}"
+    for name in sorted(found.keys() - expected.keys()):
+        yield f"{name[:80]} {list(found[name])} is no tensor of it"

@@ -1,0 +1,474 @@
+"""Speaking: from prompts to speech codes, many utterances at once, with a static cache.
+
+Family-neutral: the model says how ids become vectors and vectors logits. On CUDA in half precision a captured graph
+does the work (`families/fast_loop.py`); anywhere else the plain steps here do. Needs torch only.
+
+Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V speech rows, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from voxgraft.core.errors import ConfigError, GraftError
+from voxgraft.models.sequence import SequenceSpec, build_sequence, code_position
+from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
+from voxgraft.nn.decode import FusedDecodeStep, PackedBackbone, supports_fused_decode
+from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
+
+CODES_PER_CHECK = 8
+"""Codes between two looks at whether everybody has stopped; a look waits for the device."""
+
+
+def get_decode_dtype(model: SpeechModel) -> torch.dtype:
+    """What the body computes in: its weights' own, or what autocast makes of it."""
+    kind = model.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return next(model.body.parameters()).dtype
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeState:
+    """The next codes are drawn from `logits`; `codes` holds what was spoken, `num_spoken` of it in each stream."""
+
+    cache: KVCache
+    logits: Tensor  # [R, V] float32, of every row, as the head gives them
+    heard: Tensor  # [N, V] bool
+    codes: Tensor  # [N, most codes]
+    num_generated: Tensor  # [N]
+    stopped: Tensor  # [N] bool
+
+    @classmethod
+    def of(cls, model: SpeechModel, num_streams: int, num_rows: int, length: int, max_codes: int) -> DecodeState:
+        """Room for rows of up to `length` positions."""
+        body, device, dtype = model.body, model.device, get_decode_dtype(model)
+        nothing = torch.zeros(1, body.num_heads * body.head_width, device=device, dtype=dtype)
+        with torch.no_grad():
+            num_speech_rows = model.speech_logits(nothing).shape[-1]
+        return cls(
+            cache=KVCache((body.num_layers, num_rows, body.num_heads, length, body.head_width), device, dtype),
+            logits=torch.zeros(num_rows, num_speech_rows, device=device),
+            heard=torch.zeros(num_streams, num_speech_rows, dtype=torch.bool, device=device),
+            codes=torch.zeros(num_streams, max_codes, dtype=torch.long, device=device),
+            num_generated=torch.zeros(num_streams, dtype=torch.long, device=device),
+            stopped=torch.zeros(num_streams, dtype=torch.bool, device=device),
+        )
+
+    def begin(self, frame: SequenceSpec) -> None:
+        """Nothing is spoken yet."""
+        self.cache.filled.zero_()
+        self.codes.fill_(frame.speech_stop)
+        self.heard.zero_()
+        self.heard[:, list(frame.initial_penalized_codes)] = True
+        self.num_generated.zero_()
+        self.stopped.zero_()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGraphKey:
+    """What is fixed when a graph is captured. Numbers of a sampling may change without a new graph."""
+
+    num_streams: int
+    guided: bool
+    stochastic: bool
+    top_k: bool
+    top_p: bool
+    readable: bool
+    first_position: int
+
+    @classmethod
+    def of(cls, num_streams: int, sampling: SamplingParams, first_position: int) -> DecodeGraphKey:
+        return cls(
+            num_streams=num_streams,
+            guided=sampling.guidance > 0,
+            stochastic=sampling.temperature > 0,
+            top_k=sampling.top_k > 0,
+            top_p=sampling.top_p < 1,
+            readable=sampling.readable,
+            first_position=first_position,
+        )
+
+
+class DecodeGraph:
+    """A graph over a state of its own. Capturing runs a step, so begin the state afterwards."""
+
+    def __init__(self, model: SpeechModel, body: PackedBackbone, kind: DecodeGraphKey, state: DecodeState) -> None:
+        self.kind, self.state = kind, state
+        self.length, self.max_codes = state.cache.length, state.codes.shape[1]
+        device, num_speech_rows = state.logits.device, state.logits.shape[1]
+        self.noise = torch.ones(kind.num_streams, CODES_PER_CHECK, num_speech_rows, device=device)
+        self._settings = torch.ones(6, device=device)
+        self._ids = torch.zeros_like(state.num_generated)
+        self._positions = torch.zeros_like(state.num_generated)
+        self._step = FusedDecodeStep(body, state.cache)
+        self._graph = self._capture(model)
+
+    def set(self, sampling: SamplingParams) -> None:
+        """The numbers by which codes are drawn from now on."""
+        numbers = (
+            sampling.guidance,
+            sampling.repetition_penalty,
+            sampling.temperature,
+            sampling.min_p,
+            float(sampling.top_k),
+            sampling.top_p,
+        )
+        self._settings.copy_(torch.tensor(numbers))
+
+    def advance(self) -> None:
+        """Speak and feed `LOOK_EVERY` more codes of every stream, with the noise that is there."""
+        self._graph.replay()
+
+    def _capture(self, model: SpeechModel) -> torch.cuda.CUDAGraph:
+        self.state.begin(model.frame)
+        self._once(model)  # kernels are compiled and libraries wake up outside of the graph
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with _disable_autocast_cache(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(CODES_PER_CHECK):
+                self._once(model)
+        return graph
+
+    def _once(self, model: SpeechModel) -> None:
+        """Draw, embed, body, head."""
+        state = self.state
+        self._sample(model)
+        hidden = self._step(model.embed_speech(self._ids, self._positions))  # [R, W]
+        state.logits.copy_(model.speech_logits(hidden))
+
+    def _sample(self, model: SpeechModel) -> None:
+        from voxgraft.nn.decode_kernels import sample_code_kernel
+
+        state, kind, frame = self.state, self.kind, model.frame
+        num_speech_rows = state.logits.shape[1]
+        kernel: Any = sample_code_kernel[(kind.num_streams,)]
+        kernel(
+            state.logits, state.heard.view(torch.uint8), self.noise, self._settings, state.codes, state.num_generated,
+            state.stopped.view(torch.uint8), state.cache.filled, self._ids, self._positions, kind.num_streams,
+            self.max_codes, kind.first_position, num_speech_rows, frame.num_codes, frame.speech_stop, kind.readable,
+            kind.guided, kind.stochastic, kind.top_k, kind.top_p, CODES_PER_CHECK, 1 << (num_speech_rows - 1).bit_length(),
+            num_warps=16,
+        )  # fmt: skip
+
+
+@contextmanager
+def _disable_autocast_cache() -> Iterator[None]:
+    """Autocast keeps weights that it has rounded until it ends; a graph would go on reading them."""
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+StopCallback = Callable[[Tensor], Tensor]
+"""Sees what was spoken so far, [N, codes], every few codes, and says who shall stop now. [N] bool"""
+
+MAX_DECODE_GRAPHS = 2
+"""Graphs, each with its cache, that a speaker keeps: full batches, and the rest at the end."""
+CACHE_LENGTH_STEP = 256
+"""Caches have room for a multiple of so many codes, so that one serves utterances of many lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPrompt:
+    """One utterance to speak. What it is drawn with depends on its own seed, never on who is spoken beside it."""
+
+    text_ids: Sequence[int]
+    condition: Any
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedCodes:
+    """The codes of one utterance, without start and stop, and whether it came to its end by itself."""
+
+    codes: list[int]
+    stopped: bool
+
+
+def generate_codes(
+    model: SpeechModel, prompts: Sequence[GenerationPrompt], sampling: SamplingParams
+) -> list[GeneratedCodes]:
+    """Speak every prompt, side by side. Who speaks more than once keeps a `Speaker`."""
+    return SpeechGenerator(model).speak(prompts, sampling)
+
+
+class SpeechGenerator:
+    """A model that is ready to speak again and again: it keeps packed weights, caches and captured graphs.
+
+    The model may be trained, and its adapter's gate opened or closed, between two calls. Memory is given back with the
+    speaker itself.
+    """
+
+    def __init__(self, model: SpeechModel) -> None:
+        self.model = model
+        self._body: PackedBackbone | None = None
+        self._graphs: dict[DecodeGraphKey, DecodeGraph] = {}
+        self._places: list[int] = []
+
+    @torch.no_grad()
+    def speak(
+        self, prompts: Sequence[GenerationPrompt], sampling: SamplingParams, watch: StopCallback | None = None
+    ) -> list[GeneratedCodes]:
+        """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
+        return DecodeSession(self.model, prompts, sampling, self).run(watch)
+
+    @property
+    def graphs(self) -> list[DecodeGraph]:
+        """The captured graphs that are kept, the last used at the end."""
+        return list(self._graphs.values())
+
+    def loop(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph | None:
+        """A graph for streams like these, captured if there is none; None where only plain steps can be taken."""
+        model, dtype = self.model, get_decode_dtype(self.model)
+        if not supports_fused_decode(model.body, model.device, dtype):
+            return None
+        self._drop_graphs_if_moved(dtype)
+        try:
+            return self._get_or_capture(kind, longest_prompt, max_codes)
+        except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
+            self._body = None
+            self._graphs.clear()
+            return None
+
+    def _get_or_capture(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph:
+        model, dtype = self.model, get_decode_dtype(self.model)
+        if self._body is None:
+            self._body = PackedBackbone(model.body, dtype)
+        self._body.refresh(model.body)
+        found = self._graphs.pop(kind, None)
+        needed = longest_prompt + _round_up_to(max_codes, CODES_PER_CHECK)
+        if found is None or found.length < needed or found.max_codes < max_codes:
+            room = min(_round_up_to(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
+            length = _round_up_to(longest_prompt, CACHE_LENGTH_STEP) + _round_up_to(room, CODES_PER_CHECK)
+            found = None  # its cache makes way for the larger one
+            while len(self._graphs) >= MAX_DECODE_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            rows = kind.num_streams * (2 if kind.guided else 1)
+            state = DecodeState.of(model, kind.num_streams, rows, length, room)
+            found = DecodeGraph(model, self._body, kind, state)
+        self._graphs[kind] = found
+        return found
+
+    def _drop_graphs_if_moved(self, dtype: torch.dtype) -> None:
+        """Graphs hold the places of the tables around the body; the body itself they read from the packed copy."""
+        inside = {id(parameter) for parameter in self.model.body.parameters()}
+        around = (parameter for parameter in self.model.parameters() if id(parameter) not in inside)
+        places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
+        if places != self._places:
+            self._graphs.clear()
+            self._body = None
+        self._places = places
+
+
+class DecodeSession:
+    """N utterances in the course of being spoken. Everything that a step touches stays on the device.
+
+    Those of one speaker share its room: begin new ones when the old are done.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        model: SpeechModel,
+        prompts: Sequence[GenerationPrompt],
+        sampling: SamplingParams,
+        speaker: SpeechGenerator | None = None,
+    ) -> None:
+        if not prompts:
+            raise GraftError("packing", "no prompts", expected="at least one")
+        frame = model.frame
+        if sampling.max_codes > frame.max_codes:
+            found = f"max_codes is {sampling.max_codes:,}"
+            raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
+        if sampling.guidance > 0 and not frame.guided:
+            found = f"guidance is {sampling.guidance:g}, and this model was never taught to read without text"
+            raise ConfigError("sampling", found, expected="0")
+        self.model, self.frame, self.sampling = model, frame, sampling
+        self.num_streams = len(prompts)
+        self._first_position = code_position(frame, 0, stock=sampling.stock)
+        batch = self._batch(prompts)
+        self.loop, self.state = self._allocate_state(batch.packing.longest, speaker)
+        self.state.begin(frame)
+        self._prefill(batch)
+        ids = torch.arange(self.state.logits.shape[1], device=model.device)
+        self._unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
+        self._generators = [torch.Generator(model.device).manual_seed(prompt.seed) for prompt in prompts]
+
+    @property
+    def logits(self) -> Tensor:
+        """What the head gave for every row. [R, V]"""
+        return self.state.logits
+
+    @property
+    def codes(self) -> Tensor:
+        """What was spoken so far, then stops. [N, most codes]"""
+        return self.state.codes
+
+    @property
+    def num_generated(self) -> Tensor:
+        """How many codes that is. [N]"""
+        return self.state.num_generated
+
+    @torch.no_grad()
+    def run(self, watch: StopCallback | None = None) -> list[GeneratedCodes]:
+        """Speak to the end. Whoever `watch` stops counts as stopped: who asked for it knows whom."""
+        limit = self.sampling.max_codes
+        for first in range(0, limit, CODES_PER_CHECK):
+            if self.loop is None:
+                self._eager_steps(limit - first)
+            else:
+                self._draw_noise(self.loop.noise)
+                self.loop.advance()
+            if watch is not None:
+                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
+            if bool(self.state.stopped.all()):
+                break
+        return self._collect_results()
+
+    def penalized_logits(self) -> Tensor:
+        """What the next codes are drawn from, before temperature and cuts. [N, V]"""
+        logits = self.logits
+        if self.sampling.guidance > 0:
+            logits = apply_guidance(logits, self.sampling.guidance)
+        logits = apply_repetition_penalty(logits, self.state.heard, self.sampling.repetition_penalty)
+        return logits.masked_fill(self._unreadable, -torch.inf) if self.sampling.readable else logits
+
+    def speak(self, noise: Tensor | None) -> None:
+        """Draw the next code of every stream; a stream that has stopped stays so."""
+        state = self.state
+        chosen = sample_codes(filter_logits(self.penalized_logits(), self.sampling), noise)  # [N]
+        chosen = torch.where(state.stopped, self.frame.speech_stop, chosen)
+        state.codes.scatter_(1, state.num_generated[:, None], chosen[:, None])
+        state.heard.scatter_(1, chosen[:, None], True)
+        state.stopped.logical_or_(chosen == self.frame.speech_stop)
+        state.num_generated.add_(1)
+
+    def listen(self) -> None:
+        """Feed the codes just drawn, and get the logits of the next."""
+        state = self.state
+        last = state.num_generated - 1  # [N]
+        ids = state.codes.gather(1, last[:, None])[:, 0]
+        vectors = self.model.embed_speech(ids, last + self._first_position)  # [N, W]
+        step = DecodeContext(state.cache)
+        hidden = self.model.body(vectors.repeat(len(state.logits) // self.num_streams, 1), step)
+        step.finish()
+        state.logits.copy_(self.model.speech_logits(hidden))
+
+    def _batch(self, prompts: Sequence[GenerationPrompt]) -> PackedBatch:
+        """Conditioning, text and start of every row."""
+        twice = 2 if self.sampling.guidance > 0 else 1
+        layouts = [build_sequence(self.frame, prompt.text_ids, stock=self.sampling.stock) for prompt in prompts] * twice
+        conditions = [prompt.condition for prompt in prompts] * twice
+        silent = [row >= len(prompts) for row in range(len(layouts))]
+        return pack_batch(self.model, layouts, conditions, silent=silent)
+
+    def _allocate_state(self, longest: int, speaker: SpeechGenerator | None) -> tuple[DecodeGraph | None, DecodeState]:
+        sampling = self.sampling
+        if speaker is not None:
+            kind = DecodeGraphKey.of(self.num_streams, sampling, self._first_position)
+            loop = speaker.loop(kind, longest, sampling.max_codes)
+            if loop is not None:
+                loop.set(sampling)
+                return loop, loop.state
+        rows = self.num_streams * (2 if sampling.guidance > 0 else 1)
+        length = longest + sampling.max_codes
+        return None, DecodeState.of(self.model, self.num_streams, rows, length, sampling.max_codes)
+
+    def _prefill(self, batch: PackedBatch) -> None:
+        context = PrefillContext(batch.packing, self.state.cache)
+        hidden = compute_hidden_states(self.model, batch, context)
+        context.finish()
+        self.state.logits.copy_(self.model.speech_logits(hidden[batch.packing.last]))
+
+    def _eager_steps(self, num_left: int) -> None:
+        """Speak and feed up to `LOOK_EVERY` codes; the very last is not fed, since nothing comes after it."""
+        noise = self.logits.new_empty(self.num_streams, CODES_PER_CHECK, self.logits.shape[1])
+        self._draw_noise(noise)
+        for at in range(min(CODES_PER_CHECK, num_left)):
+            self.speak(noise[:, at] if self.sampling.temperature > 0 else None)
+            if at + 1 < num_left:
+                self.listen()
+
+    def _draw_noise(self, noise: Tensor) -> None:
+        """Exponential draws for the next codes, always as many, each stream's from its own seed. [N, count, V]"""
+        if self.sampling.temperature > 0:
+            for own, generator in zip(noise, self._generators, strict=True):
+                own.exponential_(generator=generator)
+
+    def _collect_results(self) -> list[GeneratedCodes]:
+        num_spoken = min(int(self.num_generated[0]), self.sampling.max_codes)
+        stop, spoken = self.frame.speech_stop, []
+        for row in self.codes[:, :num_spoken].tolist():
+            stopped = stop in row
+            spoken.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
+        return spoken
+
+
+def _round_up_to(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+StopCause = Literal["ended", "limit", "loop"]
+MIN_LOOP_SECONDS = 2.0
+"""Shorter repetitions are speech: a long vowel, a silence, a stutter."""
+MAX_LOOP_PERIOD_SECONDS = 2.0
+MIN_LOOP_ROUNDS = 3
+
+
+def find_loop_cut(codes: Sequence[int], code_hz: float) -> int | None:
+    """Where codes that end in a loop are cut: behind its first round. None if they end in none."""
+    least = round(MIN_LOOP_SECONDS * code_hz)
+    for period in range(1, round(MAX_LOOP_PERIOD_SECONDS * code_hz) + 1):
+        needed = max(least, MIN_LOOP_ROUNDS * period)
+        if len(codes) < needed:
+            return None
+        if codes[-1] == codes[-1 - period] and list(codes[-needed + period :]) == list(codes[-needed:-period]):
+            start = len(codes) - needed
+            while start > 0 and codes[start - 1] == codes[start - 1 + period]:
+                start -= 1
+            return start + period
+    return None
+
+
+class StoppingCriteria:
+    """Looks at N utterances on their way, and remembers whom it stopped. Of one call of `Speaker.speak`."""
+
+    def __init__(self, limits: Sequence[int], stop_id: int, code_hz: float) -> None:
+        self.limits, self.stop_id, self.code_hz = tuple(limits), stop_id, code_hz
+        self.stopped: dict[int, StopCause] = {}
+        self._ended: set[int] = set()
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        """[N, codes so far] -> [N] who stops now"""
+        for row, own in enumerate(codes.tolist()):
+            if row in self.stopped or row in self._ended:
+                continue
+            if self.stop_id in own:
+                self._ended.add(row)
+            elif find_loop_cut(own, self.code_hz) is not None:
+                self.stopped[row] = "loop"
+            elif len(own) >= self.limits[row]:
+                self.stopped[row] = "limit"
+        return torch.tensor([row in self.stopped for row in range(len(codes))], device=codes.device)
+
+    def outcome(self, row: int, codes: Sequence[int], *, by_itself: bool) -> tuple[list[int], StopCause]:
+        """What is kept of an utterance, and how it came to its end."""
+        cut = find_loop_cut(codes, self.code_hz)
+        if cut is not None:
+            return list(codes[:cut]), "loop"
+        limit = self.limits[row]
+        if row in self.stopped or len(codes) > limit or not by_itself:
+            return list(codes[:limit]), "limit"
+        return list(codes), "ended"

@@ -1,0 +1,490 @@
+"""IndexTTS-2's front end: features, from these codes at 50 a second, and voice and emotion by the base's encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from voxgraft.audio.features import (
+    Waveform,
+    WaveformLimits,
+    batch_by_length,
+    exact_float32,
+    pad_rows,
+    validate_waveforms,
+)
+from voxgraft.checkpoints.base import ByteSource
+from voxgraft.checkpoints.torch_file import read_torch_tensor
+from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError, GraftError, VoxgraftError
+from voxgraft.core.files import is_file
+from voxgraft.models.base import BaseFiles, Clip, ClipEncoder, EmotionSource
+from voxgraft.models.indextts2.family import CODEC_NAME, W2V_BERT_FOLDER, get_statistics_name
+from voxgraft.models.indextts2.model import (
+    UnifiedVoice,
+    UnifiedVoiceCondition,
+    build_training_condition,
+    interpolate_emotion,
+)
+from voxgraft.models.indextts2.shapes import get_config_file_name, read_base_config
+from voxgraft.nn.layers import init_empty_weights
+
+CODEC_FILES = ("semantic_codec/model.safetensors", "model.safetensors")
+"""Where the file lies in the published folder."""
+UNUSED_PREFIXES = ("decoder.",)
+CONV_KERNEL = 7
+NORM_EPS = 1e-6
+MAX_CODEC_SIZE = 1 << 16
+"""No codec of this kind has a larger dimension; a damaged file can claim any number."""
+CODEC_BATCH_FRAMES = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticCodecSize:
+    """The sizes that may differ; as published by default."""
+
+    width: int = 384
+    mlp: int = 2048
+    layers: int = 12
+    features: int = 1024
+    codes: int = 8192
+    code_width: int = 8
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> SemanticCodecSize:
+        """The size that the tensors of a file have; as published where they do not say."""
+        embed = shapes.get("encoder.0.embed.weight", ())
+        mlp = shapes.get("encoder.0.convnext.0.pwconv1.weight", ())
+        codebook = shapes.get("quantizer.quantizers.0.codebook.weight", ())
+        layers = {name.split(".")[3] for name in shapes if name.startswith("encoder.0.convnext.")}
+        if (len(embed), len(mlp), len(codebook)) != (3, 2, 2):
+            return cls()
+        if not all(1 <= size <= MAX_CODEC_SIZE for size in (*embed, *mlp, *codebook)):
+            return cls()
+        return cls(embed[0], mlp[0], len(layers), embed[1], *codebook)
+
+
+class SemanticCodec(nn.Module):
+    """ConvNeXt blocks over the features, then the nearest entry of a codebook, by angle."""
+
+    def __init__(self, size: SemanticCodecSize | None = None) -> None:
+        super().__init__()
+        self.size = size or SemanticCodecSize()
+        backbone, out = SemanticCodecBackbone(self.size), nn.Linear(self.size.width, self.size.features)
+        self.encoder = nn.ModuleList([backbone, out])
+        self.quantizer = SemanticQuantizerList(self.size)
+        self.requires_grad_(False).eval()
+
+    @classmethod
+    def load(cls, place: Path) -> SemanticCodec:
+        """From a file, or from the published folder that holds it."""
+        from voxgraft.models.detect import require_exact_tensors
+        from voxgraft.models.load import find_part_file, read_tensor_shapes, read_tensors
+
+        path = find_part_file(place, CODEC_FILES)
+        stored = {
+            name: shape for name, shape in read_tensor_shapes(path).items() if not name.startswith(UNUSED_PREFIXES)
+        }
+        with init_empty_weights():
+            codec = cls(SemanticCodecSize.of(stored))
+        shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
+        # Also nothing besides: a codec at another rate has the same tensors and some more.
+        require_exact_tensors(stored, shapes, "semantic codec", path)
+        codec.load_state_dict(read_tensors(path, shapes), assign=True)
+        return codec.requires_grad_(False)
+
+    def encode(self, features: Sequence[Tensor], batch_frames: int = CODEC_BATCH_FRAMES) -> list[NDArray[np.int64]]:
+        """The codes of each clip, one a frame, as if it were alone. Normalised features [T, C] a clip."""
+        return [self.nearest(latent).cpu().numpy() for latent in self.latents(features, batch_frames)]
+
+    @torch.no_grad()
+    def latents(self, features: Sequence[Tensor], batch_frames: int = CODEC_BATCH_FRAMES) -> list[Tensor]:
+        """What is compared with the codebook: D numbers for each frame of each clip. -> [T, D] a clip"""
+        rows = [
+            self._validate_features(clip, f"clip {number} of {len(features)}")
+            for number, clip in enumerate(features, 1)
+        ]
+        found: dict[int, Tensor] = {}
+        for places in batch_by_length([len(row) for row in rows], batch_frames):
+            batch, mask = pad_rows([rows[place] for place in places])
+            latents = self(batch, mask)
+            for row, place in enumerate(places):
+                found[place] = latents[row, : len(rows[place])].clone()
+        return [found[place] for place in range(len(rows))]
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, T, C], and where the clips are, [B, T] -> [B, T, D]"""
+        with exact_float32():
+            backbone, out = self.encoder
+            latents: Tensor = self._quantizer.in_project(out(backbone(features, mask)))
+        return latents
+
+    @torch.no_grad()
+    def nearest(self, latents: Tensor) -> Tensor:
+        """The code whose entry points most nearly in the same direction. [..., D] -> [...]"""
+        codebook = F.normalize(self._quantizer.codebook.weight, dim=-1)  # [K, D]
+        with exact_float32():
+            likeness = F.normalize(latents, dim=-1) @ codebook.T  # [..., K]
+        return likeness.argmax(-1)
+
+    @torch.no_grad()
+    def vq2emb(self, codes: Tensor) -> Tensor:
+        """What each code stands for, as features. [...] -> [..., C]"""
+        highest = self.size.codes - 1
+        if codes.numel() and (int(codes.min()) < 0 or int(codes.max()) > highest):
+            found = f"codes from {int(codes.min()):,} to {int(codes.max()):,}"
+            raise AudioError("ids-outside", found, expected=f"0 to {highest:,}")
+        device = self._quantizer.codebook.weight.device
+        with exact_float32():
+            embedded: Tensor = self._quantizer.out_project(self._quantizer.codebook(codes.to(device)))
+        return embedded
+
+    @property
+    def _quantizer(self) -> SemanticQuantizer:
+        return cast(SemanticQuantizer, self.quantizer.quantizers[0])
+
+    def _validate_features(self, features: Tensor, where: str) -> Tensor:
+        if features.dim() != 2 or features.shape[1] != self.size.features or not len(features):
+            expected = f"[frames, {self.size.features}], at least one frame"
+            raise AudioError("features-form", f"features {list(features.shape)}", expected=expected, where=where)
+        rows = features.detach().to(self._quantizer.codebook.weight)
+        if not bool(rows.isfinite().all()):
+            found = "features that are NaN or infinite"
+            raise AudioError("features-form", found, expected="finite numbers", where=where)
+        return rows
+
+
+class SemanticCodecBackbone(nn.Module):
+    """A convolution and ConvNeXt blocks, all over neighbouring frames."""
+
+    def __init__(self, size: SemanticCodecSize) -> None:
+        super().__init__()
+        self.embed = nn.Conv1d(size.features, size.width, CONV_KERNEL, padding=CONV_KERNEL // 2)
+        self.norm = nn.LayerNorm(size.width, eps=NORM_EPS)
+        self.convnext = nn.ModuleList(ConvNextBlock(size.width, size.mlp) for _ in range(size.layers))
+        self.final_layer_norm = nn.LayerNorm(size.width, eps=NORM_EPS)
+
+    def forward(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, C], [B, T] -> [B, T, W]"""
+        x = self.norm(self.embed(features.transpose(1, 2)).transpose(1, 2))
+        there = None if mask is None else mask[:, :, None]
+        for block in self.convnext:
+            # Padding is wiped out before every convolution: a clip alone has zeros there.
+            x = block(x if there is None else x * there)
+        normed: Tensor = self.final_layer_norm(x)
+        return normed
+
+
+class ConvNextBlock(nn.Module):
+    """A depthwise convolution, then a feed-forward for each frame, scaled and added."""
+
+    def __init__(self, width: int, mlp: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width))
+        self.dwconv = nn.Conv1d(width, width, CONV_KERNEL, padding=CONV_KERNEL // 2, groups=width)
+        self.norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.pwconv1 = nn.Linear(width, mlp)
+        self.pwconv2 = nn.Linear(mlp, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, W] -> [B, T, W]"""
+        near = self.norm(self.dwconv(x.transpose(1, 2)).transpose(1, 2))
+        fed: Tensor = self.pwconv2(F.gelu(self.pwconv1(near)))
+        return x + self.gamma * fed
+
+
+class SemanticQuantizerList(nn.Module):
+    """Holds the one quantizer under the name that upstream gives it."""
+
+    def __init__(self, size: SemanticCodecSize) -> None:
+        super().__init__()
+        self.quantizers = nn.ModuleList([SemanticQuantizer(size)])
+
+
+class SemanticQuantizer(nn.Module):
+    """The codebook and the ways to it and from it."""
+
+    def __init__(self, size: SemanticCodecSize) -> None:
+        super().__init__()
+        self.in_project = WeightNormLinear(size.features, size.code_width)
+        self.out_project = WeightNormLinear(size.code_width, size.features)
+        self.codebook = nn.Embedding(size.codes, size.code_width)
+
+
+class WeightNormLinear(nn.Module):
+    """A linear layer stored as the direction and the length of each output's weights (`weight_v`, `weight_g`).
+
+    The shapes are those of the convolution of one frame that upstream has here.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.weight_g = nn.Parameter(torch.ones(outputs, 1, 1))
+        self.weight_v = nn.Parameter(torch.randn(outputs, inputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]"""
+        directions = self.weight_v[:, :, 0]
+        lengths = directions.norm(dim=1, keepdim=True)
+        return F.linear(x, directions * (self.weight_g[:, :, 0] / lengths), self.bias)
+
+
+STATISTICS_FILES = ("wav2vec2bert_stats.pt",)
+"""Name of the file with mean and variance in a base folder."""
+W2V_BERT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Names of the file in the folder of w2v-bert 2.0."""
+
+NUM_USED_LAYERS = 17
+"""The features are what comes out of this layer; those behind it are not built."""
+SAMPLE_RATE = 16_000
+FRAME = 400
+HOP = 160
+FRAMES_PER_PAIR = 2
+LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=FRAME + HOP, max_samples=580_800)
+"""One pair of filter bank frames; 36.3 s, more than which the base's GPT cannot speak."""
+FEATURE_BATCH_FRAMES = 6_000
+MAX_W2V_BERT_SIZE = 1 << 16
+"""No network of this kind has a larger dimension; a damaged file can claim any number."""
+REQUIRED_CONFIG_VALUES = {
+    "model_type": "wav2vec2-bert",
+    "feature_projection_input_dim": 160,
+    "hidden_act": "swish",
+    "position_embeddings_type": "relative_key",
+}
+"""What every published config says; another network would need other code."""
+DEFAULT_CONFIG_SIZES = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "left_max_position_embeddings": 64,
+    "right_max_position_embeddings": 8,
+    "conv_depthwise_kernel_size": 31,
+}
+"""What may differ; as published where the config does not say."""
+
+
+def count_feature_frames(num_samples: int) -> int:
+    """How many frames of features a clip of that many samples has.
+
+    Filter bank frames are taken in pairs. Of an odd number the last is left out: the stock program fills its pair up
+    with padding, which no other frame hears.
+    """
+    return max(0, 1 + (num_samples - FRAME) // HOP) // FRAMES_PER_PAIR
+
+
+class W2vBertFeatureExtractor(nn.Module):
+    """w2v-bert 2.0 cut after the layer that is needed, with the statistics."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, network: nn.Module, mean: Tensor, variance: Tensor) -> None:
+        """`network` takes features [B, T, A] and a mask; mean and variance are [C]."""
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", variance.sqrt())
+        self._filter_bank = import_transformers().SeamlessM4TFeatureExtractor()
+        self.requires_grad_(False).eval()
+
+    @classmethod
+    def load(cls, w2v_bert: Path, statistics: Path) -> W2vBertFeatureExtractor:
+        """From the folder of w2v-bert 2.0, and from the statistics file or the base folder that holds it."""
+        network, width = _load_w2v_bert(w2v_bert)
+        return cls(network, *_read_statistics(statistics, width))
+
+    @torch.no_grad()
+    def extract(self, waves: Sequence[Waveform], batch_frames: int = FEATURE_BATCH_FRAMES) -> list[Tensor]:
+        """The features of each clip, as many frames as `count_feature_frames` says and as if it were alone. -> [T, C] a clip
+
+        16 kHz waveforms. Silence has features like any other sound. `batch_frames` counts padding too.
+        """
+        rows = [self.filter_bank(wave).to(self.mean) for wave in validate_waveforms(waves, LIMITS)]
+        found: dict[int, Tensor] = {}
+        for places in batch_by_length([len(row) for row in rows], batch_frames):
+            features = self(*pad_rows([rows[place] for place in places]))
+            for row, place in enumerate(places):
+                found[place] = features[row, : len(rows[place])].clone()
+        return [found[place] for place in range(len(rows))]
+
+    def forward(self, filter_banks: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, T, A], and where the clips are, [B, T] -> [B, T, C]"""
+        there = None if mask is None else mask.long()
+        with exact_float32():
+            hidden: Tensor = self.network(filter_banks, attention_mask=there).last_hidden_state
+        return (hidden - self.mean) / self.deviation
+
+    def filter_bank(self, wave: Tensor) -> Tensor:
+        """Pairs of filter bank frames, each band with mean 0 and variance 1 over the clip. [N] -> [T, A]"""
+        found = self._filter_bank(wave.numpy(), sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        pairs: Tensor = found["input_features"][0]
+        return pairs[: count_feature_frames(len(wave))]
+
+
+def import_transformers() -> Any:
+    """The optional package, or an error that says how to get it."""
+    try:
+        return import_module("transformers")
+    except ModuleNotFoundError as error:
+        found = f"the package {error.name} is not installed"
+        cure = "pip install 'voxgraft[indextts2]'"
+        raise VoxgraftError("package-missing", found, expected="transformers", cure=cure) from None
+
+
+def _load_w2v_bert(folder: Path) -> tuple[nn.Module, int]:
+    from voxgraft.models.load import find_part_file, read_tensors
+
+    library = import_transformers()
+    sizes = _read_w2v_bert_sizes(folder / "config.json")
+    changed = {"num_hidden_layers": NUM_USED_LAYERS, "apply_spec_augment": False, "mask_time_prob": 0.0}
+    config = library.Wav2Vec2BertConfig(**sizes | changed)
+    with init_empty_weights():
+        network: nn.Module = library.Wav2Vec2BertModel(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    network.load_state_dict(read_tensors(find_part_file(folder, W2V_BERT_FILES), shapes), assign=True)
+    return network.eval(), int(sizes["hidden_size"])
+
+
+def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
+    """What the config says of the network; refused where it is not w2v-bert 2.0."""
+    from voxgraft.core.files import read_json
+
+    said = read_json(path)
+    if not isinstance(said, dict):
+        found = f"{path.name} holds a {type(said).__name__}"
+        raise ConfigError("base-config", found, expected="settings by name", where=path)
+    for name, value in REQUIRED_CONFIG_VALUES.items():
+        if said.get(name, value) != value:
+            raise ConfigError("base-config", f"{name} is {said[name]!r}", expected=repr(value), where=path)
+    sizes: dict[str, Any] = {name: said.get(name, published) for name, published in DEFAULT_CONFIG_SIZES.items()}
+    for name, size in sizes.items():
+        least = NUM_USED_LAYERS if name == "num_hidden_layers" else 1
+        if type(size) is not int or not least <= size <= MAX_W2V_BERT_SIZE:
+            expected = f"a whole number, {least} to {MAX_W2V_BERT_SIZE:,}"
+            raise ConfigError("base-config", f"{name} is {size!r}", expected=expected, where=path)
+    if sizes["hidden_size"] % sizes["num_attention_heads"] or sizes["conv_depthwise_kernel_size"] % 2 == 0:
+        found = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        expected = "heads that share the width evenly, and an odd kernel"
+        raise ConfigError("base-config", found, expected=expected, where=path)
+    epsilon = said.get("layer_norm_eps", 1e-5)
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:
+        raise ConfigError("base-config", f"layer_norm_eps is {epsilon!r}", expected="about 1e-05", where=path)
+    return sizes | {"layer_norm_eps": epsilon}
+
+
+def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
+    from voxgraft.models.load import find_part_file, read_tensors
+
+    path = find_part_file(place, STATISTICS_FILES)
+    found = read_tensors(path, {"mean": (width,), "var": (width,)})
+    mean, variance = found["mean"], found["var"]
+    if not bool(mean.isfinite().all() & variance.isfinite().all() & (variance > 0).all()):
+        lowest = float(variance.nan_to_num(float("-inf")).min())
+        told = f"the lowest variance is {lowest:.3g}"
+        raise CheckpointError("statistics-broken", told, expected="finite means, variances above 0", where=path)
+    return mean, variance
+
+
+CONDITIONING_BATCH_FRAMES = 3_000
+"""Feature frames (50 a second) that go through the conditioning encoders together."""
+
+
+class UnifiedVoiceClipEncoder(ClipEncoder):
+    """w2v-bert, the semantic codec, and the conditioning encoders of the base itself."""
+
+    def __init__(self, features: W2vBertFeatureExtractor, codec: SemanticCodec, model: UnifiedVoice) -> None:
+        self.features, self.codec, self.model = features, codec, model
+
+    @classmethod
+    def load(cls, files: BaseFiles, model: UnifiedVoice) -> UnifiedVoiceClipEncoder:
+        """From the base folder: the statistics that its config names, `w2v-bert-2.0/` and `semantic_codec/`."""
+        folder = files.folder
+        features = W2vBertFeatureExtractor.load(folder / W2V_BERT_FOLDER, folder / get_statistics_name(files))
+        codec = SemanticCodec.load(folder / CODEC_NAME)
+        return cls(features.to(model.device), codec.to(model.device), model)
+
+    def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
+        features = self.features.extract(waves)
+        codes = self.codec.encode(features)
+        clips: dict[int, Clip] = {}
+        for places in batch_by_length([len(clip) for clip in features], CONDITIONING_BATCH_FRAMES):
+            batch = [features[place] for place in places]
+            latents = self.model.batch_speaker_latents(batch).float().cpu().numpy()
+            emotions = self.model.batch_emotion_vectors(batch).float().cpu().numpy()
+            for place, voice, emotion in zip(places, latents, emotions, strict=True):
+                clips[place] = Clip(codes[place], {"latents": voice, "emotion": emotion})
+        return [clips[place] for place in range(len(features))]
+
+
+def build_unified_voice_condition(
+    prompt: Clip, target: Clip | None, emotion_from: EmotionSource
+) -> UnifiedVoiceCondition:
+    """The voice of the prompt, and the emotion of the clip to be learnt or of the prompt."""
+    voice = _condition_from_clip(prompt)
+    return voice if target is None else build_training_condition(voice, _condition_from_clip(target), emotion_from)
+
+
+def blend_emotion(condition: UnifiedVoiceCondition, other: Clip, weight: float) -> UnifiedVoiceCondition:
+    """Between the emotion that the condition has (0) and that of another clip (1)."""
+    own, wanted = np.asarray(condition.emotion), np.asarray(other.voice["emotion"])
+    if wanted.shape != own.shape:
+        found = f"an emotion of shape {list(wanted.shape)}"
+        raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as the base has")
+    merged = interpolate_emotion(torch.from_numpy(own.copy()), torch.from_numpy(wanted.copy()), weight)
+    return replace(condition, emotion=merged.float().numpy())
+
+
+def _condition_from_clip(clip: Clip) -> UnifiedVoiceCondition:
+    return UnifiedVoiceCondition(np.asarray(clip.voice["latents"]), np.asarray(clip.voice["emotion"]))
+
+
+EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
+VECTORS_PER_EMOTION = (3, 17, 2, 8, 4, 5, 10, 24)
+"""Vectors of each emotion, one after another in the file, unless the config says otherwise."""
+EMOTION_MATRIX_NAME = "feat2.pt"
+
+
+def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
+    """The emotion that shares of the eight make, and how much of the whole it is; the rest stays the voice's own."""
+    if len(shares) != len(EMOTIONS) or not all(0 <= share <= 1 for share in shares) or not any(shares):
+        found, expected = ", ".join(f"{share:g}" for share in shares), f"a number from 0 to 1 for {', '.join(EMOTIONS)}"
+        raise ConfigError("manner-unknown", f"the emotions {found}", expected=expected)
+    vectors, counts = _read_emotion_vectors(files)
+    means = [vectors[first:last].mean(axis=0) for first, last in pairwise([0, *accumulate(counts)])]
+    total = sum(shares)
+    vector = sum((share / total * mean for share, mean in zip(shares, means, strict=True)), np.zeros(1, np.float32))
+    return Clip(np.zeros(0, dtype=np.int64), {"emotion": np.asarray(vector, np.float32)}), min(total, 1.0)
+
+
+def _read_emotion_vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+    config = files.config
+    settings = read_base_config(config) if config is not None else {}
+    counts = _parse_emotion_counts(settings.get("emo_num"))
+    name = (get_config_file_name(settings, "emo_matrix", config) if config is not None else None) or EMOTION_MATRIX_NAME
+    path = files.folder / name
+    if not is_file(path):
+        cure = "put it beside the base's checkpoint: `voxgraft download indextts2` fetches it. Or name a recording."
+        raise FileError("base-file-missing", f"{name}, the emotion vectors, is not in the base", where=path, cure=cure)
+    vectors = np.asarray(read_torch_tensor(ByteSource(path)), dtype=np.float32)
+    if vectors.ndim != 2 or len(vectors) != sum(counts) or not np.isfinite(vectors).all():
+        found, expected = f"{name} holds {list(vectors.shape)}", f"{sum(counts)} vectors of finite numbers"
+        raise CheckpointError("tensors-mismatch", found, expected=expected, where=path)
+    return vectors, counts
+
+
+def _parse_emotion_counts(given: Any) -> tuple[int, ...]:
+    sound = (
+        isinstance(given, list) and len(given) == len(EMOTIONS) and all(type(one) is int and one > 0 for one in given)
+    )
+    return tuple(given) if sound else VECTORS_PER_EMOTION

@@ -1,0 +1,328 @@
+"""Facts about IndexTTS-2's GPT (UnifiedVoice): its files and what its config says of them, its text rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, finding
+from voxgraft.core.files import is_file, require_folder
+from voxgraft.models.base import (
+    BaseDescription,
+    BaseFiles,
+    EmotionSource,
+    Family,
+    GraftPoint,
+    LearningRateRange,
+    Shape,
+    SideFile,
+    SideFilePurpose,
+    SpeakingStyle,
+    TextFrontend,
+)
+from voxgraft.models.indextts2.shapes import (
+    CONFIG_NAME,
+    SPEAKER_LATENTS,
+    UnifiedVoiceSize,
+    get_config_file_name,
+    get_config_section,
+    is_alias,
+    is_unified_voice,
+    read_base_config,
+    unified_voice_part_name,
+)
+from voxgraft.models.indextts2.text import IndexTTS2TextFrontend
+from voxgraft.models.sequence import SequenceSpec
+
+if TYPE_CHECKING:
+    from voxgraft.models.base import Clip, ClipEncoder, StockProgram
+    from voxgraft.models.speech_model import SpeechModel
+    from voxgraft.nn.sampling import SamplingParams
+
+
+MIN_VERSION, FIRST_UNSUPPORTED_VERSION = 2.0, 2.5
+EXPECTED_MODEL = "IndexTTS-2: 1,280 wide, 24 layers, an emotion part, speed_emb, a conformer for the voice"
+OTHER_VERSION_CURE = "use IndexTTS-2 (IndexTeam/IndexTTS-2: gpt.pth, bpe.model, config.yaml)."
+STYLE_WIDTH = 192
+"""Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer."""
+OLDER_VERSION_REASON = "it has no emotion part, and codes of its own that IndexTTS-2's speech parts cannot read"
+NEWER_VERSION_REASON = (
+    "it has another tokenizer, a language embedding, no speed_emb, and another way from the voice to the model"
+)
+
+_GPT_LAYER = re.compile(r"gpt\.h\.(\d{1,4})\.")
+
+
+def refuse_other_versions(settings: Mapping[Any, Any], config: Path) -> None:
+    """Refuse a config that says that it is of another generation."""
+    version = settings.get("version")
+    if not isinstance(version, int | float) or MIN_VERSION <= version < FIRST_UNSUPPORTED_VERSION:
+        return
+    reason = OLDER_VERSION_REASON if version < MIN_VERSION else NEWER_VERSION_REASON
+    found = f"version is {version}: this is IndexTTS {version}, and {reason}"
+    raise ConfigError("base-version", found, expected=f"{MIN_VERSION}", where=config, cure=OTHER_VERSION_CURE)
+
+
+def check_gpt_lookalike(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+    """What to say of the GPT of IndexTTS 1.x or 2.5; None for all other files."""
+    layers = {match[1] for match in map(_GPT_LAYER.match, shapes) if match}
+    if "text_embedding.weight" not in shapes or "mel_embedding.weight" not in shapes or not layers:
+        return None
+    width = (*shapes["text_embedding.weight"], 0, 0)[1]
+    size = f"{width:,} wide, {len(layers)} layers"
+    has_emotion = any(name.startswith("emo_") for name in shapes)
+    has_speed = any(name.startswith("speed_emb") for name in shapes)
+    if not has_emotion and not has_speed:
+        found = f"{path.name} is the GPT of IndexTTS 1.0 or 1.5 ({size}): {OLDER_VERSION_REASON}"
+        return finding("base-version", found, expected=EXPECTED_MODEL, where=path, cure=OTHER_VERSION_CURE)
+    marks = [name for name in shapes if name.startswith("lang_embedding")]
+    if not has_speed:
+        voice = (width, STYLE_WIDTH)
+        marks += [name for name, shape in shapes.items() if shape == voice and not name.startswith("gpt.")]
+    if not marks:
+        return None
+    seen = ", ".join(f"{name[:60]} {list(shapes[name])}" for name in marks[:3])
+    found = f"{path.name} is the GPT of IndexTTS-2.5 ({size}; {seen}): {NEWER_VERSION_REASON}"
+    return finding("base-version", found, expected=EXPECTED_MODEL, where=path, cure=OTHER_VERSION_CURE)
+
+
+class IndexTTS2(Family):
+    """Bilibili's IndexTTS-2: a GPT-2 with one text row more than the tokenizer has pieces, and a biased text head."""
+
+    name: ClassVar[str] = "indextts2"
+    languages: ClassVar[tuple[str, ...]] = ("en", "zh")
+    graft_points: ClassVar[tuple[GraftPoint, ...]] = (
+        GraftPoint("text_embedding.weight", "embedding"),
+        GraftPoint("text_head.weight", "head"),
+        GraftPoint("text_head.bias", "head-bias"),
+    )
+    spare_rows: ClassVar[int] = 1
+    has_tags: ClassVar[bool] = False
+    start_id: ClassVar[int] = 0
+    stop_id: ClassVar[int] = 1
+    special_ids: ClassVar[dict[str, int]] = {"<s>": 0, "</s>": 1, "<unk>": 2}
+    deleted_ids: ClassVar[frozenset[int]] = frozenset({0, 1})
+    tokenizer_names: ClassVar[tuple[str, ...]] = ("bpe.model",)
+    checkpoint_names: ClassVar[tuple[str, ...]] = ("gpt.pth", "gpt.safetensors")
+    rates: ClassVar[dict[str, LearningRateRange]] = {
+        "rows": LearningRateRange(1e-4, 1e-2),
+        "adapter": LearningRateRange(2e-4, 3e-3),
+        "body": LearningRateRange(1e-5, 1e-4),
+    }
+    code_hz: ClassVar[float] = 50.0
+    loss_weights: ClassVar[tuple[float, float]] = (0.2, 0.8)
+    licence: ClassVar[str] = (
+        "IndexTTS-2 is under the bilibili Model Use License Agreement: whoever shares a graft made from it must carry "
+        "that agreement and its disclaimer, and pass both on."
+    )
+
+    def files(self, folder: Path) -> BaseFiles:
+        from voxgraft.models.detect import find_files_by_content, refuse_lookalike_files
+
+        config = require_folder(folder) / CONFIG_NAME
+        if not is_file(config):
+            raise self._missing_config_error(folder)
+        settings = read_base_config(config)
+        refuse_other_versions(settings, config)
+        checkpoint = get_config_file_name(settings, "gpt_checkpoint", config)
+        tokenizer = get_config_file_name(get_config_section(settings, "dataset", config), "dataset.bpe_model", config)
+        try:
+            found = (
+                _find_first_file(folder, (checkpoint,) if checkpoint else self.checkpoint_names),
+                _find_first_file(folder, (tokenizer,) if tokenizer else self.tokenizer_names),
+            )
+        except FileError as missing:
+            # A name of its own in the config means that very file, and no other will do.
+            if {checkpoint, tokenizer} - {None, *self.checkpoint_names, *self.tokenizer_names}:
+                raise
+            return BaseFiles(folder, *find_files_by_content(self, folder, missing), config)
+        refuse_lookalike_files(self, *found)
+        return BaseFiles(folder, *found, config)
+
+    def find_tokenizer(self, checkpoint: Path) -> Path:
+        """The one that the config names; for a checkpoint beside several others, the one that fits its rows."""
+        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
+
+        try:
+            return super().find_tokenizer(checkpoint)
+        except FileError:
+            seen = scan_checkpoint(checkpoint)
+            if not self.matches_tensors(seen.shapes):
+                raise
+            return find_matching_tokenizer(self, seen)
+
+    def _missing_config_error(self, folder: Path) -> FileError:
+        """What is missing in a folder without a config; raises if its checkpoint is of another generation."""
+        from voxgraft.models.detect import scan_folder
+
+        missing = f"{CONFIG_NAME} is not in the folder"
+        for seen in scan_folder(folder):
+            if item := self.check_lookalike(seen.path, seen.shapes):
+                raise CheckpointError.of(item)
+            if self.matches_tensors(seen.shapes):
+                missing = f"{seen.path.name} holds IndexTTS-2's tensors, and {missing}"
+        cure = f"put the {CONFIG_NAME} that came with the base beside the checkpoint; no tensor shows the heads."
+        return FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
+
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
+        return IndexTTS2TextFrontend()
+
+    def frame(self, num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:
+
+        return unified_voice_sequence_spec(num_text_ids, size)
+
+    def build_empty_model(self, files: BaseFiles) -> SpeechModel:
+        from voxgraft.models.indextts2.model import UnifiedVoice
+        from voxgraft.models.load import read_tensor_shapes
+
+        return UnifiedVoice(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
+
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        from voxgraft.models.indextts2.encoder import UnifiedVoiceClipEncoder
+        from voxgraft.models.indextts2.model import UnifiedVoice
+
+        assert isinstance(model, UnifiedVoice)
+        return UnifiedVoiceClipEncoder.load(files, model)
+
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:
+        from voxgraft.models.indextts2.encoder import build_unified_voice_condition
+
+        return build_unified_voice_condition(prompt, target, emotion_from)
+
+    def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
+        from voxgraft.models.indextts2.encoder import blend_emotion
+
+        condition = super().apply_style(condition, SpeakingStyle(exaggeration=manner.exaggeration))
+        if manner.emotion is None:
+            if manner.emotion_weight is not None:
+                raise ConfigError("manner-unknown", "emotion_weight is given without an emotion", expected="--emotion")
+            return condition
+        return blend_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
+
+    def mix_emotions(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
+        from voxgraft.models.indextts2.encoder import mix_emotions
+
+        return mix_emotions(files, shares)
+
+    def stock_sampling(self) -> SamplingParams:
+        from voxgraft.nn.sampling import SamplingParams
+
+        return SamplingParams(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0, max_codes=1500)
+
+    def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
+        return is_unified_voice(shapes)
+
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+        return check_gpt_lookalike(path, shapes)
+
+    def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> UnifiedVoiceSize:
+        if files.config is None:
+            found = f"{CONFIG_NAME} is not beside {files.checkpoint.name}, and no tensor shows the number of heads"
+            raise FileError("base-file-missing", found, where=files.folder)
+        return UnifiedVoiceSize.of(read_base_config(files.config), shapes, files.checkpoint, files.config)
+
+    def get_part_name(self, tensor: str) -> str | None:
+        return None if is_alias(tensor) else unified_voice_part_name(tensor)
+
+    def is_computed(self, tensor: str) -> bool:
+        return tensor.endswith(".pos_enc.pe")
+
+    def describe(self, files: BaseFiles, rows: int) -> BaseDescription:  # noqa: ARG002 (there is one release)
+
+        return describe_indextts2(files)
+
+    def stock(self) -> StockProgram:
+        from voxgraft.models.indextts2.upstream import IndexTTS2Program
+
+        return IndexTTS2Program()
+
+    def read_config_pieces(self, config: Path) -> int | None:
+        pieces = get_config_section(read_base_config(config), "gpt", config).get("number_text_tokens")
+        if pieces is None:
+            return None
+        if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
+            found = f"gpt.number_text_tokens is {pieces!r}"
+            raise ConfigError("base-config", found, expected="a whole number, 1 or more", where=config)
+        return pieces
+
+
+def _find_first_file(folder: Path, names: tuple[str, ...]) -> Path:
+    for name in names:
+        if is_file(folder / name):
+            return folder / name
+    missing = " and ".join(names)
+    raise FileError(
+        "base-file-missing", f"{missing} {'is' if len(names) == 1 else 'are'} not in the folder", where=folder
+    )
+
+
+RELEASE_TITLE = "IndexTTS-2"
+BOTH_PURPOSES: tuple[SideFilePurpose, ...] = ("preparing", "speaking")
+CODEC_NAME = "semantic_codec/model.safetensors"
+W2V_BERT_FOLDER = "w2v-bert-2.0"
+W2V_BERT_NAMES = (f"{W2V_BERT_FOLDER}/model.safetensors", f"{W2V_BERT_FOLDER}/pytorch_model.bin")
+STATISTICS_NAME = "wav2vec2bert_stats.pt"
+VOCODER_NAME = "bigvgan_v2_22khz_80band_256x"
+
+
+def describe_indextts2(files: BaseFiles) -> BaseDescription:
+    """All file names but those that the stock program fetches from elsewhere stand in the config."""
+    config = files.config or files.folder / CONFIG_NAME
+    settings = read_base_config(config) if files.config else {}
+
+    def named(path: str, published: str) -> str:
+        return get_config_file_name(settings, path, config) or published
+
+    beside = (
+        SideFile((get_statistics_name(files),), BOTH_PURPOSES, "mean and variance of the speech features"),
+        SideFile(W2V_BERT_NAMES, BOTH_PURPOSES, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
+        SideFile((CODEC_NAME,), BOTH_PURPOSES, "semantic codec: from features to codes (amphion/MaskGCT)"),
+        SideFile((named("s2mel_checkpoint", "s2mel.pth"),), ("speaking",), "from codes to a spectrogram"),
+        SideFile(
+            (_get_vocoder_name(settings, config),), ("speaking",), "BigVGAN: from the spectrogram to the waveform"
+        ),
+        SideFile(("campplus_cn_common.bin",), ("speaking",), "CAM++: the speaker's style"),
+        SideFile((named("spk_matrix", "feat1.pt"),), ("speaking",), "voices behind the emotion vectors"),
+        SideFile((named("emo_matrix", "feat2.pt"),), ("speaking",), "emotion vectors"),
+        SideFile((named("qwen_emo_path", "qwen0.6bemo4-merge"),), (), "emotion from a text"),
+    )
+    return BaseDescription(RELEASE_TITLE, IndexTTS2.languages, beside)
+
+
+def get_statistics_name(files: BaseFiles) -> str:
+    """Where mean and variance of the features lie in the base folder."""
+    named = get_config_file_name(read_base_config(files.config), "w2v_stat", files.config) if files.config else None
+    return named or STATISTICS_NAME
+
+
+def _get_vocoder_name(settings: dict[Any, Any], config: Path) -> str:
+    """The folder that a download of the vocoder makes, which the config names with its owner."""
+    name = get_config_section(settings, "vocoder", config).get("name")
+    return name.rpartition("/")[2] or VOCODER_NAME if isinstance(name, str) else VOCODER_NAME
+
+
+FILLER_CODE = 1
+"""The stock program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard."""
+
+
+def unified_voice_sequence_spec(num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:
+    """The stock program gives the first code it has spoken position 2; learning gives it position 1."""
+    size = size or UnifiedVoiceSize()
+    num_codes = size.speech_rows - 2
+    return SequenceSpec(
+        num_text_ids=num_text_ids,
+        text_start=IndexTTS2.start_id,
+        text_stop=IndexTTS2.stop_id,
+        num_codes=num_codes,
+        speech_start=num_codes,
+        speech_stop=num_codes + 1,
+        max_text=size.max_text,
+        max_codes=size.max_speech,
+        num_conditioning=SPEAKER_LATENTS + 2,
+        forbidden_text_ids=IndexTTS2.deleted_ids,
+        stock_start_positions=(0,),
+        stock_first_position=2,
+        initial_penalized_codes=(FILLER_CODE, num_codes),
+    )

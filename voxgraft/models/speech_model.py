@@ -1,0 +1,270 @@
+"""What every family's model is, and what training asks of it: packed batches in, losses out.
+
+A model turns ids into vectors and vectors into logits; its body is a stack of blocks that knows only a context.
+Knows nothing of optimizers or runs. Needs torch only.
+
+Shapes: B sequences, T positions of the pack, W width, C conditioning slots, N positions of one part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from voxgraft.core.errors import GraftError
+from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, SequenceSpec, TokenSequence
+from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing
+from voxgraft.nn.backbones import Backbone
+from voxgraft.nn.layers import cross_entropy_sum
+from voxgraft.nn.rows import GrownEmbedding
+
+__all__ = [
+    "ConditionBatch",
+    "LossSums",
+    "PackedBatch",
+    "PackedTokens",
+    "SpeechModel",
+    "compute_hidden_states",
+    "compute_losses",
+    "pack_batch",
+]
+
+
+class ConditionBatch(Protocol):
+    """Voice and manner of B utterances: the family's own tensors, one entry per utterance."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: torch.device | str) -> Self: ...
+
+
+class SpeechModel(nn.Module, ABC):
+    """Text rows and speech rows around a body. Names and shapes of its tensors are upstream's."""
+
+    text_embedding_name: ClassVar[str]
+    """Module names of the text embedding and the text head: the graft points."""
+    text_head_name: ClassVar[str]
+    spare_rows: ClassVar[int] = 0
+    unused_param_prefixes: ClassVar[tuple[str, ...]] = ()
+    """How the names of parameters begin that no loss reaches."""
+
+    @property
+    @abstractmethod
+    def body(self) -> Backbone: ...
+
+    @property
+    @abstractmethod
+    def frame(self) -> SequenceSpec:
+        """What this model's sequences are made of, at its own sizes and with its own text rows."""
+
+    @abstractmethod
+    def adapter_layers(self) -> list[str]:
+        """Module names of every linear layer of the body, for an adapter."""
+
+    @abstractmethod
+    def collate(self, conditions: Sequence[Any]) -> ConditionBatch:
+        """Conditions of single utterances as one; an error unless each has the right shapes."""
+
+    @abstractmethod
+    def embed_conditions(self, conditions: Any) -> Tensor:
+        """Conditions of B utterances -> [B, C, W]; computed anew each time, nothing is kept."""
+
+    @abstractmethod
+    def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
+        """[N], [N] -> [N, W]. Where `silent` holds, only the position speaks (guidance)."""
+
+    @abstractmethod
+    def embed_speech(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """[N], [N] -> [N, W]"""
+
+    @abstractmethod
+    def text_logits(self, hidden: Tensor) -> Tensor:
+        """The body's output -> a score for every text row. [N, W] -> [N, rows]"""
+
+    @abstractmethod
+    def speech_logits(self, hidden: Tensor) -> Tensor:
+        """The body's output -> a score for every speech row. [N, W] -> [N, rows]"""
+
+    @property
+    def num_text_ids(self) -> int:
+        """Ids that a text may hold, new ones included and spare rows not."""
+        table = self.get_submodule(self.text_embedding_name)
+        if isinstance(table, GrownEmbedding):
+            return table.rows.num_ids
+        assert isinstance(table, nn.Embedding)
+        return table.num_embeddings - self.spare_rows
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Text or speech of all sequences of a pack, one after another, and what is asked of it."""
+
+    ids: Tensor  # [N]
+    positions: Tensor  # [N]
+    scored: Tensor  # [M] places in the pack that are asked for a target
+    targets: Tensor  # [M]
+
+    def to(self, device: torch.device | str) -> PackedTokens:
+        return PackedTokens(*(x.to(device) for x in (self.ids, self.positions, self.scored, self.targets)))
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Sequences laid one after another, with their conditions. Make one with `pack`."""
+
+    packing: Packing
+    order: Tensor  # [T] where each position's vector stands in conditioning, then text, then speech
+    conditions: Any
+    text: PackedTokens
+    speech: PackedTokens
+    silent: Tensor | None = None  # [N of text] whose text embedding is zero; None where none is
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        return replace(
+            self,
+            packing=self.packing.to(device),
+            order=self.order.to(device),
+            conditions=self.conditions.to(device),
+            text=self.text.to(device),
+            speech=self.speech.to(device),
+            silent=None if self.silent is None else self.silent.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums of cross-entropy and the positions they are over; whoever adds up several packs divides once, at the end."""
+
+    text_sum: Tensor
+    text_count: int
+    speech_sum: Tensor
+    speech_count: int
+
+    @property
+    def text(self) -> Tensor:
+        """Mean over the scored text positions; 0 where there is none."""
+        return self.text_sum / max(self.text_count, 1)
+
+    @property
+    def speech(self) -> Tensor:
+        return self.speech_sum / max(self.speech_count, 1)
+
+
+def pack_batch(
+    model: SpeechModel,
+    layouts: Sequence[TokenSequence],
+    conditions: Sequence[Any],
+    *,
+    silent: Sequence[bool] = (),
+    backend: AttentionBackend | None = None,
+    device: torch.device | str | None = None,
+) -> PackedBatch:
+    """One batch of sequences, on the model's device unless another is named. Nothing out of range gets past here.
+
+    `silent` marks utterances whose text embedding is zeroed, so that guidance keeps its meaning: their positions stay,
+    their text is not scored.
+    """
+    if not layouts or len(conditions) != len(layouts) or len(silent) not in (0, len(layouts)):
+        found = f"{len(layouts)} sequences, {len(conditions)} conditions and {len(silent)} marks"
+        raise GraftError("packing", found, expected="as many of each, and at least one")
+    mute = np.asarray(silent, dtype=bool) if len(silent) else np.zeros(len(layouts), dtype=bool)
+    frame = model.frame
+    starts = np.cumsum([0, *(layout.length for layout in layouts)])[:-1]
+    after_conditioning = starts + frame.num_conditioning
+    after_text = after_conditioning + [len(layout.text.ids) for layout in layouts]
+    texts, speeches = [layout.text for layout in layouts], [layout.speech for layout in layouts]
+    for layout in layouts:
+        _require_within_spec(layout, frame)
+    conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
+    text_places, speech_places = _pack_indices(texts, after_conditioning), _pack_indices(speeches, after_text)
+    order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
+    return PackedBatch(
+        packing=Packing.of([layout.length for layout in layouts], "cpu", backend or _choose_backend(model)),
+        order=torch.from_numpy(order),
+        conditions=model.collate(conditions),
+        text=_pack_part(texts, text_places, ~mute),
+        speech=_pack_part(speeches, speech_places, np.ones_like(mute)),
+        silent=torch.from_numpy(np.repeat(mute, [len(part.ids) for part in texts])) if mute.any() else None,
+    ).to(device or model.device)
+
+
+def compute_hidden_states(model: SpeechModel, batch: PackedBatch, context: AttentionContext | None = None) -> Tensor:
+    """The body's output at every position of a batch. [T, W]"""
+    vectors = torch.cat(
+        [
+            model.embed_conditions(batch.conditions).flatten(0, 1),
+            model.embed_text(batch.text.ids, batch.text.positions, batch.silent),
+            model.embed_speech(batch.speech.ids, batch.speech.positions),
+        ]
+    )
+    out: Tensor = model.body(vectors[batch.order], context or batch.packing)
+    return out
+
+
+def compute_losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None = None) -> LossSums:
+    """Next-token cross-entropy of text and of speech over the positions that have a target.
+
+    `chunk` bounds how many positions' logits exist at once.
+    """
+    hidden = compute_hidden_states(model, batch)
+    text, speech = batch.text, batch.speech
+    return LossSums(
+        cross_entropy_sum(model.text_logits, hidden[text.scored], text.targets, chunk=chunk),
+        len(text.targets),
+        cross_entropy_sum(model.speech_logits, hidden[speech.scored], speech.targets, chunk=chunk),
+        len(speech.targets),
+    )
+
+
+def _choose_backend(model: SpeechModel) -> AttentionBackend | None:
+    """What suits the model's device and dtype; under autocast the body's numbers are half precision."""
+    from voxgraft.nn.attention import choose_attention_backend
+
+    device = model.device
+    autocast = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if autocast else next(model.parameters()).dtype
+    return choose_attention_backend(device, dtype, model.body.head_width if torch.is_grad_enabled() else None)
+
+
+def _pack_indices(parts: Sequence[SequencePart], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, starts, strict=True)])
+
+
+def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:
+    targets = np.concatenate([part.targets for part in parts])
+    scored = (targets != IGNORED_TARGET) & np.repeat(heard, [len(part.ids) for part in parts])
+    return PackedTokens(
+        ids=torch.from_numpy(np.concatenate([part.ids for part in parts])),
+        positions=torch.from_numpy(np.concatenate([part.positions for part in parts])),
+        scored=torch.from_numpy(places[scored]),
+        targets=torch.from_numpy(targets[scored]),
+    )
+
+
+def _require_within_spec(layout: TokenSequence, frame: SequenceSpec) -> None:
+    """A layout may come from a file that was made with another graft; the GPU must never be the one to find out."""
+    last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
+    for what, part, highest, longest in (
+        ("text id", layout.text, frame.num_text_ids - 1, frame.max_text + 2),
+        ("speech code", layout.speech, last_code, frame.max_codes + 2),
+    ):
+        low, high = int(part.ids.min()), int(part.ids.max())
+        if low < 0 or high > highest:
+            raise GraftError("ids-outside", f"{what} {low if low < 0 else high}", expected=f"0 to {highest:,}")
+        if int(part.positions.max()) >= longest:
+            found = f"a {what} at position {int(part.positions.max()):,}"
+            raise GraftError("ids-length", found, expected=f"positions up to {longest - 1:,}")
+    if layout.num_conditioning != frame.num_conditioning:
+        found = f"a layout with {layout.num_conditioning} conditioning slots"
+        raise GraftError("packing", found, expected=f"{frame.num_conditioning}")

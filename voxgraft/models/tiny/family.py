@@ -1,0 +1,328 @@
+"""Facts about the tiny family: a small T3 of our own that speaks English and French, with its codec and its voices."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from voxgraft.core.errors import FileError, Finding
+from voxgraft.core.files import is_file, is_folder, read_json, require_file, require_folder, write_json
+from voxgraft.models.base import (
+    BaseDescription,
+    BaseFiles,
+    EmotionSource,
+    ExportInfo,
+    Family,
+    GraftPoint,
+    LearningRateRange,
+    Shape,
+    SideFile,
+    StockFolder,
+    StockProgram,
+    TextFrontend,
+    find_side_files,
+    unknown_voice_error,
+)
+from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.sequence import SequenceSpec
+
+if TYPE_CHECKING:
+    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
+    from voxgraft.models.speech_model import SpeechModel
+    from voxgraft.nn.sampling import SamplingParams
+
+
+START_ID, STOP_ID = 3, 0
+NUM_SHIPPED_CODES = 2560
+"""Of the shipped codec."""
+SHIPPED_SIZE = T3Size(
+    text_rows=160,
+    width=256,
+    layers=8,
+    mlp=704,
+    speech_rows=NUM_SHIPPED_CODES + 2,
+    text_positions=256,
+    speech_positions=512,
+    speaker_width=4,
+    perceiver_queries=1,
+)
+"""As the shipped base has it. The voice is a speaker's number, so there is little to condition on: three slots."""
+
+
+def tiny_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    """Positions and start ids are counted while speaking as while learning."""
+    size = size or SHIPPED_SIZE
+    num_codes = size.speech_rows - 2
+    return SequenceSpec(
+        num_text_ids=num_text_ids,
+        text_start=START_ID,
+        text_stop=STOP_ID,
+        num_codes=num_codes,
+        speech_start=num_codes,
+        speech_stop=num_codes + 1,
+        max_text=size.text_positions - 2,
+        max_codes=size.speech_positions - 2,
+        num_conditioning=size.perceiver_queries + 2,
+    )
+
+
+SPACE_TOKEN = "[SPACE]"
+SIMPLE_PUNCTUATION = ".,?!'-"
+PUNCTUATION_REWRITES = str.maketrans(
+    {
+        "’": "'",
+        "‘": "'",
+        "ʼ": "'",
+        "`": "'",
+        "–": "-",
+        "—": "-",
+        "‐": "-",
+        "…": ".",
+        ";": ",",
+        ":": ",",
+    }
+)
+"""What is written for punctuation that has a simple cousin."""
+_FIRST_NON_LATIN_SIGN = 0x0300
+"""Below this, punctuation is ASCII's and Latin-1's; above, a script's own, which a new language may need."""
+_GENERAL_PUNCTUATION = range(0x2000, 0x2070)
+_SPACE_BEFORE_PUNCTUATION = re.compile(r" (?=[.,?!])")
+"""As French writes it before some signs, and as quotes leave it."""
+
+
+class TinyTextFrontend(TextFrontend):
+    """Letters, marks and digits of any script stay; of punctuation the simple signs, and those of other scripts."""
+
+    def clean(self, text: str) -> str:
+        text = unicodedata.normalize("NFC", text).translate(PUNCTUATION_REWRITES)
+        kept = " ".join(text.translate(_CHARACTER_FILTER).split())
+        return _SPACE_BEFORE_PUNCTUATION.sub("", kept)
+
+    def prepare(self, text: str, language: str | None) -> str:
+        tag = f"[{language.lower()}]" if language else ""
+        return tag + unicodedata.normalize("NFC", text.lower()).replace(" ", SPACE_TOKEN)
+
+
+class _CharacterFilter(dict[int, int]):
+    """What becomes of a character, by its number: itself, or a space. Filled as characters are met."""
+
+    def __missing__(self, at: int) -> int:
+        self[at] = at if _is_kept_character(chr(at)) else ord(" ")
+        return self[at]
+
+
+_CHARACTER_FILTER = _CharacterFilter()
+
+
+def _is_kept_character(character: str) -> bool:
+    kind = unicodedata.category(character)[0]
+    if kind in "LMN" or character in SIMPLE_PUNCTUATION:
+        return True
+    at = ord(character)
+    return kind == "P" and at >= _FIRST_NON_LATIN_SIGN and at not in _GENERAL_PUNCTUATION
+
+
+VOICES_NAME = "voices.json"
+VOICES_FORMAT = "voxgraft-voices-1"
+
+
+def read_voices(folder: Path) -> tuple[str, ...]:
+    """Names of the speakers, by their numbers."""
+    path = require_file(folder / VOICES_NAME)
+    document = read_json(path)
+    names = document.get("speakers") if isinstance(document, dict) and document.get("format") == VOICES_FORMAT else None
+    named = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    if not named or not names or len(set(names)) != len(names):
+        found = f"{VOICES_NAME} holds no table of speakers"
+        expected = f'{{"format": "{VOICES_FORMAT}", "speakers": [different names]}}'
+        raise FileError("voices-broken", found, expected=expected, where=path)
+    return tuple(names)
+
+
+def write_voices(folder: Path, speakers: Sequence[str]) -> None:
+    """Write the table, whole or not at all."""
+    write_json(folder / VOICES_NAME, {"format": VOICES_FORMAT, "speakers": list(speakers)}, overwrite=True)
+
+
+def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "") -> int:
+    """The number of a speaker; an error that names those who are there for one who is not."""
+    if name not in speakers:
+        raise unknown_voice_error(name, speakers, where)
+    return list(speakers).index(name)
+
+
+def require_same_speakers(speakers: Sequence[str], others: Sequence[str], what: str, where: Path) -> None:
+    """Raise unless a part of the base has the speakers of the table, in its order."""
+    if tuple(speakers) != tuple(others):
+        found = f"{VOICES_NAME} names {', '.join(speakers)}"
+        raise FileError("voices-broken", found, expected=f"{', '.join(others)}, as {what} has", where=where)
+
+
+CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
+    "t3.safetensors",
+    "tokenizer.json",
+    "codec.safetensors",
+    "card.json",
+)
+SHIPPED_FOLDER = "assets/tiny"
+MAX_SECONDS = 12
+
+
+class Tiny(Family):
+    """voxgraft's own small base."""
+
+    name: ClassVar[str] = "tiny"
+    languages: ClassVar[tuple[str, ...]] = ("en", "fr")
+    graft_points: ClassVar[tuple[GraftPoint, ...]] = (
+        GraftPoint("text_emb.weight", "embedding"),
+        GraftPoint("text_head.weight", "head"),
+    )
+    spare_rows: ClassVar[int] = 0
+    has_tags: ClassVar[bool] = True
+    start_id: ClassVar[int] = START_ID
+    stop_id: ClassVar[int] = STOP_ID
+    special_ids: ClassVar[dict[str, int]] = {"[STOP]": STOP_ID, "[UNK]": 1, SPACE_TOKEN: 2, "[START]": START_ID}
+    deleted_ids: ClassVar[frozenset[int]] = frozenset()
+    tokenizer_names: ClassVar[tuple[str, ...]] = (TOKENIZER_NAME,)
+    checkpoint_names: ClassVar[tuple[str, ...]] = (CHECKPOINT_NAME,)
+    rates: ClassVar[dict[str, LearningRateRange]] = {
+        "rows": LearningRateRange(1e-4, 1e-2),
+        "adapter": LearningRateRange(2e-4, 6e-3),
+        "body": LearningRateRange(1e-5, 1e-3),
+    }
+    # It is small and learns on a processor: the usual 10,000 steps of 16,384 positions would take days there.
+    run_defaults: ClassVar[dict[str, Any]] = {
+        "steps": 300,
+        "tokens_per_step": 1440,
+        "warmup_steps": 20,
+        "valid_every": 100,
+        "save_every": 100,
+        "sample_every": 100,
+    }
+    code_hz: ClassVar[float] = 25.0
+    loss_weights: ClassVar[tuple[float, float]] = (0.1, 1.0)
+    clones_voices: ClassVar[bool] = False
+    licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
+
+    def files(self, folder: Path) -> BaseFiles:
+        from voxgraft.models.detect import refuse_lookalike_files
+
+        names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
+        missing = [name for name in names if not is_file(require_folder(folder) / name)]
+        if missing:
+            found = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in the folder"
+            raise FileError("base-file-missing", found, expected=", ".join(names), where=folder)
+        refuse_lookalike_files(self, folder / CHECKPOINT_NAME, folder / TOKENIZER_NAME)
+        return BaseFiles(folder, folder / CHECKPOINT_NAME, folder / TOKENIZER_NAME)
+
+    def find_tokenizer(self, checkpoint: Path) -> Path:
+        """The one beside it; among several, the one that fits its rows."""
+        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
+
+        beside = checkpoint.with_name(TOKENIZER_NAME)
+        if checkpoint.name == CHECKPOINT_NAME and is_file(beside):
+            return beside
+        return find_matching_tokenizer(self, scan_checkpoint(checkpoint))
+
+    def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
+        return TinyTextFrontend()
+
+    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+        return tiny_sequence_spec(num_text_ids, size)
+
+    def build_empty_model(self, files: BaseFiles) -> SpeechModel:
+        from voxgraft.models.load import read_tensor_shapes
+        from voxgraft.models.tiny.model import TinyT3
+
+        return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
+
+    def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
+        from voxgraft.models.tiny.model import TinyClipEncoder
+
+        return TinyClipEncoder.load(files.folder, model.device)
+
+    def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (a speaker's number is all there is)
+        from voxgraft.models.tiny.model import build_tiny_condition
+
+        return build_tiny_condition(prompt)
+
+    def stock_sampling(self) -> SamplingParams:
+        from voxgraft.nn.sampling import SamplingParams
+
+        return SamplingParams(temperature=0.6, top_p=0.9, max_codes=round(MAX_SECONDS * self.code_hz))
+
+    def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
+        return is_t3(shapes) and has_one_query(shapes)
+
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:  # noqa: ARG002 (nothing is mistaken for it)
+        return None
+
+    def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
+        return T3Size.of(shapes, files.checkpoint)
+
+    def get_part_name(self, tensor: str) -> str | None:
+        return t3_part_name(tensor)
+
+    def describe(self, files: BaseFiles, rows: int) -> BaseDescription:  # noqa: ARG002 (there is one release)
+        sides = (
+            SideFile((CODEC_NAME,), ("preparing", "speaking"), "codec: from a recording to codes, and back to sound"),
+            SideFile((VOICES_NAME,), ("preparing", "speaking"), "names of the speakers"),
+            SideFile((CARD_NAME,), (), "what the base was made from, and its scores"),
+        )
+        return BaseDescription("built-in", self.languages, sides)
+
+    def stock(self) -> StockProgram:
+
+        return TinyProgram()
+
+    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
+        return None
+
+    def shipped_folder(self) -> Path | None:
+        folder = Path(str(resources.files("voxgraft").joinpath(SHIPPED_FOLDER)))
+        if not is_folder(folder):
+            raise FileError("base-not-shipped", f"{SHIPPED_FOLDER} is not in the package", where=folder)
+        return folder
+
+    def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
+        from voxgraft.models.tiny.model import build_voice_clip
+
+        return {name: build_voice_clip(number) for number, name in enumerate(read_voices(files.folder))}
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+        from voxgraft.models.tiny.model import TinyVocoder
+
+        return TinyVocoder.load(files.folder, device)
+
+
+REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
+
+
+class TinyProgram(StockProgram):
+    """voxgraft."""
+
+    title: ClassVar[str] = "voxgraft"
+
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+        beside, missing = find_side_files(files, REQUIRED_FILES)
+        card, _ = find_side_files(files, {CARD_NAME: ""})
+        read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}
+        return StockFolder(CHECKPOINT_NAME, TOKENIZER_NAME, {**beside, **card}, missing=missing, read=read)
+
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> None:  # noqa: ARG002 (there is none)
+        return None
+
+    def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (there is one way)
+        return [
+            "from pathlib import Path",
+            "",
+            "from voxgraft.models import get_family",
+            "from voxgraft.models.load import load_model",
+            "",
+            'tiny = get_family("tiny")',
+            'model = load_model(tiny, tiny.files(Path("merged")))',
+        ]

@@ -1,0 +1,275 @@
+"""What every body is: a stack of blocks over vectors and a context, with nothing around it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from voxgraft.nn.adapter import apply_parallel_linears
+from voxgraft.nn.attention import AttentionContext
+from voxgraft.nn.layers import TransposedLinear
+
+
+class Backbone(nn.Module, ABC):
+    """A stack of pre-norm blocks, its final norm included."""
+
+    num_layers: int
+    num_heads: int
+    head_width: int
+    checkpointing: bool = False
+    """Whether activations are computed a second time in the backward pass instead of kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run_block: Callable[..., Tensor] = _run_block
+
+    @property
+    @abstractmethod
+    def blocks(self) -> nn.ModuleList:
+        """The blocks, all of one kind."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """[T, W] -> [T, W]"""
+
+    def run_blocks(self, x: Tensor, *arguments: Any) -> Tensor:
+        """All blocks, forgetful if they shall be. [T, W] -> [T, W]"""
+        for layer, block in enumerate(self.blocks):
+            if self.checkpointing and torch.is_grad_enabled():
+                inside = (block, layer, x, *arguments)
+                x = checkpoint(self._run_block, *inside, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self._run_block(block, layer, x, *arguments)
+        return x
+
+    def compile_blocks(self, *, deterministic: bool = False) -> None:
+        """Compile one block for all of them, for packs of any length. Names of tensors stay as they are.
+
+        On an H200 the whole stack as one took over three minutes before its first step; one block takes ten seconds.
+        """
+        from torch._inductor import config as inductor_config
+
+        # Which of two kernels is quicker may come out differently next time, and with it the order of a sum.
+        fixed = deterministic and hasattr(inductor_config, "deterministic")
+        options: dict[str, Any] | None = {"deterministic": True} if fixed else None
+        self._run_block = torch.compile(_run_block, dynamic=True, options=options)
+
+
+def _run_block(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tensor:
+    """[T, W] -> [T, W]"""
+    out: Tensor = block(x, layer, *arguments)
+    return out
+
+
+GPT2_LINEAR_LAYERS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+"""Every linear layer of a block, by its name there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpt2Size:
+    """What a GPT-2 body is made of; its MLP is four times as wide."""
+
+    width: int
+    layers: int
+    heads: int
+    eps: float = 1e-5
+
+
+class Gpt2Backbone(Backbone):
+    """`h` and `ln_f`."""
+
+    def __init__(self, size: Gpt2Size) -> None:
+        super().__init__()
+        self.size = size
+        self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
+        self.h = nn.ModuleList(_Gpt2Block(size) for _ in range(size.layers))
+        self.ln_f = nn.LayerNorm(size.width, size.eps)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.h
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """[T, W] -> [T, W]"""
+        out: Tensor = self.ln_f(self.run_blocks(x, context))
+        return out
+
+
+class _Gpt2Attention(nn.Module):
+    def __init__(self, size: Gpt2Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.c_attn = TransposedLinear(size.width, 3 * size.width)
+        self.c_proj = TransposedLinear(size.width, size.width)
+
+    def forward(self, x: Tensor, layer: int, context: AttentionContext) -> Tensor:
+        q, k, v = self.c_attn(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)  # [T, H, D] each
+        mixed = context.attend(layer, q, k, v)  # [T, H, D]
+        out: Tensor = self.c_proj(mixed.flatten(-2))
+        return out
+
+
+class _Gpt2Mlp(nn.Module):
+    def __init__(self, size: Gpt2Size) -> None:
+        super().__init__()
+        self.c_fc = TransposedLinear(size.width, 4 * size.width)
+        self.c_proj = TransposedLinear(4 * size.width, size.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return out
+
+
+class _Gpt2Block(nn.Module):
+    def __init__(self, size: Gpt2Size) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(size.width, size.eps)
+        self.attn = _Gpt2Attention(size)
+        self.ln_2 = nn.LayerNorm(size.width, size.eps)
+        self.mlp = _Gpt2Mlp(size)
+
+    def forward(self, x: Tensor, layer: int, context: AttentionContext) -> Tensor:
+        x = x + self.attn(self.ln_1(x), layer, context)
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's way to longer contexts: slow frequencies are divided by `factor`, fast ones kept, a ramp between."""
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    trained_positions: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaSize:
+    """What a Llama body is made of."""
+
+    width: int
+    layers: int
+    heads: int
+    mlp: int
+    theta: float = 500_000.0
+    scaling: RopeScaling | None = RopeScaling()
+    eps: float = 1e-5
+    unused_rows: int = 8
+    """The token table that the published file holds and nothing reads."""
+
+
+class LlamaBackbone(Backbone):
+    """`layers` and `norm`, and the token table that stock loaders insist on."""
+
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.size = size
+        self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
+        self.embed_tokens = nn.Embedding(size.unused_rows, size.width)
+        self.layers = nn.ModuleList(_LlamaBlock(size) for _ in range(size.layers))
+        self.norm = RmsNorm(size.width, size.eps)
+        self._frequencies: dict[torch.device, Tensor] = {}
+
+    def frequencies_on(self, device: torch.device) -> Tensor:
+        """The rotary angle per position, [D / 2]. No buffer: `.to(bfloat16)` would round it."""
+        if device not in self._frequencies:
+            made = rotary_frequencies(self.head_width, self.size.theta, self.size.scaling)
+            self._frequencies[device] = made.to(device)
+        return self._frequencies[device]
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.layers
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """[T, W] -> [T, W]"""
+        angles = context.positions[:, None, None].float() * self.frequencies_on(x.device)  # [T, 1, D / 2]
+        rotation = (angles.cos(), angles.sin())
+        out: Tensor = self.norm(self.run_blocks(x, rotation, context))
+        return out
+
+
+class RmsNorm(nn.Module):
+    """x / rms(x) * weight, computed in float32 and rounded before the weight, as transformers does."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., W] -> [..., W]"""
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(x.dtype)
+
+
+class _LlamaAttention(nn.Module):
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.q_proj = nn.Linear(size.width, size.width, bias=False)
+        self.k_proj = nn.Linear(size.width, size.width, bias=False)
+        self.v_proj = nn.Linear(size.width, size.width, bias=False)
+        self.o_proj = nn.Linear(size.width, size.width, bias=False)
+
+    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: AttentionContext) -> Tensor:
+        parts = apply_parallel_linears(x, (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (part.view(*part.shape[:-1], self.heads, -1) for part in parts)  # [T, H, D]
+        # A view of all three would keep all three for the backward pass.
+        mixed = context.attend(layer, apply_rotary(q, rotation), apply_rotary(k, rotation), v.contiguous())  # [T, H, D]
+        out: Tensor = self.o_proj(mixed.flatten(-2))
+        return out
+
+
+class _LlamaMlp(nn.Module):
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(size.width, size.mlp, bias=False)
+        self.up_proj = nn.Linear(size.width, size.mlp, bias=False)
+        self.down_proj = nn.Linear(size.mlp, size.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Not side by side: what comes back to them is cheaper to write in two places than in one.
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class _LlamaBlock(nn.Module):
+    def __init__(self, size: LlamaSize) -> None:
+        super().__init__()
+        self.self_attn = _LlamaAttention(size)
+        self.mlp = _LlamaMlp(size)
+        self.input_layernorm = RmsNorm(size.width, size.eps)
+        self.post_attention_layernorm = RmsNorm(size.width, size.eps)
+
+    def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: AttentionContext) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), layer, rotation, context)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+def rotary_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
+    """The angle per position of each pair of a head's numbers. [D / 2]"""
+    frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device="cpu").float() / head_width)
+    if scaling is None:
+        return frequencies
+    turns = scaling.trained_positions * frequencies / (2 * math.pi)  # within the trained context
+    share_kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    return frequencies * (share_kept + (1 - share_kept) / scaling.factor)
+
+
+def apply_rotary(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair (first half, second half) of a head by its angle. [T, H, D] -> [T, H, D]"""
+    cos, sin = rotation
+    first, second = x.float().chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)

@@ -1,0 +1,332 @@
+"""One more position for every row of a cache, through hand-written kernels: what `body(x, Step(cache))` gives, faster.
+
+One or two rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows go through the
+libraries' matrix products with everything between them fused. Half precision on CUDA only.
+
+Shapes: R rows, W width, M width of the MLP, H heads of width D, S positions of the cache, P splits of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voxgraft.nn.adapter import LoraLayer, compute_merged_weight
+from voxgraft.nn.attention import KVCache
+from voxgraft.nn.backbones import Backbone, Gpt2Backbone, LlamaBackbone
+from voxgraft.nn.layers import TransposedLinear
+
+LLAMA_BLOCK_MODULES = (
+    ("input_layernorm",),
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("post_attention_layernorm",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
+GPT2_BLOCK_MODULES = (("ln_1",), ("attn.c_attn",), ("attn.c_proj",), ("ln_2",), ("mlp.c_fc",), ("mlp.c_proj",))
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneKind:
+    """What a body computes, apart from its weights."""
+
+    norm: Literal["rms", "layer"]
+    activation: Literal["gated", "gelu"]
+    mlp: int
+    eps: float
+    frequencies: Tensor | None  # [D / 2] of rotary positions; None where the body has none
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayer:
+    """A linear layer [O, I] or a norm [W]; layers that read the same vector are one.
+
+    `moments` of a layer after a layer norm: its weights times the norm's scale, and its weights times the norm's shift
+    plus its own bias, so that a norm can be applied after the product. [2, O] float32
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    moments: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """One block: norm, one projection to query, key and value, the way back; norm, up (gates, then values), down."""
+
+    first_norm: PackedLayer
+    qkv: PackedLayer
+    out: PackedLayer
+    second_norm: PackedLayer
+    up: PackedLayer
+    down: PackedLayer
+
+
+def get_backbone_kind(body: Backbone) -> BackboneKind | None:
+    """What kind of body this is; None for one that the fast step does not know."""
+    if isinstance(body, LlamaBackbone):
+        frequencies = body.frequencies_on(body.norm.weight.device)
+        return BackboneKind("rms", "gated", body.size.mlp, body.size.eps, frequencies)
+    if isinstance(body, Gpt2Backbone):
+        return BackboneKind("layer", "gelu", 4 * body.size.width, body.size.eps, None)
+    return None
+
+
+class PackedBackbone:
+    """The copy. `refresh` brings it up to date; its tensors stay where they are."""
+
+    def __init__(self, body: Backbone, dtype: torch.dtype) -> None:
+        kind = get_backbone_kind(body)
+        assert kind is not None
+        self.kind, self.dtype = kind, dtype
+        self.num_heads, self.head_width = body.num_heads, body.head_width
+        self.width = body.num_heads * body.head_width
+        self._version = _weights_version(body)
+        self.blocks = [_pack_block(modules, dtype) for modules in _iter_block_modules(body)]
+        self.final_norm = _pack_layer([_get_final_norm(body)], dtype)
+
+    def refresh(self, body: Backbone) -> None:
+        """Copy the body's weights again if one of them, or whether the adapter acts, has changed."""
+        state = _weights_version(body)
+        if state == self._version:
+            return
+        for block, modules in zip(self.blocks, _iter_block_modules(body), strict=True):
+            fresh = _pack_block(modules, self.dtype)
+            for field in fields(PackedBlock):
+                _copy_layer(getattr(block, field.name), getattr(fresh, field.name))
+        _copy_layer(self.final_norm, _pack_layer([_get_final_norm(body)], self.dtype))
+        self._version = state
+
+
+def _iter_block_modules(body: Backbone) -> Iterator[list[list[nn.Module]]]:
+    """The modules of each block, in the order of `PackedBlock`."""
+    assert isinstance(body, LlamaBackbone | Gpt2Backbone)
+    blocks, names = (
+        (body.layers, LLAMA_BLOCK_MODULES) if isinstance(body, LlamaBackbone) else (body.h, GPT2_BLOCK_MODULES)
+    )
+    for block in blocks:
+        yield [[block.get_submodule(name) for name in group] for group in names]
+
+
+def _get_final_norm(body: Backbone) -> nn.Module:
+    assert isinstance(body, LlamaBackbone | Gpt2Backbone)
+    return body.norm if isinstance(body, LlamaBackbone) else body.ln_f
+
+
+def _pack_block(modules: list[list[nn.Module]], dtype: torch.dtype) -> PackedBlock:
+    first_norm, qkv, out, second_norm, up, down = (_pack_layer(group, dtype) for group in modules)
+    return PackedBlock(first_norm, _fold_norm(first_norm, qkv), out, second_norm, _fold_norm(second_norm, up), down)
+
+
+@torch.no_grad()
+def _pack_layer(modules: Sequence[nn.Module], dtype: torch.dtype) -> PackedLayer:
+    biases = [bias for module in modules if isinstance(bias := getattr(module, "bias", None), Tensor)]
+    return PackedLayer(
+        weight=torch.cat([_effective_weight(module) for module in modules]).to(dtype).contiguous(),
+        bias=torch.cat(biases).to(dtype) if biases else None,
+    )
+
+
+def _fold_norm(norm: PackedLayer, layer: PackedLayer) -> PackedLayer:
+    if norm.bias is None:
+        return layer
+    weight = layer.weight.float()
+    shifted = weight @ norm.bias.float()
+    if layer.bias is not None:
+        shifted += layer.bias.float()
+    return PackedLayer(layer.weight, layer.bias, torch.stack([weight @ norm.weight.float(), shifted]))
+
+
+def _effective_weight(module: nn.Module) -> Tensor:
+    """[O, I], whichever way the layer keeps it, with its adapter where that acts; a norm's [W]."""
+    weight = compute_merged_weight(module) if isinstance(module, LoraLayer) and module.gate.on else module.weight
+    assert isinstance(weight, Tensor)
+    return weight.T if isinstance(module, TransposedLinear) else weight
+
+
+def _copy_layer(part: PackedLayer, fresh: PackedLayer) -> None:
+    for field in fields(PackedLayer):
+        held, new = getattr(part, field.name), getattr(fresh, field.name)
+        if held is not None:
+            held.copy_(new)
+
+
+def _weights_version(body: Backbone) -> tuple[object, ...]:
+    """Changes whenever a weight is written to or replaced, or a gate is opened or closed."""
+    gates = {module.gate.on for module in body.modules() if isinstance(module, LoraLayer)}
+    return (frozenset(gates), *((parameter.data_ptr(), parameter._version) for parameter in body.parameters()))
+
+
+MAX_GEMV_ROWS = 2
+"""Up to here a thread can hold the rows beside the weights that it reads; beyond, the matrix units are worth it."""
+LANE_WIDTH = 8
+"""Numbers of half precision that a thread reads at once."""
+WARP_WIDTH = 32 * LANE_WIDTH
+"""Numbers that a warp reads at once."""
+MAX_TILES_PER_LINE = 32
+"""Of a line, which kernels have one after another in their code."""
+NUM_CACHE_SPLITS = 4
+"""Parts that few rows' positions are cut into, so that the whole device looks at them."""
+PROGRAMS_PER_SM = 12
+"""Programs of one warp that have room beside each other with the weights they hold."""
+
+
+def supports_fused_decode(body: Backbone, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this body can be stepped by `FusedDecodeStep` here; if not, `Step` does it anywhere."""
+    kind = get_backbone_kind(body)
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None or kind is None:
+        return False
+    if dtype not in (torch.bfloat16, torch.float16) or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    heads_fit = body.head_width >= 2 * LANE_WIDTH and _power_of_two_divisor(body.head_width) == body.head_width
+    widths = (body.num_heads * body.head_width, kind.mlp)
+    return heads_fit and all(map(is_supported_width, widths))
+
+
+def is_supported_width(width: int) -> bool:
+    """Whether a line of so many numbers is a few tiles of whole lanes each."""
+    tile = min(_power_of_two_divisor(width), WARP_WIDTH)
+    return tile >= LANE_WIDTH and width // tile <= MAX_TILES_PER_LINE
+
+
+class FusedDecodeStep:
+    """The step of one body over one cache. Everything it needs is allocated once, so that it can be captured."""
+
+    def __init__(self, body: PackedBackbone, memory: KVCache) -> None:
+        self.body, self.cache = body, memory
+        self.num_rows, self._few = memory.num_rows, memory.num_rows <= MAX_GEMV_ROWS
+        weight, rows, width = body.final_norm.weight, memory.num_rows, body.width
+        device = torch.cuda.get_device_properties(weight.device)
+        self._early = device.major >= 9
+        self._programs = PROGRAMS_PER_SM * device.multi_processor_count
+        self._x = weight.new_zeros(2, rows, width)  # the residual, and what its rounding lost
+        self._splits = NUM_CACHE_SPLITS if self._few else 1
+        self._mixed = weight.new_empty(self._splits, rows, width)
+        self._lse = weight.new_empty(self._splits, rows, body.num_heads, dtype=torch.float32)
+        self._hidden = weight.new_empty(rows, body.kind.mlp)
+        self._normed = weight.new_empty(rows, width)
+        self._nothing = weight.new_zeros(rows, width)
+        self._rotation = self._rotary_table()  # [S, D]
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """The body's output for one more vector in every row, which `cache.filled` counts already.
+
+        Fewer vectors than rows are taken again and again. [R, W] or [a divisor of R, W] -> [R, W], valid until the next
+        call.
+        """
+        self._x[0].view(-1, *vectors.shape).copy_(vectors)
+        self._x[1].zero_()
+        if self._few:
+            self._few_rows()
+        else:
+            self._many_rows()
+        return self._normed
+
+    def _few_rows(self) -> None:
+        qkv = self._normed.new_empty(self.num_rows, 3 * self.body.width, dtype=torch.float32)
+        for layer, block in enumerate(self.body.blocks):
+            self._normed_linear(block.first_norm, block.qkv, qkv, "none")
+            self._attend(layer, qkv)
+            self._mixed_linear(block.out)
+            self._normed_linear(block.second_norm, block.up, self._hidden, self.body.kind.activation)
+            self._added_linear(self._hidden, block.down)
+        self._add_norm(self._nothing, self.body.final_norm)
+
+    def _many_rows(self) -> None:
+        y = self._nothing
+        for layer, block in enumerate(self.body.blocks):
+            self._add_norm(y, block.first_norm)
+            self._attend(layer, F.linear(self._normed, block.qkv.weight, block.qkv.bias))
+            self._add_norm(F.linear(self._mixed[0], block.out.weight, block.out.bias), block.second_norm)
+            self._activate(F.linear(self._normed, block.up.weight, block.up.bias))
+            y = F.linear(self._hidden, block.down.weight, block.down.bias)
+        self._add_norm(y, self.body.final_norm)
+
+    def _rotary_table(self) -> Tensor:
+        """Cosines and sines of every position; nothing for a body without rotary positions."""
+        frequencies, device = self.body.kind.frequencies, self._x.device
+        if frequencies is None:
+            return torch.zeros(1, device=device)
+        angles = torch.arange(self.cache.length, device=device)[:, None] * frequencies.to(device).float()
+        return torch.cat([angles.cos(), angles.sin()], 1)
+
+    def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
+        """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
+        num_inputs, num_outputs = self.body.width, out.shape[1]
+        enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * WARP_WIDTH
+        lines = (4 if enough else 2) * num_outputs // len(layer.weight)
+        programs = -(-num_outputs // lines)
+        self._launch("normed_linear", min(self._programs, programs), 1)(
+            self._x, norm.weight, layer.weight, self._lse if layer.moments is None else layer.moments, out,
+            self.body.kind.eps, num_inputs, num_outputs, self.num_rows, self.body.kind.norm, activation,
+            programs <= self._programs, lines, min(_power_of_two_divisor(num_inputs), WARP_WIDTH), self._early,
+        )  # fmt: skip
+
+    def _mixed_linear(self, layer: PackedLayer) -> None:
+        body, lines = self.body, 4
+        heads = min(_power_of_two_divisor(body.num_heads), 4 * WARP_WIDTH // body.head_width)
+        self._launch("mixed_linear", -(-body.width // lines), max(1, heads * body.head_width // WARP_WIDTH))(
+            self._mixed, self._lse, layer.weight, layer.weight if layer.bias is None else layer.bias, self._x,
+            body.num_heads, body.head_width, body.width, self.num_rows, self._splits, layer.bias is not None, lines,
+            heads, self._early,
+        )  # fmt: skip
+
+    def _added_linear(self, y: Tensor, layer: PackedLayer) -> None:
+        num_outputs, num_inputs = layer.weight.shape
+        lines, piece = 4, min(_power_of_two_divisor(num_inputs), 8 * WARP_WIDTH)
+        self._launch("added_linear", -(-num_outputs // lines), max(1, piece // WARP_WIDTH))(
+            y, layer.weight, layer.weight if layer.bias is None else layer.bias, self._x, num_inputs, num_outputs,
+            self.num_rows, layer.bias is not None, lines, piece, self._early,
+        )  # fmt: skip
+
+    def _attend(self, layer: int, qkv: Tensor) -> None:
+        body, memory = self.body, self.cache
+        heads = self.num_rows * body.num_heads
+        positions, warps = (32, 1) if heads * self._splits > 4 * self._programs // PROGRAMS_PER_SM else (128, 4)
+        self._launch("attend", (heads, self._splits), warps)(
+            qkv, self._rotation, memory.keys[layer], memory.values[layer], memory.filled, self._mixed, self._lse,
+            memory.length, body.head_width**-0.5, self.num_rows, body.num_heads, body.head_width, self._splits,
+            body.kind.frequencies is not None, positions, self._early,
+        )  # fmt: skip
+
+    def _add_norm(self, y: Tensor, norm: PackedLayer) -> None:
+        width = self.body.width
+        self._launch("add_norm", self.num_rows, 4)(
+            y, self._x, norm.weight, norm.weight if norm.bias is None else norm.bias, self._normed,
+            self.body.kind.eps, self.num_rows, width, self.body.kind.norm, 1 << (width - 1).bit_length(), self._early,
+        )  # fmt: skip
+
+    def _activate(self, x: Tensor) -> None:
+        block, total = 1024, self._hidden.numel()
+        self._launch("activate", -(-total // block), 4)(
+            x, self._hidden, total, self.body.kind.mlp, self.body.kind.activation, block, self._early
+        )
+
+    def _launch(self, name: str, programs: int | tuple[int, int], warps: int) -> Any:
+        kernel = getattr(_import_kernels(), name)[programs if isinstance(programs, tuple) else (programs,)]
+        options: dict[str, Any] = {"num_warps": warps} | ({"launch_pdl": True} if self._early else {})
+
+        def launch(*arguments: Any) -> None:
+            kernel(*arguments, **options)
+
+        return launch
+
+
+def _power_of_two_divisor(number: int) -> int:
+    """The largest power of two that divides it."""
+    return number & -number
+
+
+@cache
+def _import_kernels() -> Any:
+    from voxgraft.nn import decode_kernels
+
+    return decode_kernels

@@ -1,0 +1,463 @@
+"""Triton kernels that take a body one position further: its layers for one or two rows, and attention over a cache.
+
+Written for bandwidth: every weight is read once, straight into registers, by the program that needs it. Imported only
+where Triton is, by `nn/fast_step.py`, which chooses the sizes; the kernels check nothing.
+
+A kernel that is launched early (`EARLY`) starts while the one before it still runs, loads its weights, and then waits.
+Each lets the next one in only after its own wait, so what stands before the wait may read anything but what the kernel
+directly before it writes.
+
+Shapes: R rows, K inputs and N outputs of a layer, H heads of width D, S positions of the cache, P splits of it. The
+residual `x` is kept as two numbers of half precision, the value and what its rounding lost: [2, R, K].
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# mypy: ignore-errors
+# ruff: noqa: N803, N806, RUF005
+# (Triton's language looks like Python and is not: constants of the compilation are written in capitals, tuples grow by
+# addition, and what a kernel needs it gets as parameters, however many.)
+
+
+GELU_SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi): x sigmoid(2 t) is x (1 + tanh(t)) / 2
+GELU_CUBE = tl.constexpr(0.044715)
+
+
+@triton.jit
+def _wait_for_previous(EARLY: tl.constexpr):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def _load_weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Lines n of a matrix, cut along K into tiles; all loads are under way before the first is needed."""
+    tiles = ()
+    for first in tl.static_range(0, K, BLOCK_K):
+        tiles = tiles + (tl.load(at + n[:, None] * K + (first + k)[None, :], mask=(n < N)[:, None], other=0.0),)
+    return tiles
+
+
+@triton.jit
+def _load_vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """K numbers, cut as `_weights` cuts a matrix."""
+    parts = ()
+    for first in tl.static_range(0, K, BLOCK_K):
+        parts = parts + (tl.load(at + (first + k)[None, :]),)
+    return parts
+
+
+@triton.jit
+def _fold_lanes(x, LINES: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Sums of the eight numbers that one thread holds side by side: less for threads to tell each other at the end."""
+    return tl.sum(tl.reshape(x, [LINES, BLOCK_K // 8, 8]), 2)
+
+
+@triton.jit
+def _dot_lines(weights, x, first: tl.constexpr, LINES: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The product of some lines of a matrix and a vector whose tiles begin at `first`. [LINES]"""
+    sums = tl.zeros([LINES, BLOCK_K // 8], tl.float32)
+    for c in tl.static_range(K // BLOCK_K):
+        sums += _fold_lanes(weights[c].to(tl.float32) * x[first + c].to(tl.float32), LINES, BLOCK_K)
+    return tl.sum(sums, 1)
+
+
+@triton.jit
+def _add_to_residual(x_at, place, lost, value, inside):
+    """x += value; `lost` is how far behind a number what its rounding lost stands."""
+    kind = x_at.dtype.element_ty
+    value += tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(x_at + lost + place, mask=inside, other=0.0).to(tl.float32)
+    kept = value.to(kind)
+    tl.store(x_at + place, kept, mask=inside)
+    tl.store(x_at + lost + place, (value - kept.to(tl.float32)).to(kind), mask=inside)
+    return value
+
+
+@triton.jit
+def _load_residual_rows(
+    x_at, scale, k, eps, K: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """The residual times a norm's scale, and each row's mean and one over its spread, to be applied to products."""
+    x = ()
+    means = ()
+    spreads = ()
+    for r in tl.static_range(R):
+        kept = _load_vector(x_at + r * K, k, K, BLOCK_K)
+        lost = _load_vector(x_at + (R + r) * K, k, K, BLOCK_K)
+        total = tl.zeros([1, BLOCK_K // 8], tl.float32)
+        squares = tl.zeros([1, BLOCK_K // 8], tl.float32)
+        for c in tl.static_range(K // BLOCK_K):
+            part = kept[c].to(tl.float32) + lost[c].to(tl.float32)
+            squares += _fold_lanes(part * part, 1, BLOCK_K)
+            if NORM == "layer":
+                total += _fold_lanes(part, 1, BLOCK_K)
+            x = x + (part * scale[c].to(tl.float32),)
+        mean = 0.0
+        if NORM == "layer":
+            mean = tl.sum(total) / K
+        means = means + (mean,)
+        spreads = spreads + (tl.rsqrt(tl.maximum(tl.sum(squares) / K - mean * mean, 0.0) + eps),)
+    return x, means, spreads
+
+
+@triton.jit
+def normed_linear(
+    x_at,
+    norm_at,
+    weight_at,
+    moments_at,
+    out_at,
+    eps,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    NORM: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ONCE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """out = activation(norm(x) weightᵀ + bias) of all rows, BLOCK_N outputs at a turn; `gated` has gates, then values.
+
+    Programs take turns until all outputs are made, reading ahead; `ONCE` says that one turn is enough. `moments` of a
+    layer norm: the weights times its scale, and the weights times its shift plus the layer's bias. [2, N]
+    """
+    lines, k = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    first, stride = tl.program_id(0) * BLOCK_N, tl.num_programs(0) * BLOCK_N
+    weights = _load_weights(weight_at, first + lines, k, N, K, BLOCK_K)
+    values = ()
+    if ACTIVATION == "gated":
+        values = _load_weights(weight_at + N * K, first + lines, k, N, K, BLOCK_K)
+    scale = _load_vector(norm_at, k, K, BLOCK_K)
+    _wait_for_previous(EARLY)
+    x, means, spreads = _load_residual_rows(x_at, scale, k, eps, K, R, NORM, BLOCK_K)
+    for begin in range(first, N, stride):
+        n = begin + lines
+        if not ONCE:
+            next_weights = _load_weights(weight_at, n + stride, k, N, K, BLOCK_K)
+            if ACTIVATION == "gated":
+                next_values = _load_weights(weight_at + N * K, n + stride, k, N, K, BLOCK_K)
+        for r in tl.static_range(R):
+            out = _dot_lines(weights, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K)
+            if NORM == "layer":
+                out = (out - means[r] * tl.load(moments_at + n, mask=n < N, other=0.0)) * spreads[r]
+                out += tl.load(moments_at + N + n, mask=n < N, other=0.0)
+            else:
+                out *= spreads[r]
+            if ACTIVATION == "gated":
+                out *= tl.sigmoid(out) * (_dot_lines(values, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K) * spreads[r])
+            if ACTIVATION == "gelu":
+                out *= tl.sigmoid(GELU_SLOPE * (out + GELU_CUBE * out * out * out))
+            tl.store(out_at + r * N + n, out.to(out_at.dtype.element_ty), mask=n < N)
+        if not ONCE:
+            weights = next_weights
+            if ACTIVATION == "gated":
+                values = next_values
+
+
+@triton.jit
+def added_linear(
+    y_at,
+    weight_at,
+    bias_at,
+    x_at,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """x += y weightᵀ + bias, for BLOCK_N outputs of all rows."""
+    n, k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    weights = _load_weights(weight_at, n, k, N, K, BLOCK_K)
+    if BIAS:
+        bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
+    _wait_for_previous(EARLY)
+    for r in tl.static_range(R):
+        out = _dot_lines(weights, _load_vector(y_at + r * K, k, K, BLOCK_K), 0, BLOCK_N, K, BLOCK_K)
+        if BIAS:
+            out += bias
+        _add_to_residual(x_at, r * N + n, R * N, out, n < N)
+
+
+@triton.jit
+def mixed_linear(
+    parts_at,
+    lse_at,
+    weight_at,
+    bias_at,
+    x_at,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    P: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """x += y weightᵀ + bias, where y is mixed from what `attend` found in P splits of the cache. parts: [P, R, H, D]"""
+    K: tl.constexpr = H * D
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    line = n[None, :, None]
+    h, d = tl.arange(0, BLOCK_H)[:, None, None], tl.arange(0, D)[None, None, :]
+    weights = ()
+    for first in tl.static_range(0, H, BLOCK_H):
+        weights = weights + (tl.load(weight_at + line * K + (first + h) * D + d, mask=line < N, other=0.0),)
+    if BIAS:
+        bias = tl.load(bias_at + n, mask=n < N, other=0.0).to(tl.float32)
+    _wait_for_previous(EARLY)
+    for r in tl.static_range(R):
+        sums = tl.zeros([BLOCK_H, BLOCK_N, D // 8], tl.float32)
+        for c in tl.static_range(H // BLOCK_H):
+            head = r * H + c * BLOCK_H + h
+            highest = tl.load(lse_at + head)
+            for p in tl.static_range(1, P):
+                highest = tl.maximum(highest, tl.load(lse_at + p * R * H + head))
+            y = tl.zeros([BLOCK_H, 1, D], tl.float32)
+            total = tl.zeros([BLOCK_H, 1, 1], tl.float32)
+            for p in tl.static_range(P):
+                share = tl.exp(tl.load(lse_at + p * R * H + head) - highest)
+                y += share * tl.load(parts_at + (p * R * H + head) * D + d).to(tl.float32)
+                total += share
+            product = weights[c].to(tl.float32) * (y / total)
+            sums += tl.sum(tl.reshape(product, [BLOCK_H, BLOCK_N, D // 8, 8]), 3)
+        out = tl.sum(tl.sum(sums, 2), 0)
+        if BIAS:
+            out += bias
+        _add_to_residual(x_at, r * N + n, R * N, out, n < N)
+
+
+@triton.jit
+def _load_rotated(at, d, cos, sin, D: tl.constexpr, ROTARY: tl.constexpr):
+    """A head's numbers, each pair (first half, second half) turned by its angle."""
+    x = tl.load(at + d).to(tl.float32)
+    if ROTARY:
+        other = tl.load(at + (d + D // 2) % D).to(tl.float32)
+        x = x * cos + tl.where(d < D // 2, -other, other) * sin
+    return x
+
+
+@triton.jit
+def _update_running_softmax(k, v, q, seen, state):
+    """One more block of positions in a running softmax: highest score, sum of weights, weighted values."""
+    highest, total, mixed = state
+    scores = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], 1), -float("inf"))
+    higher = tl.maximum(highest, tl.max(scores, 0))
+    fade = tl.exp(highest - higher)
+    weights = tl.exp(scores - higher)
+    mixed = mixed * fade + tl.sum(weights[:, None] * v.to(tl.float32), 0)
+    return higher, total * fade + tl.sum(weights, 0), mixed
+
+
+@triton.jit
+def attend(
+    qkv_at,
+    rotation_at,
+    keys_at,
+    values_at,
+    filled_at,
+    out_at,
+    lse_at,
+    length,
+    scale,
+    num_rows,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    P: tl.constexpr,
+    ROTARY: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """One head of one row over one of P equal parts of its positions; the first also puts key and value into the cache.
+
+    `pad_to_bucket` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
+    Gives each part's own mean of the values, and the logarithm of its weight. [P, R, H, D], [P, R, H]
+    """
+    place, split = tl.program_id(0), tl.program_id(1)
+    row, head = place // H, place % H
+    d, s = tl.arange(0, D), tl.arange(0, BLOCK_S)
+    position = tl.load(filled_at + row).to(tl.int32) - 1
+    first = split * tl.cdiv(position, P)
+    end = tl.minimum(first + tl.cdiv(position, P), position)
+    start = place.to(tl.int64) * length * D
+    spots = start + s[:, None] * D + d[None, :]
+    k = tl.load(keys_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
+    v = tl.load(values_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
+    cos, sin = 1.0, 0.0
+    if ROTARY:
+        cos = tl.load(rotation_at + position * D + d % (D // 2))
+        sin = tl.load(rotation_at + position * D + D // 2 + d % (D // 2))
+    _wait_for_previous(EARLY)
+    at = qkv_at + row * 3 * H * D + head * D
+    q = _load_rotated(at, d, cos, sin, D, ROTARY) * scale
+    state = (-1e30, 0.0, tl.zeros([D], tl.float32))  # finite, so that a part without positions weighs nothing
+    if split == 0:
+        new_k = _load_rotated(at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
+        new_v = tl.load(at + 2 * H * D + d).to(values_at.dtype.element_ty)
+        tl.store(keys_at + start + position * D + d, new_k)
+        tl.store(values_at + start + position * D + d, new_v)
+        state = (tl.sum(q * new_k.to(tl.float32), 0), 1.0, new_v.to(tl.float32))
+    for begin in range(first, end, BLOCK_S):
+        later = begin + BLOCK_S
+        next_k = tl.load(keys_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
+        next_v = tl.load(values_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
+        state = _update_running_softmax(k, v, q, begin + s < end, state)
+        k = next_k
+        v = next_v
+    highest, total, mixed = state
+    total = tl.maximum(total, 1e-30)
+    head_at = (split * num_rows + row) * H + head
+    tl.store(out_at + head_at * D + d, (mixed / total).to(out_at.dtype.element_ty))
+    if P > 1:
+        tl.store(lse_at + head_at, highest + tl.log(total))
+
+
+@triton.jit
+def add_norm(
+    y_at,
+    x_at,
+    norm_at,
+    norm_bias_at,
+    out_at,
+    eps,
+    num_rows,
+    K: tl.constexpr,
+    NORM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """x += y, out = norm(x), for one row."""
+    row, k = tl.program_id(0), tl.arange(0, BLOCK_K)
+    inside = k < K
+    scale = tl.load(norm_at + k, mask=inside, other=0.0).to(tl.float32)
+    if NORM == "layer":
+        shift = tl.load(norm_bias_at + k, mask=inside, other=0.0).to(tl.float32)
+    _wait_for_previous(EARLY)
+    y = tl.load(y_at + row * K + k, mask=inside, other=0.0).to(tl.float32)
+    x = _add_to_residual(x_at, row * K + k, num_rows * K, y, inside)
+    if NORM == "layer":
+        x = tl.where(inside, x - tl.sum(x, 0) / K, 0.0)
+    out = x * tl.rsqrt(tl.sum(x * x, 0) / K + eps) * scale
+    if NORM == "layer":
+        out += shift
+    tl.store(out_at + row * K + k, out.to(out_at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """The MLP's activation of `total` numbers, N in a row; `gated` reads rows of N gates and N values."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    _wait_for_previous(EARLY)
+    if ACTIVATION == "gated":
+        at = x_at + place // N * (2 * N) + place % N
+        x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        x *= tl.sigmoid(x) * tl.load(at + N, mask=inside, other=0.0).to(tl.float32)
+    else:
+        x = tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
+        x *= tl.sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
+    tl.store(out_at + place, x.to(out_at.dtype.element_ty), mask=inside)
+
+
+# mypy: ignore-errors
+# ruff: noqa: N803
+# (Triton's language looks like Python and is not; see `nn/kernels.py`.)
+
+
+@triton.jit
+def _to_sortable_int(x):
+    """Whole numbers in the order of floating-point ones."""
+    bits = x.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _find_threshold(keys, weights, enough):
+    """The highest key at or above which there is `enough` weight."""
+    lowest = tl.where(tl.sum(tl.where(keys >= 0, weights, 0.0), 0) >= enough, 0, -2147483648)
+    for bit in range(31):
+        higher = lowest + (1 << (30 - bit))
+        lowest = tl.where(tl.sum(tl.where(keys >= higher, weights, 0.0), 0) >= enough, higher, lowest)
+    return lowest
+
+
+@triton.jit
+def sample_code_kernel(
+    logits_at,
+    heard_at,
+    noise_at,
+    settings_at,
+    codes_at,
+    spoken_at,
+    stopped_at,
+    filled_at,
+    ids_at,
+    positions_at,
+    num_streams,
+    max_codes,
+    first_position,
+    V: tl.constexpr,
+    NUM_CODES: tl.constexpr,
+    STOP: tl.constexpr,
+    READABLE: tl.constexpr,
+    GUIDED: tl.constexpr,
+    DRAWN: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOP_P: tl.constexpr,
+    NUM_NOISE: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """Draw one stream's next code from its logits, remember it, and say what is to be fed next.
+
+    `settings` holds guidance, penalty, temperature, min-p, top-k and top-p. A stream that has spoken `max_codes` goes
+    on in place, since it is asked for more only to the end of a graph.
+    """
+    n = tl.program_id(0)
+    v = tl.arange(0, BLOCK_V)
+    inside = v < V
+    spoken = tl.load(spoken_at + n).to(tl.int32)
+    x = tl.load(logits_at + n * V + v, mask=inside, other=-float("inf")).to(tl.float32)
+    if GUIDED:
+        without = tl.load(logits_at + (num_streams + n) * V + v, mask=inside, other=0.0).to(tl.float32)
+        x += tl.load(settings_at) * (x - without)
+    penalty = tl.load(settings_at + 1)
+    heard = tl.load(heard_at + n * V + v, mask=inside, other=0) != 0
+    x = tl.where(heard, tl.where(x > 0, x / penalty, x * penalty), x)
+    if READABLE:
+        x = tl.where((v < NUM_CODES) | (v == STOP), x, -float("inf"))
+    if DRAWN:
+        x = x / tl.load(settings_at + 2)
+        keys = _to_sortable_int(x)
+        if TOP_K:
+            x = tl.where(
+                keys >= _find_threshold(keys, tl.where(inside, 1.0, 0.0), tl.load(settings_at + 4)), x, -float("inf")
+            )
+        shares = tl.exp(x - tl.max(x, 0))
+        shares = tl.where(shares < tl.load(settings_at + 3), 0.0, shares)
+        if TOP_P:
+            enough = tl.load(settings_at + 5) * tl.sum(shares, 0)
+            shares = tl.where(keys >= _find_threshold(keys, shares, enough), shares, 0.0)
+        noise = tl.load(noise_at + (n * NUM_NOISE + spoken % NUM_NOISE) * V + v, mask=inside, other=1.0)
+        x = tl.where(inside, shares / noise, -1.0)
+    stopped = tl.load(stopped_at + n) != 0
+    code = tl.where(stopped, STOP, tl.argmax(x, 0))
+    tl.store(codes_at + n * max_codes + tl.minimum(spoken, max_codes - 1), code.to(tl.int64), mask=spoken < max_codes)
+    tl.store(heard_at + n * V + code, 1)
+    tl.store(stopped_at + n, (stopped | (code == STOP)).to(tl.int8))
+    tl.store(ids_at + n, code.to(tl.int64))
+    tl.store(positions_at + n, tl.minimum(spoken + first_position, max_codes - 1 + first_position).to(tl.int64))
+    tl.store(spoken_at + n, (spoken + 1).to(tl.int64))
+    tl.store(filled_at + n, tl.load(filled_at + n) + 1)
+    if GUIDED:
+        tl.store(filled_at + num_streams + n, tl.load(filled_at + num_streams + n) + 1)

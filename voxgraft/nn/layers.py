@@ -1,0 +1,107 @@
+"""A table of learned positions under the name that both published models give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from voxgraft.core.errors import ConfigError
+
+
+class LearnedPositions(nn.Module):
+    """Position numbers to rows of `emb`."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(rows, width)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """[...] -> [..., W]"""
+        out: Tensor = self.emb(positions)
+        return out
+
+
+class TransposedLinear(nn.Module):
+    """x W + b with W as `[inputs, outputs]`, as GPT-2 checkpoints hold it."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs]"""
+        return nn.functional.linear(x, self.weight.T, self.bias)
+
+
+AnyLinear = nn.Linear | TransposedLinear
+"""The layers of a body that an adapter can sit on."""
+
+
+class no_init_weights(TorchFunctionMode):  # noqa: N801 (used as a function)
+    """Parameters of modules that are made here hold whatever was in memory; buffers are computed as always."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
+
+
+@contextmanager
+def init_empty_weights() -> Iterator[None]:
+    """Modules that are made here have shapes and no memory: every tensor has to be given before they compute.
+
+    Without `no_init_weights`, drawing numbers for no memory would load torch's compiler, which takes a second.
+    """
+    with torch.device("meta"), no_init_weights():
+        yield
+
+
+IGNORE_INDEX = -100
+"""A target that counts nothing: for padded shapes that stay the same from step to step."""
+
+
+def cross_entropy_sum(
+    head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, *, chunk: int | None
+) -> Tensor:
+    """Summed cross-entropy of `head(hidden)` against `targets`, a float32 number. [N, W], [N] -> []
+
+    With a `chunk`, the logits of at most that many positions exist at once: more positions go through the head piece by
+    piece, and a second time in the backward pass, where the head must still be what it was. None keeps all logits.
+    The caller has checked that every target is a row of the head or `IGNORE_INDEX`.
+    """
+    if chunk is not None and chunk < 1:
+        raise ConfigError("config-value", f"a chunk of {chunk} positions", expected="1 or more, or none at all")
+    if chunk is None or len(hidden) <= chunk:
+        return _chunk_cross_entropy(head, hidden, targets)
+    sums = [
+        # The head draws no random numbers, so there is no generator state to put back.
+        checkpoint(_chunk_cross_entropy, head, part, wanted, use_reentrant=False, preserve_rng_state=False)
+        for part, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
+    ]
+    return torch.stack(sums).sum()
+
+
+def _chunk_cross_entropy(head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
+    logits = head(hidden)  # [N, V]
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(exact, targets, ignore_index=IGNORE_INDEX, reduction="sum")

@@ -1,0 +1,406 @@
+"""Text embedding and text head whose base rows are a buffer and whose new rows are a parameter of their own.
+
+No optimizer can hold a base row, so gradient, momentum, weight decay and EMA cannot reach one. State dicts have the
+upstream layout. `nn/frozen.py` freezes, counts and hashes what must not move. Needs torch only.
+
+Shapes: P base pieces, N new rows, S spare rows, W width, V = P + N + S rows of the grown table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voxgraft.core.errors import CheckpointError, GraftError
+
+OUTPUT_ALIGNMENT = 64
+MAX_UNPADDED_POSITIONS = 64
+"""Positions up to which the plain layer is as fast."""
+
+
+def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`, filled up where that is faster. [N, W], [V, W] -> [N, V]"""
+    missing = -len(weight) % OUTPUT_ALIGNMENT
+    half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(x.device.type)
+    if not (x.is_cuda and half and missing and x.dim() == 2 and len(x) > MAX_UNPADDED_POSITIONS):
+        return F.linear(x, weight, bias)
+    filled = F.linear(x, F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing)))
+    return filled[:, : len(weight)]
+
+
+class TokenIdError(GraftError, IndexError):
+    """A token id that no row of the table answers to."""
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """How many rows of each kind a table has. In a file they stand in this order: pieces, new rows, spare rows.
+
+    A spare row is one that the base has after its last piece and that no input ever indexes (IndexTTS-2 has one).
+    """
+
+    base_pieces: int
+    num_new: int
+    spare_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.base_pieces < 1 or self.num_new < 0 or self.spare_rows < 0:
+            raise GraftError("rows-layout", f"a table of {self}", expected="at least 1 base piece, no negative number")
+
+    def __str__(self) -> str:
+        return f"{self.base_pieces:,} base pieces + {self.num_new:,} new + {self.spare_rows:,} spare"
+
+    @classmethod
+    def of_grown(cls, total_rows: int, base_pieces: int, spare_rows: int = 0) -> RowLayout:
+        """The layout of a grown table: what is neither piece nor spare is new."""
+        return cls(base_pieces, total_rows - base_pieces - spare_rows, spare_rows)
+
+    @classmethod
+    def of_base(cls, base_rows: int, num_new: int, spare_rows: int = 0) -> RowLayout:
+        """The layout that a base table gets when `num_new` rows are added."""
+        return cls(base_rows - spare_rows, num_new, spare_rows)
+
+    @property
+    def num_ids(self) -> int:
+        """Token ids that an input may hold: 0 to this number less one."""
+        return self.base_pieces + self.num_new
+
+    @property
+    def base_rows(self) -> int:
+        return self.base_pieces + self.spare_rows
+
+    @property
+    def total_rows(self) -> int:
+        return self.num_ids + self.spare_rows
+
+    def split(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the base's rows (pieces, then spare, as the base has them) and of the new rows. [V, ...]"""
+        base = torch.cat([table[: self.base_pieces], table[self.num_ids :]])
+        return base, table[self.base_pieces : self.num_ids].clone()
+
+    def join(self, base: Tensor, new: Tensor) -> Tensor:
+        """The table as a file holds it, in the base's dtype. [P + S, ...] and [N, ...] -> [V, ...]"""
+        return torch.cat([base[: self.base_pieces], new.to(base.dtype), base[self.base_pieces :]])
+
+
+class GraftModule(nn.Module):
+    """A module that holds parameters of a graft. It says which these are, and which of its tensors are the base's."""
+
+    part: ClassVar[str]
+    """Whose learning rate applies: `rows` or `adapter`."""
+
+    def graft_parameters(self) -> dict[str, nn.Parameter]:
+        """The graft's own parameters in this module, by attribute name."""
+        raise NotImplementedError
+
+    def base_tensors(self) -> dict[str, Tensor]:
+        """The base's tensors in this module, by the name and in the shape that they have in the base."""
+        raise NotImplementedError
+
+
+class GrownLayer(GraftModule):
+    """What embedding and head share: the two halves of each tensor, and their way in and out of a state dict.
+
+    - Base rows: buffers `base_weight` [P + S, W] and, in a head, perhaps `base_bias` [P + S]; contiguous and as the
+      base has them. New rows: parameters `new_weight` [N, W] and `new_bias` [N].
+    - New rows are float32 masters when the base is bf16 or fp16, else of the base's dtype. Results always have the
+      dtype that the base alone would give. `.to(dtype)` casts both halves, as for every torch module, which changes
+      the base's bits: load in the dtype that you want instead.
+    - Without new rows the parameters are there, empty, and do not ask for a gradient: shapes need no special case,
+      an optimizer that is given one skips it, and DDP does not wait for it.
+    - `state_dict` gives `weight` (and `bias`) of V rows in the base's dtype and nothing else; `load_state_dict` splits
+      them again. Masters are rounded in it: `collect_new_rows` keeps their every bit.
+    - DDP sends all buffers at every forward unless told not to (`broadcast_buffers=False`, from torch 2.13 on
+      `forward_sync_buffers=False`). The base is the same everywhere: sending it is harmless, but slow.
+    """
+
+    part = "rows"
+    base_weight: Tensor
+    new_weight: nn.Parameter
+
+    def __init__(self, rows: RowLayout, width: int, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
+        """All rows zero; `from_base` and `from_grown` are the usual ways to make one."""
+        super().__init__()
+        self.rows = rows
+        self.width = width
+        self._add_halves("weight", (width,), device, dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.rows}, width {self.width}"
+
+    def graft_parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self.named_parameters(recurse=False))
+
+    def base_tensors(self) -> dict[str, Tensor]:
+        return {name.removeprefix("base_"): buffer for name, buffer in self.named_buffers(recurse=False)}
+
+    def copy_new_rows(self) -> dict[str, Tensor]:
+        """A copy of the graft's rows alone, by upstream's names, in the masters' dtype."""
+        return {name: self._half("new", name).detach().clone() for name in self.base_tensors()}
+
+    def load_new_rows(self, state: Mapping[str, Tensor]) -> None:
+        """Put the graft's rows in; nothing is changed unless names and shapes all fit."""
+        expected = {name: tuple(self._half("new", name).shape) for name in self.base_tensors()}
+        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        if found != expected:
+            raise GraftError(
+                "layer-rows-mismatch", f"the graft has {_format_shapes(found)}", expected=_format_shapes(expected)
+            )
+        with torch.no_grad():
+            for name, tensor in state.items():
+                self._half("new", name).copy_(tensor)
+
+    def _add_halves(self, name: str, shape: tuple[int, ...], device: Any, dtype: torch.dtype | None) -> None:
+        base = torch.zeros(self.rows.base_rows, *shape, device=device, dtype=dtype)
+        if not base.is_floating_point():
+            raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
+        new = torch.zeros(self.rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
+        self.register_buffer(f"base_{name}", base)
+        self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=self.rows.num_new > 0))
+
+    def _half(self, half: str, name: str) -> Tensor:
+        tensor = getattr(self, f"{half}_{name}")
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    @torch.no_grad()
+    def _fill_from_base(self, tensors: Mapping[str, Tensor | None]) -> Self:
+        """Base rows as given; each new row starts as the mean of the pieces' rows (no random numbers are drawn)."""
+        for name, tensor in _drop_missing(tensors):
+            self._half("base", name).copy_(tensor)
+            new = self._half("new", name)
+            new.copy_(tensor[: self.rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
+        return self
+
+    @torch.no_grad()
+    def _fill_from_grown(self, tensors: Mapping[str, Tensor | None]) -> Self:
+        for name, tensor in _drop_missing(tensors):
+            base, new = self.rows.split(tensor)
+            self._half("base", name).copy_(base)
+            self._half("new", name).copy_(new)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        for name, base in self.base_tensors().items():
+            table = self.rows.join(base, self._half("new", name))
+            destination[prefix + name] = table if keep_vars else table.detach()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """torch's own loader does the work (assign, casts, hooks), on the halves under their attribute names."""
+        halves: dict[str, Tensor] = {}
+        names = list(self.base_tensors())
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            name = key.removeprefix(prefix)
+            if name in names:
+                base, new = self.rows.split(self._fitting(state_dict[key], key))
+                halves |= {f"{prefix}base_{name}": base, f"{prefix}new_{name}": new}
+            elif strict:
+                unexpected_keys.append(key)
+        missing: list[str] = []
+        super()._load_from_state_dict(halves, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
+        missing_keys += [prefix + name for name in names if f"{prefix}base_{name}" in missing]
+
+    def _fitting(self, table: object, key: str) -> Tensor:
+        """The table, if it has the rows of this layer's layout."""
+        if not isinstance(table, Tensor):
+            raise CheckpointError("layer-rows-mismatch", f"{key} is a {type(table).__name__}", expected="a tensor")
+        name = key.rpartition(".")[2]
+        shape = (self.rows.total_rows, *self._half("base", name).shape[1:])
+        if tuple(table.shape) == shape:
+            return table.detach()
+        base_alone = tuple(table.shape) == (self.rows.base_rows, *shape[1:])
+        raise CheckpointError(
+            "layer-rows-mismatch",
+            f"{key} has {_format_rows(tuple(table.shape))}"
+            + (", as the base has without a graft" if base_alone else ""),
+            expected=f"{_format_rows(shape)} ({self.rows})",
+        )
+
+
+class GrownEmbedding(GrownLayer):
+    """Token ids to rows: ids below P read the base's row, id P + i reads new row i. Ids are relative to the graft.
+
+    Spare rows are in the state dict but outside what an id can reach. A base row comes out with the bits that
+    `F.embedding` on the base's table gives. On the CPU an id outside 0 .. P + N - 1 raises `TokenIdError`; on CUDA it
+    is torch's device assert, since looking first would stall every step.
+    """
+
+    @classmethod
+    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0) -> Self:
+        """Grow a base's table; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
+        rows = RowLayout.of_base(_count_rows(weight), num_new, spare_rows)
+        return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_base({"weight": weight})
+
+    @classmethod
+    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0) -> Self:
+        """Take apart a table that is grown already."""
+        rows = RowLayout.of_grown(_count_rows(weight), base_pieces, spare_rows)
+        return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_grown({"weight": weight})
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] integers -> [..., W] in the base's dtype."""
+        if torch.compiler.is_compiling():
+            return self._look_up(ids)
+        try:
+            return self._look_up(ids)
+        except IndexError as error:
+            raise self._token_id_error(ids) or error from None
+
+    def _look_up(self, ids: Tensor) -> Tensor:
+        pieces = self.base_weight[: self.rows.base_pieces]  # a view that ends before the spare rows
+        if self.rows.num_new == 0:
+            return F.embedding(ids, pieces)
+        first_new = self.rows.base_pieces
+        base = F.embedding(ids.clamp(max=first_new - 1), pieces)
+        # The cast comes after the lookup, so that the gradient of a row is summed in the master's precision.
+        new = F.embedding((ids - first_new).clamp(min=0), self.new_weight).to(base.dtype)
+        return torch.where((ids >= first_new).unsqueeze(-1), new, base)
+
+    def _token_id_error(self, ids: Tensor) -> TokenIdError | None:
+        wrong = ((ids < 0) | (ids >= self.rows.num_ids)).nonzero()
+        if len(wrong) == 0:
+            return None
+        at = tuple(wrong[0].tolist())
+        return TokenIdError(
+            "token-id-outside",
+            f"token id {int(ids[at])} at position {list(at)}; {len(wrong):,} such of {ids.numel():,} ids",
+            expected=f"0 to {self.rows.num_ids - 1} ({self.rows}; a spare row is never indexed)",
+        )
+
+
+class GrownHead(GrownLayer):
+    """Hidden states to text logits in the order pieces, new, spare: a column's index is its token id.
+
+    Two matmuls, one over the base's rows and one over the new: for few positions at once, one over both rounds
+    differently from the base alone. To compare bits with a base, give contiguous hidden states or freeze that base
+    too: for a slice of a batch torch picks its kernel by whether the *weight* asks for a gradient, even in `no_grad`.
+    """
+
+    base_bias: Tensor | None
+    new_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        rows: RowLayout,
+        width: int,
+        *,
+        bias: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(rows, width, device=device, dtype=dtype)
+        if bias:
+            self._add_halves("bias", (), device, dtype)
+        else:
+            self.register_buffer("base_bias", None)
+            self.register_parameter("new_bias", None)
+
+    @classmethod
+    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+        """Grow a base's head; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
+        rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
+        head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        return head._fill_from_base({"weight": weight, "bias": bias})
+
+    @classmethod
+    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+        """Take apart a head that is grown already."""
+        rows = RowLayout.of_grown(_count_rows(weight, bias), base_pieces, spare_rows)
+        head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        return head._fill_from_grown({"weight": weight, "bias": bias})
+
+    def base_logits(self, hidden: Tensor) -> Tensor:
+        """What the base's own head gives, bit for bit. [..., W] -> [..., P + S]"""
+        return padded_linear(hidden, self.base_weight, self.base_bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., W] -> [..., V]"""
+        base = self.base_logits(hidden)
+        if self.rows.num_new == 0:
+            return base
+        dtype = self.base_weight.dtype
+        bias = None if self.new_bias is None else self.new_bias.to(dtype)
+        new = F.linear(hidden, self.new_weight.to(dtype), bias)
+        pieces = self.rows.base_pieces
+        return torch.cat([base[..., :pieces], new, base[..., pieces:]], dim=-1)
+
+
+def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_rows: int = 0) -> dict[str, GrownLayer]:
+    """Replace the named nn.Embedding and nn.Linear modules of a base by grown ones, under every name they have.
+
+    All or nothing: every point is looked at before the first is replaced. Grow before the optimizer is built.
+    """
+    old = {name: _require_growable(model, name) for name in points}
+    num_rows = {name: module.weight.shape[0] for name, module in old.items()}
+    if len(set(num_rows.values())) > 1:
+        found = ", ".join(f"{name} has {count:,} rows" for name, count in num_rows.items())
+        raise GraftError("graft-point", found, expected="as many rows in the text embedding as in the text head")
+    grown = {name: _grow_layer(module, num_new, spare_rows) for name, module in old.items()}
+    replacement = {id(module): grown[name] for name, module in old.items()}
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if id(module) in replacement:
+            model.set_submodule(path, replacement[id(module)])
+    return grown
+
+
+def _require_growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
+    """The plain layer of that name. A subclass may compute something else, so it is refused."""
+    module = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
+    if type(module) not in (nn.Embedding, nn.Linear):
+        found = f"`{name}` is {'not in the model' if module is None else f'a {type(module).__name__}'}"
+        raise GraftError("graft-point", found, expected="a plain nn.Embedding or nn.Linear")
+    assert isinstance(module, nn.Embedding | nn.Linear)
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
+        found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
+        raise GraftError("graft-point", found, expected="no max_norm")
+    own = {id(parameter) for parameter in module.parameters()}
+    for other_name, other in model.named_modules():
+        if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:
+            found = f"the rows of `{name}` are tied to those of `{other_name}`"
+            raise GraftError("graft-point", found, expected="an embedding and a head of their own")
+    return module
+
+
+def _grow_layer(module: nn.Embedding | nn.Linear, num_new: int, spare_rows: int) -> GrownLayer:
+    layer: GrownLayer
+    if isinstance(module, nn.Embedding):
+        layer = GrownEmbedding.from_base(module.weight, num_new, spare_rows)
+    else:
+        layer = GrownHead.from_base(module.weight, num_new, spare_rows, bias=module.bias)
+    layer.train(module.training)
+    return layer
+
+
+def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
+    if weight.dim() != 2:
+        raise GraftError("rows-layout", f"a table of shape {list(weight.shape)}", expected="[rows, width]")
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise GraftError("rows-layout", f"a bias of shape {list(bias.shape)}", expected=f"[{weight.shape[0]}]")
+    return weight.shape[0]
+
+
+def _drop_missing(tensors: Mapping[str, Tensor | None]) -> list[tuple[str, Tensor]]:
+    return [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+
+
+def _format_rows(shape: tuple[int, ...]) -> str:
+    width = f" of width {', '.join(map(str, shape[1:]))}" if len(shape) > 1 else ""
+    return f"{shape[0]:,} rows{width}" if shape else "no rows"
+
+
+def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"

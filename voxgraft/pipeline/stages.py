@@ -1,0 +1,673 @@
+"""What a stage of a run is: whether it has to run, why, and how it is run. Knows no verb."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from voxgraft.config.base import AnySettings, deep_merge, parse_settings, read_settings_values
+from voxgraft.config.commands import (
+    CheckSettings,
+    EvaluateSettings,
+    ExportKind,
+    ExportSettings,
+    GoSettings,
+    GraftSettings,
+    PrepareSettings,
+    StageName,
+    TrainCommandSettings,
+)
+from voxgraft.config.data import DataImportSettings, DataSplitSettings
+from voxgraft.config.run import RunSettings, TrainSettings, load_command_settings
+from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
+from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
+from voxgraft.core.journal import History, HistoryEvent, RunJournal
+from voxgraft.core.results import CommandResult, format_names, pluralize
+from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
+from voxgraft.data.import_command import (
+    DataImportResult,
+    ImportPreview,
+    ReimportPolicy,
+    build_import_options,
+    build_reimport_policy,
+    compute_import_loss,
+    data_import,
+    preview_import,
+)
+from voxgraft.data.selection import ROLE_BY_SPLIT, SelectedClip, resolve_manifest_path, select_clips
+from voxgraft.data.sources import find_sources
+from voxgraft.data.split import DataSplitResult, data_split, split_remaining_clips
+from voxgraft.dataset.run_data import (
+    DEFAULT_STEPS,
+    DataRequirements,
+    build_sampler,
+    compute_set_weights,
+    load_run_data,
+    resolve_num_steps,
+)
+from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.dataset.shards import ClipDataset, read_dataset_index
+from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.evaluation.sentences import load_sentence_sets
+from voxgraft.evaluation.subjects import detect_trained_output
+from voxgraft.evaluation.verdicts import SCORES_NAME
+from voxgraft.export.command import ExportResult, choose_export_kind, export
+from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
+from voxgraft.export.sources import read_terms
+from voxgraft.graft.command import GraftResult, graft
+from voxgraft.graft.folder import (
+    GRAFT_CARD_NAME,
+    ROWS_NAME,
+    GraftCard,
+    load_graft,
+    read_graft_card,
+    resolve_base_family,
+    resolve_base_folder,
+)
+from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
+from voxgraft.inspect.check import CheckResult, check
+from voxgraft.inspect.subject import open_check_subject, provenance_findings
+from voxgraft.models.load import read_tensor_shapes
+from voxgraft.pipeline.train import TrainResult, train
+from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, CacheIndex, ClipRecord, compute_file_stamp, read_cache_index
+from voxgraft.preprocess.command import PrepareResult, prepare
+from voxgraft.text.encoder import text_rules_identity
+from voxgraft.tokenizers import open_tokenizer
+from voxgraft.training.checkpoint_dir import StepFolder, find_step_damage, list_step_folders, read_step_state
+from voxgraft.training.outputs import MERGED_CARD, MERGED_FOLDER_NAME, read_merged_card
+from voxgraft.training.resume import FIXED_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class StageDecision:
+    """Whether a stage runs, and the reason that its user is told."""
+
+    runs: bool
+    why: str
+    was: str = ""
+    """The same reason once the stage is done; empty where `why` is true then as well."""
+
+    @property
+    def why_done(self) -> str:
+        return self.was or self.why
+
+
+class PipelineContext:
+    """A run as it is at this moment, and what `run_pipeline` was told."""
+
+    def __init__(self, settings: GoSettings) -> None:
+        self.told, self.run = settings, RunFolder(settings.run)
+        if not is_file(self.run.settings):
+            cure = f"make a run with `voxgraft new {self.run.path}`, or check the path."
+            raise FileError("file-missing", f"{self.run.path} has no {RUN_FILE}", where=self.run.settings, cure=cure)
+        self.settings  # noqa: B018 (what cannot be read is said before anything runs)
+
+    @cached_property
+    def settings(self) -> RunSettings:
+        """What run.yaml says, and what `run_pipeline` was given of the same keys over it."""
+        values = deep_merge(read_settings_values(RunSettings, self.run.settings), self.told.given)
+        return parse_settings(RunSettings, values, self.run.settings)
+
+    def verb_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
+        """A verb's settings as its command line would have them, with what `run_pipeline` was given."""
+        return load_command_settings(kind, self.run, **self.told.given, **flags)
+
+    @property
+    def language(self) -> str:
+        if self.settings.language is None:
+            raise ConfigError("config-missing", "`run_language` is not given", where=self.run.settings)
+        return self.settings.language
+
+    @property
+    def card(self) -> GraftCard | None:
+        """What the run's graft says of itself; None where there is none yet."""
+        return read_graft_card(self.run.graft) if is_file(self.run.graft / GRAFT_CARD_NAME) else None
+
+    @property
+    def last_step(self) -> StepFolder | None:
+        """The newest saved step that is whole, by its sizes."""
+        whole = (
+            folder for folder in reversed(list_step_folders(self.run)) if find_step_damage(folder, quick=True) is None
+        )
+        return next(whole, None)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether some training would be lost with another graft."""
+        card, step = self.card, self.last_step
+        return (card is not None and "trained" in card.method) or (step is not None and step.step > 0)
+
+    def changed(self, what: str) -> StageDecision:
+        """A trained run asks for something else now: what is done about it is for its user to say."""
+        if self.told.when_changed == "stop":
+            found = f"the run was trained, and {what}"
+            raise GraftError("trained-otherwise", found, where=self.run.path)
+        fresh = self.told.when_changed == "fresh"
+        flag = f"(--when-changed {self.told.when_changed})"
+        if not fresh:
+            return StageDecision(False, f"{what}; kept as it is {flag}")
+        return StageDecision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStage:
+    """One stage: decides by what lies in the run, and runs one verb."""
+
+    name: StageName
+    decide: Callable[[PipelineContext], StageDecision]
+    work: Callable[[PipelineContext], CommandResult]
+
+
+def resolve_dataset(work: PipelineContext) -> DatasetFolder:
+    """The dataset of a run: the one that its run.yaml names, or its own data folder."""
+    named = work.settings.data.dataset
+    return DatasetFolder(work.run.data if named is None else resolve_manifest_path(named, work.run.data).parent)
+
+
+def _decide_import(work: PipelineContext) -> StageDecision:
+    """Sources are needed for what is still to be imported: those that are gone are no obstacle to using their clips."""
+    places, dataset = work.settings.data.sources, resolve_dataset(work)
+    if not places:
+        return StageDecision(False, "run.yaml names no data.sources")
+    gone = [place for place in places if not path_exists(place)]
+    used = sum(clip.is_used for clip in dataset.clips())
+    settings = _build_import_settings(work)
+    try:
+        there = places if not used else [place for place in places if place not in gone]
+        found = find_sources(there, work.language, encoding=settings.encoding)
+    except VoxgraftError:
+        if not used:
+            raise
+        return StageDecision(False, f"{_format_missing_sources(gone or places)}; {_format_used_clips(used, dataset)}")
+    if not dataset.has_manifest:
+        told = f"{pluralize(len(found.sources), 'source')} with texts, and"
+        return StageDecision(True, f"{told} no clips yet", f"{told} there were no clips yet")
+    waiting = preview_import(
+        dataset, found.sources, build_import_options(settings), _build_reimport_policy(settings, work)
+    )
+    if decision := _decide_waiting_sources(waiting):
+        return decision
+    if not used:
+        return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
+    left_out = compute_import_loss(dataset.journals(), found.problems)
+    if left_out.share > settings.max_left_out:
+        return StageDecision(True, str(left_out))
+    notes = [_format_used_clips(used, dataset)]
+    if gone:
+        notes.insert(0, _format_missing_sources(gone))
+    if waiting.kept:
+        notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
+    if waiting.failed:
+        notes.append(f"could not be imported (see {dataset.folder / PROBLEMS_FILE}): {format_names(waiting.failed)}")
+    return StageDecision(False, "; ".join(notes))
+
+
+def _decide_waiting_sources(waiting: ImportPreview) -> StageDecision | None:
+    """Why there is something to import, or to complain of; None where there is neither."""
+    if waiting.new:
+        names = format_names(waiting.new)
+        return StageDecision(True, f"not imported yet: {names}", f"was not imported yet: {names}")
+    if waiting.again:
+        return StageDecision(True, f"imported again (--reimport): {format_names(waiting.again)}")
+    if waiting.problems:
+        return StageDecision(True, waiting.problems[0].found)
+    return None
+
+
+def _format_missing_sources(places: Sequence[Path]) -> str:
+    return f"note: sources are missing ({format_names([str(place) for place in places])})"
+
+
+def _format_used_clips(used: int, dataset: DatasetFolder) -> str:
+    return f"{pluralize(used, 'clip')} in {dataset.folder}"
+
+
+def _build_reimport_policy(settings: DataImportSettings, work: PipelineContext) -> ReimportPolicy:
+    again = f"`voxgraft go {shlex.quote(str(work.run.path))}"
+    cure = (
+        f"{again} --reimport` imports it again; clips that stay the same keep their ids and sides. "
+        f"{again} --when-changed keep` uses the clips as they are."
+    )
+    return replace(build_reimport_policy(settings), keep=work.told.when_changed == "keep", cure=cure)
+
+
+def _build_import_settings(work: PipelineContext) -> DataImportSettings:
+    data, base = work.settings.data, work.settings.base
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", where=work.run.settings)
+    values = {
+        "dataset": resolve_dataset(work).folder,
+        "sources": tuple(place for place in data.sources if path_exists(place)) or data.sources,
+        "language": work.language,
+        "family": resolve_base_family(resolve_base_folder(base), work.settings.family).name,
+        "reimport": work.told.reimport,
+        "max_left_out": data.max_left_out,
+    }
+    # Only what run.yaml says differently from the defaults: clips that were imported by hand have options of their own.
+    said = {"speaker": data.speaker, "speaker_from": data.speaker_from, "encoding": data.encoding}
+    values |= {name: value for name, value in said.items() if value not in (None, "auto")}
+    if work.settings.tokenizer.fold_homophones:
+        values["fold_homophones"] = True
+    return DataImportSettings.model_validate(values)
+
+
+def _run_import(work: PipelineContext) -> DataImportResult:
+    settings = _build_import_settings(work)
+    return data_import(settings, _build_reimport_policy(settings, work))
+
+
+def _decide_split(work: PipelineContext) -> StageDecision:
+    dataset = resolve_dataset(work)
+    if not dataset.has_manifest:
+        return StageDecision(False, "there are no clips to be split")
+    own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
+    without = sum(clip.split is None for clip in own)
+    if without:
+        told = f"{without:,} of {pluralize(len(own), 'clip')}"
+        return StageDecision(True, f"{told} are on no side yet", f"{told} were on no side yet")
+    if not own:
+        return StageDecision(False, "there are no clips to be split")
+    return StageDecision(False, f"all {pluralize(len(own), 'clip')} have their side")
+
+
+def _run_split(work: PipelineContext) -> DataSplitResult:
+    """What has a side keeps it: a clip that was learnt from must never become one that judges."""
+    dataset = resolve_dataset(work)
+    own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
+    if any(clip.split is not None for clip in own):
+        return split_remaining_clips(dataset.folder)
+    return data_split(DataSplitSettings(dataset=dataset.folder))
+
+
+def _decide_prepare(work: PipelineContext) -> StageDecision:
+    data, dataset = work.settings.data, resolve_dataset(work)
+    if data.train and data.valid:
+        return StageDecision(False, "run.yaml names its sets (data.train, data.valid)")
+    missing = [name for name in ROLE_BY_SPLIT.values() if not is_folder(work.run.data_set(name))]
+    if missing:
+        names = " and ".join(missing)
+        return StageDecision(True, f"no set for {names} yet", f"there was no set for {names} yet")
+    if not dataset.has_manifest:
+        return StageDecision(False, "the sets are there, and no clips that they could be made of")
+    why = _why_sets_stale(work, dataset.manifest)
+    return StageDecision(bool(why), why or "the sets have every clip, as the manifest and the tokenizer are now")
+
+
+def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
+    """Why the sets are not those that the manifest, the sounds and the tokenizer would make; empty if they are."""
+    card, ledger = work.card, read_cache_index(work.run.data / CACHE_INDEX_NAME)
+    chosen = select_clips(manifest, work.language).clips
+    for role in ROLE_BY_SPLIT.values():
+        place = work.run.data_set(role)
+        try:
+            made = open_clip_dataset(place)
+        except VoxgraftError as error:
+            return error.finding.found
+        if card is not None and made.header.made_from.tokenizer_sha256 != card.tokenizer_sha256:
+            return f"{role} was spelled by another tokenizer"
+        if card is not None and made.header.made_from.text != text_rules_identity(card.rules):
+            return f"{role} was normalised by other text rules"
+        if card is not None and made.header.made_from.base_sha256 != card.base["checkpoint_sha256"]:
+            return f"{role} was made for another base"
+        if ledger.sets.get(role) != made.fingerprint:
+            return f"{role} was changed after `prepare` wrote it"
+        if why := _why_clips_differ(made, [one for one in chosen if one.role == role], ledger):
+            return f"{role}: {why}"
+    return ""
+
+
+def _why_clips_differ(made: ClipDataset, wanted: Sequence[SelectedClip], ledger: CacheIndex) -> str:
+    infos = {info.id: (info.text, info.speaker, info.recording) for info in made.infos}
+    for one in wanted:
+        clip, record = one.clip, ledger.clips.get(one.clip.id)
+        if record is None or record.audio != clip.audio:
+            return f"{clip.id} came later"
+        if not _has_same_audio(one.path, record):
+            return f"the sound of {clip.id} was changed"
+        if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
+            return f"{clip.id} got another text, speaker or recording"
+    gone = infos.keys() - {one.clip.id for one in wanted}
+    return f"{format_names(sorted(gone))} was taken out" if gone else ""
+
+
+def _has_same_audio(path: Path, record: ClipRecord) -> bool:
+    """By content: a copy has another time. A sound that is gone is known by its codes."""
+    if not is_file(path):
+        return True
+    if record.file is None:
+        return False
+    mark = compute_file_stamp(path, record.file) if path.stat().st_size == record.file[0] else None
+    return mark is not None and mark[2] == record.file[2]
+
+
+def _run_prepare(work: PipelineContext) -> PrepareResult:
+    return prepare(load_command_settings(PrepareSettings, work.run))
+
+
+IMPORT_STAGE = PipelineStage("import", _decide_import, _run_import)
+SPLIT_STAGE = PipelineStage("split", _decide_split, _run_split)
+PREPARE_STAGE = PipelineStage("prepare", _decide_prepare, _run_prepare)
+
+
+IDENTITY_LABELS = {
+    "family": "family",
+    "language": "language",
+    "tokenizer_sha256": "tokenizer",
+    "num_rows": "number of rows",
+}
+"""What a saved step cannot change, by the words for it."""
+COMPARED_OPTIONS = (
+    *("mode", "full_body", "rank", "weight_decay", "clip", "schedule", "warmup_steps", "final_share"),
+    *("kl_weight", "tokens_per_step", "emotion_from", "seed"),
+)
+"""Settings of training that stand in a saved step under the same name."""
+RATE_PARTS = {"row_rate": "rows", "adapter_rate": "adapter", "body_rate": "body"}
+
+
+def _decide_graft(work: PipelineContext) -> StageDecision:
+    card = work.card
+    if card is None:
+        return StageDecision(True, "no graft yet", "there was no graft yet")
+    with open_check_subject(work.verb_settings(CheckSettings)) as subject:
+        changed = [item.found for item in provenance_findings(subject)]
+    if not changed:
+        return StageDecision(False, f"{card.num_rows:,} rows, made of these texts, these settings and this base")
+    return work.changed(changed[0]) if work.is_trained else StageDecision(True, changed[0])
+
+
+def _run_graft(work: PipelineContext) -> GraftResult:
+    return graft(work.verb_settings(GraftSettings))
+
+
+def _decide_check(work: PipelineContext) -> StageDecision:
+    coming = _decide_train(work)
+    if coming.runs:
+        return StageDecision(True, "training comes next", "training came next")
+    return StageDecision(False, "nothing is to be trained")
+
+
+def _run_check(work: PipelineContext) -> CheckResult:
+    return check(work.verb_settings(CheckSettings))
+
+
+def _decide_train(work: PipelineContext) -> StageDecision:
+    saved, card = work.last_step, work.card
+    if saved is None or card is None:
+        return StageDecision(True, "no step is saved yet", "no step was saved yet")
+    values = read_step_state(saved)["values"]
+    if other := _why_identity_differs(values["identity"], card):
+        return StageDecision(True, f"step {saved.step:,} was made with {other}")
+    over = _why_training_finished(work, values["standing"])
+    if changed := _list_changes(work, values["identity"], is_over=bool(over)):
+        return work.changed("; ".join(changed))
+    if not over:
+        return StageDecision(True, f"goes on from step {saved.step:,}", f"went on from step {saved.step:,}")
+    if _has_trained_output(work, card):
+        return StageDecision(False, over)
+    return StageDecision(True, f"{over}, and it has left nothing yet", f"{over}, and it had left nothing yet")
+
+
+def _run_train(work: PipelineContext) -> TrainResult:
+    return train(work.verb_settings(TrainCommandSettings, fresh=_should_restart(work)))
+
+
+def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
+    """Raise where a flag asks for fewer steps than are trained: it would change run.yaml, and nothing else."""
+    saved = work.last_step
+    given = [key for key in ("train.steps", "train.epochs") if key in changes]
+    if not given or saved is None or work.card is None or _should_restart(work):
+        return
+    wanted = _resolve_num_steps(work)
+    if wanted < saved.step:
+        flags = ", ".join(f"--{key} {getattr(work.settings.train, key.partition('.')[2])}" for key in given)
+        cure = (
+            f"give more than {saved.step:,} steps to train further, or no number to use what is trained; to begin "
+            f"again, write the number into run.yaml and run `voxgraft train {shlex.quote(str(work.run.path))} --fresh`."
+        )
+        found = f"{flags} asks for {wanted:,} steps, and {saved.step:,} are trained: nothing is left to train"
+        expected = f"more than {saved.step:,} steps; run.yaml was not changed"
+        raise ConfigError("config-value", found, expected=expected, where=work.run.settings, cure=cure)
+
+
+def _should_restart(work: PipelineContext) -> bool:
+    """Only if that was asked for, and what is saved is not what the run asks for now."""
+    saved, card = work.last_step, work.card
+    if work.told.when_changed != "fresh" or saved is None or card is None:
+        return False
+    values = read_step_state(saved)["values"]
+    identity, is_over = values["identity"], bool(_why_training_finished(work, values["standing"]))
+    return bool(_why_identity_differs(identity, card) or _list_changes(work, identity, is_over=is_over))
+
+
+def _list_changes(work: PipelineContext, identity: dict[str, Any], *, is_over: bool) -> list[str]:
+    """What a training that is over was not done with, or what one that is not over cannot go on with."""
+    options = _list_changed_options(work.settings.train, identity)
+    if is_over:
+        return [*_list_changed_sets(work, identity), *options.values()]
+    return [words for name, words in options.items() if name in FIXED_OPTIONS]
+
+
+def _why_identity_differs(identity: dict[str, Any], card: GraftCard) -> str:
+    """What no training goes on over."""
+    now = {name: getattr(card, name) for name in IDENTITY_LABELS}
+    other = [f"another {word}" for name, word in IDENTITY_LABELS.items() if identity.get(name) != now[name]]
+    if identity.get("base_sha256") != card.base["checkpoint_sha256"]:
+        other.append("another base")
+    return " and ".join(other)
+
+
+def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> str:
+    """Why no step is to follow, as far as the journal tells; empty where some are."""
+    settings, journal = work.settings.train, RunJournal(work.run.journal).read()
+    ended = History.of(journal).ended
+    if ended is None:
+        return ""
+    reason = ended.values.get("reason")
+    if reason == "done" and ended.step >= (wanted := _resolve_num_steps(work)):
+        more = f"{ended.step:,} steps are done, and run.yaml asks for {wanted:,}"
+        return more if ended.step > wanted else f"all {ended.step:,} steps are done"
+    rounds = standing.get("rounds_without_better", 0)
+    if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
+        return f"it ended at step {ended.step:,}, no longer getting better"
+    return _why_training_stopped(journal, ended) if reason == "told" else ""
+
+
+def _resolve_num_steps(work: PipelineContext) -> float:
+    """Steps that the run asks for. What epochs make of replay that the base speaks itself only `train` can say."""
+    settings = work.settings
+    train, merged = settings.train, settings.train.mode == "merged"
+    if train.epochs is None:
+        return train.steps or DEFAULT_STEPS
+    if merged or settings.base is None:
+        return math.inf
+    family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
+    files = family.files(resolve_base_folder(settings.base))
+    base = (family, files, open_tokenizer(files.tokenizer))
+    wanted = DataRequirements.of(
+        work.run, settings, load_graft(work.run.graft), base, read_tensor_shapes(files.checkpoint)
+    )
+    data = load_run_data(wanted, merged=merged)
+    raise_first_error(data.findings)
+    stream = build_sampler(
+        settings, wanted.frame, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
+    )
+    return resolve_num_steps(train, stream)
+
+
+def _why_training_stopped(journal: list[dict[str, Any]], ended: HistoryEvent) -> str:
+    """A guard has asked for the end: to go on against it is for a person to decide."""
+    asked = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
+    why = next((str(line.get("why")) for line in asked), "")
+    return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` goes on all the same" if why else ""
+
+
+def _has_trained_output(work: PipelineContext, card: GraftCard) -> bool:
+    if work.settings.train.mode == "merged":
+        return is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD)
+    return "trained" in card.method
+
+
+def _list_changed_sets(work: PipelineContext, identity: dict[str, Any]) -> list[str]:
+    """Sets of ours whose clips are others now. The forks' manifests say nothing of themselves."""
+    data, found = work.settings.data, []
+    for role, key, named in (("train", "sets", data.train), ("valid", "held_out", data.valid)):
+        known = set(identity.get(key, {}).values())
+        for place in named or (work.run.data_set(role),):
+            try:
+                same = not is_folder(place) or read_dataset_index(place).fingerprint in known
+            except VoxgraftError as error:
+                return [error.finding.found]
+            found += [] if same else [f"{place.name} has other clips now"]
+    return found
+
+
+def _list_changed_options(train: TrainSettings, identity: dict[str, Any]) -> dict[str, str]:
+    """Settings of training that are not those of the saved step, by name, in words."""
+    options = identity.get("options", {})
+    now = {name: getattr(train, name) for name in COMPARED_OPTIONS}
+    before = {name: options.get(name) for name in COMPARED_OPTIONS}
+    now |= {name: getattr(train, name) for name in RATE_PARTS}
+    before |= {name: options.get("rates", {}).get(part) for name, part in RATE_PARTS.items()}
+    for name, usual in (("alpha", float(train.rank)), ("text_weight", None), ("speech_weight", None)):
+        stated = getattr(train, name)
+        now[name] = before[name] = options.get(name)
+        if stated is not None or usual is not None:
+            now[name] = stated if stated is not None else usual
+    return {name: f"train.{name} is {now[name]}, and was {before[name]}" for name in now if now[name] != before[name]}
+
+
+GRAFT_STAGE = PipelineStage("graft", _decide_graft, _run_graft)
+CHECK_STAGE = PipelineStage("check", _decide_check, _run_check)
+TRAIN_STAGE = PipelineStage("train", _decide_train, _run_train)
+
+
+EVALUATION_NAME = "default"
+MAX_CARD_BYTES = 64 << 20
+
+
+def _hash_trained_output(work: PipelineContext) -> dict[str, str]:
+    """What the last training has left, by the names under which scores and exports keep its hash."""
+    if detect_trained_output(work.run, RunJournal(work.run.journal).read()) == "merged":
+        return {"checkpoint_sha256": str(read_merged_card(work.run.path / MERGED_FOLDER_NAME)["checkpoint_sha256"])}
+    return {"graft_sha256": compute_sha256(work.run.graft / GRAFT_CARD)}
+
+
+def _decide_evaluate(work: PipelineContext) -> StageDecision:
+    path = work.run.eval / EVALUATION_NAME / SCORES_NAME
+    if not is_file(path):
+        return StageDecision(True, "not evaluated yet", "it was not evaluated yet")
+    scores = _read_json_object(path, MAX_CARD_BYTES)
+    subject, spoken = scores.get("subject"), scores.get("sentences")
+    if not (isinstance(subject, dict) and _contains_hashes(subject, _hash_trained_output(work))):
+        return StageDecision(True, "its scores are of another model", "its scores were of another model")
+    if other := _why_sentences_differ(work.told, spoken if isinstance(spoken, dict) else {}):
+        return StageDecision(True, f"its scores are {other}", f"its scores were {other}")
+    if other := _why_recognizer_differs(work, scores.get("listener")):
+        return StageDecision(True, other)
+    return StageDecision(False, "its scores are of this very model")
+
+
+def _why_recognizer_differs(work: PipelineContext, listener: Any) -> str:
+    """Where one is named now, and is not the one that the scores were made with."""
+    wanted = work.settings.evaluate.recogniser
+    known = listener.get("named") if isinstance(listener, dict) else None
+    return f"its recogniser was {known or 'not named'}, and is {wanted} now" if wanted not in (None, known) else ""
+
+
+def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
+    """What the scores were made with, where something else was told now; who tells nothing asks for nothing else."""
+    if told.model_fields_set.isdisjoint(("sentences", "most")):
+        return ""
+    languages = list(dict.fromkeys([*spoken, *(path.stem for path in told.sentences)]))
+    for language, wanted in load_sentence_sets(languages, told.sentences, told.most).items():
+        one = spoken.get(language)
+        known = one if isinstance(one, dict) else {}
+        if known.get("sha256") != wanted.sha256:
+            return f"not of the sentences of {language} that are asked for now ({wanted.source})"
+        if known.get("count") != len(wanted.sentences):
+            return f"of {known.get('count')} sentences of {language}, not of {len(wanted.sentences)}"
+    return ""
+
+
+def _run_evaluate(work: PipelineContext) -> EvaluateResult:
+    told = work.told
+    return evaluate(
+        EvaluateSettings(subject=work.run.path, sentences=told.sentences, most=told.most, name=EVALUATION_NAME)
+    )
+
+
+def _choose_export_kind(work: PipelineContext) -> ExportKind:
+    if work.told.to is not None:
+        return work.told.to
+    card = work.card
+    merged = detect_trained_output(work.run, RunJournal(work.run.journal).read()) == "merged"
+    return choose_export_kind(card.family if card is not None else "", merged=merged and card is not None)
+
+
+def _decide_export(work: PipelineContext) -> StageDecision:
+    kind = _choose_export_kind(work)
+    folder = work.run.export / kind
+    if not path_exists(folder):
+        return StageDecision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")
+    if not _is_export_current(work, kind, folder):
+        return StageDecision(True, f"{folder.name} was made of another model")
+    if other := _why_terms_differ(work, folder):
+        return StageDecision(True, f"it did not say this {other}")
+    return StageDecision(False, f"{folder} is of this very model")
+
+
+def _is_export_current(work: PipelineContext, kind: ExportKind, folder: Path) -> bool:
+    if kind == "graft":
+        return is_file(folder / GRAFT_CARD) and compute_sha256(folder / GRAFT_CARD) == compute_sha256(
+            work.run.graft / GRAFT_CARD
+        )
+    if kind == "peft":
+        card = work.card
+        wanted = {} if card is None else {ROWS_NAME: card.rows_sha256, **(card.adapter or {})}
+        return all(
+            is_file(folder / name) and compute_sha256(folder / name) == digest for name, digest in wanted.items()
+        )
+    made_of = (
+        _read_json_object(folder / EXPORT_CARD, MAX_CARD_BYTES).get("made_of")
+        if is_file(folder / EXPORT_CARD)
+        else None
+    )
+    return isinstance(made_of, dict) and _contains_hashes(made_of, _hash_trained_output(work))
+
+
+def _why_terms_differ(work: PipelineContext, folder: Path) -> str:
+    """What was told now, and is not what the export says."""
+    terms, told = read_terms(folder), work.told
+    if told.data_licence is not None and (terms is None or terms.data_licence != told.data_licence):
+        return "licence of the data"
+    if told.consent is not None and (terms is None or terms.consent != told.consent):
+        return "consent of the speakers"
+    return "yes to the terms of the base" if told.accept_terms and (terms is None or not terms.accepted) else ""
+
+
+def _run_export(work: PipelineContext) -> ExportResult:
+    told, kind = work.told, _choose_export_kind(work)
+    terms = {"data_licence": told.data_licence, "consent": told.consent, "accept_terms": told.accept_terms}
+    values = {"subject": work.run.path, "to": kind, "overwrite": path_exists(work.run.export / kind), **terms}
+    return export(ExportSettings.model_validate(values))
+
+
+def _read_json_object(path: Path, most: int) -> dict[str, Any]:
+    value = read_json(path, most)
+    if not isinstance(value, dict):
+        raise GraftError("json-shape", f"{path.name} holds no keys", where=path)
+    return value
+
+
+def _contains_hashes(keys: dict[str, Any], wanted: dict[str, str]) -> bool:
+    return all(keys.get(name) == digest for name, digest in wanted.items())
+
+
+EVALUATE_STAGE = PipelineStage("evaluate", _decide_evaluate, _run_evaluate)
+EXPORT_STAGE = PipelineStage("export", _decide_export, _run_export)

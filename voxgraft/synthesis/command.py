@@ -1,0 +1,271 @@
+"""The verb `speak`: texts to sound, or to speech codes, with a base, a run or several grafts beside each other."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.audio.files import encode_wav
+from voxgraft.config.commands import SpeakSettings
+from voxgraft.core import progress
+from voxgraft.core.errors import ConfigError, Finding, finding
+from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
+from voxgraft.core.results import Line, style_line
+from voxgraft.models.base import Family, Vocoder
+from voxgraft.synthesis.engine import SpokenChunk, SpokenUtterance, synthesize
+from voxgraft.synthesis.load import SynthesisModels, VoiceLoader, open_synthesis_models
+from voxgraft.synthesis.segments import UtteranceRequest, read_utterances
+
+CODES_FORMAT = "voxgraft-codes-1"
+WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"
+AUDIO_FORMATS = {WAV_SUFFIX: "WAV", ".flac": "FLAC", ".ogg": "OGG", ".mp3": "MP3"}
+"""By suffix, the name that libsndfile has for it."""
+FADE_SECONDS = 0.02
+"""Speech that was cut off ends softly instead of with a click."""
+
+Wave = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakOutputs:
+    """Where things go: a WAV file for each utterance, or one for all of them; and codes."""
+
+    sound: tuple[Path, ...] = ()
+    codes: Path | None = None
+
+    @property
+    def is_one(self) -> bool:
+        return len(self.sound) == 1
+
+
+def plan_outputs(
+    utterances: Sequence[UtteranceRequest], settings: SpeakSettings, family: Family, vocoder: object
+) -> SpeakOutputs:
+    """All files that will be made; an error if one of them is in the way, or cannot be made at all."""
+    output, codes = settings.output, settings.codes
+    if vocoder is None and (output is not None or codes is None):
+        found = f"{family.name} makes no sound here: what turns its codes into a waveform is missing"
+        raise ConfigError("no-waveform-end", found, expected="--codes FILE.json, and no --output")
+    if codes is not None:
+        _require_codes_name(codes, len(utterances))
+    sound: tuple[Path, ...] = ()
+    if codes is None or output is not None:
+        output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
+        is_file = _is_audio_file(output)
+        sound = (output,) if is_file else tuple(output / f"{one.name}{WAV_SUFFIX}" for one in utterances)
+    for path in (*sound, *([codes] if codes else [])):
+        require_output_path(path, overwrite=settings.overwrite)
+    return SpeakOutputs(sound, codes)
+
+
+def _is_audio_file(output: Path) -> bool:
+    """Whether the output is one file; else it is a folder, which has no suffix unless it is there already."""
+    suffix = output.suffix.lower()
+    if suffix in AUDIO_FORMATS or not suffix or is_folder(output):
+        return suffix in AUDIO_FORMATS
+    expected = f"a name that ends in {', '.join(AUDIO_FORMATS)}, or a folder, without a suffix"
+    raise ConfigError(
+        "speak-output", f"--output {output.name}: {suffix} is no format that is written", expected=expected
+    )
+
+
+def _require_codes_name(codes: Path, count: int) -> None:
+    kind = codes.suffix.lower()
+    if kind not in (JSON_SUFFIX, NPY_SUFFIX):
+        raise ConfigError(
+            "speak-output", f"--codes {codes.name}", expected=f"a name that ends in {JSON_SUFFIX} or {NPY_SUFFIX}"
+        )
+    if kind == NPY_SUFFIX and count > 1:
+        raise ConfigError(
+            "speak-output", f"{count} utterances in {codes.name}", expected=f"a name that ends in {JSON_SUFFIX}"
+        )
+
+
+def render_utterance(vocoder: Vocoder, said: SpokenUtterance) -> Wave:
+    """The pieces of an utterance, with their pauses between them."""
+    rate = vocoder.sample_rate
+    parts: list[Wave] = []
+    for one in said.pieces:
+        (wave,) = vocoder.sound([one.codes], [said.voice.clip])
+        parts += [_fade_out_if_cut(wave, one, rate), np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)]
+    return np.concatenate(parts)
+
+
+def write_audio_files(
+    said: Sequence[SpokenUtterance], vocoder: Vocoder, outputs: SpeakOutputs, settings: SpeakSettings
+) -> list[Path]:
+    """Files of the utterances: one for each, or the same one for all, with a paragraph's pause between them."""
+    rate = vocoder.sample_rate
+    between = np.zeros(round(2 * settings.pause * rate), dtype=np.float32)
+    together: list[Wave] = []
+    joined = outputs.is_one and len(said) > 1
+    with progress.progress_task("making sound", len(said)) as advance:
+        for at, one in enumerate(said):
+            wave = render_utterance(vocoder, one)
+            if joined:
+                together += [wave, between]
+            else:
+                _write_audio_file(outputs.sound[at], wave, rate, overwrite=settings.overwrite)
+            advance(1)
+    if joined:
+        _write_audio_file(outputs.sound[0], np.concatenate(together[:-1]), rate, overwrite=settings.overwrite)
+    return [outputs.sound[0 if joined else at] for at in range(len(said))]
+
+
+def write_codes_file(said: Sequence[SpokenUtterance], path: Path, family: Family, *, overwrite: bool) -> None:
+    """JSON with all that a waveform end needs, or the bare codes of one utterance, its pieces one after another."""
+    if path.suffix.lower() == NPY_SUFFIX:
+        stream = io.BytesIO()
+        np.save(stream, np.array([code for piece in said[0].pieces for code in piece.codes], dtype=np.int32))
+        with atomic_write(path, overwrite=overwrite) as file:
+            file.write(stream.getvalue())
+        return
+    document = {
+        "format": CODES_FORMAT,
+        "family": family.name,
+        "code_hz": family.code_hz,
+        "utterances": [_utterance_json(one) for one in said],
+    }
+    write_json(path, document, overwrite=overwrite)
+
+
+def _utterance_json(said: SpokenUtterance) -> dict[str, Any]:
+    return {
+        "name": said.utterance.name,
+        "language": said.language,
+        "text": said.utterance.text,
+        "voice": said.voice.name,
+        "pieces": [
+            {
+                "text": one.piece.text,
+                "text_ids": list(one.ids),
+                "codes": list(one.codes),
+                "stop": one.stop,
+                "seed": one.seed,
+                "pause_seconds": one.piece.pause_seconds,
+            }
+            for one in said.pieces
+        ],
+    }
+
+
+def _fade_out_if_cut(wave: Wave, one: SpokenChunk, rate: int) -> Wave:
+    if one.stop == "ended":
+        return wave
+    count = min(len(wave), round(FADE_SECONDS * rate))
+    faded = wave.copy()
+    faded[len(wave) - count :] *= np.linspace(1, 0, count, dtype=np.float32)
+    return faded
+
+
+def _write_audio_file(path: Path, wave: Wave, rate: int, *, overwrite: bool) -> None:
+    name = AUDIO_FORMATS[path.suffix.lower()]
+    if name == "WAV":
+        data = encode_wav(wave, rate)
+    else:
+        import soundfile  # needed for these formats alone
+
+        stream = io.BytesIO()
+        soundfile.write(stream, np.clip(np.nan_to_num(wave), -1, 1), rate, format=name)
+        data = stream.getvalue()
+    with atomic_write(path, overwrite=overwrite) as file:
+        file.write(data)
+
+
+STOP_DESCRIPTIONS = {"ended": "ended by itself", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakResult:
+    """What was said, how it ended, and where it is."""
+
+    family: Family
+    base: Path
+    said: tuple[SpokenUtterance, ...]
+    sound: tuple[Path, ...]
+    """The file of each utterance; none where only codes were asked for."""
+    codes: Path | None
+    notes: tuple[Finding, ...] = ()
+    """What is to be said of the speakers, whatever they said."""
+
+    @property
+    def cut(self) -> list[SpokenUtterance]:
+        """Utterances that did not come to their end by themselves."""
+        return [one for one in self.said if one.stop != "ended"]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [*self.notes, *(item for one in self.said for item in one.findings)]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.cut else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "family": self.family.name,
+            "base": str(self.base),
+            "codes": str(self.codes) if self.codes else None,
+            "utterances": [
+                {
+                    "name": one.utterance.name,
+                    "language": one.language,
+                    "text": one.utterance.text,
+                    "voice": one.voice.name,
+                    "seconds": self._seconds(one),
+                    "stop": one.stop,
+                    "pieces": len(one.pieces),
+                    "file": str(self.sound[at]) if self.sound else None,
+                }
+                for at, one in enumerate(self.said)
+            ],
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = []
+        for at, one in enumerate(self.said):
+            pieces = f", {len(one.pieces)} pieces" if len(one.pieces) > 1 else ""
+            where = f": {self.sound[at]}" if self.sound else ""
+            stop = (STOP_DESCRIPTIONS[one.stop], "green" if one.stop == "ended" else "bold yellow")
+            head = f"{one.utterance.name}  {one.language}  {self._seconds(one):.1f} s{pieces}, "
+            lines.append(style_line(head, stop, where))
+        lines += [text for item in self.findings for text in item.lines()]
+        total = sum(map(self._seconds, self.said))
+        lines.append(f"{len(self.said)} said, {total:.1f} s in all; {len(self.cut)} did not end by themselves")
+        return [*lines, *([f"codes: {self.codes}"] if self.codes else [])]
+
+    def _seconds(self, one: SpokenUtterance) -> float:
+        return round(one.seconds(self.family.code_hz), 2)
+
+
+def speak(settings: SpeakSettings) -> SpeakResult:
+    """Say everything, then write it."""
+    utterances = read_utterances(settings.text, settings.file)
+    speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
+    family, files = speakers.place.family, speakers.place.files
+    vocoder = family.vocoder(files, speakers.place.device)
+    outputs = plan_outputs(utterances, settings, family, vocoder)
+    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings)
+    sound: Sequence[Path] = ()
+    if vocoder is not None and outputs.sound:
+        sound = write_audio_files(said, vocoder, outputs, settings)
+    if outputs.codes is not None:
+        write_codes_file(said, outputs.codes, family, overwrite=settings.overwrite)
+    notes = _untrained(speakers, {one.language for one in said})
+    return SpeakResult(family, files.folder, tuple(said), tuple(sound), outputs.codes, tuple(notes))
+
+
+def _untrained(speakers: SynthesisModels, languages: set[str]) -> list[Finding]:
+    """New languages that are spoken by a graft as it was made, before any step of training."""
+    spoken = {name: speakers.system(name) for name in sorted(languages)}
+    own = {name: system for name, system in spoken.items() if system.spelling.is_new_language(name)}
+    # A graft that others made may have an adapter and not say how it was trained.
+    names = [name for name, one in own.items() if one.step == 0 or (one.step is None and one.gate is None)]
+    return [finding("speak-untrained", f"the graft of {', '.join(names)} was not trained yet")] if names else []

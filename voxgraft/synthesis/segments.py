@@ -1,0 +1,254 @@
+"""Long text into pieces that a model can say at once: at sentence ends, then clause marks, then spaces. No torch here.
+
+Knows how long speech takes at most, by the letters; knows nothing of models or tokenizers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import regex
+
+from voxgraft.config.run import LANGUAGE_PATTERN
+from voxgraft.core.errors import TextError
+from voxgraft.core.files import decode_utf8, read_lines, read_text, text_lines
+from voxgraft.core.languages import script_of, suggest_language_code
+
+LIMIT_PAUSE_SECONDS, LIMIT_FACTOR = 2.0, 2.5
+"""Speech is cut off when it takes longer than a pause and so many times what it usually takes."""
+SYLLABLE_SECONDS, LETTER_SECONDS, MARK_SECONDS, DIGIT_SECONDS, SIGN_SECONDS = 0.2, 0.08, 0.06, 0.35, 0.04
+SYLLABIC_SCRIPTS = frozenset("Canadian_Aboriginal Cherokee Ethiopic Han Hangul Hiragana Katakana Vai Yi".split())
+"""Scripts of which a character is a syllable or more."""
+
+_CLOSING_MARKS = r"[\p{Pe}\p{Pf}\p{Pi}\"']*"
+_UNAMBIGUOUS_ENDS = r"፡፡|[\p{Sentence_Terminal}--[.!?]]"
+"""Marks that end a sentence wherever they stand; two word spaces are a full stop on old Ethiopic typewriters."""
+_SPACED_ENDS = r"[.!?…]"
+"""Marks that also stand inside numbers, names and addresses: only with a space behind them do they end a sentence."""
+_SENTENCE_END = regex.compile(
+    rf"(?V1)(?:{_UNAMBIGUOUS_ENDS})+{_CLOSING_MARKS}\s*|{_SPACED_ENDS}+{_CLOSING_MARKS}(?:\s+|$)"
+)
+_GREEK_SENTENCE_END = regex.compile(
+    rf"(?V1)(?:{_UNAMBIGUOUS_ENDS})+{_CLOSING_MARKS}\s*|[.!?…;;]+{_CLOSING_MARKS}(?:\s+|$)"
+)
+_CLAUSE_END = regex.compile(
+    r"(?V1)[[\p{Terminal_Punctuation}--\p{Sentence_Terminal}]--[,;:፡]]+\s*|[,;:]+\s+|\s*[–—]\s*|\s+-\s+"
+)
+_WORD_SPACE = regex.compile(r"\s+|፡+\s*")
+_ABBREVIATION = regex.compile(
+    r"(?:^|[\s(\"'«“])(?:\p{L}|(?:mr|mrs|ms|dr|st|prof|jr|sr|vs|etc|no|mme|mlle|mm|art|fig|bzw|ca|evtl|usw)|(?:\p{L}\.)+\p{L})\.$",
+    regex.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextChunk:
+    """What is said at once, and the silence after it."""
+
+    text: str
+    pause_seconds: float = 0.0
+
+
+def split_into_chunks(text: str, language: str, max_seconds: float, pause_seconds: float) -> list[TextChunk]:
+    """A text in pieces that take `longest` seconds at most; `pause` is that after a sentence.
+
+    A line break is the end of a paragraph. Nothing of the text is lost but spaces.
+    """
+    found: list[TextChunk] = []
+    for paragraph in filter(str.strip, text.splitlines()):
+        for sentence in _merge_wordless_parts(_split_sentences(paragraph, language)):
+            found += _split_long_sentence(sentence, max_seconds, pause_seconds)
+        found[-1:] = [TextChunk(piece.text, 2 * pause_seconds) for piece in found[-1:]]
+    found[-1:] = [TextChunk(piece.text) for piece in found[-1:]]
+    return found
+
+
+def estimate_speech_seconds(text: str) -> float:
+    """How long a text usually takes to say, by its characters."""
+    return sum(map(_estimate_character_seconds, text))
+
+
+def max_speech_seconds(text: str) -> float:
+    """When whoever still speaks has run away."""
+    return LIMIT_PAUSE_SECONDS + LIMIT_FACTOR * estimate_speech_seconds(text)
+
+
+def max_chunk_seconds(most: float) -> float:
+    """What a piece may take so that its limit is within `most` seconds, which a model can speak."""
+    return max((most - LIMIT_PAUSE_SECONDS) / LIMIT_FACTOR, LETTER_SECONDS)
+
+
+def has_speakable_text(text: str) -> bool:
+    """Whether there is a letter or a digit in it."""
+    return any(unicodedata.category(character)[0] in "LN" for character in text)
+
+
+@cache
+def _estimate_character_seconds(character: str) -> float:
+    kind = unicodedata.category(character)[0]
+    if kind == "L":
+        return SYLLABLE_SECONDS if script_of(character) in SYLLABIC_SCRIPTS else LETTER_SECONDS
+    return {"M": MARK_SECONDS, "N": DIGIT_SECONDS}.get(kind, SIGN_SECONDS)
+
+
+def _split_sentences(text: str, language: str) -> list[str]:
+    pattern = _GREEK_SENTENCE_END if language.partition("-")[0] == "el" else _SENTENCE_END
+    cased = any(map(str.isupper, text))
+    parts: list[str] = []
+    start = 0
+    for match in pattern.finditer(text):
+        if _is_sentence_end(text, match.start(), match.end(), cased=cased):
+            parts.append(text[start : match.end()])
+            start = match.end()
+    return [part for part in (*parts, text[start:]) if part.strip()]
+
+
+def _is_sentence_end(text: str, start: int, end: int, *, cased: bool) -> bool:
+    """Whether a full stop is one: not after an initial or a title, and in cased text not before a small letter."""
+    if text[start] != "." or end >= len(text):
+        return True
+    return not (cased and text[end].islower()) and not _ABBREVIATION.search(text[: start + 1])
+
+
+def _merge_wordless_parts(parts: Sequence[str]) -> list[str]:
+    """Parts without a letter or a digit go to the one before, or to the first after."""
+    found: list[str] = []
+    for part in parts:
+        if found and (not has_speakable_text(part) or not has_speakable_text(found[-1])):
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
+
+
+def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterator[TextChunk]:
+    """One sentence in as many pieces as it needs, the last with the sentence's pause."""
+    clauses = list(_pack_parts(_merge_wordless_parts(_split_at(sentence, _CLAUSE_END)), longest))
+    for number, clause in enumerate(clauses, 1):
+        words = list(_pack_parts(_split_words(clause, longest), longest))
+        for place, part in enumerate(words, 1):
+            inside = 0.0 if place < len(words) else pause / 2
+            yield TextChunk(part.strip(), pause if place == len(words) and number == len(clauses) else inside)
+
+
+def _split_words(clause: str, longest: float) -> list[str]:
+    """Words; of those that are too long by themselves, their letters."""
+    if estimate_speech_seconds(clause) <= longest:
+        return [clause]
+    words = _merge_wordless_parts(_split_at(clause, _WORD_SPACE))
+    return [
+        part
+        for word in words
+        for part in ([word] if estimate_speech_seconds(word) <= longest else _split_graphemes(word))
+    ]
+
+
+def _split_graphemes(word: str) -> list[str]:
+    found: list[str] = regex.findall(r"\X", word)
+    return found
+
+
+def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:
+    ends = [match.end() for match in pattern.finditer(text)]
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True) if start < end]
+
+
+def _pack_parts(
+    parts: Sequence[str], longest: float, seconds: Callable[[str], float] = estimate_speech_seconds
+) -> Iterator[str]:
+    """Neighbours together as far as they fit, in pieces of about one length."""
+    total = sum(map(seconds, parts))
+    even = total / max(1, math.ceil(total / longest))
+    current = ""
+    for part in parts:
+        if current and (seconds(current) + seconds(part) > longest or seconds(current) >= even):
+            yield current
+            current = ""
+        current += part
+    if current:
+        yield current
+
+
+TEXT_COLUMNS = ("text", "language", "voice", "name")
+STANDARD_INPUT = Path("-")
+MAX_INPUT_BYTES = 64 << 20
+_UTTERANCE_NAME = re.compile(r"[^\W_][\w.-]{0,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class UtteranceRequest:
+    """One text, and what it says itself of how it is said."""
+
+    name: str
+    text: str
+    language: str | None = None
+    voice: str | None = None
+
+
+def read_utterances(texts: Sequence[str], file: Path | None) -> list[UtteranceRequest]:
+    """Texts first, then those of the file, named by their numbers unless a table names them."""
+    rows: list[dict[str, str]] = [{"text": text} for text in texts]
+    where = "command line"
+    if file is not None:
+        where = "standard input" if file == STANDARD_INPUT else str(file)
+        rows += _read_rows(file)
+    if not rows:
+        raise TextError("speak-nothing", "there is no text", where=where)
+    width = max(3, len(str(len(rows))))
+    found = [_parse_utterance(row, f"{number:0{width}d}", where) for number, row in enumerate(rows, 1)]
+    names = [one.name for one in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise TextError(
+            "speak-table", f"two utterances are named {twice[0]}", expected="names of their own", where=where
+        )
+    return found
+
+
+def _parse_utterance(row: dict[str, str], number: str, where: str) -> UtteranceRequest:
+    text = unicodedata.normalize("NFC", row["text"]).strip()
+    if not has_speakable_text(text):
+        raise TextError("speak-nothing", f"utterance {number} is {text!r:.60}", expected="words", where=where)
+    language, name = row.get("language") or None, row.get("name") or number
+    if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
+        cure = suggest_language_code(language, "language")
+        found = f"utterance {number} is in {language!r:.40}"
+        raise TextError("speak-table", found, expected="a code, such as en", where=where, cure=cure)
+    if not _UTTERANCE_NAME.fullmatch(name):
+        raise TextError("speak-table", f"the name {name!r:.60}", expected="letters, digits, . _ and -", where=where)
+    return UtteranceRequest(name, text, language, row.get("voice") or None)
+
+
+def _read_rows(file: Path) -> Iterator[dict[str, str]]:
+    if file == STANDARD_INPUT:
+        data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+        if len(data) > MAX_INPUT_BYTES:
+            found = f"over {MAX_INPUT_BYTES:,} bytes"
+            raise TextError("speak-table", found, expected=f"at most {MAX_INPUT_BYTES:,}", where="standard input")
+        lines = text_lines(decode_utf8(data, "standard input"))
+        yield from ({"text": line} for line in lines if line.strip())
+    elif file.suffix.lower() == ".tsv":
+        yield from _read_table_rows(file)
+    else:
+        yield from ({"text": text} for _, text in read_lines(file))
+
+
+def _read_table_rows(file: Path) -> Iterator[dict[str, str]]:
+    rows = [line.split("\t") for line in text_lines(read_text(file, MAX_INPUT_BYTES)) if line.strip()]
+    header, lines = (rows[0], rows[1:]) if rows else ([""], [])
+    if "text" not in header or set(header) - set(TEXT_COLUMNS) or len(set(header)) != len(header):
+        found = f"the first line is {' | '.join(header)!r:.80}"
+        raise TextError("speak-table", found, expected=" and ".join(TEXT_COLUMNS), where=file)
+    for number, cells in enumerate(lines, 1):
+        if len(cells) > len(header):
+            found = f"row {number} has {len(cells)} columns"
+            raise TextError("speak-table", found, expected=f"{len(header)}", where=file)
+        yield {name: cell.strip() for name, cell in zip(header, cells, strict=False)} | (
+            {} if cells and header.index("text") < len(cells) else {"text": ""}
+        )

@@ -1,0 +1,63 @@
+"""Normalisers: from text as people write it to text as people say it, one for each language, and one for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voxgraft.core.languages import find_exemplar
+from voxgraft.text.normalize.base import NormalizedText, Normalizer, TextChange, TextNote, replay_changes
+from voxgraft.text.normalize.ethiopic import AMHARIC_VERSION, TIGRINYA_VERSION
+from voxgraft.text.normalize.generic import (
+    GENERIC_VERSION,
+    NUM2WORDS_LANGUAGES,
+    TYPOGRAPHIC_MARKS,
+    find_num2words_config,
+    num2words_fingerprint,
+)
+from voxgraft.text.normalize.rules import NO_RULES, TextRules, TextRulesError
+
+__all__ = [
+    "LANGUAGE_VERSIONS",
+    "NO_RULES",
+    "NormalizedText",
+    "Normalizer",
+    "TextChange",
+    "TextNote",
+    "TextRules",
+    "TextRulesError",
+    "build_normalizer",
+    "build_text_rules",
+    "replay_changes",
+]
+
+APOSTROPHE_LETTERS = "ʼʻ"
+"""Letters for which people type an apostrophe. A language that has both (Uzbek) is left as it is typed."""
+LANGUAGE_VERSIONS = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
+"""Languages that have a normaliser of their own."""
+
+
+def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: bool = False) -> TextRules:
+    """The rules of a language, `am-ET` like `am`. Homophones are folded in Amharic only: others have none."""
+    if not normalize:
+        return TextRules(NO_RULES, language)
+    own = language.lower().replace("_", "-").partition("-")[0]
+    if own in LANGUAGE_VERSIONS:
+        return TextRules(LANGUAGE_VERSIONS[own], language, fold_homophones=fold_homophones and own == "am")
+    entry = find_exemplar(language)
+    # CLDR lists the apostrophe among the punctuation of most languages, and among the letters of some.
+    letters = entry.letters + entry.auxiliary if entry else ""
+    kept = "".join(sorted(mark for mark in TYPOGRAPHIC_MARKS if mark in letters))
+    typed = [letter for letter in APOSTROPHE_LETTERS if letter in letters]
+    rules = TextRules(
+        GENERIC_VERSION, language, kept_marks=kept, apostrophe=typed[0] if len(typed) == 1 and not kept else ""
+    )
+    words = find_num2words_config(language)
+    if words is None:
+        return rules
+    code = next(code for code, own_words in NUM2WORDS_LANGUAGES.items() if own_words is words)
+    return replace(rules, numbers=code, edition=num2words_fingerprint(words.code))
+
+
+def build_normalizer(language: str, *, fold_homophones: bool = False) -> Normalizer:
+    """The normaliser of a language."""
+    return build_text_rules(language, fold_homophones=fold_homophones).normalizer

@@ -1,0 +1,142 @@
+"""The text rules of a graft: which normaliser reads its language, by version and options. Stored in graft.json.
+
+This module and those that it imports are copied into exports, where voxgraft is not installed: they may import only
+the standard library, `regex`, and num2words for languages whose numbers it reads.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from voxgraft.text.normalize.base import NormalizedText, Normalizer
+from voxgraft.text.normalize.ethiopic import (
+    AMHARIC_VERSION,
+    TIGRINYA_VERSION,
+    build_amharic_normalizer,
+    build_tigrinya_normalizer,
+)
+from voxgraft.text.normalize.generic import (
+    GENERIC_VERSION,
+    NUM2WORDS_LANGUAGES,
+    NUM2WORDS_PACKAGE,
+    GenericNormalizer,
+    num2words_fingerprint,
+)
+
+NO_RULES = "none"
+"""Version of a graft that was made before text rules were stored: its texts were read as they are."""
+KNOWN_VERSIONS = (GENERIC_VERSION, AMHARIC_VERSION, TIGRINYA_VERSION, NO_RULES)
+
+
+class TextRulesError(ValueError):
+    """Text rules that cannot be followed here; `fix` says what to do."""
+
+    def __init__(self, found: str, fix: str) -> None:
+        super().__init__(f"{found} ({fix})")
+        self.found, self.fix = found, fix
+
+
+@dataclass(frozen=True, slots=True)
+class _IdentityNormalizer:
+    language: str
+    version: str = NO_RULES
+
+    def normalise(self, text: str) -> NormalizedText:
+        return NormalizedText(text)
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """How text of one language is normalised, in training and in synthesis."""
+
+    version: str
+    language: str = ""
+    fold_homophones: bool = False
+    kept_marks: str = ""
+    """Quotes and dashes that are letters of the language, and so stay."""
+    numbers: str = ""
+    """Entry of `NUM2WORDS_LANGUAGES` that numbers are read with; empty: digits stay."""
+    apostrophe: str = ""
+    """The letter that apostrophes inside words stand for: keyboards lack U+02BC and U+02BB."""
+    edition: Mapping[str, str] = field(default_factory=dict)
+    """The num2words that the graft was made with: its version, and a hash of its words."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> TextRules:
+        """Rules as graft.json states them; None for grafts from before. Refused where they cannot be followed."""
+        if value is None:
+            return cls(NO_RULES)
+        if not isinstance(value, dict) or not isinstance(value.get("version"), str):
+            raise TextRulesError("the text rules have no version", "restore graft.json")
+        if value["version"] not in KNOWN_VERSIONS:
+            found = f"text rules {value['version']!r:.40}, and this voxgraft knows {', '.join(KNOWN_VERSIONS)}"
+            raise TextRulesError(found, "install the voxgraft that made the graft, or make the graft again")
+        kinds: dict[str, type] = dict.fromkeys(("language", "kept_marks", "numbers", "apostrophe"), str)
+        kinds["fold_homophones"] = bool
+        if set(value) - {"version", "edition", *kinds}:
+            extra = ", ".join(sorted(set(value) - {"version", "edition", *kinds}))
+            raise TextRulesError(f"unknown text rules: {extra:.80}", "install a newer voxgraft")
+        edition = value.get("edition", {})
+        sound = isinstance(edition, dict) and all(isinstance(part, str) for part in edition.values())
+        if not sound or not all(isinstance(value.get(name, kind()), kind) for name, kind in kinds.items()):
+            raise TextRulesError("a text rule has a value of the wrong kind", "restore graft.json")
+        rules = cls(**value)
+        if rules.numbers and rules.numbers not in NUM2WORDS_LANGUAGES:
+            found = f"numbers are read as in {rules.numbers!r:.20}, which this voxgraft does not read"
+            raise TextRulesError(found, "install a newer voxgraft")
+        return rules
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "edition": dict(self.edition)}
+
+    @property
+    def is_stated(self) -> bool:
+        """False for a graft from before rules were stored."""
+        return bool(self.language) or not self.is_raw
+
+    @property
+    def is_raw(self) -> bool:
+        return self.version == NO_RULES
+
+    @property
+    def identity(self) -> str:
+        """Everything that may change an output, in one word, for fingerprints."""
+        return self.normalizer.version
+
+    def require_edition(self) -> None:
+        """Raise where the num2words that is installed says other words than the one that the graft was made with."""
+        if not self.numbers:
+            return
+        code, stated = NUM2WORDS_LANGUAGES[self.numbers].code, self.edition
+        try:
+            installed = num2words_fingerprint(code)
+        except ModuleNotFoundError as error:
+            raise TextRulesError(
+                str(error), f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
+            ) from None
+        if stated and installed["sha256"] != stated.get("sha256"):
+            found = f"{NUM2WORDS_PACKAGE} {installed[NUM2WORDS_PACKAGE]} reads numbers otherwise than {stated.get(NUM2WORDS_PACKAGE)}, used in training"
+            raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE)}")
+
+    @cached_property
+    def normalizer(self) -> Normalizer:
+        if self.version == NO_RULES:
+            return _IdentityNormalizer(self.language)
+        if self.version == AMHARIC_VERSION:
+            return build_amharic_normalizer(self.fold_homophones)
+        if self.version == TIGRINYA_VERSION:
+            return build_tigrinya_normalizer()
+        words = NUM2WORDS_LANGUAGES[self.numbers] if self.numbers else None
+        edition = self.edition.get(NUM2WORDS_PACKAGE, "")
+        return GenericNormalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
+
+    def apply(self, text: str) -> str:
+        """Text as the stock program's front is given it. A text of one letter gets a full stop, since some stock
+        programs leave it in its own case; with the stop it is ordinary text."""
+        text = unicodedata.normalize("NFC", self.normalizer.normalise(text).text)
+        stripped = text.strip()
+        return f"{stripped}." if len(stripped) == 1 and stripped.isalpha() else text

@@ -1,0 +1,492 @@
+"""Tokenizers in the `tokenizers` JSON format with a BPE model, as Chatterbox has them.
+
+The file is checked in full before the library sees it. What voxgraft cannot reason about (normalisers, byte
+fallback, other pre-tokenizers) is refused, since promise 1 rests on knowing how a text is cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from sentencepiece import sentencepiece_model_pb2 as schema
+
+from voxgraft.core.errors import TokenizerError
+from voxgraft.tokenizers.base import (
+    WORD_START,
+    Tokenizer,
+    TokenizerAdditions,
+    TokenizerKind,
+    raise_broken_tokenizer,
+    raise_unsupported_tokenizer,
+)
+
+MAX_TOKEN_ID = 1_000_000
+_ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class BpeJsonTokenizer(Tokenizer):
+    """A `tokenizers` JSON file with a BPE model and the Whitespace pre-tokenizer."""
+
+    kind = "bpe-json"
+
+    def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
+        _validate_bpe_json(document, path)
+        self.path = path
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self._document = document
+        added = {token["content"]: token["id"] for token in document["added_tokens"]}
+        ids = {**document["model"]["vocab"], **added}
+        pieces: list[str | None] = [None] * (max(ids.values()) + 1)
+        for piece, at in ids.items():
+            pieces[at] = piece
+        self.pieces = tuple(pieces)
+        self.unknown_id = document["model"]["vocab"][document["model"]["unk_token"]]
+        self._whole = frozenset(added.values())
+        try:
+            self._engine = tokenizers.Tokenizer.from_str(json.dumps(document))
+        except Exception as error:  # the library raises nothing narrower
+            found = str(error).splitlines()[0][:200]
+            raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", where=path) from None
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        return self._whole
+
+    def encode(self, prepared: str) -> list[int]:
+        return list(self._engine.encode(prepared, add_special_tokens=False).ids)
+
+    def encode_exact(self, surface: str) -> list[int]:
+        return self.encode(surface)
+
+    def unknown_text(self, prepared: str) -> str:
+        encoding = self._engine.encode(prepared, add_special_tokens=False)
+        if self.unknown_id not in encoding.ids:
+            return ""
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        return "".join(prepared[start:stop] for token, (start, stop) in spans if token == self.unknown_id)
+
+    def normalise(self, prepared: str) -> str:
+        return self._whole_pattern.sub(" ", prepared)
+
+    @cached_property
+    def _whole_pattern(self) -> re.Pattern[str]:
+        contents = sorted((token["content"] for token in self._document["added_tokens"]), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, contents)) or r"(?!)")
+
+    def units(self, prepared: str) -> list[tuple[str, ...]]:
+        encoding = self._engine.encode(prepared, add_special_tokens=False)
+        units: list[tuple[str, ...]] = []
+        current: list[str] = []
+        word: object = None
+        for token, at in zip(encoding.ids, encoding.word_ids, strict=True):
+            whole = token in self._whole or token == self.unknown_id
+            if (whole or at != word) and current:
+                units.append(tuple(current))
+                current = []
+            word = at
+            if not whole:
+                current.append(self.pieces[token] or "")
+        if current:
+            units.append(tuple(current))
+        return units
+
+    @cached_property
+    def _merges_as_pairs(self) -> bool:
+        merges = self._document["model"]["merges"]
+        return bool(merges) and not isinstance(merges[0], str)
+
+    def grown(self, additions: TokenizerAdditions) -> bytes:
+        document = json.loads(json.dumps(self._document))
+        vocab, merges = document["model"]["vocab"], document["model"]["merges"]
+        at = self.size
+        if additions.tag is not None:
+            vocab[additions.tag] = at
+            document["added_tokens"].append(_added_token(additions.tag, at))
+            at += 1
+        for piece in additions.pieces:
+            vocab[piece.text] = at
+            if piece.parts is not None:
+                merges.append(list(piece.parts) if self._merges_as_pairs else " ".join(piece.parts))
+            at += 1
+        return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
+
+
+def _added_token(tag: str, at: int) -> dict[str, Any]:
+    return {"id": at, "content": tag, **dict.fromkeys(_ADDED_TOKEN_FLAGS, False)}
+
+
+def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
+    """Refuse whatever is broken or beyond what we can prove things about."""
+    model = document["model"]
+    for key, accepted in _ACCEPTED.items():
+        value = document.get(key)
+        if value not in accepted:
+            raise_unsupported_tokenizer(path, f"{key} is {_shorten_json(value)}", f"{_shorten_json(accepted[0])}")
+    for key, accepted in _ACCEPTED_MODEL.items():
+        value = model.get(key)
+        if value not in accepted:
+            raise_unsupported_tokenizer(path, f"model.{key} is {_shorten_json(value)}", f"{_shorten_json(accepted[0])}")
+    vocab = _validate_vocab(model.get("vocab"), path)
+    unknown = model.get("unk_token")
+    if not isinstance(unknown, str) or unknown not in vocab:
+        raise_broken_tokenizer(path, f"unk_token {_shorten_json(unknown)} is not in the vocabulary")
+    _validate_added_tokens(document.get("added_tokens"), vocab, path)
+    _validate_merges(model.get("merges"), vocab, path)
+
+
+_WHITESPACE = {"type": "Whitespace"}
+_ACCEPTED: dict[str, tuple[Any, ...]] = {
+    "normalizer": (None,),
+    "pre_tokenizer": (_WHITESPACE,),
+    "post_processor": (None,),
+    "truncation": (None,),
+    "padding": (None,),
+}
+_ACCEPTED_MODEL: dict[str, tuple[Any, ...]] = {
+    "type": ("BPE",),
+    "dropout": (None, 0, 0.0),
+    "continuing_subword_prefix": (None, ""),
+    "end_of_word_suffix": (None, ""),
+    "byte_fallback": (None, False),
+    "ignore_merges": (None, False),
+}
+
+
+def _validate_vocab(vocab: Any, path: Path) -> dict[str, int]:
+    if not isinstance(vocab, dict) or not vocab:
+        raise_broken_tokenizer(path, "model.vocab is not a map from piece to id")
+    for piece, at in vocab.items():
+        if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+            raise_broken_tokenizer(
+                path,
+                f"piece {piece!r:.40} has id {_shorten_json(at)}",
+                f"a whole number from 0 to {MAX_TOKEN_ID - 1:,}",
+            )
+    if len(set(vocab.values())) != len(vocab):
+        seen: dict[int, str] = {}
+        for piece, at in vocab.items():
+            if at in seen:
+                found = f"{seen[at]!r:.40} and {piece!r:.40} both have id {at}"
+                raise TokenizerError("tokenizer-duplicate-id", found, where=path)
+            seen[at] = piece
+    return dict(vocab)
+
+
+def _validate_added_tokens(added: Any, vocab: dict[str, int], path: Path) -> None:
+    if not isinstance(added, list):
+        raise_broken_tokenizer(path, "added_tokens is not a list")
+    holders = {at: piece for piece, at in vocab.items()}
+    seen: set[str] = set()
+    for token in added:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str) or not token["content"]:
+            raise_broken_tokenizer(path, f"added token {_shorten_json(token)} has no content")
+        content, at = token["content"], token.get("id")
+        if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+            raise_broken_tokenizer(path, f"added token {content!r:.40} has id {_shorten_json(at)}")
+        if any(type(token.get(flag)) is not bool for flag in _ADDED_TOKEN_FLAGS):
+            raise_broken_tokenizer(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_TOKEN_FLAGS)}")
+        if content in seen or vocab.get(content, at) != at or holders.get(at, content) != content:
+            found = f"added token {content!r:.40} with id {at} clashes with another piece"
+            raise TokenizerError("tokenizer-duplicate-id", found, where=path)
+        seen.add(content)
+        holders[at] = content
+
+
+def _validate_merges(merges: Any, vocab: dict[str, int], path: Path) -> None:
+    if not isinstance(merges, list):
+        raise_broken_tokenizer(path, "model.merges is not a list")
+    styles: set[type] = set()
+    for number, merge in enumerate(merges):
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise_broken_tokenizer(path, f"merge {number} is {_shorten_json(merge)}", "two pieces")
+        styles.add(type(merge))
+        for piece in (*pair, "".join(pair)):
+            if piece not in vocab:
+                raise_broken_tokenizer(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
+    if len(styles) > 1:
+        raise_broken_tokenizer(path, "merges are written in two styles")
+
+
+def _shorten_json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_UNKNOWN_TOKENS = ("<UNK>", "<unk>")
+_FALLBACK_UNKNOWN_ID = 1
+"""The id that the forks' own lookup falls back to when neither name is there."""
+
+
+class FlatMapTokenizer(Tokenizer):
+    """A map from token to id, spelled character by character as the forks do it."""
+
+    kind = "flat-map"
+
+    def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
+        self.path = path
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        for piece, at in document.items():
+            if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+                found = f"{path.name}: {piece!r:.40} has id {at!r:.40}"
+                raise TokenizerError("tokenizer-broken", found, where=path)
+        pieces: list[str | None] = [None] * (max(document.values()) + 1)
+        for piece, at in document.items():
+            if pieces[at] is not None:
+                found = f"{pieces[at]!r:.40} and {piece!r:.40} both have id {at}"
+                raise TokenizerError("tokenizer-duplicate-id", found, where=path)
+            pieces[at] = piece
+        self.pieces = tuple(pieces)
+        self.unknown_id = next((document[name] for name in _UNKNOWN_TOKENS if name in document), _FALLBACK_UNKNOWN_ID)
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        return frozenset(at for at, piece in enumerate(self.pieces) if piece and len(piece) > 2 and piece[0] in "[<")
+
+    def encode(self, prepared: str) -> list[int]:
+        return [self.ids.get(character, self.unknown_id) for character in prepared]
+
+    def encode_exact(self, surface: str) -> list[int]:
+        return self.encode(surface)
+
+    def unknown_text(self, prepared: str) -> str:
+        return "".join(character for character in prepared if character not in self.ids)
+
+    def normalise(self, prepared: str) -> str:
+        return prepared
+
+    def units(self, prepared: str) -> list[tuple[str, ...]]:
+        return [tuple(word) for word in prepared.split()]
+
+    def grown(self, additions: TokenizerAdditions) -> bytes:
+        del additions
+        raise TokenizerError("tokenizer-flat-map", f"{self.path.name} cannot grow: it has no merges", where=self.path)
+
+
+_NORMAL, _UNKNOWN, _USER_DEFINED = 1, 2, 4
+_UNIGRAM, _BPE = 1, 2
+_MAX_SENTENCEPIECE_PIECES = 1_000_000
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """What unigram and BPE models share; `parse_sentencepiece` picks the right one."""
+
+    _model: Any
+
+    def __init__(self, data: bytes, model: Any, path: Path) -> None:
+        self.path = path
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self._model = model
+        self._engine = _load_processor(data, path)
+        self.pieces = tuple(piece.piece for piece in model.pieces)
+        self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
+        spelled = (_NORMAL, _USER_DEFINED)
+        self._whole = frozenset(at for at, piece in enumerate(model.pieces) if piece.type not in spelled)
+        # User-defined pieces are matched as they stand and never merged with their neighbours.
+        self._apart = frozenset(at for at, piece in enumerate(model.pieces) if piece.type != _NORMAL)
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        return self._whole
+
+    @cached_property
+    def scores(self) -> tuple[float, ...]:
+        """Score by id."""
+        return tuple(piece.score for piece in self._model.pieces)
+
+    @cached_property
+    def lowest_score(self) -> float:
+        """The lowest score of a normal piece: unknown characters cost ten more than this."""
+        return min((piece.score for piece in self._model.pieces if piece.type == _NORMAL), default=0.0)
+
+    @cached_property
+    def highest_score(self) -> float:
+        """The highest score of a normal piece: user-defined pieces are weighed by this."""
+        return max((piece.score for piece in self._model.pieces if piece.type == _NORMAL), default=0.0)
+
+    @cached_property
+    def crosses_spaces(self) -> bool:
+        """Whether some piece holds a space behind its first character, so that words are not spelled one by one."""
+        return not self._model.normalizer_spec.add_dummy_prefix or any(
+            WORD_START in piece.piece[1:] for piece in self._model.pieces
+        )
+
+    def encode(self, prepared: str) -> list[int]:
+        return list(self._engine.encode(prepared))
+
+    def encode_exact(self, surface: str) -> list[int]:
+        return list(self._exact_engine.encode(surface.replace(WORD_START, " ")))
+
+    @cached_property
+    def _exact_engine(self) -> Any:
+        model = schema.ModelProto()
+        model.CopyFrom(self._model)
+        model.normalizer_spec.add_dummy_prefix = False
+        model.normalizer_spec.remove_extra_whitespaces = False
+        return _load_processor(model.SerializeToString(), self.path)
+
+    def unknown_text(self, prepared: str) -> str:
+        ids = self.encode(prepared)
+        if self.unknown_id not in ids:
+            return ""
+        spelled = zip(ids, self._engine.encode(prepared, out_type=str), strict=True)
+        return "".join(surface for token, surface in spelled if token == self.unknown_id).replace(WORD_START, "")
+
+    def normalise(self, prepared: str) -> str:
+        return str(self._engine.normalize(prepared)).replace(WORD_START, " ")
+
+    def units(self, prepared: str) -> list[tuple[str, ...]]:
+        units: list[tuple[str, ...]] = []
+        current: list[str] = []
+        for token in self.encode(prepared):
+            piece, apart = self.pieces[token] or "", token in self._apart
+            if (apart or piece.startswith(WORD_START)) and current:
+                units.append(tuple(current))
+                current = []
+            if not apart:
+                current.append(piece)
+        if current:
+            units.append(tuple(current))
+        return units
+
+    def grown(self, additions: TokenizerAdditions) -> bytes:
+        model = schema.ModelProto()
+        model.CopyFrom(self._model)
+        score = self._new_scores()
+        for number, piece in enumerate(additions.pieces):
+            model.pieces.add(piece=piece.text, score=score(number, piece.score), type=_NORMAL)
+        model.trainer_spec.vocab_size = len(model.pieces)
+        return bytes(model.SerializeToString())
+
+    @abstractmethod
+    def _new_scores(self) -> Callable[[int, float | None], float]:
+        """Score of the n-th added piece, from the one that the additions give it, if they do."""
+
+
+class SentencePieceUnigramTokenizer(SentencePieceTokenizer):
+    """Spelling = the split with the highest sum of scores."""
+
+    kind: ClassVar[TokenizerKind] = "sentencepiece-unigram"
+
+    def _new_scores(self) -> Callable[[int, float | None], float]:
+        # Never below the base's lowest nor above its highest: the costs of unknown characters and of user-defined
+        # pieces hang on these two, and would move for base text too.
+        low, high = self.lowest_score, self.highest_score
+        return lambda _number, given: low if given is None else min(max(given, low), high)
+
+
+class SentencePieceBpeTokenizer(SentencePieceTokenizer):
+    """Spelling = neighbours merged while a piece for both exists, highest score first."""
+
+    kind: ClassVar[TokenizerKind] = "sentencepiece-bpe"
+
+    def _new_scores(self) -> Callable[[int, float | None], float]:
+        # Below every base piece, in the order in which they were learnt: base merges always come first.
+        first = math.floor(self.lowest_score) - 1.0
+        return lambda number, _given: first - number
+
+
+def parse_sentencepiece(data: bytes, path: Path) -> SentencePieceTokenizer:
+    """A SentencePiece model from the bytes of its file."""
+    model = schema.ModelProto()
+    try:
+        model.ParseFromString(data)
+        _validate_sentencepiece(model, path)
+    except (DecodeError, UnicodeDecodeError) as error:
+        found = f"{path.name} is neither JSON nor a SentencePiece model ({str(error).splitlines()[0][:80]})"
+        raise TokenizerError("tokenizer-broken", found, where=path) from None
+    kind = SentencePieceUnigramTokenizer if model.trainer_spec.model_type == _UNIGRAM else SentencePieceBpeTokenizer
+    return kind(data, model, path)
+
+
+def _load_processor(data: bytes, path: Path) -> Any:
+    engine = sentencepiece.SentencePieceProcessor()
+    try:
+        engine.LoadFromSerializedProto(data)
+    except (RuntimeError, OSError) as error:
+        found = f"{path.name}: {str(error).splitlines()[0][:120]}"
+        raise TokenizerError("tokenizer-broken", found, where=path) from None
+    return engine
+
+
+def _validate_sentencepiece(model: Any, path: Path) -> None:
+    spec, normaliser = model.trainer_spec, model.normalizer_spec
+    if not 3 <= len(model.pieces) <= _MAX_SENTENCEPIECE_PIECES:
+        raise_broken_tokenizer(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_SENTENCEPIECE_PIECES:,}")
+    if spec.model_type not in (_UNIGRAM, _BPE):
+        raise_unsupported_tokenizer(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
+    if spec.byte_fallback or any(piece.type == 6 for piece in model.pieces):
+        raise_unsupported_tokenizer(path, "byte fallback: it already spells every character", "a model without it")
+    if spec.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
+        raise_unsupported_tokenizer(path, "spaces are marked after words or not at all", "spaces marked before words")
+    _validate_pieces(model, path)
+    for name, piece_type in (("bos", 3), ("eos", 3)):
+        at = getattr(spec, f"{name}_id")
+        if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (piece_type, 4)):
+            raise_broken_tokenizer(path, f"{name} has id {at}, which is no control piece")
+    for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
+        _validate_charsmap(charsmap, path)
+    if model.HasField("self_test_data"):
+        model.ClearField("self_test_data")
+
+
+def _validate_pieces(model: Any, path: Path) -> None:
+    seen: dict[str, int] = {}
+    for at, piece in enumerate(model.pieces):
+        text = piece.piece
+        if not isinstance(text, str):  # the parser hands on what is not UTF-8 as bytes
+            raise_broken_tokenizer(path, f"piece {at} is not UTF-8")
+        if not text or "\x00" in text:
+            raise_broken_tokenizer(path, f"piece {at} is empty or holds NUL")
+        if text in seen:
+            found = f"piece {text!r:.40} stands at {seen[text]} and at {at}"
+            raise TokenizerError("tokenizer-duplicate-id", found, where=path)
+        seen[text] = at
+        if piece.type not in (1, 2, 3, 4, 5):
+            raise_broken_tokenizer(path, f"piece {at} has type {piece.type}")
+        if not math.isfinite(piece.score) or abs(piece.score) > 1e9:
+            raise_broken_tokenizer(path, f"piece {at} has score {piece.score}")
+    unknowns = [at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
+    if len(unknowns) != 1:
+        raise_broken_tokenizer(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
+
+
+def _validate_charsmap(charsmap: bytes, path: Path) -> None:
+    """The normaliser's double-array trie is walked by C++ without bounds checks: check every jump here."""
+    if not charsmap:
+        return
+    size = int.from_bytes(charsmap[:4], "little") if len(charsmap) > 4 else 0
+    if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
+        raise_broken_tokenizer(path, "the normaliser's table is damaged")
+    units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
+    inner = units >> 31 == 0
+    jumps = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
+    if (jumps[inner] | 0xFF >= len(units)).any():
+        raise_broken_tokenizer(path, "the normaliser's table points outside itself")
+    # A unit with the ninth bit says that its jump leads to a value: the place of a text behind the table.
+    places = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
+    _validate_replacements(charsmap[4 + size :], places, path)
+
+
+def _validate_replacements(texts: bytes, places: NDArray[np.int64], path: Path) -> None:
+    """What the normaliser writes must be whole characters, or its results could not be read back."""
+    starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
+    if (places >= len(texts)).any() or not starts[places].all():
+        raise_broken_tokenizer(path, "the normaliser's table points outside its texts")
+    texts.decode("utf-8")

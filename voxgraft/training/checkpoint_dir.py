@@ -1,0 +1,239 @@
+"""Saved steps as folders: their names, whether they are whole, and taking them away. No tensors, so no torch.
+
+`manifest.json` is written last and says what the other files are; it keeps its form in every later format. In `steps/`:
+
+    step-000500             a saved step
+    step-000500.old         the same step saved before, while the new one takes its place
+    step-000500.damaged-1   one that was in the way of a new save and not whole; kept for the user to look at
+    aside-1/step-000500     one that the user has gone back behind
+    .step-000500.*.part     being written, or being removed; or left by a process that was killed at that
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.files import compute_sha256, failpoint, fsync_folder, read_json
+from voxgraft.core.run import RunFolder, step_folder_name
+
+__all__ = [
+    "STATE_FORMAT",
+    "STEP_MANIFEST_NAME",
+    "STEP_STATE_NAME",
+    "StepFolder",
+    "damaged_step_finding",
+    "find_step_damage",
+    "list_complete_steps",
+    "list_leftover_folders",
+    "list_step_folders",
+    "read_step_manifest",
+    "read_step_state",
+    "remove_leftover_folders",
+    "remove_step_folder",
+]
+
+STATE_FORMAT = 1
+"""Of state.json and the tensors beside it."""
+STEP_MANIFEST_NAME, STEP_STATE_NAME = "manifest.json", "state.json"
+SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+"""What file systems say that cannot sync a folder (some network and user-space ones); saving goes on there."""
+LOCK_UNSUPPORTED_ERRNOS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+"""What file systems say that cannot lock a folder."""
+_STEP_PATTERN = re.compile(r"step-([0-9]{6,18})(\.old)?")
+_LEFTOVER_PATTERN = re.compile(r"\.step-[0-9]{6,18}\.[0-9a-f]{8}\.part")
+_FILE_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+_SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
+_NUM_HASH_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StepFolder:
+    """A folder that has a saved step's name, whole or not."""
+
+    step: int
+    path: Path
+    is_old: bool = False
+    """Whether it stands beside its place while a newer save of the same step takes that."""
+
+
+def list_step_folders(run: RunFolder) -> list[StepFolder]:
+    """All folders with the name of a step, the newest last. Copies and whatever else lies there are passed by."""
+    found = []
+    for name in _list_names(run.steps):
+        match = _STEP_PATTERN.fullmatch(name)
+        if match and step_folder_name(int(match[1])) == f"step-{match[1]}" and (run.steps / name).is_dir():
+            found.append(StepFolder(int(match[1]), run.steps / name, is_old=match[2] is not None))
+    return sorted(found, key=lambda folder: (folder.step, not folder.is_old))
+
+
+def list_complete_steps(run: RunFolder, *, quick: bool = False) -> list[int]:
+    """The steps that can be loaded, oldest first. `quick` looks at sizes only and not at hashes."""
+    return sorted({folder.step for folder in list_step_folders(run) if find_step_damage(folder, quick=quick) is None})
+
+
+def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
+    """What is wrong with a step; None if it is whole: manifest there, every size and (unless `quick`) hash right."""
+    try:
+        manifest = read_step_manifest(folder.path)
+        if manifest["step"] != folder.step:
+            return f"the folder is named {folder.path.name}, but holds step {manifest['step']}"
+        return _find_wrong_size(folder.path, manifest) or (None if quick else _find_wrong_hash(folder.path, manifest))
+    except VoxgraftError as error:
+        return error.finding.found
+
+
+def damaged_step_finding(folder: StepFolder, damage: str) -> Finding:
+    """What is told of a step that is not whole."""
+    return finding("step-damaged", f"step {folder.step} is not whole: {damage}", where=folder.path)
+
+
+def read_step_manifest(folder: Path) -> dict[str, Any]:
+    """`step`, and `files` by name with `bytes` and `sha256`; an error if it is anything else."""
+    path = folder / STEP_MANIFEST_NAME
+    manifest = read_json(path)
+    step, files = (manifest.get("step"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
+    sound = type(step) is int and isinstance(files, dict) and STEP_STATE_NAME in files
+    if not sound or not all(_is_file_entry(name, entry) for name, entry in manifest["files"].items()):
+        expected = f"`step`, and `files` with {STEP_STATE_NAME} among them"
+        raise CheckpointError("step-damaged", f"{STEP_MANIFEST_NAME} is not one of ours", expected=expected, where=path)
+    return dict(manifest)
+
+
+def read_step_state(folder: StepFolder) -> dict[str, Any]:
+    """state.json with `format`, `step`, `set_run_yaml_values` and `values`; refused if a newer voxgraft made it."""
+    path = folder.path / STEP_STATE_NAME
+    state = read_json(path)
+    number = state.get("format") if isinstance(state, dict) else None
+    if type(number) is int and number > STATE_FORMAT:
+        maker = f"by voxgraft {state.get('voxgraft')}, a newer voxgraft than this"
+        found = f"step {folder.step} was made {maker}: its format is {number}"
+        raise CheckpointError("step-newer", found, expected=f"at most {STATE_FORMAT}", where=path)
+    keep = state.get("keep") if isinstance(state, dict) else None
+    kept_steps = isinstance(keep, list) and all(type(step) is int for step in keep)
+    if type(number) is not int or number < 0 or not kept_steps or not isinstance(state.get("values"), dict):
+        raise CheckpointError("step-damaged", f"{STEP_STATE_NAME} is not one of ours", where=path)
+    if state.get("step") != folder.step:
+        found = f"{STEP_STATE_NAME} is that of step {state.get('step')}"
+        raise CheckpointError("step-damaged", found, expected=str(folder.step), where=path)
+    return dict(state)
+
+
+def make_hidden_step_name(step: int) -> str:
+    """A name for a folder that is not a step yet, or no more."""
+    return f".{step_folder_name(step)}.{secrets.token_hex(4)}.part"
+
+
+def remove_step_folder(path: Path, step: int) -> None:
+    """Take a folder of ours away: out of sight in one rename, since nobody may meet it half removed; then its files."""
+    failpoint("remove.begin")
+    hidden = path.with_name(make_hidden_step_name(step))
+    os.rename(path, hidden)
+    for name in os.listdir(hidden):
+        failpoint("remove.file")
+        with contextlib.suppress(IsADirectoryError):
+            os.unlink(hidden / name)
+    shutil.rmtree(hidden)
+    failpoint("remove.end")
+
+
+def list_leftover_folders(run: RunFolder) -> list[Path]:
+    """Hidden folders of ours: being written or removed now, or left by a process that was killed."""
+    paths = [run.steps / name for name in _list_names(run.steps) if _LEFTOVER_PATTERN.fullmatch(name)]
+    return [path for path in paths if path.is_dir() and not path.is_symlink()]
+
+
+def remove_leftover_folders(run: RunFolder) -> list[Finding]:
+    """Remove what dead processes left half written or half removed; what cannot be removed is told.
+
+    A live writer holds a lock on its folder. Where folders cannot be locked, nothing is known and nothing removed.
+    """
+    findings = []
+    for path in list_leftover_folders(run):
+        try:
+            with lock_folder(path):
+                shutil.rmtree(path)
+        except (BlockingIOError, FileNotFoundError):
+            continue
+        except OSError as error:
+            if error.errno not in LOCK_UNSUPPORTED_ERRNOS:
+                findings.append(finding("step-left", f"{path.name} cannot be removed: {error.strerror}", where=path))
+    return findings
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder; an OSError if somebody has it, or took the folder away."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            raise FileNotFoundError(errno.ENOENT, "another folder stands there now", str(folder))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder_if_possible(path: Path) -> None:
+    """Make renames in a folder last through a power cut, where the file system can."""
+    try:
+        fsync_folder(path)
+    except OSError as error:
+        if error.errno not in SYNC_UNSUPPORTED_ERRNOS:
+            raise
+
+
+def _list_names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise FileError("file-unreadable", f"folder {folder.name}: {error.strerror}", where=folder) from None
+
+
+def _is_file_entry(name: str, entry: object) -> bool:
+    if not isinstance(entry, dict) or not _FILE_NAME_PATTERN.fullmatch(name) or name == STEP_MANIFEST_NAME:
+        return False
+    size, sha256 = entry.get("bytes"), entry.get("sha256")
+    return type(size) is int and isinstance(sha256, str) and _SHA256_PATTERN.fullmatch(sha256) is not None
+
+
+def _find_wrong_size(folder: Path, manifest: dict[str, Any]) -> str | None:
+    for name, entry in manifest["files"].items():
+        try:
+            status = os.stat(folder / name)
+        except FileNotFoundError:
+            return f"{name} is not there"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if not stat.S_ISREG(status.st_mode):
+            return f"{name} is not a file"
+        if status.st_size != entry["bytes"]:
+            return f"{name} has {status.st_size:,} bytes instead of {entry['bytes']:,}"
+    return None
+
+
+def _find_wrong_hash(folder: Path, manifest: dict[str, Any]) -> str | None:
+    files, wrong = manifest["files"], []
+    total = sum(entry["bytes"] for entry in files.values())
+    threads = ThreadPoolExecutor(min(len(files), _NUM_HASH_THREADS))  # hashing lets other threads run
+    with progress.progress_task(f"checking step {manifest['step']}", total) as advance, threads as pool:
+        digests = pool.map(lambda name: compute_sha256(folder / name), files)
+        for name, digest in zip(files, digests, strict=True):
+            advance(files[name]["bytes"])
+            wrong += [name] if digest != files[name]["sha256"] else []
+    return f"{', '.join(wrong)} changed since it was written: its SHA-256 is another" if wrong else None

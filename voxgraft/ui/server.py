@@ -1,0 +1,433 @@
+"""The verb `ui`: serves the web interface until it is interrupted. Jobs that it started go on without it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import getpass
+import hmac
+import ipaddress
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import asynccontextmanager, chdir, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from voxgraft.config.base import rebuild_settings_models
+from voxgraft.config.commands import UiSettings
+from voxgraft.core import progress
+from voxgraft.core.errors import ConfigError
+from voxgraft.core.files import format_error_reason, read_text
+from voxgraft.core.results import CommandResult, SimpleResult
+from voxgraft.ui.files import PROJECT_PATHS, Roots
+from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+WRONG_PASSWORD_SECONDS = 1.0
+"""So that guessing takes years."""
+MAX_WAITING_LOGINS = 20
+"""Guesses from one address that wait for their turn; more are refused without being looked at."""
+AUTH_COOKIE = "voxgraft-known"
+CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
+    "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+"""Nothing comes from, or goes to, anywhere else. The inline scripts are gradio's own."""
+MAX_NAME_BYTES = 255
+"""No file has a longer name."""
+MALFORMED = (KeyError, TypeError, ValueError)
+"""Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own."""
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PROXY_PATH = re.compile(r"/+(?:gradio_api/+)?proxy=")
+SECURITY_HEADERS = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+REFUSAL_REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
+
+
+@dataclass(slots=True)
+class LoginThrottle:
+    """One guess at a time from each address: many at once tell no more than one after the other."""
+
+    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+    @asynccontextmanager
+    async def of(self, client: str) -> AsyncIterator[bool]:
+        """The turn of an address; False where too many wait already."""
+        if self.waiting[client] >= MAX_WAITING_LOGINS:
+            yield False
+            return
+        self.waiting[client] += 1
+        lock = self.locks.setdefault(client, asyncio.Lock())
+        try:
+            async with lock:
+                yield True
+        finally:
+            self.waiting[client] -= 1
+            if not self.waiting[client]:
+                del self.waiting[client], self.locks[client]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessGuard:
+    """Lets through what comes from the interface's own pages."""
+
+    app: App
+    names: frozenset[str]
+    """Host names, in lower case, under which the interface is reached."""
+    password: str | None = None
+    open_prefix: str = ""
+    """Addresses under it carry a secret of their own: pages in a sandbox, whose origin is nobody's, may fetch them."""
+    login_throttle: LoginThrottle = field(default_factory=LoginThrottle)
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    """Marks browsers that have known the password: they do not wait while others guess."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if reason := self._rejection_reason(scope, headers):
+            await _send_refusal(scope, send, 403, reason)
+        elif not _is_servable_path(scope["path"]):
+            await _send_refusal(scope, send, 404, "there is no such page")
+        elif self.password is None:
+            await _answer(self.app, scope, receive, _add_security_headers(send))
+        elif status := await self._judged(scope, headers):
+            await _send_refusal(scope, send, status, REFUSAL_REASONS[status])
+        else:
+            mark = (b"set-cookie", f"{AUTH_COOKIE}={self.secret}; Path=/; HttpOnly; SameSite=Strict".encode())
+            await _answer(
+                self.app, scope, receive, _add_security_headers(send, () if self._has_auth_cookie(headers) else (mark,))
+            )
+
+    async def _judged(self, scope: Scope, headers: dict[str, str]) -> int:
+        """Zero with the password, else the status to refuse with. Guesses from one address are looked at in turn."""
+        given = headers.get("authorization")
+        if given is None:
+            return 401
+        assert self.password is not None
+        if self._has_auth_cookie(headers) and _password_matches(given, self.password):
+            return 0
+        client = str((scope.get("client") or ("",))[0])
+        async with self.login_throttle.of(client) as has_turn:
+            if not has_turn:
+                return 429
+            if _password_matches(given, self.password):
+                return 0
+            await asyncio.sleep(WRONG_PASSWORD_SECONDS)
+        return 401
+
+    def _has_auth_cookie(self, headers: dict[str, str]) -> bool:
+        given = [part.strip() for part in headers.get("cookie", "").split(";")]
+        wanted = f"{AUTH_COOKIE}={self.secret}".encode()
+        return any(hmac.compare_digest(part.encode(), wanted) for part in given)
+
+    def _rejection_reason(self, scope: Scope, headers: dict[str, str]) -> str:
+        """Why a request is not from a page of ours; nothing where it is, or where no browser sent it."""
+        host = headers.get("host", "")
+        # The address that a request came to is no name of somebody else's that leads here.
+        reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
+        name = _parse_hostname(f"//{host}")
+        if not name or name not in {*self.names, reached}:
+            return "this name is not known here; give it with --names"
+        if self.open_prefix and scope["path"].startswith(self.open_prefix):
+            return ""
+        origin = headers.get("origin")
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
+            return "pages of other origins may not use this interface"
+        site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
+        if site in (None, "same-origin", "none"):
+            return ""
+        # A link on another page may lead here; nothing else of another page may.
+        is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return "" if is_link else "pages of other origins may not use this interface"
+
+
+def _is_servable_path(path: str) -> bool:
+    """Whether an address can be one of the page's. Gradio answers others with an error of the server.
+
+    Its proxy fetches pages of other servers for pages that are made of several; this one is not, so nothing needs it.
+    """
+    longest = max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/"))
+    return not _CONTROL_CHARACTERS.search(path) and longest <= MAX_NAME_BYTES and not _PROXY_PATH.match(path)
+
+
+def _parse_hostname(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _password_matches(authorization: str, password: str) -> bool:
+    kind, _, coded = authorization.partition(" ")
+    if kind.lower() != "basic":
+        return False
+    try:
+        given = base64.b64decode(coded, validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(given, password.encode())
+
+
+async def _answer(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let the app answer. A request body that it fails on is the client's error, not the server's: 400 instead of 500.
+
+    Gradio validates only part of a body: text that is not UTF-8, NaN, or the number of a function that does not exist
+    raise inside of it. The functions of the page are not affected: they run in the queue, which reports their errors.
+    """
+    if scope["type"] != "http" or scope.get("method") in ("GET", "HEAD"):
+        await app(scope, receive, send)
+        return
+    held: list[MutableMapping[str, Any]] = []
+
+    async def sender(message: MutableMapping[str, Any]) -> None:
+        # Starlette sends its 500 first and raises afterwards, so hold the answer until it is clear which one it is.
+        if held or (message["type"] == "http.response.start" and message["status"] == 500):
+            held.append(message)
+        else:
+            await send(message)
+
+    try:
+        await app(scope, receive, sender)
+    except Exception as error:
+        is_malformed = isinstance(error, MALFORMED) or type(error).__module__.startswith("gradio.")
+        if held and is_malformed:
+            await _send_refusal(scope, send, 400, f"malformed request body ({type(error).__name__})")
+            return
+        for message in held:
+            await send(message)
+        raise
+    for message in held:
+        await send(message)
+
+
+async def _send_refusal(scope: Scope, send: Send, status: int, reason: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *SECURITY_HEADERS]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="voxgraft", charset="UTF-8"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
+
+
+def _add_security_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) -> Send:
+    async def sender(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            given = [(name, value) for name, value in message.get("headers", [])]
+            present = {name.lower() for name, _ in given}
+            message["headers"] = [*given, *(pair for pair in SECURITY_HEADERS if pair[0] not in present), *more]
+        await send(message)
+
+    return sender
+
+
+MIN_PASSWORD = 8
+
+
+def ui(settings: UiSettings) -> CommandResult:
+    """Serve until Ctrl-C."""
+    roots = Roots.of(settings.roots)
+    password = _resolve_password(settings)
+    _require_packages()
+    rebuild_settings_models()  # its requests are answered in many threads
+    # Commands run in the first root; standing there, the page reads the same paths as they do.
+    with (
+        _sigterm_as_interrupt(),
+        _listening_socket(settings) as listener,
+        _temporary_upload_folder() as uploads,
+        chdir(roots.home),
+    ):
+        os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+        guarded = create_app(roots, settings, password)
+        address = f"http://{_host_for_url(settings.host)}:{settings.port}/"
+        kept = "" if password is None else " (any user name, and the password)"
+        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
+        _open_browser(settings, address)
+        _serve(guarded, listener)
+    jobs = list_running_jobs(roots)
+    return SimpleResult({"stopped": True, "address": address, "jobs": jobs}, (_format_stop_message(jobs),))
+
+
+def list_running_jobs(roots: Roots) -> list[str]:
+    """What goes on without the page: verb and project."""
+    projects = [Path(roots.home / name) for name in roots.find(PROJECT_PATHS)]
+    return [f"{job.verb} in {roots.short(folder)}" for folder in projects for job in ProjectJobs(folder).at_work()]
+
+
+def _format_stop_message(jobs: list[str]) -> str:
+    """The page's last line."""
+    words = f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on; start it again" if jobs else "start it again"
+    return f"the page has stopped; {words} with `voxgraft ui`, and it shows everything as it then is"
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """`kill` and a service that is stopped end it as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def create_app(roots: Roots, settings: UiSettings, password: str | None) -> AccessGuard:
+    """The whole interface as an ASGI application, behind its guard."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    import gradio as gr
+    from fastapi import FastAPI
+
+    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
+    from voxgraft.ui.files import add_file_routes
+
+    prefix = f"/pages/{secrets.token_urlsafe(24)}"
+    app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    add_file_routes(app, roots, prefix)
+    demo = build_page(roots, prefix)
+    demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
+    gr.mount_gradio_app(
+        app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
+        show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
+        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
+    )  # fmt: skip
+    # Only then does gradio ask, of a file that a request names, whether it was uploaded here.
+    demo.has_launched = True
+    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
+    if not is_local(settings.host):
+        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
+    return AccessGuard(app, frozenset(names), password, prefix)
+
+
+def _resolve_password(settings: UiSettings) -> str | None:
+    """The password; none is needed where nobody else can reach the page, unless one was given."""
+    given: str | None = None
+    if settings.password_file is not None:
+        given = (read_text(settings.password_file, 4096).splitlines() or [""])[0].strip()
+    elif PASSWORD_VARIABLE in os.environ:
+        given = os.environ[PASSWORD_VARIABLE]
+    elif is_local(settings.host):
+        return None
+    elif sys.stdin.isatty():
+        given = getpass.getpass("A password for the web interface: ")
+    if given is None or len(given) < MIN_PASSWORD:
+        found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
+        raise ConfigError("ui-password", found, expected=f"a password of at least {MIN_PASSWORD} characters")
+    return given
+
+
+def _require_packages() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import gradio  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        found = f"{error.name} is not installed"
+        raise ConfigError("package-missing", found, cure="pip install 'voxgraft[ui]'.") from None
+
+
+@contextmanager
+def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
+    """The open port; asked for before the page is built, so that a taken one is said at once."""
+    try:
+        (kind, _, _, _, address), *_ = socket.getaddrinfo(
+            settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        found = f"cannot listen on {settings.host}:{settings.port}: {format_error_reason(error)}"
+        raise ConfigError("ui-port", found) from None
+    with listener:
+        yield listener
+
+
+@contextmanager
+def _temporary_upload_folder() -> Iterator[Path]:
+    """Where files lie between the browser and the project; nobody else may look in, and it goes with the server."""
+    folder = Path(tempfile.mkdtemp(prefix="voxgraft-ui-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve(guarded: AccessGuard, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
+        proxy_headers=False,
+    )  # fmt: skip
+
+    class Server(uvicorn.Server):
+        """Says nothing of open pages that it ends: their event streams never end by themselves."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
+    # Told by a signal, uvicorn shuts down and then sends that signal to itself.
+    with suppress(KeyboardInterrupt):
+        Server(config).run(sockets=[listener])
+
+
+def _open_browser(settings: UiSettings, address: str) -> None:
+    if settings.open_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+
+
+def _host_for_url(host: str) -> str:
+    return f"[{host.strip('[]')}]" if ":" in host else host
