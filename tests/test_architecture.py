@@ -9,8 +9,6 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, modules_imported_by
 from voxgraft.models import family_names
 

@@ -83,7 +83,7 @@ def assert_both_refuse(run: WholeRun, code: str, *flags: str, **changed: Any) ->
 
 def test_a_run_that_can_be_trained_passes_and_nothing_is_loaded_that_only_training_needs(run: WholeRun) -> None:
     line = words(run, train_sample_texts=None)
-    program = f"import sys; from voxgraft.cli import run; code = run({line!r}); sys.exit(9 if 'torch' in sys.modules else code)"
+    program = f"import sys; from voxgraft.cli import run_cli; code = run_cli({line!r}); sys.exit(9 if 'torch' in sys.modules else code)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "training data" in next(line for line in done.stdout.splitlines() if line.startswith("checked:"))

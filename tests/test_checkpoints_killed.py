@@ -20,8 +20,8 @@ import sys, time
 from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
-from voxgraft import progress
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow, open_checkpoint
+from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow_checkpoint, open_checkpoint
+from voxgraft.core import progress
 
 class StopHalfWay:
     @contextmanager
@@ -36,8 +36,8 @@ class StopHalfWay:
         yield advance
 
 plan = GrowthPlan({"table": TableGrowth(1000, 0, np.ones((10, 64), np.float32))})
-with open_checkpoint(Path(sys.argv[1])) as checkpoint, progress.listening(StopHalfWay()):
-    grow(checkpoint, plan, Path(sys.argv[2]))
+with open_checkpoint(Path(sys.argv[1])) as checkpoint, progress.use_progress_listener(StopHalfWay()):
+    grow_checkpoint(checkpoint, plan, Path(sys.argv[2]))
 """
 
 

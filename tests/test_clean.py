@@ -28,9 +28,9 @@ from voxgraft.training.clean import CleanResult, clean
 ROOT = Path(__file__).parent.parent
 IMPATIENT = """
 import sys
-from voxgraft.cli import bars, run
-bars.PATIENCE_SECONDS, bars.TICK_SECONDS = 0.0, 0.001
-sys.exit(run(sys.argv[1:]))
+from voxgraft.cli import progress, run_cli
+progress.SHOW_AFTER_SECONDS, progress.TICK_SECONDS = 0.0, 0.001
+sys.exit(run_cli(sys.argv[1:]))
 """
 
 
@@ -272,7 +272,7 @@ def test_a_person_at_a_terminal_is_asked(run: RunFolder, answer: bytes, left: in
 
 def test_cleaning_needs_no_torch(run: RunFolder) -> None:
     program = (
-        "import sys; from voxgraft.cli import run; status = run(['clean', sys.argv[1], '--quiet', '--yes'])\n"
+        "import sys; from voxgraft.cli import run_cli; status = run_cli(['clean', sys.argv[1], '--quiet', '--yes'])\n"
         "sys.exit(status or ('torch' in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", program, str(run.path)], check=True, cwd=ROOT)

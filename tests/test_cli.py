@@ -63,7 +63,7 @@ def outcome(settings: OutcomeSettings) -> OutcomeResult:
 
 
 OUTCOME = CliCommand("outcome", OutcomeSettings, f"{__name__}:outcome", "End as asked.", positional=("outcome",))
-PROGRAM = "import sys; from voxgraft.cli import run; from tests.test_cli import OUTCOME; sys.exit(run(sys.argv[1:], [OUTCOME]))"
+PROGRAM = "import sys; from voxgraft.cli import run_cli; from tests.test_cli import OUTCOME; sys.exit(run_cli(sys.argv[1:], [OUTCOME]))"
 
 
 def start(*words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
@@ -184,8 +184,8 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_help_of_every_verb_imports_nothing_heavy() -> None:
     pages = [[], *(verb.name.split(" ") for verb in COMMANDS)]
     program = (
-        "import sys; from voxgraft.cli import run\n"
-        f"codes = [run([*words, '--help']) for words in {pages!r}]\n"
+        "import sys; from voxgraft.cli import run_cli\n"
+        f"codes = [run_cli([*words, '--help']) for words in {pages!r}]\n"
         f"print('outcome', set(codes), [name for name in {HEAVY!r} if name in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -146,10 +146,10 @@ def test_time_left_is_told_only_after_a_measurement() -> None:
 def test_the_time_for_which_a_process_was_suspended_is_not_counted_as_its_pace() -> None:
     code = (
         "import time\n"
-        "from voxgraft import progress\n"
-        "from voxgraft.cli import bars\n"
+        "from voxgraft.core import progress\n"
+        "from voxgraft.cli import progress as bars\n"
         "progress.SUSPENDED_SECONDS = 1.0\n"
-        "with bars.Board(bars.Nothing(), 0.0) as board, board.task('training', 100) as advance:\n"
+        "with bars.ProgressReporter(bars.NullDisplay(), 0.0) as board, board.task('training', 100) as advance:\n"
         "    (job,) = board._jobs\n"
         "    for part in range(12):\n"
         "        advance(1)\n"

@@ -66,7 +66,7 @@ def test_relative_paths_start_at_the_file_that_has_them_and_flags_at_the_current
     text = "base: ../base\ntexts: [am.txt, /data/am.txt, ~/am.txt]\ntokenizer: {file: grown.json}\n"
     make_run(tmp_path / "runs" / "am", text)
     settings = resolved(capsys, "graft", "runs/am", "--proof-texts", "en.txt")
-    assert settings["base"] == f"{tmp_path}/runs/am/../base"
+    assert settings["base"] == f"{tmp_path}/runs/base"
     assert settings["texts"] == [f"{tmp_path}/runs/am/am.txt", "/data/am.txt", f"{tmp_path}/home/am.txt"]
     assert settings["tokenizer"]["file"] == f"{tmp_path}/runs/am/grown.json"
     assert settings["proof_texts"] == [f"{tmp_path}/en.txt"]

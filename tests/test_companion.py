@@ -167,7 +167,7 @@ def test_no_worker_outlives_the_program_that_started_it(how: str, tmp_path: Path
         if how == "killed"
         else f"open({str(sign)!r}, 'w').write(f\"{{worker.ask('echo')['pid']}} 1\")"
     )
-    code = f"import sys; from voxgraft.companions.environments import Companion; worker = Companion('fake', [sys.executable, {str(WORKER)!r}]); {ask}"
+    code = f"import sys; from voxgraft.companions.environments import CompanionProcess; worker = CompanionProcess('fake', [sys.executable, {str(WORKER)!r}]); {ask}"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=WORKER.parent.parent)
     own = signed(sign)[0]
     if how == "killed":

@@ -154,9 +154,9 @@ def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
     clips = made_clips("chatterbox", frame_of("chatterbox"), clips=260, speakers=1, seed=0, seconds=(0.2, 0.3))
     write_clip_dataset(tmp_path / "new", header_of(), clips, shard_clips=1)
     program = (
-        "import resource, sys; from pathlib import Path; from voxgraft.dataset.sets import open_set\n"
+        "import resource, sys; from pathlib import Path; from voxgraft.dataset.sets import open_clip_dataset\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
-        "clips = open_set(Path(sys.argv[1]))\n"
+        "clips = open_clip_dataset(Path(sys.argv[1]))\n"
         "assert sum(len(clips.codes(at)) for at in range(len(clips))) == clips.num_codes.sum()"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "new")], check=True)

@@ -186,9 +186,9 @@ def test_parts_of_a_draw_are_kept_apart() -> None:
 def test_another_process_with_another_hash_seed_meets_the_same_clips() -> None:
     program = (
         "from tests.made_sets import ListedSet\n"
-        "from voxgraft.dataset.sampler import Stream\n"
+        "from voxgraft.dataset.sampler import DeterministicSampler\n"
         "clips = ListedSet('new', list('abcabcaabc'), [3.5] * 10)\n"
-        "print([Stream([clips], [1.0], 700, 3).step(n) for n in (1, 2, 77)])"
+        "print([DeterministicSampler([clips], [1.0], 700, 3).step(n) for n in (1, 2, 77)])"
     )
     root = Path(__file__).resolve().parent.parent
     outputs = {

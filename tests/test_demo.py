@@ -148,9 +148,9 @@ def killed_while_removing(folder: Path) -> list[Path]:
     """A real process that is killed at the first file that it removes."""
     code = (
         "import os, pathlib, shutil, signal\n"
-        "from voxgraft.demo.command import _make_anew\n"
+        "from voxgraft.demo.command import _recreate_demo_folder\n"
         "shutil.rmtree = lambda path: (next(pathlib.Path(path).iterdir()).unlink(), os.kill(os.getpid(), signal.SIGKILL))\n"
-        f"_make_anew(pathlib.Path({str(folder)!r}))\n"
+        f"_recreate_demo_folder(pathlib.Path({str(folder)!r}))\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     return [path for path in folder.parent.iterdir() if path != folder]

@@ -125,8 +125,8 @@ def test_a_tag_is_put_in_front_and_no_space_is_left(text: str) -> None:
 def test_japanese_stays_as_written_where_its_reader_is_not_installed() -> None:
     program = (
         "import sys; sys.modules['pykakasi'] = None\n"
-        "from voxgraft.models.chatterbox.text import ChatterboxFront\n"
-        "print(ascii(ChatterboxFront().prepare('私は', 'ja')))"
+        "from voxgraft.models.chatterbox.text import ChatterboxTextFrontend\n"
+        "print(ascii(ChatterboxTextFrontend().prepare('私は', 'ja')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ascii("[ja]私は")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import sys
@@ -349,12 +348,3 @@ def test_a_dataset_that_is_a_file_and_a_journal_that_is_none_are_errors_of_ours(
     with pytest.raises(VoxgraftError) as caught:
         DatasetFolder(tmp_path / "set").journals()
     assert caught.value.code == "manifest-line"
-
-
-def test_verbs_that_change_datasets_do_not_import_from_each_other() -> None:
-    verbs = {path.stem for path in (ROOT / "voxgraft").glob("data_*.py")} - {"data_settings"}
-    assert len(verbs) > 5
-    for name in sorted(verbs):
-        tree = ast.parse((ROOT / "voxgraft" / f"{name}.py").read_text(encoding="utf-8"))
-        found = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not found & {f"voxgraft.{verb}" for verb in verbs}, name

@@ -202,11 +202,9 @@ import sys
 sys.modules["transformers"] = None  # as Python marks a package that cannot be imported
 from pathlib import Path
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.models.indextts2.encoder import SpeechFeatures
-from voxgraft.models.load import open_model
-from voxgraft.models.random_base import make_random_base
+from voxgraft.models.indextts2.encoder import W2vBertFeatureExtractor
 try:
-    SpeechFeatures.load(Path(sys.argv[1]), Path(sys.argv[1]))
+    W2vBertFeatureExtractor.load(Path(sys.argv[1]), Path(sys.argv[1]))
 except VoxgraftError as error:
     print(error)
 """

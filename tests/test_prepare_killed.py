@@ -101,8 +101,8 @@ def test_a_killed_worker_is_replaced_and_nobody_notices(
 
 
 def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
-    script = "import time; from voxgraft.preprocess import local, stage\n"
-    script += "local._Process(stage.StageSettings('tiny', '.', 'cpu', '.'))\ntime.sleep(600)"
+    script = "import time; from voxgraft.preprocess import encode, workers\n"
+    script += "workers._WorkerProcess(encode.EncodeWorkerConfig('tiny', '.', 'cpu', '.'))\ntime.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", script])
     wait_until("no worker was started", lambda: workers_of(process.pid))
     workers = workers_of(process.pid)
@@ -133,13 +133,13 @@ def killed_after_a_set(place: Preparing) -> int:
     child = os.fork()
     if child == 0:
         patched: Any = assemble
-        write = patched.write_set
+        write = patched.write_clip_dataset
 
         def write_and_die(*arguments: Any) -> None:
             write(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        patched.write_set = write_and_die
+        patched.write_clip_dataset = write_and_die
         try:
             place.prepare()
         finally:

@@ -331,7 +331,7 @@ def test_nothing_is_written_and_torch_is_not_loaded(base: tuple[str, BaseFiles])
     folder = base[1].folder
     before = {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
     program = (
-        "import sys; from voxgraft.cli import run; status = run(['show', sys.argv[1], '--quiet'])\n"
+        "import sys; from voxgraft.cli import run_cli; status = run_cli(['show', sys.argv[1], '--quiet'])\n"
         "sys.exit(status or ('torch' in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=Path(__file__).parent.parent)

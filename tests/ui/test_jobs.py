@@ -67,8 +67,8 @@ def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_fin
 ) -> None:
     words = [*long_work(tmp_path), "--json"]
     code = (
-        "import sys, time; from pathlib import Path; from voxgraft.ui.jobs import Jobs\n"
-        f"Jobs(Path({str(project)!r})).start('data text', {words!r}, Path({str(tmp_path)!r}))\n"
+        "import sys, time; from pathlib import Path; from voxgraft.ui.jobs import ProjectJobs\n"
+        f"ProjectJobs(Path({str(project)!r})).start('data text', {words!r}, Path({str(tmp_path)!r}))\n"
         "print('started', flush=True); time.sleep(600)"
     )
     server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)

@@ -56,9 +56,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_built(tmp_path: Path) -
 
 
 def test_without_gradio_the_cure_names_the_extra(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['gradio'] = None\nfrom voxgraft.cli import run\nsys.exit(run(['ui', '--port', '1']))"
-    )
+    code = "import sys; sys.modules['gradio'] = None\nfrom voxgraft.cli import run_cli\nsys.exit(run_cli(['ui', '--port', '1']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'voxgraft[ui]'" in done.stderr
@@ -66,7 +64,7 @@ def test_without_gradio_the_cure_names_the_extra(tmp_path: Path) -> None:
 
 def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
     code = (
-        "import sys; from voxgraft.cli import run; run(['ui', '--help'])\n"
+        "import sys; from voxgraft.cli import run_cli; run_cli(['ui', '--help'])\n"
         "import voxgraft.ui.jobs, voxgraft.ui.runner, voxgraft.ui.server, voxgraft.ui.commands, voxgraft.ui.server\n"
         "sys.exit('gradio' in sys.modules or 'torch' in sys.modules)"
     )

@@ -308,7 +308,7 @@ def _build_grown_tree(checkpoint: TorchCheckpoint, tensors: Mapping[str, TorchTe
     old = checkpoint.state_dict
     state = _copy_dictionary(old, tensors)
     notes = old.state
-    # `_parse_metadata` (module versions) is kept where it is plain; other attributes of the dictionary are not.
+    # `_metadata` (module versions) is kept where it is plain; other attributes of the dictionary are not.
     if (
         isinstance(notes, PickleDict)
         and set(notes.entries) == {"_metadata"}

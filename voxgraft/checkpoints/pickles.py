@@ -42,7 +42,7 @@ class PickleGlobal:
 
 @dataclass(eq=False, repr=False, slots=True)
 class PickleDict:
-    """A dict or an OrderedDict. `state` is what the pickle would set on it, such as torch's `_parse_metadata`."""
+    """A dict or an OrderedDict. `state` is what the pickle would set on it, such as torch's `_metadata`."""
 
     ordered: bool = False
     entries: dict[Any, Any] = field(default_factory=dict)

@@ -244,7 +244,7 @@ def write_torch(
     wrapper: str | None = None,
     extras: Mapping[str, Scalar] | None = None,
 ) -> None:
-    """A torch archive of tensors, each in a storage of its own; `list_other_model_tensors` stands next to a `wrapper`."""
+    """A torch archive of tensors, each in a storage of its own; `extras` stands next to a `wrapper`."""
     state = PickleDict(ordered=True)
     storages: dict[str, StorageBytes] = {}
     for index, (name, tensor) in enumerate(tensors.items()):

@@ -192,7 +192,7 @@ STATE_STYLES = {"stuck": "bold red", "learning": "green", "good enough": "bold g
 def render_training(
     progress: TrainProgress, console: Console, *, jobs: Sequence[str] = (), unicode: bool = True
 ) -> RenderableType:
-    """The whole picture for a console of any size; without `normalize_letters` no signs beyond ASCII."""
+    """The whole picture for a console of any size; without `unicode` no signs beyond ASCII."""
     from rich.console import Group
 
     width = min(console.width, MAX_COLUMNS)

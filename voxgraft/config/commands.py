@@ -41,7 +41,7 @@ class NewSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `run_pipeline` imports. Where no texts are given, these have them."""
+    """Recordings with subtitles or transcripts, which `go` imports. Where no texts are given, these have them."""
     speaker: str | None = None
     """Name of the one speaker of all sources; empty means: what they say, else one for each list, folder or film."""
     old: Path | None = None

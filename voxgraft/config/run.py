@@ -78,7 +78,7 @@ class DataSettings(Settings):
     """What is learnt from: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `run_pipeline` imports as clips; empty means that you import them."""
+    """Recordings with subtitles or transcripts, which `go` imports as clips; empty means that you import them."""
     speaker: str | None = None
     """Name of the one speaker of all sources; empty means: what the sources say, else what speaker_from says."""
     speaker_from: SpeakerSource = "auto"
@@ -86,9 +86,9 @@ class DataSettings(Settings):
     encoding: str | None = None
     """Encoding of text files of the sources that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `run_pipeline` continues."""
+    """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `go` continues."""
     dataset: Path | None = None
-    """Dataset of clips that `prepare` makes the sets of, and `run_pipeline` imports into; empty means data in the run folder."""
+    """Dataset of clips that `prepare` makes the sets of, and `go` imports into; empty means data in the run folder."""
     train: tuple[Path, ...] = ()
     """Sets of the new language; empty means data/train in the run folder."""
     valid: tuple[Path, ...] = ()
@@ -201,7 +201,7 @@ class TrainSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """How `run_pipeline` and `evaluate` judge what was trained."""
+    """How `go` and `evaluate` judge what was trained."""
 
     recogniser: str | None = None
     """built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows the language."""

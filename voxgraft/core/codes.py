@@ -258,12 +258,12 @@ CATALOGUE: dict[str, Code] = {
     "proof-changed": Code(
         "tokenizers",
         "Text that the base could spell is spelled otherwise now: the base's languages would meet untrained rows.",
-        "use a tokenizer made by `voxgraft tokenizer train` and `tokenizer_merge`, which adds only pieces with a new character.",
+        "use a tokenizer made by `voxgraft tokenizer train` and `merge`, which adds only pieces with a new character.",
     ),
     "proof-unknown-letters": Code(
         "tokenizers",
         "Letters of the new language have no piece: the model cannot see them. Merges that keep only the first pieces of a larger candidate lose all single characters this way.",
-        "make the tokenizer with `voxgraft tokenizer train` and `tokenizer_merge`: every letter of the script gets a piece.",
+        "make the tokenizer with `voxgraft tokenizer train` and `merge`: every letter of the script gets a piece.",
     ),
     "proof-unknown-symbols": Code(
         "tokenizers",
@@ -1252,7 +1252,7 @@ CATALOGUE: dict[str, Code] = {
     "prepared-ids-unknown": Code(
         "check",
         "Part of the prepared text is the unknown token: the model cannot see what is said there.",
-        "spell the texts again with a tokenizer that has every letter (`voxgraft tokenizer train`, then `tokenizer_merge`).",
+        "spell the texts again with a tokenizer that has every letter (`voxgraft tokenizer train`, then `merge`).",
         "warning",
     ),
     "prepared-other-tokenizer": Code(

@@ -484,7 +484,7 @@ def open_pair_dataset(
 ) -> PairDataset:
     """A manifest of pairs as a set. `spell` gives the ids of a text with the run's own tokenizer.
 
-    `run_language` is needed where the lines state none. Every file is looked at; codes and old ids are read once.
+    `language` is needed where the lines state none. Every file is looked at; codes and old ids are read once.
     """
     pairs = read_pair_manifest(manifest)
     language = _require_one_language(pairs, language, manifest)

@@ -75,7 +75,7 @@ class DataRequirements:
         base: tuple[Family, BaseFiles, Tokenizer],
         shapes: Mapping[str, Shape],
     ) -> DataRequirements:
-        """By the graft and the base that a run has; `build_shape_patterns` are those of the base's tensors."""
+        """By the graft and the base that a run has; `shapes` are those of the base's tensors."""
         family, files, tokenizer = base
         spelling = TextEncoder.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
         frame = family.frame(graft.tokenizer.size, family.infer_size(files, shapes))

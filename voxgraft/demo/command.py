@@ -1,6 +1,6 @@
 """The verb `demo`: Amharic grafted onto a base that speaks English and French, with the verbs that everybody uses.
 
-It calls other verbs, as `run_pipeline` does: it stands in for the person at the keyboard.
+It calls other verbs, as `go` does: it stands in for the person at the keyboard.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class _HeldOutLoader:
     graft: Graft
 
     def add(self, held_out: HeldOutData, path: Path, language: str | None) -> None:
-        """One set; `run_language` is the new one's, or None for a set of a base language, which says itself."""
+        """One set; `language` is the new one's, or None for a set of a base language, which says itself."""
         try:
             clips = self._opened(path, language)
         except VoxgraftError as error:

@@ -210,7 +210,7 @@ def _format_unknown_language(listener: Recognizer, language: str) -> str:
 
 
 def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
-    """The recogniser that is named; else the built-in one, or Whisper for a `run_language` that only Whisper knows.
+    """The recogniser that is named; else the built-in one, or Whisper for a `language` that only Whisper knows.
 
     That there is none is a reason and no error, unless one was named.
     """

@@ -164,7 +164,7 @@ class TensorChange:
     num_values: int = 0
     """Of the base's tensor."""
     num_bad: int = 0
-    """Values that are not finite. `interpolate_tensor` is measured on the others."""
+    """Values that are not finite. `moved` is measured on the others."""
     overflowed: bool = False
     """All of these are infinite and the tensor is kept as F16, which holds nothing above 65,504."""
     computed: bool = False
@@ -287,7 +287,7 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
 
 
 def measure_blend_distance(subject: CheckSubject, body: BodyComparison, share: float) -> float:
-    """The distance that a body repaired to `hash_uniform` of its way from the base will be measured to have.
+    """The distance that a body repaired to `share` of its way from the base will be measured to have.
 
     Nearly proportional to the share, but a shorter number format rounds every value again, which adds to it.
     """

@@ -32,7 +32,7 @@ NewRowsFactory = Callable[[], dict[str, Float32Array]]
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What is put right. `hash_uniform` is the body's point between the base (0) and the tuned one (1); None leaves it."""
+    """What is put right. `share` is the body's point between the base (0) and the tuned one (1); None leaves it."""
 
     rows: bool = False
     spare: bool = False

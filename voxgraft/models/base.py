@@ -113,7 +113,7 @@ class TextFrontend(ABC):
 
     @abstractmethod
     def prepare(self, text: str, language: str | None) -> str:
-        """Cleaned text to tokenizer input. `run_language` is the code whose tag is put in front, where there are tags."""
+        """Cleaned text to tokenizer input. `language` is the code whose tag is put in front, where there are tags."""
 
 
 class Family(ABC):

@@ -35,7 +35,7 @@ MAX_LISTED_MISMATCHES = 10
 def read_tensors(
     path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
 ) -> dict[str, Tensor]:
-    """The tensors that `build_shape_patterns` names, in its order and under its names; in the file `prefix` stands before each.
+    """The tensors that `shapes` names, in its order and under its names; in the file `prefix` stands before each.
 
     All that are missing or of another shape are refused in one error, before any value is read; what else the file
     holds is left alone. `dtype=None` keeps each tensor as it is stored. In memory: the result and one tensor more.

@@ -321,7 +321,7 @@ class Packing:
 class KVCache:
     """Keys and values of every layer for R rows of up to S positions, allocated once.
 
-    `pad_to_bucket` counts the positions of each row. It lives on the device, so that a step never waits for it.
+    `filled` counts the positions of each row. It lives on the device, so that a step never waits for it.
     """
 
     def __init__(

@@ -281,7 +281,7 @@ def attend(
 ):
     """One head of one row over one of P equal parts of its positions; the first also puts key and value into the cache.
 
-    `pad_to_bucket` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
+    `filled` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
     Gives each part's own mean of the values, and the logarithm of its weight. [P, R, H, D], [P, R, H]
     """
     place, split = tl.program_id(0), tl.program_id(1)

@@ -1,7 +1,7 @@
-"""The verb `run_pipeline`: all stages of a run one after another, each by its own verb; those that are finished are skipped.
+"""The verb `go`: all stages of a run one after another, each by its own verb; those that are finished are skipped.
 
 It calls other verbs, as `demo` does: it stands in for the person at the keyboard. Everything lies in the run folder, so
-a `run_pipeline` that was killed goes on with the same command.
+a `go` that was killed goes on with the same command.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ STAGES_WITHOUT_OUTPUT = ("check", "evaluate")
 """Stages by which no later one decides."""
 STAGES_AFTER_TRAINING = ("evaluate", "export")
 NEXT_COMMAND_PREFIX = "next: voxgraft "
-"""How a verb says what its user does next. Inside `run_pipeline` nobody does it: it is what `run_pipeline` does next itself."""
+"""How a verb says what its user does next. Inside `go` nobody does it: it is what `go` does next itself."""
 
 
 @dataclass(frozen=True, slots=True)

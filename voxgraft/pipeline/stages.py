@@ -99,7 +99,7 @@ class StageDecision:
 
 
 class PipelineContext:
-    """A run as it is at this moment, and what `run_pipeline` was told."""
+    """A run as it is at this moment, and what `go` was told."""
 
     def __init__(self, settings: GoSettings) -> None:
         self.told, self.run = settings, RunFolder(settings.run)
@@ -110,18 +110,18 @@ class PipelineContext:
 
     @cached_property
     def settings(self) -> RunSettings:
-        """What run.yaml says, and what `run_pipeline` was given of the same keys over it."""
+        """What run.yaml says, and what `go` was given of the same keys over it."""
         values = deep_merge(read_settings_values(RunSettings, self.run.settings), self.told.given)
         return parse_settings(RunSettings, values, self.run.settings)
 
     def verb_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
-        """A verb's settings as its command line would have them, with what `run_pipeline` was given."""
+        """A verb's settings as its command line would have them, with what `go` was given."""
         return load_command_settings(kind, self.run, **self.told.given, **flags)
 
     @property
     def language(self) -> str:
         if self.settings.language is None:
-            raise ConfigError("config-missing", "`run_language` is not given", where=self.run.settings)
+            raise ConfigError("config-missing", "`language` is not given", where=self.run.settings)
         return self.settings.language
 
     @property

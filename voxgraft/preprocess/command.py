@@ -163,7 +163,7 @@ def _load_graft_base(settings: PrepareSettings) -> tuple[Family, BaseFiles]:
 
 def _require_language(settings: PrepareSettings, run: RunFolder) -> str:
     if settings.language is None:
-        raise ConfigError("config-missing", "`run_language` is not given", where=run.settings)
+        raise ConfigError("config-missing", "`language` is not given", where=run.settings)
     return settings.language
 
 

@@ -218,7 +218,7 @@ class StepLoadResult:
 def save_step(run: RunFolder, state: TrainState, *, keep_last: int, keep: Collection[int] = ()) -> StepSaveResult:
     """Save a step, read it back from the disk, put it in its place, and only then remove steps that are not kept.
 
-    Kept are the last `keep_last` whole ones up to this and those in `set_run_yaml_values`, which the step remembers for `clean`. What
+    Kept are the last `keep_last` whole ones up to this and those in `keep`, which the step remembers for `clean`. What
     was saved of this step before is replaced. Later ones are never touched: who goes back behind them sets them aside.
     """
     if keep_last < 1:

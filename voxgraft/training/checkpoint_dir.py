@@ -114,7 +114,7 @@ def read_step_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_step_state(folder: StepFolder) -> dict[str, Any]:
-    """state.json with `format`, `step`, `set_run_yaml_values` and `values`; refused if a newer voxgraft made it."""
+    """state.json with `format`, `step`, `keep` and `values`; refused if a newer voxgraft made it."""
     path = folder.path / STEP_STATE_NAME
     state = read_json(path)
     number = state.get("format") if isinstance(state, dict) else None

@@ -95,7 +95,7 @@ class CleanResult:
 
 
 def clean(settings: CleanSettings) -> CleanResult:
-    """Remove saved steps beyond the last `set_run_yaml_values`, and remains; refused while a trainer is at work."""
+    """Remove saved steps beyond the last `keep`, and remains; refused while a trainer is at work."""
     run = RunFolder(require_folder(settings.run))
     if not is_file(run.settings):
         raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is no run", where=run.settings)
@@ -140,7 +140,7 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
 
 
 def _find_last_valid_steps(steps: list[StepFolder], keep: int) -> list[StepFolder]:
-    """The newest whole folders of `set_run_yaml_values` steps, oldest first: every hash is checked, since the rest is to go."""
+    """The newest whole folders of `keep` steps, oldest first: every hash is checked, since the rest is to go."""
     found: dict[int, StepFolder] = {}
     for folder in reversed(steps):
         if len(found) < keep and folder.step not in found and find_step_damage(folder) is None:

@@ -83,7 +83,7 @@ def run_yaml_stamp(project: Path) -> str:
 
 
 def run_dataset_folder(project: Path) -> Path:
-    """Where the project's own dataset is, or will be: the same place that `run_pipeline` and `prepare` take."""
+    """Where the project's own dataset is, or will be: the same place that `go` and `prepare` take."""
     try:
         named = load_run_settings(project).data.dataset
     except VoxgraftError:

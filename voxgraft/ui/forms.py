@@ -204,7 +204,7 @@ class CommandForm:
     def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
         """The command, the button that runs it, and how the newest job of the verb stands.
 
-        With `set_run_yaml_values`, also a button that writes changed values into run.yaml, where they count for every verb.
+        With `keep`, also a button that writes changed values into run.yaml, where they count for every verb.
         """
         self.preview = gr.Textbox(
             label="The same on a command line",
@@ -394,7 +394,7 @@ def build_job_controls(
 ) -> tuple[JobView, Any, Any]:
     """Where the newest job of a verb is shown, the button that starts one, and the one that stops it while it runs.
 
-    `list_other_model_tensors` is one more button, which was not laid out yet.
+    `extra_button` is one more button, which was not laid out yet.
     """
     name = slug(verb)
     with gr.Column(elem_classes=["vg-form"]):

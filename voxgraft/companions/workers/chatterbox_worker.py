@@ -1,6 +1,6 @@
 """Chatterbox's waveform end, in an environment that has the package: codes and a voice in, samples out.
 
-S3Gen and the Perth watermark are the package's own, and used as its `generate_codes` does.
+S3Gen and the Perth watermark are the package's own, and used as its `generate` does.
 """
 
 from __future__ import annotations
