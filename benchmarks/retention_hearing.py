@@ -21,7 +21,7 @@ from benchmarks.retention_training import Bench, as_without_compiling, held_out
 from voxgraft.asr import Transcript
 from voxgraft.asr.builtin import BuiltInRecognizer
 from voxgraft.audio.features import exact_float32
-from voxgraft.core import files
+from voxgraft.core import rng
 from voxgraft.evaluation.scores import EditCount, compute_error_rate, count_edits
 from voxgraft.evaluation.sentences import normalize_letters, normalize_phones
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
@@ -156,7 +156,7 @@ class Judge:
             GenerationPrompt(
                 one.ids,
                 build_tiny_condition(build_voice_clip(one.speaker)),
-                files.hash_int("retention", draw, one.text) >> 1,
+                rng.hash_int("retention", draw, one.text) >> 1,
             )
             for one in sentences
         ]

@@ -17,7 +17,7 @@ import numpy as np
 
 from voxgraft.config.commands import GraftSettings
 from voxgraft.config.run import TokenizerSettings
-from voxgraft.core.files import hash_int
+from voxgraft.core.rng import hash_int
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (

@@ -65,7 +65,7 @@ def watched_stderr(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     SHOWN.clear()
     stream = Listening()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(bars, "SHOW_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("voxgraft.cli.app.SHOW_AFTER_SECONDS", 0.0)
     return stream
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.made_sets import ListedSet, make_set
-from voxgraft.core import files
+from voxgraft.core import rng
 from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.dataset.sampler import (
     DataSamplerOptions,
@@ -170,8 +170,8 @@ def test_epochs_seeds_and_sets_each_have_an_order_of_their_own() -> None:
 
 def test_the_order_is_pinned_for_all_releases() -> None:
     """A run that is resumed with a newer version must meet the same clips."""
-    assert files.hash_int("prompt", 7, 1, "clip") == PINNED_NUMBER
-    assert files.hash_permutation(10, "order", 7, "new", 0).tolist() == PINNED_ORDER
+    assert rng.hash_int("prompt", 7, 1, "clip") == PINNED_NUMBER
+    assert rng.hash_permutation(10, "order", 7, "new", 0).tolist() == PINNED_ORDER
     clips = ListedSet("new", list("aabbab"), [4.0, 5.0, 6.0, 7.0, 1.0, 8.0])
     items = DeterministicSampler([clips], [1.0], TOKENS, 7, DataSamplerOptions(silent_share=0.5)).step(5)
     assert [(item.clip, item.prompt[1], item.silent) for item in items] == PINNED_ITEMS
@@ -179,8 +179,8 @@ def test_the_order_is_pinned_for_all_releases() -> None:
 
 def test_parts_of_a_draw_are_kept_apart() -> None:
     draws = [("ab", "c"), ("a", "bc"), ("abc",), (1, 2), (12,), ("1", "2"), (-1, 2)]
-    assert len({files.hash_int(*parts) for parts in draws}) == len(draws)
-    assert all(0 <= files.hash_uniform("x", number) < 1 for number in range(1000))
+    assert len({rng.hash_int(*parts) for parts in draws}) == len(draws)
+    assert all(0 <= rng.hash_uniform("x", number) < 1 for number in range(1000))
 
 
 def test_another_process_with_another_hash_seed_meets_the_same_clips() -> None:
@@ -203,7 +203,7 @@ def test_another_process_with_another_hash_seed_meets_the_same_clips() -> None:
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
-    assert "Item(" in outputs.pop()
+    assert "Sample(" in outputs.pop()
 
 
 def test_a_share_of_items_is_silent_and_which_ones_changes_from_step_to_step() -> None:

@@ -415,6 +415,7 @@ def changed_card(folder: Path, place: Path, **changes: object) -> Path:
     shutil.copytree(folder, place)
     path = place / "graft.json"
     card = json.loads(path.read_text(encoding="utf-8"))
+    del card["card_sha256"]
     path.write_text(json.dumps({**card, **changes}), encoding="utf-8")
     return place
 

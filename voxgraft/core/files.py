@@ -19,9 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, TextError, VoxgraftError, WriteError
 
@@ -531,34 +528,3 @@ def format_error_reason(error: BaseException) -> str:
     """What went wrong in one line, as the system or a library says it."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0]
-
-
-_HASH_BITS = 64
-
-
-def hash_int(*parts: int | str) -> int:
-    """A number below 2**64."""
-    return int.from_bytes(_hash_parts(parts, _HASH_BITS // 8), "little")
-
-
-def hash_uniform(*parts: int | str) -> float:
-    """A number from 0 up to, and without, 1."""
-    # The 53 bits that a float holds exactly, so that rounding never makes it 1.
-    return (hash_int(*parts) >> 11) * 2.0**-53
-
-
-def hash_permutation(count: int, *parts: int | str) -> NDArray[np.int64]:
-    """The numbers below `count` in an order that depends on nothing but the parts."""
-    key = int.from_bytes(_hash_parts(parts, 16), "little")
-    draws = np.random.Philox(key=key).random_raw(count)
-    return np.argsort(draws, kind="stable")
-
-
-def _hash_parts(parts: tuple[int | str, ...], size: int) -> bytes:
-    # The lengths keep ("ab", "c") apart from ("a", "bc"), and the kinds 1 apart from "1".
-    digest = hashlib.blake2b(digest_size=size)
-    for part in parts:
-        text = str(part).encode("utf-8")
-        kind = b"i" if isinstance(part, int) else b"s"
-        digest.update(b"%s%d:" % (kind, len(text)) + text)
-    return digest.digest()

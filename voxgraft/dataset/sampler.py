@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.core import files
+from voxgraft.core import rng
 from voxgraft.core.errors import ConfigError, Finding, GraftError, finding
 from voxgraft.dataset.shards import ClipDataset, format_clip_names
 
@@ -70,7 +70,7 @@ class PromptSelector:
             return given
         speaker = self._speakers[clip]
         if others := self._num_long_others(clip):
-            at = files.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
+            at = rng.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
             own = self._place_among_long.get(clip, others)
             return speaker.long[at + (at >= own)]
         return next((one for one in speaker.longest if one != clip), clip)
@@ -234,7 +234,7 @@ class DeterministicSampler:
     def _build_sample(self, at: int, flow: _DatasetStream, clip: int, number: int) -> Sample:
         prompt = flow.prompts.prompt(clip, self.seed, number)
         draw = self.options.silent_share
-        silent = draw > 0 and files.hash_uniform("silent", self.seed, number, flow.set.infos[clip].id) < draw
+        silent = draw > 0 and rng.hash_uniform("silent", self.seed, number, flow.set.infos[clip].id) < draw
         return Sample(at, clip, (at, prompt), silent)
 
     def _require_full_steps(self) -> None:
@@ -282,7 +282,7 @@ class _DatasetStream:
         """The clips of an epoch in their order, and where each starts; a few epochs are kept."""
         kept = self._epochs.get(epoch)  # once: another thread may drop it in between
         if kept is None:
-            clips = self._used[files.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
+            clips = self._used[rng.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
             kept = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
             self._epochs[epoch] = kept
             if len(self._epochs) > MAX_CACHED_EPOCHS:

@@ -19,7 +19,7 @@ from voxgraft.asr import Transcript
 from voxgraft.audio.features import resample
 from voxgraft.audio.files import encode_wav
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
-from voxgraft.core import files
+from voxgraft.core import rng
 from voxgraft.evaluation.audio import ReferenceRecording, SpeechRenderer, VoiceComparer
 from voxgraft.evaluation.held_out import HeldOutData, compute_held_out_losses, measure_recorded_pace
 from voxgraft.evaluation.scores import (
@@ -387,7 +387,7 @@ class Evaluator:
 
 def _shuffle_sentences(sentences: Sequence[EvalSentence], seed: int) -> list[EvalSentence]:
     """Every sentence's place taken by another one: all are moved along a circle in an order by chance."""
-    order = files.hash_permutation(len(sentences), "shuffled", seed).tolist()
+    order = rng.hash_permutation(len(sentences), "shuffled", seed).tolist()
     moved = dict(zip(order, [*order[1:], order[0]], strict=True))
     return [sentences[moved[at]] for at in range(len(sentences))]
 

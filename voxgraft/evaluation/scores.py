@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
 from voxgraft.audio.features import resample
-from voxgraft.core import files, progress
+from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.shards import AnyArray
 from voxgraft.evaluation.sentences import (
@@ -137,7 +137,7 @@ def _add_bootstrap_interval(
     value: float, of_draws: Callable[[NDArray[np.int64]], FloatArray], count: int, seed: int
 ) -> Score:
     """Whole sets of the same size, drawn from the set with repetition: how else it might have come out."""
-    key = files.hash_int("bootstrap", seed, count)
+    key = rng.hash_int("bootstrap", seed, count)
     raw = np.random.Philox(key=key).random_raw(BOOTSTRAP_DRAWS * count).reshape(BOOTSTRAP_DRAWS, count)
     drawn = of_draws((raw % np.uint64(count)).astype(np.int64))
     low, high = np.percentile(drawn, [LOW_PERCENTILE, HIGH_PERCENTILE])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from voxgraft.audio.files import read_wav
-from voxgraft.core import files, progress
+from voxgraft.core import progress, rng
 from voxgraft.core.errors import CheckpointError, FileError, GraftError
 from voxgraft.core.files import compute_sha256, is_file, is_folder
 from voxgraft.core.run import RunFolder
@@ -316,7 +316,7 @@ def _build_request(
     stock = system.family.stock_sampling()
     seconds = MAX_PAUSE_SECONDS + MAX_SECONDS_PER_CHARACTER * len(sentence.text)
     limit = min(round(seconds * system.family.code_hz), stock.max_codes, system.model.frame.max_codes)
-    drawn = files.hash_int("evaluate", seed, sentence.language, sentence.text) >> 1  # torch takes 63 bits
+    drawn = rng.hash_int("evaluate", seed, sentence.language, sentence.text) >> 1  # torch takes 63 bits
     return _SentenceRequest(place, sentence, voice, ids, limit, drawn, _why_unspeakable(system, ids))
 
 

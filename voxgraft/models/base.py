@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.features import Waveform, resample
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name
 from voxgraft.models.sequence import SequenceSpec
 
 if TYPE_CHECKING:
+    from voxgraft.audio.features import Waveform
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.sampling import SamplingParams
 
@@ -284,6 +284,8 @@ class ClipEncoder(ABC):
 
 def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
     """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
+    from voxgraft.audio.features import resample  # needs torch; looking at a family does not
+
     clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:
         return clip

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from voxgraft.config.commands import SpeakSettings
-from voxgraft.core import files, progress
+from voxgraft.core import progress, rng
 from voxgraft.core.errors import Finding, TextError, finding
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.evaluation.systems import SpeakingModel
@@ -171,7 +171,7 @@ def _plan_utterance(
     for place, (piece, ids) in enumerate(spelled):
         seconds = settings.max_seconds or max_speech_seconds(piece.text)
         limit = min(max(1, round(seconds * family.code_hz)), frame.max_codes if settings.max_seconds else most)
-        seed = files.hash_int("speak", settings.seed, language, piece.text) >> 1  # torch takes 63 bits
+        seed = rng.hash_int("speak", settings.seed, language, piece.text) >> 1  # torch takes 63 bits
         asked.append(_ChunkRequest(at, place, piece, ids, limit, seed))
     findings = (
         *check_text_script(one, language),

@@ -89,15 +89,15 @@ class SynthesisModels:
         return found
 
 
-def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | None] = ()) -> SynthesisModels:
+def open_synthesis_models(settings: SpeakSettings, requested: Collection[str | None] = ()) -> SynthesisModels:
     """What the settings name; an error where that is more than one thing, or does not fit together.
 
-    Of `asked`, a language that nobody here speaks is refused before any weights are read.
+    Of the `requested` languages, one that nobody here speaks is refused before any weights are read.
     """
     if settings.run is not None:
         if settings.graft:
             raise ConfigError("config-value", "--run and --graft are both given", expected="one of the two")
-        return _open_run_models(RunFolder(require_folder(settings.run)), settings, languages)
+        return _open_run_models(RunFolder(require_folder(settings.run)), settings, requested)
     if settings.which is not None or settings.step is not None:
         found = "--which or --step is given without a run"
         raise ConfigError("config-value", found, expected="--run for these")
@@ -105,7 +105,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
     kind = _require_one_family(grafts)
     place = _build_model_context(settings.base or _find_built_in_base(kind), settings, kind)
     languages = _list_base_languages(place)
-    for one in languages:
+    for one in requested:
         _resolve_language(one, [graft.card.language for graft in grafts], languages)
     shared = SharedModelContext(place.family, place.files, place.device, place.dtype, place.model())
     systems = tuple(open_grafted_model(shared, graft) for graft in grafts)

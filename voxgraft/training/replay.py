@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from voxgraft.config.run import DataSettings
-from voxgraft.core import files, progress
+from voxgraft.core import progress, rng
 from voxgraft.core.errors import Finding, GraftError, TextError, VoxgraftError, finding
 from voxgraft.core.files import path_exists
 from voxgraft.core.run import RunFolder
@@ -93,7 +93,7 @@ def plan_replay(
     found: list[ReplayUtterance] = []
     for language, texts in sorted(by_language.items()):
         wanted = max(1, round(count / len(by_language)))
-        order = sorted(texts, key=lambda text: files.hash_int("self-replay", seed, language, text))
+        order = sorted(texts, key=lambda text: rng.hash_int("self-replay", seed, language, text))
         spelled = ((text, tuple(encode(text, language))) for text in order)
         usable = list(islice(((text, ids) for text, ids in spelled if is_plain(ids)), wanted))
         num_held_out = max(1, min(wanted, len(usable)) // HELD_OUT_ONE_IN) if len(usable) > 1 else 0
@@ -112,7 +112,7 @@ def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, s
     long = [(clips, place) for clips, place in places if clips.infos[place].seconds >= min_seconds]
     longest = max(places, key=lambda found: found[0].infos[found[1]].seconds)
     order = sorted(
-        long or [longest], key=lambda found: files.hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
+        long or [longest], key=lambda found: rng.hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
     )
     num_before: dict[str, int] = {}
     ranked = []
@@ -162,7 +162,7 @@ class ReplayGenerator:
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
     def _prompt(self, one: ReplayUtterance, voice: ReferenceVoice) -> GenerationPrompt:
-        drawn = files.hash_int("speak", self.seed, one.id, one.text) >> 1  # torch takes 63 bits
+        drawn = rng.hash_int("speak", self.seed, one.id, one.text) >> 1  # torch takes 63 bits
         return GenerationPrompt(one.text_ids, self.family.condition(voice.clip), drawn)
 
     def _is_speech(self, said: GeneratedCodes) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.audio.files import encode_wav
-from voxgraft.core import files
+from voxgraft.core import rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
 from voxgraft.core.run import RunFolder, step_folder_name
@@ -139,7 +139,7 @@ def _sample_folder(run: RunFolder, step: int) -> Path:
 
 def _choose_held_out_voice(held_out: Validator, seed: int) -> tuple[str, Clip]:
     """Name and voice of one held-out prompt."""
-    item = held_out.items[files.hash_int("voice", seed) % len(held_out.items)]
+    item = held_out.items[rng.hash_int("voice", seed) % len(held_out.items)]
     where, clip = item.prompt
     clips = held_out.batch_builder.sets[where]
     return f"{clips.name}/{clips.infos[clip].id}", Clip(clips.codes(clip), clips.voice(clip))
@@ -172,7 +172,7 @@ def build_sample_sentences(
         same = sum(one.language == language for one in found)
         name = f"{language}-{same + 1}" if same else language
         ids = tuple(spelling.encode(text, language))
-        own_seed = files.hash_int("sample", seed, language, text) % 2**31
+        own_seed = rng.hash_int("sample", seed, language, text) % 2**31
         found.append(SampleSentence(name, language, text, ids, is_new, own_seed))
     return found
 
