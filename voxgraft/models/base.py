@@ -1,6 +1,6 @@
 """What a family is: where its text rows are, how its text becomes what its tokenizer reads, which files it has.
 
-A family knows nothing of optimizers, runs or the command line. Only `families/__init__.py` names a concrete one.
+A family knows nothing of optimizers, runs or the command line. Only `models/__init__.py` names a concrete one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Speaking: from prompts to speech codes, many utterances at once, with a static cache.
 
 Family-neutral: the model says how ids become vectors and vectors logits. On CUDA in half precision a captured graph
-does the work (`families/fast_loop.py`); anywhere else the plain steps here do. Needs torch only.
+does the work (`models/generate.py`); anywhere else the plain steps here do. Needs torch only.
 
 Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V speech rows, W width.
 """

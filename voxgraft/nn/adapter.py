@@ -1,7 +1,7 @@
 """The gated adapter: low-rank weights beside a body's linear layers, which act only while its language is spoken.
 
 Off means that no operation of the adapter is run, so the body is the base, bit for bit. Knows no optimizer, no file and
-no family; `nn/peft_format.py` puts an adapter into PEFT's form. Needs torch and numpy only.
+no family; `nn/peft.py` puts an adapter into PEFT's form. Needs torch and numpy only.
 
 Shapes: I inputs and O outputs of a layer, R rank of the adapter.
 """

@@ -1,7 +1,7 @@
 """Triton kernels that take a body one position further: its layers for one or two rows, and attention over a cache.
 
 Written for bandwidth: every weight is read once, straight into registers, by the program that needs it. Imported only
-where Triton is, by `nn/fast_step.py`, which chooses the sizes; the kernels check nothing.
+where Triton is, by `nn/decode.py`, which chooses the sizes; the kernels check nothing.
 
 A kernel that is launched early (`EARLY`) starts while the one before it still runs, loads its weights, and then waits.
 Each lets the next one in only after its own wait, so what stands before the wait may read anything but what the kernel
@@ -372,7 +372,7 @@ def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLO
 
 # mypy: ignore-errors
 # ruff: noqa: N803
-# (Triton's language looks like Python and is not; see `nn/kernels.py`.)
+# (Triton's language looks like Python and is not; see `nn/decode_kernels.py`.)
 
 
 @triton.jit

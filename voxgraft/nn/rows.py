@@ -1,7 +1,7 @@
 """Text embedding and text head whose base rows are a buffer and whose new rows are a parameter of their own.
 
 No optimizer can hold a base row, so gradient, momentum, weight decay and EMA cannot reach one. State dicts have the
-upstream layout. `nn/frozen.py` freezes, counts and hashes what must not move. Needs torch only.
+upstream layout. `nn/freeze.py` freezes, counts and hashes what must not move. Needs torch only.
 
 Shapes: P base pieces, N new rows, S spare rows, W width, V = P + N + S rows of the grown table.
 """

@@ -1,6 +1,6 @@
 """Triton kernels for causal attention over packed sequences and its gradients, one program for each tile that exists.
 
-Imported only where Triton is, by `nn/tiles.py`, which makes the work lists and chooses the sizes; the kernels check
+Imported only where Triton is, by `nn/attention.py`, which makes the work lists and chooses the sizes; the kernels check
 nothing. A program reads its own rows once and walks over those that they see or are seen by. No sum is shared between
 programs, so that the same numbers come out every time.
 
