@@ -35,7 +35,7 @@ class Fit:
     mode: str
     precision: str
     cap_gb: int
-    pack_tokens: int | None
+    microbatch_tokens: int | None
     """None where not even the longest clip fits."""
     checkpointing: bool
     peak_gb: float | None
@@ -48,7 +48,7 @@ def fits(bench: Bench, mode: str, precision: str, caps: Sequence[int]) -> list[F
     for cap in sorted(caps, reverse=True):
         for checkpointing in (False, True):
             one = _fit(bench, mode, precision, cap, checkpointing)
-            if one.pack_tokens is not None or checkpointing:
+            if one.microbatch_tokens is not None or checkpointing:
                 found.append(one)
                 print(asdict(one), flush=True)
                 break
@@ -61,22 +61,26 @@ def _fit(bench: Bench, mode: str, precision: str, cap: int, checkpointing: bool)
     total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(cap * 1e9 / total)
     torch.cuda.reset_peak_memory_stats()
-    pack_tokens, peak, left = None, None, torch.cuda.memory_allocated()
+    microbatch_tokens, peak, left = None, None, torch.cuda.memory_allocated()
     try:
-        stepper, stream = bench.stepper(16_384, precision=precision, checkpointing=checkpointing, **MODES[mode])
-        pack_tokens = fit_microbatch_tokens(stepper, stream)
+        stepper, stream = bench.stepper(
+            16_384, precision=precision, gradient_checkpointing=checkpointing, **MODES[mode]
+        )
+        microbatch_tokens = fit_microbatch_tokens(stepper, stream)
         torch.cuda.reset_peak_memory_stats()
         for number in (1, 2):
             stepper.step(number, stream.step(number))
         torch.cuda.synchronize()
         peak = round(torch.cuda.max_memory_reserved() / 1e9, 2)
     except (torch.cuda.OutOfMemoryError, ConfigError) as error:
-        fate = "did not fit" if pack_tokens is None else f"a pack of {pack_tokens:,} was found and did not run"
+        fate = (
+            "did not fit" if microbatch_tokens is None else f"a pack of {microbatch_tokens:,} was found and did not run"
+        )
         print(f"{cap} GB, {left / 1e9:.2f} of them taken before: {fate}: {str(error)[:200]}", flush=True)
-        pack_tokens = None
+        microbatch_tokens = None
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    return Fit(bench.kind.name, mode, precision, cap, pack_tokens, checkpointing, peak)
+    return Fit(bench.kind.name, mode, precision, cap, microbatch_tokens, checkpointing, peak)
 
 
 def main() -> None:
@@ -115,9 +119,9 @@ def table(found: list[Fit]) -> list[str]:
 def _cell(one: Fit | None) -> str:
     if one is None:
         return "not asked"
-    if one.pack_tokens is None:
+    if one.microbatch_tokens is None:
         return "no"
-    return f"{one.pack_tokens:,}{', checkpointing' if one.checkpointing else ''}"
+    return f"{one.microbatch_tokens:,}{', checkpointing' if one.checkpointing else ''}"
 
 
 if __name__ == "__main__":

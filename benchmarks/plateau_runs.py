@@ -46,10 +46,10 @@ ENGLISH, ENGLISH_HELD_OUT = 300, 24
 WAYS: dict[str, dict[str, Any]] = {
     "gated": {},
     "merged, full body": {"mode": "merged", "full_body": True},
-    "rows only": {"mode": "rows-only", "row_rate": 1e-2},
+    "rows only": {"mode": "rows-only", "lr_rows": 1e-2},
     "merged, adapter": {"mode": "merged"},
     "gated, constant rates": {"schedule": "constant"},
-    "gated, low rates": {"adapter_rate": 1e-3, "row_rate": 2e-3},
+    "gated, low rates": {"lr_adapter": 1e-3, "lr_rows": 2e-3},
 }
 """Settings of healthy runs, in turn. Merged ones have replay and held-out recordings of English."""
 
@@ -186,9 +186,9 @@ def _spoiled(task: Task, world: World) -> None:
 
 
 def _settings(world: World, task: Task, train_settings: dict[str, Any], data: dict[str, Any]) -> TrainCommandSettings:
-    usual = {"row_rate": 5e-3, "adapter_rate": 3e-3, "body_rate": 1e-4, "rank": 16, "device": "cpu", "seed": task.seed}
+    usual = {"lr_rows": 5e-3, "lr_adapter": 3e-3, "lr_backbone": 1e-4, "rank": 16, "device": "cpu", "seed": task.seed}
     every = {"valid_every": 50, "save_every": 250, "sample_every": 250, "log_every": 50}
-    size = {"steps": task.steps, "warmup_steps": 50, "tokens_per_step": 1_500}
+    size = {"steps": task.steps, "warmup_steps": 50, "batch_tokens": 1_500}
     return TrainCommandSettings(
         run=world.run,
         base=world.files.folder,
@@ -267,7 +267,7 @@ FAULTS: dict[str, Fault] = {
         ("prompt-is-target",), lambda world: twice(list(world.clips(CLIPS // 2, 1)))
     ),
     "prompt equal to target, lone clips": Fault(
-        ("speakers-one-clip",), lambda world: alone(world.clips(CLIPS, 1)), data={"lone_clips": "own"}
+        ("speakers-one-clip",), lambda world: alone(world.clips(CLIPS, 1)), data={"single_clip_speakers": "own"}
     ),
     "texts of other clips": Fault(
         ("not-reading", "no-gain"), lambda world: with_other_texts(list(world.clips(CLIPS, 1)))

@@ -63,7 +63,7 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "run": str(options.run) if options.run else None,
             "steps": options.steps,
-            "body_rate": options.rate,
+            "lr_backbone": options.rate,
             "seed": options.seed,
             "sentences": options.sentences,
             "body_distance": found.distance,
@@ -80,7 +80,7 @@ def main() -> None:
 
 def _fold(run: Path, tuned: Path, tokenizer: Path) -> None:
     """The adapter and the rows of a gated run as one ordinary checkpoint, and its tokenizer beside it."""
-    source = open_export_source(ExportSettings(subject=run, base=Path(DEMO_BASE), to="graft", accept_terms=True))
+    source = open_export_source(ExportSettings(model=run, base=Path(DEMO_BASE), to="graft", accept_terms=True))
     tuned.parent.mkdir()
     write_merged_checkpoint(source, tuned, dtype=BASE_DTYPE)
     shutil.copyfile(source.graft.tokenizer.path, tokenizer)
@@ -92,7 +92,7 @@ def _trained(folder: Path, options: argparse.Namespace) -> Path:
     train: dict[str, Any] = {
         "mode": "merged",
         "full_body": True,
-        "body_rate": options.rate,
+        "lr_backbone": options.rate,
         "kl_weight": 0.0,
         "interpolate": [1.0],
         "retention_bound": 100.0,

@@ -46,8 +46,8 @@ class Method:
 
 
 METHODS = {
-    "naive": Method("naive full training", "as-in-the-seeds", "body", BODY_RATES, masked=False),
-    "seeds": Method("as in the seeds", "as-in-the-seeds", "body", (1e-4,)),
+    "naive": Method("naive full training", "masked-finetune", "body", BODY_RATES, masked=False),
+    "seeds": Method("masked-finetune", "masked-finetune", "body", (1e-4,)),
     "rows": Method("rows only", "rows-only", "rows", ROWS_RATES),
     **{
         f"gated-{rank}": Method(f"gated LoRA {rank}", "gated", "adapter", ADAPTER_RATES, rank)

@@ -66,9 +66,9 @@ def _seeds_ways(results: Results) -> list[Summary | None]:
     long = _of(results, "run", "seeds", 1e-5, times=10)
     fast = _of(results, "run", "seeds", 1e-4)
     return [
-        _summary("seeds", "as in the seeds, 1e-4", 1e-4, fast, results),
-        _summary("seeds-slow", "as in the seeds, 1e-5", 1e-5, slow, results),
-        _summary("seeds-long", "as in the seeds, 1e-5, 10 times the steps", 1e-5, long, results),
+        _summary("seeds", "masked-finetune, 1e-4", 1e-4, fast, results),
+        _summary("seeds-slow", "masked-finetune, 1e-5", 1e-5, slow, results),
+        _summary("seeds-long", "masked-finetune, 1e-5, 10 times the steps", 1e-5, long, results),
     ]
 
 

@@ -92,7 +92,7 @@ class Bench:
         body = model.body
         width = body.num_heads * body.head_width
         clips = MadeUpSet(self.kind.name, model.frame, self.kind.code_hz, width, clips=4000)
-        order = DataSamplerOptions(silent_share=0.0, num_conditioning=model.frame.num_conditioning)
+        order = DataSamplerOptions(text_dropout=0.0, num_conditioning=model.frame.num_conditioning)
         return DeterministicSampler([clips], [1.0], positions, 0, order), clips
 
     def stepper(self, positions: int, **options: Any) -> tuple[TrainStep, DeterministicSampler]:
@@ -128,9 +128,9 @@ class Bench:
         text_weight, speech_weight = self.kind.loss_weights
         chosen = TrainOptions(
             steps=10_000,
-            tokens_per_step=positions,
-            pack_tokens=positions + 1024,
-            silent_share=0.0,
+            batch_tokens=positions,
+            microbatch_tokens=positions + 1024,
+            text_dropout=0.0,
             precision="bf16" if self.device == "cuda" else "float32",
             chunk=4096,
             compile=self.device == "cuda",

@@ -35,7 +35,7 @@ from voxgraft.training.checkpoint import load_step
 FLAGS = {
     "train.steps": 2,
     "train.warmup_steps": 1,
-    "train.tokens_per_step": 400,
+    "train.batch_tokens": 400,
     "train.rank": 2,
     "train.log_every": 1,
     "train.device": "cpu",

@@ -26,7 +26,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
     "data": {"min_prompt_seconds": 0.1},
     "train": {
-        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"steps": 2, "warmup_steps": 1, "batch_tokens": 256, "rank": 4, "sample_every": 1000},
         **{"sample_texts": ["am:ሰ"], "tensorboard": False, "valid_every": 2, "save_every": 2},
     },
 }

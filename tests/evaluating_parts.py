@@ -105,7 +105,7 @@ def evaluated(subject: Path, folder: Path, *words: str, **flags: Any) -> Evaluat
     """A short evaluation, as a user asks for it."""
     texts = folder / "sentences"
     texts.mkdir(exist_ok=True)
-    named = {"languages": "en", "listener": "none", **flags}
+    named = {"languages": "en", "recognizer": "none", **flags}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in named.items() if value is not None]
     sentences = [f"--sentences={path}" for path in short_sentences(texts)]
     return evaluate(settings_of(str(subject), *sentences, *options, *words))

@@ -38,7 +38,7 @@ SITE = Path(__file__).parent / "failing_site"
 TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
 TRAINING = (
-    "--train.steps=2", "--train.warmup-steps=1", "--train.tokens-per-step=400", "--train.save-every=1",
+    "--train.steps=2", "--train.warmup-steps=1", "--train.batch-tokens=400", "--train.save-every=1",
     "--train.valid-every=1", "--train.log-every=1", "--train.sample-every=1000", "--train.rank=2",
     "--train.sample-texts=am:ሰ", "--train.tensorboard=true", "--data.min-prompt-seconds=0.1",
 )  # fmt: skip

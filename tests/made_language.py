@@ -160,13 +160,13 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
         rates={"rows": 3e-3, "adapter": 3e-3, "body": 3e-3},
         steps=steps,
         warmup_steps=20,
-        pack_tokens=4_000,
-        tokens_per_step=2_000,
+        microbatch_tokens=4_000,
+        batch_tokens=2_000,
     )
     model = load_model(kind, silent)
     trained = make_trainable(model, {}, options)
     order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.frame.num_conditioning)
-    stream = DeterministicSampler([clips], [1.0], options.tokens_per_step, seed, order)
+    stream = DeterministicSampler([clips], [1.0], options.batch_tokens, seed, order)
     stepper = TrainStep(trained, build_optimizer(trained, options), BatchBuilder(kind, model, [clips]), options)
     for number in range(1, steps + 1):
         stepper.step(number, stream.step(number))

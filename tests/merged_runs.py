@@ -54,16 +54,16 @@ def train_settings(world: World, run: Path, **changed: Any) -> TrainCommandSetti
     train: dict[str, Any] = {
         "steps": 4,
         "warmup_steps": 1,
-        "tokens_per_step": 600,
+        "batch_tokens": 600,
         "save_every": 2,
         "valid_every": 2,
         "log_every": 1,
         "sample_every": 1000,
         "sample_texts": ("am:ሰ",),
         "rank": 4,
-        "row_rate": 5e-3,
-        "adapter_rate": 3e-3,
-        "body_rate": 1e-4,
+        "lr_rows": 5e-3,
+        "lr_adapter": 3e-3,
+        "lr_backbone": 1e-4,
         "weight_decay": 0.1,
     }
     verb: dict[str, Any] = {}

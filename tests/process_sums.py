@@ -31,12 +31,12 @@ from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions, TrainPrecision
 
 # Four or five packs a step: two or three backward passes in each of two processes.
-LONG = replace(OPTIONS, steps=4, warmup_steps=1, tokens_per_step=900, pack_tokens=240)
+LONG = replace(OPTIONS, steps=4, warmup_steps=1, batch_tokens=900, microbatch_tokens=240)
 MODES: dict[str, TrainOptions] = {
     "gated": LONG,
     "merged-adapter": replace(LONG, mode="merged", kl_weight=1.0),
     "merged-full": replace(LONG, mode="merged", full_body=True, kl_weight=1.0),
-    "as-in-the-seeds": replace(LONG, mode="as-in-the-seeds"),
+    "masked-finetune": replace(LONG, mode="masked-finetune"),
 }
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CASES = tuple(f"{mode}/{precision}" for mode in MODES for precision in PRECISIONS)

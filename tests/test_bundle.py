@@ -39,7 +39,7 @@ def bundled(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> tu
         journal.write("finding", 4, code="plateau", found=f"{ASCII_SECRET!r} in /home/robel/data", level="warning")
     run_yaml = run.folder.settings.read_text(encoding="utf-8")
     run_yaml = run_yaml.replace("sample_texts: []", f"sample_texts: ['am:{SECRET}']")
-    run_yaml = run_yaml.replace("  listener:\n", "  listener: whisper --key sk-abebe1\n")
+    run_yaml = run_yaml.replace("  recognizer:\n", "  recognizer: whisper --key sk-abebe1\n")
     assert "sk-abebe1" in run_yaml
     run.folder.settings.write_text(run_yaml, encoding="utf-8")
     card = json.loads(run.folder.card.read_text(encoding="utf-8"))

@@ -54,9 +54,9 @@ class Made:
         self.trained = make_trainable(model, rows, options)
         sets = [open_clip_dataset(place.folder / "train")]
         order = DataSamplerOptions(
-            options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
+            options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
         )
-        self.stream = DeterministicSampler(sets, [1.0], options.tokens_per_step, options.seed, order)
+        self.stream = DeterministicSampler(sets, [1.0], options.batch_tokens, options.seed, order)
         self.optimizer = build_optimizer(self.trained, options)
         self.stepper = TrainStep(self.trained, self.optimizer, BatchBuilder(kind, model, sets), options)
 

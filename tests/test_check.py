@@ -178,10 +178,10 @@ def test_the_command_line_gives_all_findings_as_json_and_exit_1(
 def test_a_run_is_checked_by_its_run_yaml(chatterbox: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     shutil.copytree(chatterbox.run, run)
-    (run / "run.yaml").write_text(f"base: {chatterbox.base.folder}\nlanguage: am\ntrain:\n  row_rate: 0.2\n")
+    (run / "run.yaml").write_text(f"base: {chatterbox.base.folder}\nlanguage: am\ntrain:\n  lr_rows: 0.2\n")
     assert run_cli(["check", str(run)]) == 1
     printed = capsys.readouterr().out
-    assert "error rate-out-of-range: train.row_rate is 0.2, above the range for the rows of chatterbox" in printed
+    assert "error rate-out-of-range: train.lr_rows is 0.2, above the range for the rows of chatterbox" in printed
     verdict, following = printed.rstrip().splitlines()[-2:]
     assert verdict.startswith("1 error, ")
     assert following == "next: cure the errors; training does not start while there is one"

@@ -77,9 +77,9 @@ def test_only_rates_that_the_runs_mode_uses_are_judged(
     mode: str, full_body: bool, chatterbox: BaseFiles, tmp_path: Path
 ) -> None:
     """Merged mode trains an adapter, unless the body itself is asked for; no other mode trains the body."""
-    values = {"mode": mode, "full_body": full_body, "adapter_rate": 0.02, "body_rate": 0.0008}
+    values = {"mode": mode, "full_body": full_body, "lr_adapter": 0.02, "lr_backbone": 0.0008}
     result = checked(run=tmp_path, base=chatterbox.folder, train=TrainSettings.model_validate(values))
     said = found(result, "rate-out-of-range")
     trains_body = mode == "merged" and full_body
-    assert ("adapter_rate" in said) == (mode != "rows-only" and not trains_body)
-    assert ("body_rate" in said) == trains_body
+    assert ("lr_adapter" in said) == (mode != "rows-only" and not trains_body)
+    assert ("lr_backbone" in said) == trains_body

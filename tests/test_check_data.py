@@ -205,7 +205,7 @@ def test_a_flipped_byte_of_a_shard_is_found_by_check_and_stops_train(run: WholeR
 
 @pytest.mark.parametrize(
     ("changed", "code"),
-    [({"train_tokens_per_step": 70}, "step-too-small"), ({"train_pack_tokens": 64}, "pack-too-small")],
+    [({"train_batch_tokens": 70}, "step-too-small"), ({"train_microbatch_tokens": 64}, "pack-too-small")],
 )
 def test_steps_and_packs_that_are_too_small_are_refused_before_replay_is_made(
     run: WholeRun, changed: dict[str, Any], code: str
@@ -253,7 +253,7 @@ def test_one_manifest_for_both_uses_is_refused(made: dict[str, WholeRun], tmp_pa
 
 
 def test_a_step_too_small_for_the_longest_clip_is_refused_by_both(run: WholeRun) -> None:
-    assert_both_refuse(run, "step-too-small", train_tokens_per_step=64)
+    assert_both_refuse(run, "step-too-small", train_batch_tokens=64)
 
 
 def test_steps_and_epochs_together_are_refused_by_both(run: WholeRun) -> None:

@@ -12,7 +12,9 @@ import torch
 import yaml
 
 from voxgraft.cli import run_cli
+from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.base import format_commented_yaml, read_settings_values
+from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.config.run import MAX_SEED, RunSettings, TrainSettings
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
@@ -201,6 +203,8 @@ def test_all_that_is_missing_is_named_at_once_as_it_is_typed(capsys: pytest.Capt
         ("langauge: am", "config-unknown-key", "unknown key `langauge`", "did you mean `language`?"),
         ("rows: {nois: 1}", "config-unknown-key", "unknown key `rows.nois`", "did you mean `noise`?"),
         ("rows: {zzzzz: 1}", "config-unknown-key", "unknown key `rows.zzzzz`", "valid keys here: init, noise, seed."),
+        ("train: {row_rate: 1}", "config-unknown-key", "unknown key `train.row_rate`", "write `train.lr_rows`"),
+        ("train: {clip: 1}", "config-unknown-key", "unknown key `train.clip`", "write `train.max_grad_norm`"),
         ("run: elsewhere", "config-unknown-key", "unknown key `run`", ""),
         ("checkpoint: a.pt", "config-unknown-key", "unknown key `checkpoint`", "valid keys here"),
         ("rows: {noise: 7}", "config-value", "`rows.noise` is 7", "Noise on each new row"),
@@ -228,6 +232,18 @@ def test_a_fault_in_run_yaml_is_told_with_file_key_and_cure_by_every_verb(
     assert found in error["found"]
     assert cure in error["cure"]
     assert error["where"] == str(made / "run.yaml")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
+def test_every_old_name_is_refused_with_a_new_name_that_exists(
+    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {leaf.key: command for command in COMMANDS for leaf in command.leaves()}
+    assert new in known
+    assert old not in known
+    error = refused(capsys, known[new].name, f"--{old.replace('_', '-')}", "1")
+    assert error["code"] == "usage-unknown-flag"
+    assert f"`--{new.replace('_', '-')}`" in error["cure"]
 
 
 def test_a_fault_is_put_down_to_the_layer_that_it_came_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

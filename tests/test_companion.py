@@ -240,7 +240,7 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     recording = tmp_path / "me.wav"
     tone = np.sin(2 * np.pi * 150 * np.arange(88_200) / 44_100) * 0.2
     recording.write_bytes(encode_wav(tone.astype(np.float32), 44_100))
-    words = {"base": base, "listener": "built-in"}
+    words = {"base": base, "recognizer": "built-in"}
     given = evaluated(run.path, tmp_path, voices=recording, name="given", **words).evaluation
     own = given.row("am", "after")
     assert own is not None
@@ -327,7 +327,7 @@ def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
     assert (places / "chatterbox" / "install.log").is_file()
 
 
-@pytest.mark.parametrize("words", [[], ["--environment", sys.prefix], ["--anew"]])
+@pytest.mark.parametrize("words", [[], ["--environment", sys.prefix], ["--force"]])
 def test_a_place_where_nothing_can_be_made_is_a_clear_error(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -345,8 +345,8 @@ def test_a_broken_card_is_told_with_its_cure_and_the_cure_works(
     assert run_cli(["companion", "chatterbox"]) == 2
     told = capsys.readouterr().err
     assert "companion-broken" in told
-    assert "--anew" in told
-    assert run_cli(["companion", "chatterbox", "--anew", "--python", "/bin/false"]) == 2
+    assert "--force" in told
+    assert run_cli(["companion", "chatterbox", "--force", "--python", "/bin/false"]) == 2
     assert "companion-install" in capsys.readouterr().err  # the card did not stand in the way
     assert find_environment("chatterbox") is None
 

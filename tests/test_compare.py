@@ -72,7 +72,7 @@ def runs(tmp_path: Path) -> list[Path]:
     )
     naive = scores_file(
         tmp_path / "naive",
-        mode="as-in-the-seeds",
+        mode="masked-finetune",
         equal=False,
         am_after_phone_error=0.03,
         en_before_phone_error=0.06,
@@ -94,7 +94,7 @@ def test_runs_stand_in_one_picture_with_their_error_and_their_worst_loss(tmp_pat
     assert naive["worst_language"] == "en"
     assert naive["worst_change"] == pytest.approx(0.9)
     rows = table_of(result)
-    assert rows["naive"][:2] == ("as-in-the-seeds", "400")
+    assert rows["naive"][:2] == ("masked-finetune", "400")
     assert rows["naive"][-2:] == ("+90.0 points", "not equal")
 
 

@@ -15,11 +15,11 @@ LENGTHS = st.lists(st.integers(1, 500), max_size=120)
 
 
 @given(LENGTHS, st.integers(500, 2000))
-def test_each_item_is_in_exactly_one_pack_that_holds_it(lengths: list[int], pack_tokens: int) -> None:
-    packs = pack_microbatches(lengths, pack_tokens)
+def test_each_item_is_in_exactly_one_pack_that_holds_it(lengths: list[int], microbatch_tokens: int) -> None:
+    packs = pack_microbatches(lengths, microbatch_tokens)
     assert sorted(chain.from_iterable(packs)) == list(range(len(lengths)))
     for pack in packs:
-        assert pack.tokens == sum(lengths[place] for place in pack) <= pack_tokens
+        assert pack.tokens == sum(lengths[place] for place in pack) <= microbatch_tokens
 
 
 @given(LENGTHS)
@@ -29,8 +29,8 @@ def test_no_two_packs_are_half_empty(lengths: list[int]) -> None:
 
 
 @given(LENGTHS.filter(bool), st.integers(500, 2000))
-def test_packs_depend_on_the_lengths_alone(lengths: list[int], pack_tokens: int) -> None:
-    assert pack_microbatches(lengths, pack_tokens) == pack_microbatches(tuple(lengths), pack_tokens)
+def test_packs_depend_on_the_lengths_alone(lengths: list[int], microbatch_tokens: int) -> None:
+    assert pack_microbatches(lengths, microbatch_tokens) == pack_microbatches(tuple(lengths), microbatch_tokens)
 
 
 @given(LENGTHS, st.integers(1, 9))

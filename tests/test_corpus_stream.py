@@ -32,7 +32,7 @@ from voxgraft.models import get_family
 FRAMING = 34 + 4
 TOKENS = 700
 """More than the longest clip of the sets below, so that no step is empty."""
-OWN = DataSamplerOptions(lone_clips="own")
+OWN = DataSamplerOptions(single_clip_speakers="own")
 PINNED_NUMBER = 14226034396539767342
 PINNED_ORDER = [1, 0, 4, 8, 7, 5, 6, 9, 3, 2]
 PINNED_ITEMS = [(0, 1, False), (1, 0, False), (4, 0, True), (3, 2, False)]
@@ -173,7 +173,7 @@ def test_the_order_is_pinned_for_all_releases() -> None:
     assert rng.hash_int("prompt", 7, 1, "clip") == PINNED_NUMBER
     assert rng.hash_permutation(10, "order", 7, "new", 0).tolist() == PINNED_ORDER
     clips = ListedSet("new", list("aabbab"), [4.0, 5.0, 6.0, 7.0, 1.0, 8.0])
-    items = DeterministicSampler([clips], [1.0], TOKENS, 7, DataSamplerOptions(silent_share=0.5)).step(5)
+    items = DeterministicSampler([clips], [1.0], TOKENS, 7, DataSamplerOptions(text_dropout=0.5)).step(5)
     assert [(item.clip, item.prompt[1], item.silent) for item in items] == PINNED_ITEMS
 
 
@@ -208,7 +208,7 @@ def test_another_process_with_another_hash_seed_meets_the_same_clips() -> None:
 
 def test_a_share_of_items_is_silent_and_which_ones_changes_from_step_to_step() -> None:
     clips = ListedSet("new", ["a"] * 30, [5.0] * 30)
-    stream = DeterministicSampler([clips], [1.0], 30 * tokens_of(clips, 0), 0, DataSamplerOptions(silent_share=0.2))
+    stream = DeterministicSampler([clips], [1.0], 30 * tokens_of(clips, 0), 0, DataSamplerOptions(text_dropout=0.2))
     steps = [stream.step(number) for number in range(1, 101)]
     silent = [item.silent for step in steps for item in step]
     assert len(silent) == 3000
@@ -264,7 +264,7 @@ def test_a_set_that_loses_all_its_clips_is_refused_with_the_reasons() -> None:
     assert caught.value.code == "stream-empty"
     assert "lone speaker: 2" in caught.value.finding.found
     assert "data.speaker: NAME" in caught.value.finding.cure
-    assert "lone_clips" not in caught.value.finding.cure, "it teaches copying"
+    assert "single_clip_speakers" not in caught.value.finding.cure, "it teaches copying"
 
 
 def test_where_nearly_every_clip_is_another_speaker_the_cure_is_the_speaker_setting() -> None:
@@ -275,7 +275,7 @@ def test_where_nearly_every_clip_is_another_speaker_the_cure_is_the_speaker_sett
     (found,) = report.findings()
     assert (found.code, found.level) == ("speakers-one-clip", "warning")
     assert "data.speaker: NAME" in found.cure
-    assert "lone_clips" not in found.cure
+    assert "single_clip_speakers" not in found.cure
 
 
 def test_a_step_smaller_than_a_clip_is_refused_with_the_size_it_needs() -> None:
@@ -316,7 +316,7 @@ def test_settings_that_make_no_order_are_refused(names: list[str], weights: list
 
 def test_options_out_of_range_and_steps_before_the_first_are_refused() -> None:
     clips = ListedSet("new", ["a", "a"], [4.0, 5.0])
-    for wrong in ({"silent_share": 1.5}, {"lone_clips": "keep"}):
+    for wrong in ({"text_dropout": 1.5}, {"single_clip_speakers": "keep"}):
         with pytest.raises(ConfigError):
             DataSamplerOptions(**wrong)
     with pytest.raises(ConfigError, match="step 0"):
@@ -335,7 +335,7 @@ def test_epochs_are_counted_on_the_first_set() -> None:
 
 def test_validation_meets_every_clip_once_with_the_same_voice_every_time() -> None:
     clips = ListedSet("valid", ["a", "b", "a", "a"], [4.0, 5.0, 6.0, 20.0])
-    items = list_samples([clips], 5, DataSamplerOptions(max_tokens_per_clip=400, silent_share=1.0))
+    items = list_samples([clips], 5, DataSamplerOptions(max_tokens_per_clip=400, text_dropout=1.0))
     assert [item.clip for item in items] == [0, 1, 2]
     assert items == list_samples([clips], 5, DataSamplerOptions(max_tokens_per_clip=400))
     assert items[1].prompt == (0, 1)

@@ -56,7 +56,7 @@ class BriefKeyboard(DemoRunner):
 
     def new(self, changes: RunYamlChanges) -> None:
         super().new(
-            deep_merge(changes, {"train": {"tokens_per_step": 256, "pack_tokens": 512, "sample_texts": ["am:ሰ"]}})
+            deep_merge(changes, {"train": {"batch_tokens": 256, "microbatch_tokens": 512, "sample_texts": ["am:ሰ"]}})
         )
 
     @property
@@ -174,9 +174,9 @@ def test_evaluate_is_typed_with_every_flag_that_is_not_usual(tmp_path: Path, mon
     for sentences, seed in ((100, 0), (7, 3)):
         with pytest.raises(VoxgraftError):  # there is no run
             DemoRunner(tmp_path).evaluate(sentences, seed)
-    assert "--most" not in told[0]
+    assert "--max-sentences" not in told[0]
     assert "--seed" not in told[0]
-    assert told[1].endswith("--most 7 --seed 3")
+    assert told[1].endswith("--max-sentences 7 --seed 3")
 
 
 def test_a_demo_in_which_old_languages_were_not_measured_is_a_failure(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
 
 
 @pytest.mark.long
-def test_masked_rows_are_found_shrunk_in_what_training_as_in_the_seeds_left(tmp_path: Path) -> None:
+def test_masked_rows_are_found_shrunk_in_what_the_masked_baseline_left(tmp_path: Path) -> None:
     told = told_of("seed-freeze", tmp_path, steps=12)
     assert {("in what it left", "base-rows-shrunk"), ("in what it left", "body-changed")} <= told
 

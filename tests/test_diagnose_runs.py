@@ -172,7 +172,7 @@ def really_merged(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory)
     english = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
     english.write("english", english.clips(24, 11, "en"), "replay", "en")
     english.write("english-valid", english.clips(6, 12, "en"), "valid", "en")
-    changed = {"train_steps": 24, "train_save_every": 12, "train_valid_every": 12, "train_adapter_rate": 4e-3}
+    changed = {"train_steps": 24, "train_save_every": 12, "train_valid_every": 12, "train_lr_adapter": 4e-3}
     old = {"data_replay": run.path / "data/english", "data_replay_valid": run.path / "data/english-valid"}
     assert run.train("--train.mode=merged", data_self_replay=0, **changed, **old).merged is not None
     return run
@@ -199,9 +199,9 @@ def test_a_merged_checkpoint_of_an_earlier_training_stands_for_the_last_one_nowh
     assert of_run(run.path).found.distance is None
     words = ("ሰ", f"--run={run.path}", f"--codes={tmp_path / 'a.json'}", "--max-seconds=0.2")
     assert error_of(lambda: spoken(*words)).code == "merged-stale"
-    wanted = ExportSettings(subject=run.path, to="indextts2", output=tmp_path / "out")
+    wanted = ExportSettings(model=run.path, to="indextts2", output=tmp_path / "out")
     assert error_of(lambda: export(wanted)).code == "merged-stale"
-    spoken(*words, "--which=merged")
+    spoken(*words, "--variant=merged")
 
 
 def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound_was(

@@ -68,14 +68,14 @@ FOREIGN = {
 """Programs of others that are not started, and what is done instead."""
 SHORTER = {
     "--train.steps": "2",
-    "--train.tokens-per-step": "256",
+    "--train.batch-tokens": "256",
     "--train.warmup-steps": "1",
     "--step": "4",
 }
 """Values that are others when the test runs a command. What the page says is read by the parser before."""
 MORE = {
-    "evaluate": ["--most", "2"],
-    "go": ["--most", "2"],
+    "evaluate": ["--max-sentences", "2"],
+    "go": ["--max-sentences", "2"],
     "data remove": ["--yes"],
 }
 """What the test adds to a verb that would take minutes, or ask."""

@@ -33,7 +33,7 @@ def test_a_sentence_that_cannot_be_said_counts_as_heard_empty_and_is_counted(
     (tmp_path / "en.txt").write_text(f"ha\n{long}\n", encoding="utf-8")
     (tmp_path / "am.txt").write_text("ሰላ\n", encoding="utf-8")
     words = [f"--sentences={tmp_path / name}" for name in ("en.txt", "am.txt")]
-    listener = f"--listener={parrot(tmp_path, 'ha')}"
+    listener = f"--recognizer={parrot(tmp_path, 'ha')}"
     result = evaluate(
         settings_of(
             str(tiny.folder.graft),
@@ -84,7 +84,7 @@ def test_a_recording_that_cannot_be_heard_is_refused_before_anything_is_spoken(
     (folder / "a.txt").write_text("ሰላ", encoding="utf-8")
     (folder / "a.wav").write_bytes(encode_wav(np.zeros(44_101, np.float32), 44_101))
     with progress.use_progress_listener(jobs):
-        error = error_of(lambda: evaluated(tiny.path, tmp_path, listener="built-in", recordings=folder))
+        error = error_of(lambda: evaluated(tiny.path, tmp_path, recognizer="built-in", recordings=folder))
     assert error.code == "audio-shape"
     assert "44,101" in error.finding.found
     assert any(name.startswith("listening") for name in jobs.names)

@@ -59,9 +59,9 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory, tiny: WholeRun) -> WholeRun:
-    """Trained as in the seeds, which changes everything."""
+    """Trained as the masked-finetune baseline, which changes everything."""
     run = tiny.copied(tmp_path_factory.mktemp("seeds") / "run")
-    run.train("--as-in-the-seeds", "--fresh", train_body_rate=1e-3)
+    run.train("--baseline", "masked-finetune", "--fresh", train_lr_backbone=1e-3)
     return run
 
 
@@ -91,7 +91,7 @@ def test_a_family_without_sound_is_scored_by_what_needs_none_and_the_report_says
     silent: WholeRun, tmp_path: Path
 ) -> None:
     run = silent.copied(tmp_path / "run")
-    result = evaluated(run.path, tmp_path, listener=parrot(tmp_path, "ሰላም"))
+    result = evaluated(run.path, tmp_path, recognizer=parrot(tmp_path, "ሰላም"))
     assert result.exit_code == 0
     document = json.loads((run.folder.eval / "default" / "scores.json").read_text(encoding="utf-8"))
     assert document["format"] == SCORES_FORMAT
@@ -113,7 +113,7 @@ def test_a_run_with_sound_is_listened_to_before_and_after_with_its_controls_and_
     tiny: WholeRun, tmp_path: Path
 ) -> None:
     run = tiny.copied(tmp_path / "run")
-    result = evaluated(run.path, tmp_path, listener=in_order(tmp_path, TOLD), name="heard")
+    result = evaluated(run.path, tmp_path, recognizer=in_order(tmp_path, TOLD), name="heard")
     document = json.loads((run.folder.eval / "heard" / "scores.json").read_text(encoding="utf-8"))
     assert document["listener"]["name"].startswith("command:")
     assert [(row["language"], row["who"]) for row in document["rows"]] == [
@@ -155,12 +155,10 @@ def test_old_languages_of_a_gated_graft_are_equal_by_torch_equal_and_no_value_of
     assert answers["base-values"] == answers["old-languages"] == "yes"
 
 
-def test_training_as_in_the_seeds_is_seen_to_have_changed_the_base_and_is_labelled(
-    seeds: WholeRun, tmp_path: Path
-) -> None:
+def test_the_masked_baseline_is_seen_to_have_changed_the_base_and_is_labelled(seeds: WholeRun, tmp_path: Path) -> None:
     result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path)
     document = result.document
-    assert document["subject"]["mode"] == "as-in-the-seeds"
+    assert document["subject"]["mode"] == "masked-finetune"
     assert "loses the old languages" in document["subject"]["label"]
     assert document["retention"]["word"] == "not equal"
     assert document["retention"]["base_values"]["changed"] > 0
@@ -181,7 +179,7 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
     assert result.exit_code == 1
     assert {point.name: point.answer for point in result.points}["old-languages"] == "no"
     place = place_of(seeds)
-    base, moved = open_base_model(place), open_merged_model(place, seeds.path / "as-in-the-seeds")
+    base, moved = open_base_model(place), open_merged_model(place, seeds.path / "masked-finetune")
     pretender = SpeakingModel("graft", moved.family, moved.model, moved.spelling, None, "gated")
     voices = [ReferenceVoice(name, clip) for name, clip in place.family.voices(place.files).items()]
     sentences = [EvalSentence("en", "ha"), EvalSentence("en", "no")]
@@ -278,7 +276,7 @@ def test_two_checkpoints_of_a_family_are_judged_against_each_other(tiny: WholeRu
 def evaluated_without_new(subject: Path, base: Path, folder: Path) -> Any:
     (folder / "en.txt").write_text("ha\nno\n", encoding="utf-8")
     words = [f"--base={base}", f"--output={folder / (subject.name + '-eval')}", f"--sentences={folder / 'en.txt'}"]
-    return evaluate(settings_of(str(subject), *words, "--languages=en", "--listener=none"))
+    return evaluate(settings_of(str(subject), *words, "--languages=en", "--recognizer=none"))
 
 
 def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: Path) -> None:
@@ -291,7 +289,7 @@ def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: 
         "evaluate-language": lambda: evaluated(run.path, tmp_path, languages="zz"),
         "file-missing": lambda: evaluated(run.path, tmp_path, recordings=tmp_path / "nowhere"),
         "voice-unknown": lambda: evaluated(run.path, tmp_path, voices="nobody"),
-        "listener-unknown": lambda: evaluated(run.path, tmp_path, listener="parrots"),
+        "listener-unknown": lambda: evaluated(run.path, tmp_path, recognizer="parrots"),
     }
     for code, call in refusals.items():
         error = error_of(call)
@@ -305,19 +303,19 @@ def test_a_training_that_was_interrupted_before_its_checkpoint_is_not_guessed_at
     seeds: WholeRun, tmp_path: Path
 ) -> None:
     run = seeds.copied(tmp_path / "run")
-    shutil.rmtree(run.path / "as-in-the-seeds")
+    shutil.rmtree(run.path / "masked-finetune")
     error = error_of(lambda: evaluated(run.path, tmp_path))
     assert error.code == "merged-missing"
-    assert "--which graft" in error.finding.expected
+    assert "--variant graft" in error.finding.expected
     assert detect_trained_output(run.folder, []) == "graft"
-    assert evaluated(run.path, tmp_path, which="graft").document["subject"]["mode"] != "as-in-the-seeds"
+    assert evaluated(run.path, tmp_path, variant="graft").document["subject"]["mode"] != "masked-finetune"
 
 
 def test_sentences_that_training_has_had_are_named(tiny: WholeRun, tmp_path: Path) -> None:
     run = tiny.copied(tmp_path / "run")
     seen = open_clip_dataset(run.folder.data_set("train")).infos[0].text
     (tmp_path / "am.tsv").write_text(f"text\trare\n{seen}\t{seen.split()[0]}\nጅብ\tጅብ\n", encoding="utf-8")
-    words = [f"--sentences={tmp_path / 'am.tsv'}", "--languages=en", "--most=2", "--listener=none"]
+    words = [f"--sentences={tmp_path / 'am.tsv'}", "--languages=en", "--max-sentences=2", "--recognizer=none"]
     document = evaluate(settings_of(str(run.path), *words)).document
     assert document["sentences"]["am"]["seen_in_training"] == [seen]
     assert document["sentences"]["am"]["rare_words_in_training"] == [seen.split()[0]]
@@ -330,7 +328,7 @@ def test_the_report_is_one_file_that_loads_nothing_and_shows_texts_as_texts(tiny
     (tmp_path / "am.txt").write_text("ሰላ\n", encoding="utf-8")
     words = [f"--sentences={tmp_path / name}" for name in ("en.txt", "am.txt")]
     listener = parrot(tmp_path, "<b>&")
-    result = evaluate(settings_of(str(run.path), *words, "--languages=en", f"--listener={listener}"))
+    result = evaluate(settings_of(str(run.path), *words, "--languages=en", f"--recognizer={listener}"))
     assert sorted(path.name for path in result.folder.iterdir()) == [EVALUATION_REPORT_NAME, "scores.json"]
     page = (result.folder / EVALUATION_REPORT_NAME).read_text(encoding="utf-8")
     assert "<img" not in page

@@ -27,7 +27,7 @@ def run(made_once: MadeOnce) -> WholeRun:
 @pytest.fixture(scope="module")
 def folder(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("export") / "indextts2"
-    export(ExportSettings(subject=run.path, to="indextts2", output=output))
+    export(ExportSettings(model=run.path, to="indextts2", output=output))
     return output
 
 

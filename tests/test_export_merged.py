@@ -55,10 +55,10 @@ def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(made_once:
     assert told == ["evaluation own"]
 
 
-def test_a_training_as_in_the_seeds_is_not_exported(made_once: MadeOnce, tmp_path: Path) -> None:
+def test_a_masked_baseline_is_not_exported(made_once: MadeOnce, tmp_path: Path) -> None:
     world = made_once.stopping_world()
     run = copied(world, tmp_path / "run")
-    train(train_settings(world, run, as_in_the_seeds=True, steps=2))
+    train(train_settings(world, run, baseline="masked-finetune", steps=2))
     error = error_of(lambda: exported(run, "--to=indextts2", f"--base={world.files.folder}"))
     assert error.code == "export-seeds"
     assert not (run / "export").exists()
@@ -70,7 +70,7 @@ def test_a_merged_run_of_indextts2_speaks_although_its_base_knows_fewer_rows(
     world = made_once.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, mode="merged", steps=1))
-    words = ("ሰላም", f"--run={run}", f"--base={world.files.folder}", "--max-seconds=0.3", "--which=merged")
+    words = ("ሰላም", f"--run={run}", f"--base={world.files.folder}", "--max-seconds=0.3", "--variant=merged")
     result = spoken(*words, f"--codes={tmp_path / 'codes.json'}")
     assert result.said[0].language == "am"
     assert result.said[0].pieces[0].codes

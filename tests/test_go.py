@@ -34,7 +34,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
     "data": {"min_prompt_seconds": 0.5},
     "train": {
-        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"steps": 2, "warmup_steps": 1, "batch_tokens": 256, "rank": 4, "sample_every": 1000},
         **{"sample_texts": ["am:ሰ"], "tensorboard": False, "valid_every": 2, "save_every": 1},
     },
 }
@@ -52,7 +52,7 @@ def new_run(folder: Path) -> Path:
 
 
 def gone(run: Path, **told: Any) -> GoResult:
-    return run_pipeline(GoSettings.model_validate({"run": run, "most": 2, **told}))
+    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 2, **told}))
 
 
 def words(result: GoResult) -> dict[str, str]:
@@ -126,7 +126,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: 
     assert words(planned) == {**dict.fromkeys(ALL, "would run"), "split": "not known yet"}
     assert why(planned, "split") == "depends on what `import` leaves"
     assert why(planned, "graft") == "no graft yet"
-    more = gone(run, dry_run=True, most=3)
+    more = gone(run, dry_run=True, max_sentences=3)
     assert words(more) == {**dict.fromkeys(ALL, "skipped"), "evaluate": "would run"}
     assert listing(fresh) == before
     assert run_cli(["go", str(fresh), "--dry-run", "--until", "graft", "--quiet"]) == 0
@@ -207,8 +207,8 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
 
 
 def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
-    edit(run, "train", row_rate=0.002)
-    with pytest.raises(VoxgraftError, match=r"train.row_rate is 0.002, and was 0.001"):
+    edit(run, "train", lr_rows=0.002)
+    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002, and was 0.001"):
         gone(run)
     result = gone(run, when_changed="fresh", until="train")
     assert ran(result) == ["check", "train"]
@@ -406,15 +406,15 @@ def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next
 
 def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tmp_path: Path) -> None:
     assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is told of sentences: the scores stay"
-    more = gone(run, most=3)
+    more = gone(run, max_sentences=3)
     assert ran(more) == ["evaluate"]
     assert why(more, "evaluate") == "its scores were of 2 sentences of am, not of 3"
     own = tmp_path / "am.txt"
     own.write_text("ሰላም ለዓለም።\nደህና ነኝ።\n", encoding="utf-8")
-    others = gone(run, most=3, sentences=(own,))
+    others = gone(run, max_sentences=3, sentences=(own,))
     assert ran(others) == ["evaluate"]
     assert "(am.txt)" in why(others, "evaluate")
-    assert ran(gone(run, most=3, sentences=(own,))) == []
+    assert ran(gone(run, max_sentences=3, sentences=(own,))) == []
     assert ran(run_pipeline(GoSettings(run=run))) == []
 
 

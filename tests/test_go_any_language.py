@@ -31,7 +31,7 @@ LANGUAGE = "nl"
 SHORT: dict[str, Any] = {
     "data": {"min_prompt_seconds": 0.5},
     "train": {
-        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"steps": 2, "warmup_steps": 1, "batch_tokens": 256, "rank": 4, "sample_every": 1000},
         **{"sample_texts": ["nl:ha"], "tensorboard": False, "valid_every": 2, "save_every": 1},
     },
 }
@@ -66,7 +66,7 @@ def voxgraft(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def gone(run: Path, **told: Any) -> GoResult:
-    return run_pipeline(GoSettings.model_validate({"run": run, "most": 3, **told}))
+    return run_pipeline(GoSettings.model_validate({"run": run, "max_sentences": 3, **told}))
 
 
 def ran(result: GoResult) -> list[str]:
@@ -88,7 +88,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = voxgraft(*words)
     assert done.returncode == 0, done.stderr
     rewrite_run_yaml(run / "run.yaml", SHORT)
-    done = voxgraft("go", run, "--most", 3)
+    done = voxgraft("go", run, "--max-sentences", 3)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "said.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     return run
@@ -140,7 +140,7 @@ def test_without_a_recogniser_what_needs_none_is_measured_and_it_is_said_how_to_
     report = (made / "eval" / "default" / "report.html").read_text(encoding="utf-8")
     for page in (said, report):
         assert "pip install faster-whisper" in page
-        assert "--recogniser" in page
+        assert "--recognizer" in page
 
 
 def test_flags_of_run_yaml_reach_every_stage_and_are_written_into_it(run: Path) -> None:
@@ -187,8 +187,8 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
 @pytest.mark.parametrize(
     ("told", "code"),
     [
-        ({"evaluate": {"recogniser": "command:/nowhere/ears {wav}"}}, "listener-failed"),
-        ({"evaluate": {"recogniser": "built-in"}}, "listener-language"),
+        ({"evaluate": {"recognizer": "command:/nowhere/ears {wav}"}}, "listener-failed"),
+        ({"evaluate": {"recognizer": "built-in"}}, "listener-language"),
         ({"sentences": ("missing/nl.txt",)}, "file-missing"),
         ({"to": "chatterbox"}, "export-kind"),
         ({"to": "peft", "train": {"mode": "rows-only"}}, "export-kind"),
@@ -224,7 +224,7 @@ def test_validation_texts_stand_in_where_there_is_no_test_side_and_the_report_sa
     manifest = run / "data" / "manifest.jsonl"
     clips = [replace(clip, split="validation") if clip.split == "test" else clip for clip in read_manifest(manifest)]
     write_manifest(manifest, clips)
-    assert run_cli(["evaluate", str(run), "--most", "2", "--languages", "en", "--quiet"]) == 0
+    assert run_cli(["evaluate", str(run), "--max-sentences", "2", "--languages", "en", "--quiet"]) == 0
     scores = json.loads((run / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
     assert scores["sentences"][LANGUAGE]["source"].startswith("validation texts of the data set, which has no test")
 
@@ -234,14 +234,14 @@ def test_a_recogniser_of_run_yaml_is_used_by_evaluate_and_another_one_evaluates_
 ) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
-    result = gone(run, evaluate={"recogniser": parrot(tmp_path / "first", "ja")})
+    result = gone(run, evaluate={"recognizer": parrot(tmp_path / "first", "ja")})
     assert ran(result) == ["evaluate"]
     scores = json.loads((run / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
     values = {row["who"]: row["scores"]["cer"]["value"] for row in scores["rows"] if row["language"] == LANGUAGE}
     assert values["after"] is not None
     assert values["recordings"] is not None, "the original recordings are the mark"
     assert ran(gone(run)) == []
-    assert ran(gone(run, evaluate={"recogniser": parrot(tmp_path / "second", "nee")})) == ["evaluate"]
+    assert ran(gone(run, evaluate={"recognizer": parrot(tmp_path / "second", "nee")})) == ["evaluate"]
 
 
 def test_where_no_texts_are_given_the_manifest_is_the_text_in_graft_and_check(

@@ -183,7 +183,7 @@ def test_split_names_the_speaker_setting_where_every_clip_is_another_speaker(tmp
     found = data_split(DataSplitSettings(dataset=tmp_path / "set")).findings()
     assert [item.code for item in found] == ["speakers-one-clip"]
     assert "data.speaker" in found[0].cure
-    assert "lone_clips" not in found[0].cure
+    assert "single_clip_speakers" not in found[0].cure
 
 
 @pytest.mark.parametrize("seconds", [90.0, 1200.0])

@@ -297,7 +297,7 @@ def test_a_trained_body_is_left_merged_and_never_as_a_graft(world: World, tmp_pa
 
 def test_the_merged_checkpoint_says_what_the_trained_model_says(t3: World, tmp_path: Path) -> None:
     run = copied(t3, tmp_path / "run")
-    train(train_settings(t3, run, mode="merged", **english(run), interpolate=(0.5,), adapter_rate=2e-2))
+    train(train_settings(t3, run, mode="merged", **english(run), interpolate=(0.5,), lr_adapter=2e-2))
     kind, card = get_family("chatterbox"), read_merged_card(run / "merged")
     assert card["share"] == 0.5
     merged = load_model(kind, replace(t3.files, checkpoint=run / "merged" / card["checkpoint"]))
@@ -341,7 +341,7 @@ def test_replay_in_the_new_language_is_refused(index: World, tmp_path: Path) -> 
 
 def test_a_gated_graft_leaves_the_base_languages_loss_where_it_was(index: World, tmp_path: Path) -> None:
     run = copied(index, tmp_path / "run")
-    settings = train_settings(index, run, replay_valid=english(run)["replay_valid"], adapter_rate=2e-2)
+    settings = train_settings(index, run, replay_valid=english(run)["replay_valid"], lr_adapter=2e-2)
     train(settings)
     losses = {entry["speech_loss"] for entry in entries(run, "valid") if entry["set"] == "en"}
     assert len(losses) == 1

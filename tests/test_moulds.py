@@ -22,7 +22,7 @@ def loop(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: 
 def moulded(loop: Trainer, step: int) -> tuple[PackedBatch, BatchBucket]:
     examples = loop.stepper.batch_builder
     batch = examples.batch(loop.stream.step(step))
-    mould = examples.cuda_graph_buckets(2 * OPTIONS.tokens_per_step).of(batch)
+    mould = examples.cuda_graph_buckets(2 * OPTIONS.batch_tokens).of(batch)
     assert mould is not None
     return batch, mould
 

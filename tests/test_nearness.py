@@ -130,8 +130,8 @@ def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
 
 def test_how_a_step_is_cut_into_packs_changes_no_distance(t3: Place, tmp_path: Path) -> None:
     distances = []
-    for name, pack_tokens in (("few", 2000), ("many", 250)):
-        loop = loop_of(t3, tmp_path / name, replace(NEAR, steps=4, pack_tokens=pack_tokens, chunk=64))
+    for name, microbatch_tokens in (("few", 2000), ("many", 250)):
+        loop = loop_of(t3, tmp_path / name, replace(NEAR, steps=4, microbatch_tokens=microbatch_tokens, chunk=64))
         loop.train(0)
         distances.append([entry["kl"] for entry in journal(loop) if entry["kind"] == "step"])
     assert distances[0] == pytest.approx(distances[1], rel=1e-3, abs=1e-6)

@@ -21,7 +21,7 @@ def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: P
     made = settings_of(tmp_path / "run")
     assert (made.language, made.family) == ("am", "indextts2")
     train = made.train
-    assert (train.body_rate, train.text_weight, train.speech_weight, train.warmup_steps) == (5e-5, 0.4, 0.6, 2000)
+    assert (train.lr_backbone, train.text_weight, train.speech_weight, train.warmup_steps) == (5e-5, 0.4, 0.6, 2000)
     assert train.steps == RunSettings().train.steps
     assert rows["train_gpt_v2 --max-steps", ""].fate == "gone"
     missing = rows["train_gpt_v2 --train-manifest", "data.train"]
@@ -62,7 +62,12 @@ def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
     result = made_from(tmp_path, f"python train_gpt_v2.py {flags} --batch-size 64 --amp --max-steps 0", "train.sh")
     train = settings_of(tmp_path / "run").train
     assert (train.epochs, train.steps, train.log_every, train.save_every) == (3, None, 5, 70)
-    assert (train.keep_last, train.clip, train.seed, train.valid_every) == (2, 0.5, 9, RunSettings().train.valid_every)
+    assert (train.keep_last, train.max_grad_norm, train.seed, train.valid_every) == (
+        2,
+        0.5,
+        9,
+        RunSettings().train.valid_every,
+    )
     fates = {row.old.partition(" ")[2]: row.fate for row in result.rows}
     assert [fates[name] for name in ("--val-interval", "--batch-size", "--amp")] == ["gone", "gone", "gone"]
 

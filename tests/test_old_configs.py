@@ -64,7 +64,7 @@ def test_each_key_of_a_training_config_gets_its_fate(tmp_path: Path) -> None:
     }
     assert "training.learning_rate" in rows["training.lerning_rate"].why
     train = settings_of(tmp_path / "run").train
-    assert (train.body_rate, train.weight_decay, train.warmup_steps, train.steps) == (1e-5, 0.02, 4000, 50000)
+    assert (train.lr_backbone, train.weight_decay, train.warmup_steps, train.steps) == (1e-5, 0.02, 4000, 50000)
     assert settings_of(tmp_path / "run").family == "chatterbox"
 
 
@@ -72,7 +72,7 @@ def test_settings_of_the_training_loop_are_taken_over(tmp_path: Path) -> None:
     old = {"save_interval": 700, "eval_interval": 50, "log_interval": 7, "grad_clip_thresh": 0.5, "max_epochs": 12}
     made_from(tmp_path, yaml.safe_dump({"training": {**old, "patience": 9, "early_stopping": True}}))
     train = settings_of(tmp_path / "run").train
-    assert (train.save_every, train.valid_every, train.log_every, train.clip) == (700, 50, 7, 0.5)
+    assert (train.save_every, train.valid_every, train.log_every, train.max_grad_norm) == (700, 50, 7, 0.5)
     assert (train.epochs, train.steps, train.patience) == (12, None, 9)
 
 
@@ -146,9 +146,11 @@ def test_indextts2_own_config_makes_its_folder_the_base(made_once: MadeOnce, tmp
 
 
 @pytest.mark.parametrize(("rate", "found"), [("5e-6", True), ("1e-5", False), ("0.0001", False), ("2.0e-4", True)])
-def test_a_body_rate_outside_the_sane_range_is_taken_and_warned_about(tmp_path: Path, rate: str, found: bool) -> None:
+def test_an_lr_backbone_outside_the_sane_range_is_taken_and_warned_about(
+    tmp_path: Path, rate: str, found: bool
+) -> None:
     result = made_from(tmp_path, f"training: {{learning_rate: {rate}}}\n")
-    assert settings_of(tmp_path / "run").train.body_rate == float(rate)
+    assert settings_of(tmp_path / "run").train.lr_backbone == float(rate)
     assert ("rate-out-of-range" in codes(result)) is found
 
 

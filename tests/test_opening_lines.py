@@ -30,7 +30,7 @@ from voxgraft.training.checkpoint import load_step
 TRAIN = {
     "steps": 3,
     "warmup_steps": 2,
-    "tokens_per_step": 900,
+    "batch_tokens": 900,
     "rank": 4,
     "log_every": 1,
     "save_every": 2,
@@ -160,7 +160,7 @@ def copied(world: World, folder: Path) -> World:
 @pytest.mark.usefixtures("first")
 def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)
-    opening, result, _ = trained(run, steps=5, row_rate=2e-3)
+    opening, result, _ = trained(run, steps=5, lr_rows=2e-3)
     assert result.start == 3
     assert opening["start"].startswith("goes on from step 3; best so far: step ")
     assert re.match(r"about [0-9]+ s for 2 steps, at the speed of those before", opening["time"])
@@ -168,7 +168,7 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
     assert "train.rates.rows: was 0.001, is 0.002" in opening["changed"]
     assert "adapter" not in opening["changed"]
     assert "warmup" not in opening["changed"]
-    again, _, _ = trained(run, steps=5, row_rate=2e-3)
+    again, _, _ = trained(run, steps=5, lr_rows=2e-3)
     assert again["time"] == "no step is left"
     assert "changed" not in again
 
@@ -176,7 +176,7 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
 @pytest.mark.usefixtures("first")
 def test_a_run_that_may_harm_the_base_says_so(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)
-    opening, _, _ = trained(run, verb={"as_in_the_seeds": True, "fresh": True}, steps=1, warmup_steps=0)
+    opening, _, _ = trained(run, verb={"baseline": "masked-finetune", "fresh": True}, steps=1, warmup_steps=0)
     assert "NOT safe" in opening["run"]
     assert "NOT fixed: " in opening["fixed"]
     assert re.search(r"\bbody [0-9]", opening["trained"])
@@ -192,14 +192,14 @@ def test_the_time_is_that_of_steps_of_todays_size(world: World, tmp_path: Path) 
         if entry["kind"] == "step":
             entry |= {"positions": 900, "positions_per_second": 900.0}
     journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    opening, _, _ = trained(run, steps=4, tokens_per_step=9_000)
+    opening, _, _ = trained(run, steps=4, batch_tokens=9_000)
     assert opening["time"].startswith("about 10 s for 1 step,")
 
 
 @pytest.mark.usefixtures("first")
 def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)
-    opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, tokens_per_step=10_000)
+    opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, batch_tokens=10_000)
     share = "only 0.2% of these at the last of 1 step"
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps, longer than the run: {share}"
     told = [values["code"] for kind, _, values in heard.told if kind == "finding"]

@@ -50,7 +50,7 @@ from voxgraft.training.validation import Validator
 
 CLIPS = 80
 ORDER = DataSamplerOptions(min_prompt_seconds=0.1)
-SHORT: dict[str, Any] = {"tokens_per_step": 800, "device": "cpu", "sample_texts": ("en:I", "am:ሰ")}
+SHORT: dict[str, Any] = {"batch_tokens": 800, "device": "cpu", "sample_texts": ("en:I", "am:ሰ")}
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -119,7 +119,7 @@ def test_a_set_that_cannot_be_learnt_from_is_refused_before_the_first_step(
 
 
 def test_clips_with_their_own_voice_are_told_where_they_are_asked_for(world: World, tmp_path: Path) -> None:
-    chosen = settings(world, tmp_path, alone(healthy(world)), lone_clips="own")
+    chosen = settings(world, tmp_path, alone(healthy(world)), single_clip_speakers="own")
     assert alarms(course(world, chosen).findings) == {"speakers-one-clip": "warning"}
 
 
@@ -188,9 +188,9 @@ QUICK = TrainOptions(
     rates={"rows": 5e-3, "adapter": 5e-3, "body": 5e-3},
     steps=80,
     warmup_steps=10,
-    tokens_per_step=900,
-    pack_tokens=2_000,
-    silent_share=0.0,
+    batch_tokens=900,
+    microbatch_tokens=2_000,
+    text_dropout=0.0,
 )
 
 
@@ -209,8 +209,10 @@ def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
     trained = make_trainable(model, rows, QUICK)
     kind = get_family("chatterbox")
     stepper = TrainStep(trained, build_optimizer(trained, QUICK), BatchBuilder(kind, model, sets), QUICK)
-    held_out = Validator(trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, ORDER), QUICK.pack_tokens)
-    stream = DeterministicSampler(sets, [1.0], QUICK.tokens_per_step, 0, ORDER)
+    held_out = Validator(
+        trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, ORDER), QUICK.microbatch_tokens
+    )
+    stream = DeterministicSampler(sets, [1.0], QUICK.batch_tokens, 0, ORDER)
     loop = Trainer(
         RunFolder(world.run), stepper, stream, {"am": held_out}, TrainIntervals(log=20, validate=20, save=80)
     )

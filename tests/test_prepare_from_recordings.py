@@ -22,7 +22,7 @@ from voxgraft.text.normalize import build_normalizer
 from voxgraft.tokenizers.base import read_texts
 
 TALKS, UTTERANCES = 6, 4
-BRIEF = ["--train.steps=4", "--train.warmup-steps=1", "--train.tokens-per-step=400", "--train.rank=4"]
+BRIEF = ["--train.steps=4", "--train.warmup-steps=1", "--train.batch-tokens=400", "--train.rank=4"]
 BRIEF += ["--train.sample-every=1000", "--train.tensorboard=false", "--data.min-prompt-seconds=0.5"]
 """A training of a second instead of minutes."""
 

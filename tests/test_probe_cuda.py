@@ -53,7 +53,7 @@ def test_with_room_for_all_a_step_is_one_pack_and_trains(
 ) -> None:
     made = Made(places[name], on_device(MODES[mode], compile=compiled))
     found = fit_microbatch_tokens(made.stepper, made.stream)
-    assert found == made.stepper.options.tokens_per_step + made.stream.longest[0]
+    assert found == made.stepper.options.batch_tokens + made.stream.longest[0]
     before = made.everything()
     assert all(value == value for value in made.steps(1, 3))
     assert any(not torch.equal(value, before[key]) for key, value in made.everything().items())

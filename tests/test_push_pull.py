@@ -394,7 +394,7 @@ def test_settings_of_a_run_are_not_taken_from_others(tmp_path: Path, made_once: 
     shutil.copytree(made_once.trained_run("chatterbox").path / "graft", graft)
     (graft / "notes").mkdir()
     for place in ("run.yaml", "notes/Run.yaml"):
-        (graft / place).write_text("train: {listener: 'command:touch owned'}", encoding="utf-8")
+        (graft / place).write_text("train: {recognizer: 'command:touch owned'}", encoding="utf-8")
         shutil.make_archive(str(tmp_path / "given"), "zip", graft)
         error = error_of(lambda: pull(PullSettings(source=str(tmp_path / "given.zip"), folder=tmp_path / "back")))
         assert error.code == "share-broken"

@@ -40,7 +40,13 @@ from voxgraft.training.checkpoint import (
     move_later_steps_aside,
     save_step,
 )
-from voxgraft.training.checkpoint_dir import STATE_FORMAT, list_complete_steps, list_leftover_folders
+from voxgraft.training.checkpoint_dir import (
+    STATE_FORMAT,
+    list_complete_steps,
+    list_leftover_folders,
+    list_step_folders,
+    read_step_values,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -258,6 +264,29 @@ def test_a_step_of_a_format_without_a_migration_is_refused_and_not_passed_by(run
     error = refused(load_step, run)
     assert error.code == "step-older"
     assert error.finding.where == str(run.step(2))
+
+
+def test_a_step_with_the_option_names_of_format_1_is_read_by_todays_names(run: RunFolder) -> None:
+    save(run, 1)
+    options = {"mode": "as-in-the-seeds", "clip": 0.5, "final_share": 0.1, "silent_share": 0.2, "tokens_per_step": 99}
+    old = {"identity": {"language": "am", "options": options}, "pack_tokens": 512, "standing": {"best_step": 1}}
+    edit_state(run.step(1), format=1, values=old)
+    renamed = {
+        "identity": {
+            "language": "am",
+            "options": {
+                "mode": "masked-finetune",
+                "max_grad_norm": 0.5,
+                "min_lr_ratio": 0.1,
+                "text_dropout": 0.2,
+                "batch_tokens": 99,
+            },
+        },
+        "microbatch_tokens": 512,
+        "standing": {"best_step": 1},
+    }
+    assert load_step(run).state.values == renamed
+    assert read_step_values(list_step_folders(run)[0]) == renamed
 
 
 def test_older_states_go_through_every_migration_on_the_way(run: RunFolder) -> None:

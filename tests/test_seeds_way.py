@@ -1,4 +1,4 @@
-"""Training as in the seeds, kept for comparison: what it does to the base, that it says so, and where its result goes."""
+"""The masked-finetune baseline, kept for comparison: what it does to the base, that it says so, and where its result goes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from voxgraft.training.trainable import MASKED_BASELINE_LABEL
 from voxgraft.training.trainer import Trainer
 
 RATES: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
-SEEDS = replace(OPTIONS, mode="as-in-the-seeds", weight_decay=0.2, rates=RATES)
+SEEDS = replace(OPTIONS, mode="masked-finetune", weight_decay=0.2, rates=RATES)
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -111,7 +111,7 @@ def test_everything_that_a_loss_reaches_is_decayed_at_one_rate(place: Place, tmp
     assert stepper.trained.gate is None
 
 
-def test_a_resumed_run_as_in_the_seeds_is_the_straight_one_bit_for_bit(
+def test_a_resumed_masked_baseline_is_the_straight_one_bit_for_bit(
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:
     broken = loop_of(place, tmp_path / "broken", SEEDS)
@@ -150,16 +150,16 @@ def test_it_is_labelled_and_never_taken_for_a_graft(world: World, tmp_path: Path
     graft = {path.name: path.read_bytes() for path in (run / "graft").iterdir()}
     listener = _Listener()
     with progress.use_progress_listener(listener):
-        result = train(train_settings(world, run, as_in_the_seeds=True, body_rate=1e-3))
+        result = train(train_settings(world, run, baseline="masked-finetune", lr_backbone=1e-3))
     assert any("comparison" in line for line in listener.opening)
     assert MASKED_BASELINE_LABEL in str(result.lines()[0])
     assert result.graft is None
     assert {path.name: path.read_bytes() for path in (run / "graft").iterdir()} == graft
     assert not (run / "merged").exists()
-    card = read_merged_card(run / "as-in-the-seeds")
+    card = read_merged_card(run / "masked-finetune")
     assert card["label"] == MASKED_BASELINE_LABEL
     assert card["keeps_base_rows"] is False
-    assert MASKED_BASELINE_LABEL in (run / "as-in-the-seeds" / "README.md").read_text()
+    assert MASKED_BASELINE_LABEL in (run / "masked-finetune" / "README.md").read_text()
     assert {path.name for path in (run / "steps" / "step-000004").iterdir()} == {
         "body.safetensors",
         "optimizer.safetensors",
@@ -171,7 +171,7 @@ def test_it_is_labelled_and_never_taken_for_a_graft(world: World, tmp_path: Path
 def test_it_has_no_replay_and_can_be_measured_on_base_languages(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
-    train(train_settings(world, run, as_in_the_seeds=True, **data))
+    train(train_settings(world, run, baseline="masked-finetune", **data))
     entries = RunJournal(run / "journal.jsonl").read()
     clips = {clip for entry in entries if entry["kind"] == "step" for clip in entry["clips"]}
     learnt = {info.id for info in open_clip_dataset(run / "data" / "train").infos}
@@ -179,9 +179,9 @@ def test_it_has_no_replay_and_can_be_measured_on_base_languages(world: World, tm
     assert {entry["set"] for entry in entries if entry["kind"] == "valid"} == {"am", "en"}
 
 
-def test_a_gated_run_is_not_gone_on_with_as_in_the_seeds(world: World, tmp_path: Path) -> None:
+def test_a_gated_run_is_not_resumed_as_the_masked_baseline(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, steps=2))
     with pytest.raises(GraftError) as caught:
-        train(train_settings(world, run, steps=4, as_in_the_seeds=True))
+        train(train_settings(world, run, steps=4, baseline="masked-finetune"))
     assert caught.value.code == "resume-changed"

@@ -124,8 +124,8 @@ def test_voices_are_those_of_as_many_speakers_as_possible() -> None:
         ("merged", {"replay": (Path("english"),)}, 0),
         ("merged", {"replay": (Path("english"),), "replay_texts": (Path("en.txt"),)}, DEFAULT_UTTERANCES),
         ("merged", {"replay": (Path("english"),), "self_replay": 7}, 7),
-        ("as-in-the-seeds", {}, 0),
-        ("as-in-the-seeds", {"replay_texts": (Path("en.txt"),)}, DEFAULT_UTTERANCES),
+        ("masked-finetune", {}, 0),
+        ("masked-finetune", {"replay_texts": (Path("en.txt"),)}, DEFAULT_UTTERANCES),
     ],
 )
 def test_merged_mode_has_replay_unless_told_otherwise(

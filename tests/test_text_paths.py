@@ -302,7 +302,7 @@ def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Hom
 SHORT: dict[str, Any] = {
     "data": {"min_prompt_seconds": 0.5},
     "train": {
-        **{"steps": 2, "warmup_steps": 1, "tokens_per_step": 256, "rank": 4, "sample_every": 1000},
+        **{"steps": 2, "warmup_steps": 1, "batch_tokens": 256, "rank": 4, "sample_every": 1000},
         **{"tensorboard": False, "valid_every": 2, "save_every": 1},
     },
 }
@@ -340,7 +340,7 @@ def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(la
     run = RunFolder(tmp_path / "run")
     sampled = {"train": {**SHORT["train"], "sample_texts": [f"{language.lower()}:{raw[0]}"]}}
     rewrite_run_yaml(run.settings, {**SHORT, **sampled})
-    done = run_pipeline(GoSettings(run=run.path, most=3, until="evaluate"))
+    done = run_pipeline(GoSettings(run=run.path, max_sentences=3, until="evaluate"))
     assert done.exit_code == 0, "\n".join(str(line) for line in done.lines())
     graft, base = load_graft(run.graft), get_family("tiny").shipped_folder()
     assert base is not None

@@ -51,7 +51,7 @@ def run_from(notes: Path, base: Path) -> WholeRun:
 
 def assert_trains(run: WholeRun) -> None:
     made = settings_of(run.path)
-    assert (made.train.text_weight, made.train.speech_weight, made.train.body_rate) == (0.4, 0.6, 5e-6)
+    assert (made.train.text_weight, made.train.speech_weight, made.train.lr_backbone) == (0.4, 0.6, 5e-6)
     assert made.train.warmup_steps == 2000
     result = run.train(**SHORT)
     assert (result.outcome.step, result.outcome.reason, run.logged()) == (3, "done", [1, 2, 3])

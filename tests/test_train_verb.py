@@ -216,7 +216,7 @@ def test_more_steps_go_on_and_say_what_that_does_to_the_schedule(run: WholeRun) 
 
 
 def test_other_rates_are_applied_and_said(run: WholeRun) -> None:
-    run.train("--from-step", "2", train_row_rate=5e-3)
+    run.train("--from-step", "2", train_lr_rows=5e-3)
     changed = {line["key"]: line for line in run.journal("changed")}
     assert (changed["train.rates"]["was"]["rows"], changed["train.rates"]["now"]["rows"]) == (1e-3, 5e-3)
     rates = {line["step"]: line["rates"] for line in run.journal("step")}

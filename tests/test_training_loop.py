@@ -66,7 +66,7 @@ def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path
     trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "train")]
     examples = BatchBuilder(get_family(place.family_name), trained.model, sets)
     # Steps differ in their clips more than learning does: the same clips, before and after.
-    learnt = Validator(trained, examples, list_samples(sets, 0, loop.stream.options), options.pack_tokens)
+    learnt = Validator(trained, examples, list_samples(sets, 0, loop.stream.options), options.microbatch_tokens)
     loop.validations["learnt"] = learnt
     loop.train(0)
     before, after = (entry for entry in loop.journal.read() if entry["kind"] == "valid" and entry["set"] == "learnt")
@@ -75,8 +75,8 @@ def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path
 
 
 def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Path) -> None:
-    few = loop_of(place, tmp_path / "few", replace(OPTIONS, steps=4, pack_tokens=2000))
-    many = loop_of(place, tmp_path / "many", replace(OPTIONS, steps=4, pack_tokens=250))
+    few = loop_of(place, tmp_path / "few", replace(OPTIONS, steps=4, microbatch_tokens=2000))
+    many = loop_of(place, tmp_path / "many", replace(OPTIONS, steps=4, microbatch_tokens=250))
     few.train(0)
     many.train(0)
     one, other = journal(few), journal(many)

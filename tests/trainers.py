@@ -30,9 +30,9 @@ OPTIONS = TrainOptions(
     alpha=4.0,
     steps=8,
     warmup_steps=3,
-    tokens_per_step=400,
-    pack_tokens=240,
-    silent_share=0.2,
+    batch_tokens=400,
+    microbatch_tokens=240,
+    text_dropout=0.2,
     weight_decay=0.1,
     kl_weight=0.0,
 )
@@ -103,15 +103,15 @@ def loop_of(
     sets = [open_clip_dataset(place.folder / name) for name in ("train", "replay")[: 1 + has_replay]]
     valid = [open_clip_dataset(place.folder / "valid")]
     order = DataSamplerOptions(
-        options.silent_share, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
+        options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
     )
-    stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.tokens_per_step, options.seed, order)
+    stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.batch_tokens, options.seed, order)
     examples = BatchBuilder(kind, model, sets, near=frozenset([1] if has_replay else []))
     needs_copy = has_replay and options.full_body
     frozen = load_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validation = Validator(
-        trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, order), options.pack_tokens
+        trained, BatchBuilder(kind, model, valid), list_samples(valid, 0, order), options.microbatch_tokens
     )
     run.mkdir(exist_ok=True)
     return Trainer(RunFolder(run), stepper, stream, {"am": validation}, every)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROJECT = "am"
 SMALL = {
-    "train.tokens_per_step": "400",
+    "train.batch_tokens": "400",
     "train.warmup_steps": "1",
     "train.log_every": "1",
     "train.rank": "4",
@@ -40,7 +40,9 @@ def make_home(folder: Path) -> None:
     run = WholeRun(made.family_name, folder / PROJECT, made.base)
     run.train(train_sample_every=2, train_sample_texts=None)
     with contextlib.chdir(folder):
-        job = done(folder, "evaluate", ["evaluate", PROJECT, "--most", "2", "--players", "2", "--languages", "en"])
+        job = done(
+            folder, "evaluate", ["evaluate", PROJECT, "--max-sentences", "2", "--players", "2", "--languages", "en"]
+        )
         assert job.exit_code == 0, job.log()
 
 

@@ -43,7 +43,7 @@ PIECES = 20
 FLAGS = {
     "train.steps": 4,
     "train.warmup_steps": 1,
-    "train.tokens_per_step": 400,
+    "train.batch_tokens": 400,
     "train.save_every": 2,
     "train.valid_every": 2,
     "train.log_every": 1,

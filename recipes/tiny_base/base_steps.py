@@ -51,9 +51,9 @@ class BaseSettings:
     batch_positions: int = 18_000
     rate: float = 1.5e-3
     warmup: float = 0.03
-    final_share: float = 0.02
+    min_lr_ratio: float = 0.02
     weight_decay: float = 0.05
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     dropout: float = 0.1
     spoiled: float = 0.1
     """Share of the speech history that is replaced by random codes."""
@@ -213,7 +213,7 @@ class Step:
         text = text / (self.rows.text_targets != IGNORED_TARGET).sum()
         speech = speech / (self.rows.speech_targets != IGNORED_TARGET).sum()
         torch.autograd.backward(settings.text_weight * text + speech)
-        length = nn.utils.clip_grad_norm_(trainer.parameters, settings.clip, foreach=True)
+        length = nn.utils.clip_grad_norm_(trainer.parameters, settings.max_grad_norm, foreach=True)
         trainer.optimizer.step()
         self.losses.copy_(torch.stack([text.detach(), speech.detach(), length]))
 
@@ -315,5 +315,5 @@ def _rate(settings: BaseSettings, progress: float) -> float:
     if progress < settings.warmup:
         return settings.rate * (progress + 1e-4) / settings.warmup
     fallen = (progress - settings.warmup) / (1 - settings.warmup)
-    low = settings.final_share
+    low = settings.min_lr_ratio
     return settings.rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(fallen, 1.0))))

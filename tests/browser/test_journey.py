@@ -18,7 +18,7 @@ from voxgraft.ui.jobs import ProjectJobs
 PROJECT = "amharic"
 WAIT_SECONDS = 120.0
 SMALL = {
-    "train.tokens_per_step": "720",
+    "train.batch_tokens": "720",
     "train.warmup_steps": "2",
     "train.valid_every": "1000",
     "train.save_every": "10",

@@ -92,7 +92,7 @@ def interop(environment: CompanionEnvironment, size: str, work: Path) -> int:
     pair, dropped = (
         timed(
             f"export {name}",
-            lambda drop_in=drop_in: export(ExportSettings(subject=run, to="chatterbox", drop_in=drop_in)),
+            lambda drop_in=drop_in: export(ExportSettings(model=run, to="chatterbox", drop_in=drop_in)),
         )
         for name, drop_in in (("grown and merged", False), ("drop-in", True))
     )

@@ -154,9 +154,9 @@ def test_settings_that_name_a_program_cannot_be_typed(roots: Roots) -> None:
 
 
 def test_a_word_that_cannot_be_chosen_is_refused_by_the_server_too(roots: Roots) -> None:
-    command = CommandBuilder(find_command("evaluate"), roots, choices={"listener": ("built-in",)})
+    command = CommandBuilder(find_command("evaluate"), roots, choices={"recognizer": ("built-in",)})
     with pytest.raises(VoxgraftError) as caught:
-        command.words({"listener": "command:/bin/sh"}, None, {"subject": roots.home / PROJECT})
+        command.words({"recognizer": "command:/bin/sh"}, None, {"model": roots.home / PROJECT})
     assert caught.value.code == "config-value"
 
 
@@ -165,15 +165,15 @@ def test_kept_values_stand_in_run_yaml_and_its_comments_stay(tmp_path: Path) -> 
     path = project / "run.yaml"
     before = path.read_text(encoding="utf-8")
     set_run_yaml_values(
-        project, {"train.steps": "40", "train.row_rate": "1.0e-05", "texts": '["../ሰላም.txt"]', "rows.init": '"mean"'}
+        project, {"train.steps": "40", "train.lr_rows": "1.0e-05", "texts": '["../ሰላም.txt"]', "rows.init": '"mean"'}
     )
     after = path.read_text(encoding="utf-8")
     found = parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
-    assert (found.train.steps, found.train.row_rate, found.rows.init) == (40, 1e-5, "mean")
+    assert (found.train.steps, found.train.lr_rows, found.rows.init) == (40, 1e-5, "mean")
     assert found.texts == (project / "../ሰላም.txt",)
     assert [line for line in after.splitlines() if "#" in line] == [line for line in before.splitlines() if "#" in line]
     set_run_yaml_values(
-        project, {"train.steps": "", "train.row_rate": "0.001", "texts": "[]", "rows.init": '"romanised"'}
+        project, {"train.steps": "", "train.lr_rows": "0.001", "texts": "[]", "rows.init": '"romanised"'}
     )
     same = parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
     assert same.train.steps is None

@@ -59,8 +59,10 @@ def test_a_goal_that_is_not_reached_yet_is_no_fault_as_in_the_report(context: An
 
 def test_the_project_is_judged_unless_something_else_is_named(context: Any) -> None:
     assert words_of(context, "evaluate") == ["evaluate", PROJECT, "--json"]
-    words = words_of(context, "evaluate", step="2", most=5, listener="none", languages="en\nfr", name="early")
-    assert words[2:] == ["--step", "2", "--languages", "en", "fr", "--most", "5", "--listener", "none", "--name",
+    words = words_of(
+        context, "evaluate", step="2", max_sentences=5, recognizer="none", languages="en\nfr", name="early"
+    )
+    assert words[2:] == ["--step", "2", "--languages", "en", "fr", "--max-sentences", "5", "--recognizer", "none", "--name",
                          "early", "--json"]  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before
 OUTSIDE = {
     "texts": '["../../outside/a.txt"]',
     "data.train": '["../../outside/set"]',
-    "train.listener": '"command:/opt/listen {wav}"',
+    "train.recognizer": '"command:/opt/listen {wav}"',
 }
 
 
@@ -191,7 +191,7 @@ def test_what_run_yaml_itself_names_is_passed_and_what_is_typed_beside_it_is_jud
     outside = str((page.roots.home / "../outside/a.txt").resolve())
     words = graft.words(PROJECT, typed(graft, texts=[outside, "b.txt"]))
     assert words == ["graft", PROJECT, "--texts", outside, "b.txt"]
-    for form, value in ((graft, {"texts": [outside, "../c.txt"]}), (train, {"train__listener": "command:/bin/sh"})):
+    for form, value in ((graft, {"texts": [outside, "../c.txt"]}), (train, {"train__recognizer": "command:/bin/sh"})):
         with pytest.raises(VoxgraftError) as caught:
             form.words(PROJECT, typed(form, **value))
         assert caught.value.code in ("ui-outside", "config-value")
@@ -203,7 +203,7 @@ def test_the_runs_own_word_can_be_chosen_where_it_is_not_among_the_choices(page:
     set_run_yaml_values(project_of(page), OUTSIDE)
     form = form_of(page, "train")
     keys = [control.leaf.key for control in form.controls]
-    sent = form._opened(PROJECT)[keys.index("train.listener")]
+    sent = form._opened(PROJECT)[keys.index("train.recognizer")]
     assert sent["value"] in sent["choices"]
 
 
@@ -322,7 +322,7 @@ def test_an_uploaded_list_names_nothing_outside_in_any_encoding(
 def test_a_run_yaml_that_came_with_something_received_is_never_followed(page: Any, card: str, place: str) -> None:
     received = project_of(page) / "pulled"
     (received / place).mkdir(parents=True)
-    (received / place / "run.yaml").write_text("train: {listener: 'command:sh {wav}'}")
+    (received / place / "run.yaml").write_text("train: {recognizer: 'command:sh {wav}'}")
     assert page.project_folder(f"{PROJECT}/pulled/{place}")
     (received / card).write_text("{}")
     form = form_of(page, "train")

@@ -102,7 +102,7 @@ def test_no_folder_becomes_a_project_by_an_upload(tmp_path: Path, monkeypatch: p
     landing.mkdir()
     project.mkdir()
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(landing))
-    (landing / "Run.yaml").write_text("train: {listener: 'command:sh {wav}'}")
+    (landing / "Run.yaml").write_text("train: {recognizer: 'command:sh {wav}'}")
     (taken,) = move_uploads(Roots.of((tmp_path,)), project, [str(landing / "Run.yaml")])
     assert taken.name == "uploaded-Run.yaml"
     assert not [path for path in taken.parent.iterdir() if path.name.lower() == "run.yaml"]

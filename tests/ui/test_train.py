@@ -51,8 +51,8 @@ def test_a_project_that_was_just_opened_is_trained_with_its_own_values(context: 
 
 
 def test_what_is_changed_stands_in_the_command_and_nothing_else_does(context: Any) -> None:
-    words = words_of(context, "train", train__steps="40", train__row_rate=0.0005, train__compile="no")
-    assert words == ["train", PROJECT, "--train.row-rate", "0.0005", "--train.steps", "40", "--train.compile", "no"]
+    words = words_of(context, "train", train__steps="40", train__lr_rows=0.0005, train__compile="no")
+    assert words == ["train", PROJECT, "--train.lr-rows", "0.0005", "--train.steps", "40", "--train.compile", "no"]
 
 
 def test_a_choice_to_begin_again_ends_with_the_training_it_was_for_even_if_nobody_looked(context: Any) -> None:
@@ -189,9 +189,9 @@ def test_clean_shows_sizes_and_removes_only_after_a_yes(home: Path) -> None:
 
 def test_a_listener_can_be_chosen_and_a_program_cannot(context: Any) -> None:
     form = form_of(context, "train")
-    assert set(form.choices["train.listener"]) == {"built-in", "none"}
+    assert set(form.choices["train.recognizer"]) == {"built-in", "none"}
     with pytest.raises(Exception, match="config-value"):
-        words_of(context, "train", train__listener="command:/bin/sh")
+        words_of(context, "train", train__recognizer="command:/bin/sh")
 
 
 @contextlib.contextmanager

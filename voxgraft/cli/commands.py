@@ -95,7 +95,7 @@ COMMANDS = (
         positional=("run",),
         flags={
             **TOKENIZER_FLAGS,
-            "evaluate.recogniser": ("--evaluate.recogniser", "--recogniser"),
+            "evaluate.recognizer": ("--evaluate.recognizer", "--recognizer"),
             # What the stage `import` prints as its own flags.
             "data.speaker": ("--data.speaker", "--speaker"),
             "data.speaker_from": ("--data.speaker-from", "--speaker-from"),
@@ -146,8 +146,7 @@ COMMANDS = (
         commands.EvaluateSettings,
         "voxgraft.evaluation.command:evaluate",
         "Judge what was trained: base and graft say the same sentences, a listener writes them down; report, scores.",
-        positional=("subject",),
-        flags={"listener": ("--listener", "--recogniser")},
+        positional=("model",),
     ),
     CliCommand(
         "compare",
@@ -161,7 +160,7 @@ COMMANDS = (
         commands.ExportSettings,
         "voxgraft.export.command:export",
         "Give a graft back: folders that the stock programs load, a PEFT adapter, or the graft to share.",
-        positional=("subject",),
+        positional=("model",),
     ),
     CliCommand(
         "push",

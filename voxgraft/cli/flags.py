@@ -27,6 +27,7 @@ from cyclopts import (
 from voxgraft import __version__
 from voxgraft.cli.commands import COMMAND_GROUPS, CliCommand
 from voxgraft.config.base import SettingField, SettingOrigin, Settings, deep_merge, parse_settings, read_settings_values
+from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, find_nearest_name
 from voxgraft.core.files import path_exists
@@ -72,8 +73,11 @@ def _unknown_flag_error(flag: str, verb: CliCommand | None) -> ConfigError:
     known = list(COMMON_FLAGS)
     if verb is not None:
         known += [name for leaf in verb.leaves() for name in verb.flag_names(leaf)]
+    new = RENAMED_SETTINGS.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
     hint = find_nearest_name(flag.replace("_", "-"), known)
     cure = f"did you mean `{hint}`?" if hint else _help_hint(verb)
+    if f"--{new}" in known:
+        cure = f"it was renamed: use `--{new}`."
     return ConfigError("usage-unknown-flag", f"there is no flag `{flag}`", where=COMMAND_LINE_ORIGIN, cure=cure)
 
 

@@ -406,7 +406,7 @@ def create_companion(settings: CompanionSettings) -> CompanionResult:
     _validate_companion_settings(settings)
     began = time.monotonic()
     # One that is broken must not stand in the way of the next.
-    there = None if settings.anew or settings.environment is not None else find_environment(name)
+    there = None if settings.force or settings.environment is not None else find_environment(name)
     if there is not None:
         return CompanionResult(there, _query_worker(there).get("versions", {}), False, time.monotonic() - began)
     folder = companion_folder(name)
@@ -421,8 +421,8 @@ def create_companion(settings: CompanionSettings) -> CompanionResult:
 
 def _validate_companion_settings(settings: CompanionSettings) -> None:
     needs = INSTALL_RECIPES[settings.name].needs_checkout
-    anew = settings.anew or settings.environment is not None
-    if needs and settings.checkout is None and (anew or find_environment(settings.name) is None):
+    rebuilds = settings.force or settings.environment is not None
+    if needs and settings.checkout is None and (rebuilds or find_environment(settings.name) is None):
         found = f"{settings.name} comes as source, and its checkout is not named"
         raise ConfigError("config-missing", found, expected="--checkout FOLDER")
     if not needs and settings.checkout is not None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.core.codes import CATALOGUE
 from voxgraft.core.errors import ConfigError, find_nearest_name
 from voxgraft.core.languages import suggest_language_code
@@ -244,6 +245,8 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     key, value, sort = _dotted_key(fault), fault["input"], fault["type"]
     if sort == "extra_forbidden":
         valid = _list_valid_keys(kind, fault["loc"][:-1])
+        if new := RENAMED_SETTINGS.get(key):
+            return f"it was renamed: write `{new}`."
         hint = find_nearest_name(str(fault["loc"][-1]), valid)
         return f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
     if sort == "string_type" and isinstance(value, bool):  # Norwegian is `no`, and YAML reads that as false

@@ -22,7 +22,8 @@ from voxgraft.config.run import (
 )
 
 BaseSize = Literal["tiny", "small", "full"]
-EvaluatedVariant = Literal["graft", "merged", "as-in-the-seeds"]
+BaselineName = Literal["masked-finetune"]
+EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
 DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
 ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
 
@@ -77,8 +78,8 @@ class TrainCommandSettings(RunSettings):
     """Begin again at step 0. Steps that are saved are set aside, not removed."""
     from_step: int | None = Field(None, ge=0)
     """Go on from this saved step instead of the newest. Later ones are set aside, not removed."""
-    as_in_the_seeds: bool = False
-    """For comparison only: train everything at body_rate with masked base rows. This loses the old languages."""
+    baseline: BaselineName | None = None
+    """For comparison only: train everything at lr_backbone with masked base rows. This loses the old languages."""
 
 
 class ExtendSettings(Settings):
@@ -221,34 +222,34 @@ class PlotSettings(Settings):
 class EvaluateSettings(Settings):
     """What is judged, who listens, and which sentences are spoken."""
 
-    subject: Path
+    model: Path
     """Folder of a run, of a graft, or of another checkpoint of the base's family (merged, exported, another base)."""
     base: Path | None = None
     """Folder of the base that it is compared with. A run knows its own."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
-    which: EvaluatedVariant | None = None
-    """Of a run: graft, merged or as-in-the-seeds; empty means what its last training has left."""
+    variant: EvaluatedVariant | None = None
+    """Of a run: graft, merged or masked-finetune; empty means what its last training has left."""
     step: int | None = Field(None, ge=0)
     """Of a run: a saved step instead of what training has left."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, where the subject does not say it itself."""
+    """Code of the new language, where the model does not say it itself."""
     languages: tuple[str, ...] = ()
     """Base languages that are spoken too; empty means those of the base that have sentences."""
     sentences: tuple[Path, ...] = ()
     """Your own sentences, in files named after their language: am.txt, am.tsv. Empty: built-in, else held-out texts."""
-    most: int = Field(100, ge=2)
-    """Sentences of each language, at most."""
-    listener: str | None = None
-    """Recogniser: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows it."""
+    max_sentences: int = Field(100, ge=2)
+    """Maximum number of sentences of each language."""
+    recognizer: str | None = None
+    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows it."""
     recordings: Path | None = None
-    """People's recordings of the new language, NAME.wav with NAME.txt: the listener's own error on them is the mark."""
+    """People's recordings of the new language, NAME.wav with NAME.txt: the recognizer's error on them is the mark."""
     voices: tuple[str, ...] = ()
     """Names of the base's voices, or WAV files. Empty: of held-out clips of the run, else the base's own."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation: its files are in eval/NAME of the run."""
     output: Path | None = None
-    """Folder for the files instead; needed where the subject is not a run. It must not be there yet."""
+    """Folder for the files instead; needed where the model is not in a run. It must not be there yet."""
     players: int = Field(8, ge=0, le=100)
     """Sentences of each language that the report plays."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -289,8 +290,8 @@ class SpeakSettings(Settings):
     """Folder of the base. A run knows its own; empty else means the built-in one, where that fits."""
     family: FamilyName | None = None
     """Kind of base; empty means: told by the files in the base folder."""
-    which: EvaluatedVariant | None = None
-    """Of a run: graft, merged or as-in-the-seeds; empty means what its last training has left."""
+    variant: EvaluatedVariant | None = None
+    """Of a run: graft, merged or masked-finetune; empty means what its last training has left."""
     step: int | None = Field(None, ge=0)
     """Of a run: a saved step instead of what training has left."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
@@ -419,14 +420,14 @@ class CompanionSettings(Settings):
     """Flags for pip, each as --pip-flags=FLAG, for example another index for a CPU-only torch."""
     environment: Path | None = None
     """A virtual environment that is there already, to be used instead of making one."""
-    anew: bool = False
-    """Make it again although it is there."""
+    force: bool = False
+    """Make the environment again although it exists."""
 
 
 class ExportSettings(Settings):
     """What is given back to which program, and under which terms."""
 
-    subject: Path
+    model: Path
     """Folder of a run, or of a graft with --base."""
     to: ExportKind | None = None
     """peft: the adapter; graft: to share; else folders for that program. Empty: graft, after merged the base's own."""
@@ -497,8 +498,8 @@ class GoSettings(RunSettings):
     """Of `import`: import sources again that have changed. Clips that stay the same keep their ids and sides."""
     sentences: tuple[Path, ...] = ()
     """Of `evaluate`: your own sentences, in files named after their language: am.txt, or am.tsv. Others: done again."""
-    most: int = Field(100, ge=2)
-    """Of `evaluate`: sentences of each language, at most. Another number: done again."""
+    max_sentences: int = Field(100, ge=2)
+    """Of `evaluate`: maximum number of sentences of each language. Another number: done again."""
     to: ExportKind | None = None
     """Of `export`: what is made. Empty: the graft to share, or after merged training the stock program's folders."""
     data_licence: str | None = Field(None, max_length=2000)

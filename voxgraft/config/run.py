@@ -107,8 +107,8 @@ class DataSettings(Settings):
     """A voice prompt comes from another clip of the speaker that is at least this long, if there is one."""
     allow_overlap: bool = False
     """Train although held-out clips are also in a training set; the held-out loss then says little."""
-    lone_clips: SingleClipPolicy = "leave-out"
-    """A speaker's only clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
+    single_clip_speakers: SingleClipPolicy = "leave-out"
+    """Speakers with a single clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
 
 
 class TrainSettings(Settings):
@@ -122,36 +122,36 @@ class TrainSettings(Settings):
     """Rank of the adapter."""
     alpha: float | None = Field(None, gt=0)
     """Strength of the adapter is alpha / rank; empty means 1."""
-    row_rate: float = Field(1e-3, gt=0)
+    lr_rows: float = Field(1e-3, gt=0)
     """Learning rate of the new rows."""
-    adapter_rate: float = Field(1e-3, gt=0)
+    lr_adapter: float = Field(1e-3, gt=0)
     """Learning rate of the adapter."""
-    body_rate: float = Field(2e-5, gt=0)
+    lr_backbone: float = Field(2e-5, gt=0)
     """Learning rate of the body; used in merged mode with full_body only."""
     weight_decay: float = Field(0.01, ge=0, lt=1)
     """Weight decay of adapter and body. New rows are never decayed, base rows are never in the optimizer."""
-    clip: float = Field(1.0, ge=0)
-    """Longest gradient of each part; 0 is no limit."""
+    max_grad_norm: float = Field(1.0, ge=0)
+    """Maximum gradient norm of each part (rows, adapter, body); 0 disables clipping."""
     schedule: ScheduleName = "cosine"
     """How the rates fall after the warm-up: cosine, linear, constant."""
     warmup_steps: int = Field(500, ge=0)
     """Steps over which the rates rise from zero."""
-    final_share: float = Field(0.1, ge=0, le=1)
-    """What is left of the rates at the last step."""
+    min_lr_ratio: float = Field(0.1, ge=0, le=1)
+    """Learning rate at the last step, as a share of the full rate."""
     steps: int | None = Field(None, ge=1)
     """Optimizer steps; empty means 10,000, unless epochs says otherwise."""
     epochs: float | None = Field(None, gt=0)
     """Passes over the training sets, instead of steps."""
-    tokens_per_step: int = Field(16_384, ge=64)
-    """Positions (conditioning, text and speech) that one step learns from."""
-    pack_tokens: int | None = Field(None, ge=64)
-    """Positions that go through the model at once; empty means: as many as memory allows, up to tokens_per_step."""
+    batch_tokens: int = Field(16_384, ge=64)
+    """Tokens (conditioning, text and speech) of one optimizer step."""
+    microbatch_tokens: int | None = Field(None, ge=64)
+    """Tokens that go through the model at once; empty means: as many as memory allows, up to batch_tokens."""
     text_weight: float | None = Field(None, ge=0)
     """Weight of the text loss; empty means the family's own (1 for chatterbox, 0.2 for indextts2, 0.1 for tiny)."""
     speech_weight: float | None = Field(None, ge=0)
     """Weight of the speech loss; empty means the family's own (1 for chatterbox and tiny, 0.8 for indextts2)."""
-    silent_share: float | None = Field(None, ge=0, lt=1)
-    """Share of items without text, so that guidance keeps its meaning; empty means 0.1 where the family guides."""
+    text_dropout: float | None = Field(None, ge=0, lt=1)
+    """Share of items that are trained without text, which guidance needs; empty means 0.1 where the family guides."""
     emotion_from: EmotionSourceName = "target"
     """Whose emotion an item is learnt with, in families that know emotions (indextts2): target or prompt."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -160,8 +160,8 @@ class TrainSettings(Settings):
     """cpu, cuda or cuda:N; empty means cuda where there is one."""
     precision: PrecisionName | None = None
     """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
-    checkpointing: bool = False
-    """Compute activations twice and keep few of them: less memory, slower."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass instead of keeping them: less memory, slower."""
     compile: bool | None = None
     """Compile the body with torch.compile; empty means: on CUDA."""
     deterministic: bool = False
@@ -182,8 +182,8 @@ class TrainSettings(Settings):
     """Also as WAV files, where the base has a waveform end here; false saves the time that takes."""
     listen_every: int = Field(0, ge=0)
     """Steps between two rounds of listening to 16 held-out texts, which then decide the best step; 0 is never."""
-    listener: str | None = None
-    """Who listens then, as in `evaluate`; empty means the built-in listener, for languages that it understands."""
+    recognizer: str | None = None
+    """Recognizer for these rounds, as in `evaluate`; empty means the built-in one, for languages that it knows."""
     keep_last: int = Field(3, ge=1)
     """Saved steps that are kept, beside the first and the best."""
     patience: int = Field(0, ge=0)
@@ -203,7 +203,7 @@ class TrainSettings(Settings):
 class EvaluationSettings(Settings):
     """How `go` and `evaluate` judge what was trained."""
 
-    recogniser: str | None = None
+    recognizer: str | None = None
     """built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows the language."""
 
 

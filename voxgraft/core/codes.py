@@ -912,7 +912,7 @@ CATALOGUE: dict[str, Code] = {
     "memory-too-small": Code(
         "training",
         "Weights, optimizer and a pass over a pack do not fit into the memory of the device.",
-        "set a smaller `train.pack_tokens`, or `train.checkpointing: true`; train in gated mode; leave the longest clips out.",
+        "set a smaller `train.microbatch_tokens`, or `train.gradient_checkpointing: true`; train in gated mode; leave the longest clips out.",
     ),
     # ---- pairs of other trainers -------------------------------------------------------------------------
     "pairs-empty": Code("data", "The manifest has no lines.", "check that this is the right file."),
@@ -1483,12 +1483,12 @@ CATALOGUE: dict[str, Code] = {
     "merged-stale": Code(
         "runs",
         "The folder with the merged checkpoint is older than the last training of the run, which was stopped before it wrote one.",
-        "let it come to its end: `voxgraft train RUN`. To take the older one all the same, say so: --which merged, or as-in-the-seeds.",
+        "let it come to its end: `voxgraft train RUN`. To take the older one all the same, say so: --variant merged, or masked-finetune.",
     ),
     "merged-missing": Code(
         "runs",
         "The last training of the run was to leave a checkpoint of its own, and did not get that far.",
-        "let it finish with `voxgraft train RUN`; or say what to take: --which graft, or a saved step with --step.",
+        "let it finish with `voxgraft train RUN`; or say what to take: --variant graft, or a saved step with --step.",
     ),
     # ---- the tiny codec and listening --------------------------------------------------------------------
     "codes-outside": Code(
@@ -1715,7 +1715,7 @@ CATALOGUE: dict[str, Code] = {
     ),
     "export-seeds": Code(
         "exporting",
-        "A training as in the seeds is for comparison: it has changed rows and body of the base, and nothing bounds what was lost.",
+        "The masked-finetune baseline is for comparison only: it has changed rows and body of the base, and nothing bounds what was lost.",
         "train the run in gated or merged mode, and export that.",
     ),
     "export-differs": Code(
@@ -1877,7 +1877,7 @@ CATALOGUE: dict[str, Code] = {
     "companion-broken": Code(
         "companions",
         "The environment is there and its worker does not answer as ours do.",
-        "make it again: `voxgraft companion NAME --anew`.",
+        "make it again: `voxgraft companion NAME --force`.",
     ),
     "companion-failed": Code(
         "companions",

@@ -161,21 +161,19 @@ def build_sampler(
     frame: SequenceSpec,
     sets: Sequence[ClipDataset],
     weights: Sequence[float],
-    silent_share: float = 0.0,
+    text_dropout: float = 0.0,
     *,
     left_for_others: float = 0.0,
 ) -> DeterministicSampler:
     """The order in which the sets are learnt from."""
     train, data = settings.train, settings.data
     rules = DataSamplerOptions(
-        silent_share=silent_share,
+        text_dropout=text_dropout,
         min_prompt_seconds=data.min_prompt_seconds,
-        lone_clips=data.lone_clips,
+        single_clip_speakers=data.single_clip_speakers,
         num_conditioning=frame.num_conditioning,
     )
-    return DeterministicSampler(
-        sets, weights, train.tokens_per_step, train.seed, rules, left_for_others=left_for_others
-    )
+    return DeterministicSampler(sets, weights, train.batch_tokens, train.seed, rules, left_for_others=left_for_others)
 
 
 def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pending: bool = False) -> None:
@@ -189,9 +187,9 @@ def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pendi
     share = settings.data.replay_share
     weights = compute_set_weights(data.train, sets[len(data.train) :], share)
     stream = build_sampler(settings, wanted.frame, sets, weights, left_for_others=share if replay_pending else 0.0)
-    if settings.train.pack_tokens is not None:
+    if settings.train.microbatch_tokens is not None:
         longest, clip = stream.longest
-        require_clip_fits(longest, settings.train.pack_tokens, f"clip {clip!r}")
+        require_clip_fits(longest, settings.train.microbatch_tokens, f"clip {clip!r}")
 
 
 def sampling_findings(

@@ -92,7 +92,7 @@ class DataSamplerReport:
     used: int
     tokens: int
     """Of one pass over the clips that are used."""
-    tokens_per_step: float
+    batch_tokens: float
     """The set's share of a step."""
     longest: int
     left_out: Mapping[str, tuple[str, ...]]
@@ -118,8 +118,8 @@ class DataSamplerReport:
         if self.short_prompts:
             text = f"{len(self.short_prompts):,} of {self.used:,} clips have only shorter prompts"
             found.append(self._finding("short-prompts", f"{text}: {format_clip_names(self.short_prompts)}"))
-        if self.tokens_per_step < self.longest:
-            share = f"{self.tokens_per_step:,.0f} tokens of a step"
+        if self.batch_tokens < self.longest:
+            share = f"{self.batch_tokens:,.0f} tokens of a step"
             text = f"{share} are this set's, and its longest clip has {self.longest:,}"
             found.append(self._finding("share-too-small", text))
         return found
@@ -149,9 +149,9 @@ class Sample:
 class DataSamplerOptions:
     """The rules of a data order."""
 
-    silent_share: float = 0.0
+    text_dropout: float = 0.0
     min_prompt_seconds: float = 3.0
-    lone_clips: SingleClipPolicy = "leave-out"
+    single_clip_speakers: SingleClipPolicy = "leave-out"
     """What becomes of a speaker's only clip: left out, or learnt with its own voice."""
     max_tokens_per_clip: int | None = None
     """Longer clips are left out."""
@@ -159,11 +159,13 @@ class DataSamplerOptions:
     """Positions in front of the text (`Frame.num_conditioning`)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.silent_share <= 1:
-            raise ConfigError("stream-settings", f"a silent share of {self.silent_share}", expected="0 to 1")
-        if self.lone_clips not in get_args(SingleClipPolicy):
+        if not 0 <= self.text_dropout <= 1:
+            raise ConfigError("stream-settings", f"a silent share of {self.text_dropout}", expected="0 to 1")
+        if self.single_clip_speakers not in get_args(SingleClipPolicy):
             expected = " or ".join(get_args(SingleClipPolicy))
-            raise ConfigError("stream-settings", f"lone_clips is {self.lone_clips!r}", expected=expected)
+            raise ConfigError(
+                "stream-settings", f"single_clip_speakers is {self.single_clip_speakers!r}", expected=expected
+            )
 
 
 class DeterministicSampler:
@@ -173,7 +175,7 @@ class DeterministicSampler:
         self,
         sets: Sequence[ClipDataset],
         weights: Sequence[float],
-        tokens_per_step: int,
+        batch_tokens: int,
         seed: int,
         options: DataSamplerOptions | None = None,
         *,
@@ -181,11 +183,11 @@ class DeterministicSampler:
     ) -> None:
         """`left_for_others` is the share of every step that sets will have which are not there yet."""
         self.options = options or DataSamplerOptions()
-        self.tokens_per_step, self.seed = tokens_per_step, seed
-        _require_data_sampler_settings(sets, weights, tokens_per_step)
+        self.batch_tokens, self.seed = batch_tokens, seed
+        _require_data_sampler_settings(sets, weights, batch_tokens)
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
         self._streams = [
-            _DatasetStream(clips, Fraction(weight) / total * tokens_per_step, seed, self.options)
+            _DatasetStream(clips, Fraction(weight) / total * batch_tokens, seed, self.options)
             for clips, weight in zip(sets, weights, strict=True)
         ]
         self._require_full_steps()
@@ -233,7 +235,7 @@ class DeterministicSampler:
 
     def _build_sample(self, at: int, flow: _DatasetStream, clip: int, number: int) -> Sample:
         prompt = flow.prompts.prompt(clip, self.seed, number)
-        draw = self.options.silent_share
+        draw = self.options.text_dropout
         silent = draw > 0 and rng.hash_uniform("silent", self.seed, number, flow.set.infos[clip].id) < draw
         return Sample(at, clip, (at, prompt), silent)
 
@@ -241,9 +243,9 @@ class DeterministicSampler:
         """A share of at least the longest clip holds the start of some clip in every step."""
         if any(flow.budget >= flow.longest[0] for flow in self._streams):
             return
-        needed = min(math.ceil(flow.longest[0] * self.tokens_per_step / flow.budget) for flow in self._streams)
+        needed = min(math.ceil(flow.longest[0] * self.batch_tokens / flow.budget) for flow in self._streams)
         flow = max(self._streams, key=lambda flow: flow.budget)
-        found = f"{self.tokens_per_step:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
+        found = f"{self.batch_tokens:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
         raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
 
 
@@ -255,7 +257,7 @@ class _DatasetStream:
         order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
         self.prompts = PromptSelector(clips, options.min_prompt_seconds, order)
         self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
-        lone = options.lone_clips == "leave-out"
+        lone = options.single_clip_speakers == "leave-out"
         self._left_out = {
             "lone speaker": [clip for clip in order if lone and self.prompts.is_single_clip(clip)],
             "too long": [clip for clip in order if self._tokens[clip] > (options.max_tokens_per_clip or math.inf)],
@@ -298,7 +300,7 @@ class _DatasetStream:
             clips=len(self.set),
             used=len(self._used),
             tokens=self.total,
-            tokens_per_step=float(self.budget),
+            batch_tokens=float(self.budget),
             longest=self.longest[0],
             left_out={reason: tuple(infos[clip].id for clip in found) for reason, found in self._left_out.items()},
             lone=tuple(infos[clip].id for clip in lone),
@@ -324,7 +326,7 @@ def list_samples(
     return tuple(items)
 
 
-def _require_data_sampler_settings(sets: Sequence[ClipDataset], weights: Sequence[float], tokens_per_step: int) -> None:
+def _require_data_sampler_settings(sets: Sequence[ClipDataset], weights: Sequence[float], batch_tokens: int) -> None:
     if not sets or len(sets) != len(weights):
         found = f"{len(sets)} sets and {len(weights)} weights"
         raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")
@@ -333,8 +335,8 @@ def _require_data_sampler_settings(sets: Sequence[ClipDataset], weights: Sequenc
         raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="no name twice")
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
-    if tokens_per_step < 1:
-        raise ConfigError("stream-settings", f"{tokens_per_step} tokens a step", expected="at least 1")
+    if batch_tokens < 1:
+        raise ConfigError("stream-settings", f"{batch_tokens} tokens a step", expected="at least 1")
 
 
 class Microbatch(list[int]):
@@ -347,7 +349,7 @@ class Microbatch(list[int]):
 
 
 def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Microbatch]:
-    """Every place in exactly one pack of at most `pack_tokens`; as few packs as can be, all about equally full.
+    """Every place in exactly one pack of at most `microbatch_tokens`; as few packs as can be, all about equally full.
 
     The longest first, each where there is most room: a last pack with the little that is left over would cost a device
     nearly as much as a full one.

@@ -100,7 +100,7 @@ class Mistake:
 
 def _train_unfrozen(keyboard: DemoRunner, settings: DemoSettings, told: MistakeReport) -> None:
     """The whole body at a high rate, and nothing of the old languages beside the new one."""
-    train = {"mode": "merged", "full_body": True, "body_rate": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
+    train = {"mode": "merged", "full_body": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
     _set_up_run(keyboard, settings, {"data": {"self_replay": 0}, "train": train})
     told.add(WHEN_BEFORE_TRAINING, keyboard.check().outcome.findings)
     keyboard.train()
@@ -116,9 +116,9 @@ def _train_masked_rows(keyboard: DemoRunner, settings: DemoSettings, told: Mista
 
     Weight decay is ten times the usual, so that a hundred steps show what thousands do.
     """
-    _set_up_run(keyboard, settings, {"train": {"body_rate": 1e-3, "weight_decay": 0.1}})
+    _set_up_run(keyboard, settings, {"train": {"lr_backbone": 1e-3, "weight_decay": 0.1}})
     told.add(WHEN_BEFORE_TRAINING, keyboard.check().outcome.findings)
-    keyboard.train("--as-in-the-seeds", as_in_the_seeds=True)
+    keyboard.train("--baseline masked-finetune", baseline="masked-finetune")
     told.add(WHEN_TRAINING, keyboard.watched())
     _check_trained_output(keyboard, told, BASELINE_FOLDER_NAME)
 

@@ -81,10 +81,10 @@ def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:
         # A voice of the built-in base is a number: there is no prompt that could be too short.
         "data": {"min_prompt_seconds": 0.0},
         "train": {
-            "adapter_rate": 2e-3,
-            "final_share": 0.02,
-            "tokens_per_step": 800,
-            "pack_tokens": 2048,
+            "lr_adapter": 2e-3,
+            "min_lr_ratio": 0.02,
+            "batch_tokens": 800,
+            "microbatch_tokens": 2048,
             "seed": settings.seed,
             "tensorboard": False,
             "keep_last": 1,
@@ -226,12 +226,12 @@ class DemoRunner:
 
     def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
         """What training has left, against the base; clips that ship as sound are people's recordings here."""
-        values = {"recordings": find_bundled_recordings(), "most": sentences, "seed": seed}
-        usual = EvaluateSettings(subject=self.run.path)
+        values = {"recordings": find_bundled_recordings(), "max_sentences": sentences, "seed": seed}
+        usual = EvaluateSettings(model=self.run.path)
         other = {name: value for name, value in values.items() if value != getattr(usual, name)}
-        flags = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in other.items())
+        flags = " ".join(f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in other.items())
         with self._run_command("evaluate", flags):
-            return evaluate(EvaluateSettings(subject=self.run.path, **other))
+            return evaluate(EvaluateSettings(model=self.run.path, **other))
 
     def export(self) -> Path:
         """The graft by itself, to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""
@@ -239,7 +239,7 @@ class DemoRunner:
         flags = f"--to graft --output {shlex.quote(str(output))} --accept-terms"
         flags += f" --data-licence {shlex.quote(DEMO_DATA_LICENSE)} --consent {shlex.quote(DEMO_CONSENT)}"
         settings = ExportSettings(
-            subject=self.run.path,
+            model=self.run.path,
             to="graft",
             output=output,
             data_licence=DEMO_DATA_LICENSE,

@@ -131,8 +131,8 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
 
 def _resolve_recognizer(settings: EvaluateSettings, subject: EvaluationSubject) -> str | None:
     """The flag's, else that of run.yaml."""
-    own = None if subject.settings is None else subject.settings.evaluate.recogniser
-    return settings.listener or own
+    own = None if subject.settings is None else subject.settings.evaluate.recognizer
+    return settings.recognizer or own
 
 
 def _require_new_language(after: SpeakingModel) -> str:
@@ -157,9 +157,9 @@ def _load_sentence_sets(
         for name in spoken
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
-    sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.most)
+    sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.max_sentences)
     if new is not None and new not in sets and (own := subject.own_sentences(new)) is not None:
-        sets = {new: own.spread(settings.most), **sets}
+        sets = {new: own.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
         found = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
         raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
@@ -205,7 +205,7 @@ def _describe_evaluation(
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
             "why": sound.why or (ear.why_unsupported(new) if (new := after.spelling.language) else ear.why),
-            "how": format_recognizer_hint(shlex.quote(str(settings.subject))),
+            "how": format_recognizer_hint(shlex.quote(str(settings.model))),
             "named": _resolve_recognizer(settings, subject),
         },
         "sentences": {language: _describe_sentences(found, subject) for language, found in sets.items()},

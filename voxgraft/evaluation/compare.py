@@ -41,7 +41,7 @@ from voxgraft.training.plots import (
     make_text_renderable,
 )
 
-MODE_MARKERS = {"gated": "o", "merged": "D", "as-in-the-seeds": "X", "rows-only": "s", "checkpoint": "^"}
+MODE_MARKERS = {"gated": "o", "merged": "D", "masked-finetune": "X", "rows-only": "s", "checkpoint": "^"}
 FIGURE_INCHES = (8.6, 5.6)
 FIGURE_MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.115, "top": 0.93}
 MIN_X = 0.5

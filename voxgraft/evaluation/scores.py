@@ -256,8 +256,8 @@ def format_recognizer_hint(subject: str) -> str:
     """What to do where no recogniser knows the language; `subject` is what is evaluated, as typed."""
     return (
         f"to measure errors, add a recogniser: `pip install faster-whisper`, then "
-        f"`voxgraft evaluate {subject} --recogniser whisper:small` (or whisper:FOLDER), or any program that prints "
-        "what it hears: `--recogniser 'command:PROGRAM {wav}'`"
+        f"`voxgraft evaluate {subject} --recognizer whisper:small` (or whisper:FOLDER), or any program that prints "
+        "what it hears: `--recognizer 'command:PROGRAM {wav}'`"
     )
 
 

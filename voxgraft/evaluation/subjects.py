@@ -13,6 +13,7 @@ import torch
 
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, EvaluateSettings
+from voxgraft.config.renames import rename_saved_mode
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, GraftError
 from voxgraft.core.files import is_file, is_folder, require_folder
@@ -77,12 +78,12 @@ class EvaluationSubject:
 
 def resolve_subject(settings: EvaluateSettings) -> EvaluationSubject:
     """What the path names; an error that says what could stand there for anything else."""
-    path = require_folder(settings.subject)
+    path = require_folder(settings.model)
     run = RunFolder(path)
     if is_file(run.settings):
         return _subject_from_run(run, settings)
-    if settings.which is not None or settings.step is not None:
-        found = f"{path.name} is not a run, and --which or --step is given"
+    if settings.variant is not None or settings.step is not None:
+        found = f"{path.name} is not a run, and --variant or --step is given"
         raise ConfigError("config-value", found, expected="a run for these", where=path)
     place = _build_model_context(settings.base, settings, path)
     held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
@@ -104,11 +105,11 @@ def _subject_from_run(run: RunFolder, settings: EvaluateSettings) -> EvaluationS
 
     def opened() -> SpeakingModel:
         if settings.step is not None:
-            if settings.which is not None:
-                found = "--step and --which are both given"
+            if settings.variant is not None:
+                found = "--step and --variant are both given"
                 raise ConfigError("config-value", found, expected="one of the two", where=run.path)
             return open_step_model(place, run, settings.step)
-        which = settings.which or detect_trained_output(run, journal)
+        which = settings.variant or detect_trained_output(run, journal)
         if which == "graft":
             return open_grafted_model(place, graft)
         return open_merged_model(place, run.path / (MERGED_FOLDER_NAME if which == "merged" else BASELINE_FOLDER_NAME))
@@ -120,14 +121,14 @@ def _subject_from_run(run: RunFolder, settings: EvaluateSettings) -> EvaluationS
 
 def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> EvaluatedVariant:
     """What the last training of a run has left: its own mode says where. Nothing else stands in for it."""
-    mode = next((entry.get("mode") for entry in reversed(journal) if entry["kind"] == "start"), None)
+    mode = rename_saved_mode(next((entry.get("mode") for entry in reversed(journal) if entry["kind"] == "start"), None))
     which: EvaluatedVariant = (
-        "merged" if mode == "merged" else "as-in-the-seeds" if mode == "as-in-the-seeds" else "graft"
+        "merged" if mode == "merged" else "masked-finetune" if mode == "masked-finetune" else "graft"
     )
-    name = {"merged": MERGED_FOLDER_NAME, "as-in-the-seeds": BASELINE_FOLDER_NAME}.get(which)
+    name = {"merged": MERGED_FOLDER_NAME, "masked-finetune": BASELINE_FOLDER_NAME}.get(which)
     if name is not None and not is_folder(run.path / name):
         found = f"the last training was {which}, and there is no {name}/ in the run"
-        raise GraftError("merged-missing", found, expected=f"{name}/, or --which graft", where=run.path)
+        raise GraftError("merged-missing", found, expected=f"{name}/, or --variant graft", where=run.path)
     card = find_merged_card(run.path / name / "checkpoint") if name is not None else None
     if card is not None and not is_of_last_training(card, journal):
         found = f"{name}/ is of an earlier training (its step {card.get('step')}); the last one has left none yet"

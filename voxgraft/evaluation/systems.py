@@ -65,7 +65,7 @@ class SpeakingModel:
     spelling: TextEncoder
     gate: Gate | None = None
     mode: str = "base"
-    """base, gated, rows-only, merged, as-in-the-seeds or checkpoint."""
+    """base, gated, rows-only, merged, masked-finetune or checkpoint."""
     step: int | None = None
     label: str = ""
     """What has to be said of it wherever it is shown; empty where nothing has."""
@@ -128,10 +128,10 @@ def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
 
 
 def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
-    """What merged training, or one as in the seeds, has left: one ordinary checkpoint."""
+    """What merged training, or the masked-finetune baseline, has left: one ordinary checkpoint."""
     card = read_merged_card(folder)
     _require_same_base(place, card["base"], folder)
-    mode = "merged" if card.get("keeps_base_rows") else "as-in-the-seeds"
+    mode = "merged" if card.get("keeps_base_rows") else "masked-finetune"
     rules = parse_text_rules(card.get("text"), folder)
     spelling = _build_text_encoder(place, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
@@ -153,7 +153,7 @@ def open_step_model(place: ModelContext, run: RunFolder, step: int | None) -> Sp
     trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
     model = trained.model.requires_grad_(False).eval()
     spelling = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
-    label = MASKED_BASELINE_LABEL if options.mode == "as-in-the-seeds" else ""
+    label = MASKED_BASELINE_LABEL if options.mode == "masked-finetune" else ""
     return SpeakingModel(
         f"step {state.step:,}", place.family, model, spelling, trained.gate, options.mode, state.step, label
     )

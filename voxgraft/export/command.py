@@ -247,7 +247,7 @@ def require_export_folder(output: Path, *, overwrite: bool, retry_command: str |
 
 def _format_export_command(settings: ExportSettings) -> str:
     """What was typed, for whoever has to type it again; terms and --overwrite apart."""
-    words: list[object] = ["voxgraft", "export", settings.subject, "--to", str(settings.to)]
+    words: list[object] = ["voxgraft", "export", settings.model, "--to", str(settings.to)]
     for flag, value in (("--base", settings.base), ("--family", settings.family), ("--output", settings.output)):
         words += [flag, value] if value is not None else []
     words += ["--drop-in"] if settings.drop_in else []

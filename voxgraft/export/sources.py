@@ -96,7 +96,7 @@ class ExportSource:
 
 def open_export_source(settings: ExportSettings) -> ExportSource:
     """What the path names, checked; an error that says what could stand there for anything else."""
-    path = require_folder(settings.subject)
+    path = require_folder(settings.model)
     run = RunFolder(path)
     if is_file(run.settings):
         return _open_run_source(run, settings)
@@ -113,8 +113,8 @@ def _open_run_source(run: RunFolder, settings: ExportSettings) -> ExportSource:
     own = parse_settings(RunSettings, values, run.settings)
     _require_passing_check(parse_settings(CheckSettings, {**values, "run": run.path}, run.settings))
     which = detect_trained_output(run, RunJournal(run.journal).read())
-    if which == "as-in-the-seeds":
-        found = "the last training was one as in the seeds, whose rows and body are not the base's"
+    if which == "masked-finetune":
+        found = "the last training was the masked-finetune baseline, whose rows and body are not the base's"
         raise GraftError("export-seeds", found, where=run.path)
     merged = read_merged_card(run.path / MERGED_FOLDER_NAME) if which == "merged" else None
     return _build_source(

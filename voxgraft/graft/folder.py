@@ -15,6 +15,7 @@ from typing import Any
 
 from voxgraft import __version__
 from voxgraft.checkpoints import read_rows_file
+from voxgraft.config.renames import rename_saved_options
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file, require_folder
@@ -124,6 +125,8 @@ def read_graft_card(folder: Path) -> GraftCard:
             f"remove its line `{SUM_KEY}`."
         )
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
+    if isinstance(trained := fields["method"].get("trained"), dict):
+        fields["method"] = {**fields["method"], "trained": rename_saved_options(trained)}
     return GraftCard(**fields)
 
 

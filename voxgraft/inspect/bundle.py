@@ -35,7 +35,7 @@ from voxgraft.training.checkpoint_dir import list_step_folders
 REDACTED = "(left out)"
 SAFE_KEYS = frozenset(
     "kind code level state word family language languages mode format schedule precision device init tag "
-    "tensor layer role repairs lone_clips emotion_from method".split()
+    "tensor layer role repairs single_clip_speakers emotion_from method".split()
 )
 """Keys under which a text is a word or two of ours, or the name of a tensor."""
 PATH_KEYS = frozenset("base checkpoint tokenizer".split())
@@ -46,7 +46,7 @@ MESSAGE_KEYS = frozenset(
 """Keys under which people are told something, which may quote anything."""
 PRIVATE_KEYS = frozenset(
     "text text_ids utterances clips codes heard said phones sample_texts voice voices speaker speakers audio "
-    "by_speaker recordings seen_in_training rare_words_in_training spoken holder host user listener".split()
+    "by_speaker recordings seen_in_training rare_words_in_training spoken holder host user listener recognizer".split()
 )
 """Keys under which texts, sound, or names of people stand. A plain number under one of them is kept."""
 SAFE_WORDS = frozenset(

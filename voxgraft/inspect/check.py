@@ -59,10 +59,10 @@ def evaluation_findings(subject: CheckSubject) -> list[Finding]:
     manifest = resolve_manifest_path(settings.data.dataset, run.data)
     valid = settings.data.valid or (run.data_set("valid"),)
     looks: list[Callable[[], None]] = [lambda: require_sentences(manifest, valid, language, ())]
-    if settings.evaluate.recogniser is not None:
+    if settings.evaluate.recognizer is not None:
         from voxgraft.evaluation.scores import require_recognizer  # loads torch, which `check` needs for little else
 
-        looks.append(lambda: require_recognizer(settings.evaluate.recogniser, language))
+        looks.append(lambda: require_recognizer(settings.evaluate.recognizer, language))
     found = []
     for look in looks:
         try:

@@ -10,6 +10,7 @@ import torch
 
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import CheckSettings, DiagnoseSettings
+from voxgraft.config.renames import rename_saved_mode
 from voxgraft.config.run import RunSettings
 from voxgraft.core.codes import CATALOGUE
 from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
@@ -247,7 +248,7 @@ def phone_error_rows(hearing: ListeningTest, checkpoint: Path) -> list[dict[str,
     ]
 
 
-_FINAL_CHECKPOINT_FOLDERS = ("merged", "as-in-the-seeds")
+_FINAL_CHECKPOINT_FOLDERS = ("merged", "masked-finetune")
 """Folders in which training leaves one ordinary checkpoint."""
 _MAX_JOURNAL_FINDINGS = 20
 
@@ -286,7 +287,7 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
 
 def _find_final_checkpoint(run: RunFolder, journal: list[dict[str, Any]]) -> Path | None:
     """The checkpoint that training has left, if it leaves one; not that of a training before the last."""
-    mode = next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None)
+    mode = rename_saved_mode(next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None))
     for name in _FINAL_CHECKPOINT_FOLDERS:
         card = find_merged_card(run.path / name / "checkpoint")
         if card is not None and (mode != name or is_of_last_training(card, journal)):

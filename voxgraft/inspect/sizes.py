@@ -246,7 +246,7 @@ def checkpoint_extra_findings(subject: CheckSubject) -> list[Finding]:
     return [finding("checkpoint-extras", found, where=checkpoint.path)]
 
 
-_RATE_SETTINGS = {"rows": "row_rate", "adapter": "adapter_rate", "body": "body_rate"}
+_RATE_SETTINGS = {"rows": "lr_rows", "adapter": "lr_adapter", "body": "lr_backbone"}
 _ERROR_FACTOR = 10.0
 """This many times outside the range nothing good can come of it: an error, not a warning."""
 

@@ -69,8 +69,8 @@ STAND_IN_AUDIO = (
 )
 PAIRS = "taken as they are: texts are spelled anew with the run's tokenizer, padded codes are cut"
 CLIPS_PER_STEP = (
-    "a step is counted in positions and not in clips, since clips are of all lengths: train.tokens_per_step. How many "
-    "go through the model at once is train.pack_tokens, and no setting of memory changes what is learnt"
+    "a step is counted in positions and not in clips, since clips are of all lengths: train.batch_tokens. How many "
+    "go through the model at once is train.microbatch_tokens, and no setting of memory changes what is learnt"
 )
 READING = "clips are mapped into memory, and the next step is made ready beside the one that runs"
 PRECISION = "chosen by the device: bf16, fp16 with a scaler, or float32; train.precision says another"
@@ -122,7 +122,7 @@ CHATTERBOX_KEYS: dict[str, LegacyKeyRule] = {
     **dict.fromkeys(["data.num_workers", "data.pin_memory"], drop_key(READING)),
     "training.device": drop_key("CUDA where there is a device; train.device names another"),
     **dict.fromkeys(["training.optimizer", "training.betas", "training.eps"], drop_key(OPTIMIZER)),
-    "training.learning_rate": map_key("train.body_rate", "number", BODY_RATE),
+    "training.learning_rate": map_key("train.lr_backbone", "number", BODY_RATE),
     "training.weight_decay": map_key("train.weight_decay", "number", DECAY),
     "training.lr_scheduler": drop_key(SCHEDULE),
     "training.lr_decay": drop_key(f"{SCHEDULE}. It was applied once per epoch there, so it hardly moved the rate"),
@@ -132,7 +132,7 @@ CHATTERBOX_KEYS: dict[str, LegacyKeyRule] = {
     "training.save_interval": map_key("train.save_every", "count"),
     "training.eval_interval": map_key("train.valid_every", "count"),
     "training.log_interval": map_key("train.log_every", "count"),
-    **dict.fromkeys(["training.grad_clip_thresh", "training.grad_clip_val"], map_key("train.clip", "number")),
+    **dict.fromkeys(["training.grad_clip_thresh", "training.grad_clip_val"], map_key("train.max_grad_norm", "number")),
     "training.grad_accumulation_steps": drop_key(CLIPS_PER_STEP),
     "training.use_amp": drop_key(PRECISION),
     **dict.fromkeys(["training.use_ddp", "training.gpu_ids"], drop_key(INERT)),
@@ -267,7 +267,7 @@ INDEXTTS2_SCRIPTS = (
             "--output-dir": drop_key(RUN_FOLDER),
             **dict.fromkeys(parse_flag_names("batch-size grad-accumulation"), drop_key(CLIPS_PER_STEP)),
             "--epochs": map_key("train.epochs", "number"),
-            "--learning-rate": map_key("train.body_rate", "number", BODY_RATE),
+            "--learning-rate": map_key("train.lr_backbone", "number", BODY_RATE),
             "--weight-decay": map_key("train.weight_decay", "number", DECAY),
             "--warmup-steps": map_key("train.warmup_steps", "count"),
             "--max-steps": map_key("train.steps", "steps"),
@@ -277,13 +277,15 @@ INDEXTTS2_SCRIPTS = (
             "--keep-checkpoints": map_key("train.keep_last", "count", "the best one is kept beside them"),
             **dict.fromkeys(parse_flag_names("val-batch-size max-val-batches"), drop_key(EVERY_HELD_OUT)),
             "--num-workers": drop_key(READING),
-            "--grad-clip": map_key("train.clip", "number", "each part of what is trained is clipped by itself"),
+            "--grad-clip": map_key(
+                "train.max_grad_norm", "number", "each part of what is trained is clipped by itself"
+            ),
             "--amp": drop_key(PRECISION),
             "--seed": map_key("train.seed", "count"),
             "--text-loss-weight": map_key("train.text_weight", "number"),
             "--mel-loss-weight": map_key("train.speech_weight", "number", "the codes are the speech"),
             "--grad-checkpointing": drop_key(
-                "was on there whether it was asked for or not; here it is train.checkpointing"
+                "was on there whether it was asked for or not; here it is train.gradient_checkpointing"
             ),
             "--resume": drop_key(RESUME),
         },

@@ -241,7 +241,7 @@ class _LegacyTranslator:
             return self._row(key, rule, "suggested", f"out of bounds: {error.finding.expected}", number)
         section, _, name = rule.key.partition(".")
         value = getattr(getattr(settings, section), name)
-        if rule.key == "train.body_rate":
+        if rule.key == "train.lr_backbone":
             self._judge_rate(key, value)
         return self._row(key, rule, "mapped", rule.why, value)
 

@@ -24,7 +24,7 @@ class Backbone(nn.Module, ABC):
     num_layers: int
     num_heads: int
     head_width: int
-    checkpointing: bool = False
+    gradient_checkpointing: bool = False
     """Whether activations are computed a second time in the backward pass instead of kept."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Backbone(nn.Module, ABC):
     def run_blocks(self, x: Tensor, *arguments: Any) -> Tensor:
         """All blocks, forgetful if they shall be. [T, W] -> [T, W]"""
         for layer, block in enumerate(self.blocks):
-            if self.checkpointing and torch.is_grad_enabled():
+            if self.gradient_checkpointing and torch.is_grad_enabled():
                 inside = (block, layer, x, *arguments)
                 x = checkpoint(self._run_block, *inside, use_reentrant=False, preserve_rng_state=False)
             else:

@@ -61,7 +61,7 @@ def require_later_stages(work: PipelineContext, stages: Collection[str], *, afte
     family = resolve_base_family(folder, settings.family)
     if "evaluate" in stages:
         if not after_data:
-            require_recognizer(settings.evaluate.recogniser, settings.language)
+            require_recognizer(settings.evaluate.recognizer, settings.language)
             _require_sentence_files(work, family, folder)
         manifest = resolve_manifest_path(settings.data.dataset, work.run.data)
         valid = settings.data.valid or (work.run.data_set("valid"),)
@@ -76,7 +76,9 @@ def _require_sentence_files(work: PipelineContext, family: Family, folder: Path)
         files = family.files(folder)
         base = family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages
         load_sentence_sets(
-            [work.language, *(name for name in base if name != work.language)], work.told.sentences, work.told.most
+            [work.language, *(name for name in base if name != work.language)],
+            work.told.sentences,
+            work.told.max_sentences,
         )
 
 

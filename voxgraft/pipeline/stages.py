@@ -79,7 +79,7 @@ from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, CacheIndex, ClipRecor
 from voxgraft.preprocess.command import PrepareResult, prepare
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.checkpoint_dir import StepFolder, find_step_damage, list_step_folders, read_step_state
+from voxgraft.training.checkpoint_dir import StepFolder, find_step_damage, list_step_folders, read_step_values
 from voxgraft.training.outputs import MERGED_CARD, MERGED_FOLDER_NAME, read_merged_card
 from voxgraft.training.resume import FIXED_OPTIONS
 
@@ -363,11 +363,11 @@ IDENTITY_LABELS = {
 }
 """What a saved step cannot change, by the words for it."""
 COMPARED_OPTIONS = (
-    *("mode", "full_body", "rank", "weight_decay", "clip", "schedule", "warmup_steps", "final_share"),
-    *("kl_weight", "tokens_per_step", "emotion_from", "seed"),
+    *("mode", "full_body", "rank", "weight_decay", "max_grad_norm", "schedule", "warmup_steps", "min_lr_ratio"),
+    *("kl_weight", "batch_tokens", "emotion_from", "seed"),
 )
 """Settings of training that stand in a saved step under the same name."""
-RATE_PARTS = {"row_rate": "rows", "adapter_rate": "adapter", "body_rate": "body"}
+RATE_PARTS = {"lr_rows": "rows", "lr_adapter": "adapter", "lr_backbone": "body"}
 
 
 def _decide_graft(work: PipelineContext) -> StageDecision:
@@ -400,7 +400,7 @@ def _decide_train(work: PipelineContext) -> StageDecision:
     saved, card = work.last_step, work.card
     if saved is None or card is None:
         return StageDecision(True, "no step is saved yet", "no step was saved yet")
-    values = read_step_state(saved)["values"]
+    values = read_step_values(saved)
     if other := _why_identity_differs(values["identity"], card):
         return StageDecision(True, f"step {saved.step:,} was made with {other}")
     over = _why_training_finished(work, values["standing"])
@@ -440,7 +440,7 @@ def _should_restart(work: PipelineContext) -> bool:
     saved, card = work.last_step, work.card
     if work.told.when_changed != "fresh" or saved is None or card is None:
         return False
-    values = read_step_state(saved)["values"]
+    values = read_step_values(saved)
     identity, is_over = values["identity"], bool(_why_training_finished(work, values["standing"]))
     return bool(_why_identity_differs(identity, card) or _list_changes(work, identity, is_over=is_over))
 
@@ -575,17 +575,17 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
 
 def _why_recognizer_differs(work: PipelineContext, listener: Any) -> str:
     """Where one is named now, and is not the one that the scores were made with."""
-    wanted = work.settings.evaluate.recogniser
+    wanted = work.settings.evaluate.recognizer
     known = listener.get("named") if isinstance(listener, dict) else None
     return f"its recogniser was {known or 'not named'}, and is {wanted} now" if wanted not in (None, known) else ""
 
 
 def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
     """What the scores were made with, where something else was told now; who tells nothing asks for nothing else."""
-    if told.model_fields_set.isdisjoint(("sentences", "most")):
+    if told.model_fields_set.isdisjoint(("sentences", "max_sentences")):
         return ""
     languages = list(dict.fromkeys([*spoken, *(path.stem for path in told.sentences)]))
-    for language, wanted in load_sentence_sets(languages, told.sentences, told.most).items():
+    for language, wanted in load_sentence_sets(languages, told.sentences, told.max_sentences).items():
         one = spoken.get(language)
         known = one if isinstance(one, dict) else {}
         if known.get("sha256") != wanted.sha256:
@@ -598,7 +598,9 @@ def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
 def _run_evaluate(work: PipelineContext) -> EvaluateResult:
     told = work.told
     return evaluate(
-        EvaluateSettings(subject=work.run.path, sentences=told.sentences, most=told.most, name=EVALUATION_NAME)
+        EvaluateSettings(
+            model=work.run.path, sentences=told.sentences, max_sentences=told.max_sentences, name=EVALUATION_NAME
+        )
     )
 
 
@@ -654,7 +656,7 @@ def _why_terms_differ(work: PipelineContext, folder: Path) -> str:
 def _run_export(work: PipelineContext) -> ExportResult:
     told, kind = work.told, _choose_export_kind(work)
     terms = {"data_licence": told.data_licence, "consent": told.consent, "accept_terms": told.accept_terms}
-    values = {"subject": work.run.path, "to": kind, "overwrite": path_exists(work.run.export / kind), **terms}
+    values = {"model": work.run.path, "to": kind, "overwrite": path_exists(work.run.export / kind), **terms}
     return export(ExportSettings.model_validate(values))
 
 

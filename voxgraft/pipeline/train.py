@@ -56,7 +56,7 @@ MODE_DESCRIPTIONS = {
     "gated": "gated (the base never changes)",
     "merged": "merged (adapter, to be folded into the base)",
     "rows-only": "rows-only (the base never changes)",
-    "as-in-the-seeds": "as-in-the-seeds (for comparison only: the base is NOT safe)",
+    "masked-finetune": "masked-finetune (for comparison only: the base is NOT safe)",
 }
 
 
@@ -129,7 +129,7 @@ def _describe_device(loop: Trainer) -> str:
     chosen = {
         "compiled": options.compile,
         "deterministic": options.deterministic,
-        "checkpointing": options.checkpointing,
+        "gradient checkpointing": options.gradient_checkpointing,
     }
     return ", ".join([*words, *(word for word, is_on in chosen.items() if is_on)])
 
@@ -163,8 +163,8 @@ def _describe_replay(course: TrainingSetup, loop: Trainer) -> str:
 def _describe_batch(course: TrainingSetup, loop: Trainer, start: int) -> str:
     options = course.options
     clips = len(course.stream.step(start + 1))
-    packs = f"in packs of at most {loop.stepper.options.pack_tokens:,}"
-    return f"{options.tokens_per_step:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}"
+    packs = f"in packs of at most {loop.stepper.options.microbatch_tokens:,}"
+    return f"{options.batch_tokens:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}"
 
 
 def _describe_learning_rates(loop: Trainer) -> str:
@@ -200,7 +200,7 @@ def _describe_memory(loop: Trainer) -> str:
 
 def _describe_duration(loop: Trainer, start: int) -> str:
     """Told by the steps before, whose speed in positions holds for steps of another size too."""
-    left, positions = loop.stepper.options.steps - start, loop.stepper.options.tokens_per_step
+    left, positions = loop.stepper.options.steps - start, loop.stepper.options.batch_tokens
     seconds = History.of(loop.journal.read()).seconds_per_step(positions) if start else None
     if left <= 0:
         return "no step is left"
@@ -328,15 +328,15 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         group = stack.enter_context(join_distributed(choose_device(settings.train.device)))
         family, files = _load_checked_base(settings)
         stack.enter_context(run.lock() if group.is_main_process else nullcontext())
-        course = build_training_setup(run, settings, family, files, as_in_the_seeds=settings.as_in_the_seeds)
+        course = build_training_setup(run, settings, family, files, baseline=settings.baseline)
         raise_first_error(course.findings)
         _refuse_missing_steps(course, settings)
         group.require_same(_rank_fingerprint(course))
         loop = _build_loop(course, group)
         watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
         if settings.train.listen_every:
-            loop.validation_callbacks.append(build_in_training_evaluation(course, loop, settings.train.listener))
-        elif not settings.as_in_the_seeds:
+            loop.validation_callbacks.append(build_in_training_evaluation(course, loop, settings.train.recognizer))
+        elif settings.baseline is None:
             loop.compare_speech = spoken_steps(course, loop)
         if settings.train.tensorboard:
             loop.journal_callbacks.append(TensorBoardWriter(run, loop.write).observe)
@@ -385,12 +385,12 @@ def _rank_fingerprint(course: TrainingSetup) -> dict[str, str]:
 def _fit_microbatches(course: TrainingSetup, loop: Trainer, start: int) -> None:
     """On a CUDA device packs are as large as there is room for, unless the run says how large."""
     over = loop.has_started and loop.stop_reason_at(start)
-    if over or course.settings.train.pack_tokens is not None or not course.device.startswith("cuda"):
+    if over or course.settings.train.microbatch_tokens is not None or not course.device.startswith("cuda"):
         return
-    before = loop.pack_tokens
-    found = loop.pack_tokens = fit_microbatch_tokens(loop.stepper, course.stream, before)
+    before = loop.microbatch_tokens
+    found = loop.microbatch_tokens = fit_microbatch_tokens(loop.stepper, course.stream, before)
     for validation in loop.validations.values():
-        validation.pack_tokens = min(validation.pack_tokens, found)
+        validation.microbatch_tokens = min(validation.microbatch_tokens, found)
     if before is not None and before != found:
         loop.write("changed", start, key="packs that fit", was=before, now=found)
 
@@ -400,7 +400,9 @@ def _run_loop(loop: Trainer, start: int) -> TrainOutcome:
         return loop.train(start)
     except torch.OutOfMemoryError:
         found = "the device has no memory left for a validation or for speaking"
-        expected = f"train.pack_tokens smaller than {loop.stepper.options.pack_tokens:,}, which leaves more of it"
+        expected = (
+            f"train.microbatch_tokens smaller than {loop.stepper.options.microbatch_tokens:,}, which leaves more of it"
+        )
         raise ConfigError("memory-too-small", found, expected=expected) from None
 
 
@@ -414,11 +416,11 @@ def _continue_hint(loop: Trainer, start: int) -> str:
 
 def _write_outputs(course: TrainingSetup, loop: Trainer, outcome: TrainOutcome, start: int) -> TrainResult:
     """What training leaves in the run. A merged checkpoint is large: who interrupts does not wait for one."""
-    mode, label = course.options.mode, MASKED_BASELINE_LABEL if course.options.mode == "as-in-the-seeds" else ""
+    mode, label = course.options.mode, MASKED_BASELINE_LABEL if course.options.mode == "masked-finetune" else ""
     over = outcome.reason != "told" or bool(outcome.why)
     hear = next((judge.error for judge in loop.validation_callbacks if isinstance(judge, InTrainingEvaluation)), None)
     merged = (
-        write_merged_folder(course, loop, outcome, hear) if over and mode in ("merged", "as-in-the-seeds") else None
+        write_merged_folder(course, loop, outcome, hear) if over and mode in ("merged", "masked-finetune") else None
     )
     # Rows that were trained with another body than the base's are no graft.
     is_graft = "body" not in loop.stepper.trained.parameters
@@ -441,7 +443,7 @@ def _format_merged_lines(merged: MergedCheckpoint) -> list[Line]:
 def _report_summary(course: TrainingSetup, loop: Trainer, start: int, changed: Sequence[ResumeChange]) -> None:
     """Tell what is about to be trained, and what the journal knows so far."""
     lines = format_training_summary(course, loop, start, changed)
-    length = {"steps": course.options.steps, "positions": course.options.tokens_per_step}
+    length = {"steps": course.options.steps, "positions": course.options.batch_tokens}
     progress.report_event("opening", start, {"lines": lines, **length, "entries": loop.journal.read()})
 
 
@@ -474,7 +476,7 @@ def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
         items = list_samples(sets, options.seed, order)
         # A base language is spoken with the gate closed, unless the adapter is to be folded in.
         is_open = options.mode == "merged" or language == course.graft.card.language
-        validations[language] = Validator(trained, held_out, items, options.pack_tokens, is_open=is_open)
+        validations[language] = Validator(trained, held_out, items, options.microbatch_tokens, is_open=is_open)
     loop = Trainer(course.run, stepper, course.stream, validations, course.every)
     loop.identity, loop.bound = course.identity, course.bound
     loop.is_trained_graft = "trained" in course.graft.card.method

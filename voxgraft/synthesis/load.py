@@ -98,8 +98,8 @@ def open_synthesis_models(settings: SpeakSettings, requested: Collection[str | N
         if settings.graft:
             raise ConfigError("config-value", "--run and --graft are both given", expected="one of the two")
         return _open_run_models(RunFolder(require_folder(settings.run)), settings, requested)
-    if settings.which is not None or settings.step is not None:
-        found = "--which or --step is given without a run"
+    if settings.variant is not None or settings.step is not None:
+        found = "--variant or --step is given without a run"
         raise ConfigError("config-value", found, expected="--run for these")
     grafts = [load_graft(folder) for folder in settings.graft]
     kind = _require_one_family(grafts)
@@ -140,11 +140,11 @@ def _open_run_models(run: RunFolder, settings: SpeakSettings, asked: Collection[
 
 def _open_trained_output(run: RunFolder, graft: Graft, place: ModelContext, settings: SpeakSettings) -> SpeakingModel:
     if settings.step is not None:
-        if settings.which is not None:
-            found = "--step and --which are both given"
+        if settings.variant is not None:
+            found = "--step and --variant are both given"
             raise ConfigError("config-value", found, expected="one of the two", where=run.path)
         return open_step_model(place, run, settings.step)
-    which = settings.which or detect_trained_output(run, RunJournal(run.journal).read())
+    which = settings.variant or detect_trained_output(run, RunJournal(run.journal).read())
     if which == "graft":
         return open_grafted_model(place, graft)
     return open_merged_model(place, run.path / (MERGED_FOLDER_NAME if which == "merged" else BASELINE_FOLDER_NAME))

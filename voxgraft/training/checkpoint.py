@@ -16,7 +16,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +26,7 @@ from torch import Tensor
 from voxgraft import __version__
 from voxgraft.checkpoints.base import TORCH_DTYPES, ByteSink, BytesLike
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
+from voxgraft.config.renames import rename_saved_values
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import build_write_error, failpoint, parse_json, require_folder
@@ -62,7 +63,9 @@ class TrainState:
 
 
 StateMigration = Callable[[TrainState], TrainState]
-STATE_MIGRATIONS: dict[int, StateMigration] = {}
+STATE_MIGRATIONS: dict[int, StateMigration] = {
+    1: lambda state: replace(state, values=rename_saved_values(state.values))
+}
 """For every older format that can still be opened: how its state becomes one of the next format."""
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxgraft.config.renames import rename_saved_values
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, failpoint, fsync_folder, read_json
@@ -42,12 +43,13 @@ __all__ = [
     "list_step_folders",
     "read_step_manifest",
     "read_step_state",
+    "read_step_values",
     "remove_leftover_folders",
     "remove_step_folder",
 ]
 
-STATE_FORMAT = 1
-"""Of state.json and the tensors beside it."""
+STATE_FORMAT = 2
+"""Of state.json and the tensors beside it. 2: options have the names of the settings (1: older names for some)."""
 STEP_MANIFEST_NAME, STEP_STATE_NAME = "manifest.json", "state.json"
 SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """What file systems say that cannot sync a folder (some network and user-space ones); saving goes on there."""
@@ -130,6 +132,12 @@ def read_step_state(folder: StepFolder) -> dict[str, Any]:
         found = f"{STEP_STATE_NAME} is that of step {state.get('step')}"
         raise CheckpointError("step-damaged", found, expected=str(folder.step), where=path)
     return dict(state)
+
+
+def read_step_values(folder: StepFolder) -> dict[str, Any]:
+    """The values of a step, without its tensors, by today's names."""
+    state = read_step_state(folder)
+    return rename_saved_values(state["values"]) if state["format"] == 1 else dict(state["values"])
 
 
 def make_hidden_step_name(step: int) -> str:

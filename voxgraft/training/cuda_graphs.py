@@ -58,10 +58,10 @@ class ClipLengths:
 class BatchBucketSet:
     """The sizes for a training: a function of its clips and of how large a pack may be, so the same after a resume."""
 
-    def __init__(self, clips: list[ClipLengths], pack_tokens: int) -> None:
+    def __init__(self, clips: list[ClipLengths], microbatch_tokens: int) -> None:
         """`clips` are those of each set; in a pack the sets are mixed as they may be."""
-        self._unit = _align_up(pack_tokens / NUM_BUCKET_SIZES)
-        self._max_positions = _align_up(pack_tokens) + self._unit
+        self._unit = _align_up(microbatch_tokens / NUM_BUCKET_SIZES)
+        self._max_positions = _align_up(microbatch_tokens) + self._unit
         self._longest = _align_up(max(int(each.positions.max()) for each in clips))
         self._text = _PartBound([each.text for each in clips], clips)
         self._speech = _PartBound([each.speech for each in clips], clips)

@@ -89,13 +89,13 @@ def _estimate_activation_bytes(model: SpeechModel, options: TrainOptions) -> int
     widths = sum(int(getattr(layer, side)) for layer in layers for side in ("in_features", "out_features"))
     kept = ACTIVATION_FACTOR_ROWS_ONLY if options.mode == "rows-only" else ACTIVATION_FACTOR
     per_position = kept * widths
-    if options.checkpointing:  # the input of every block, and all of the one that is computed again
+    if options.gradient_checkpointing:  # the input of every block, and all of the one that is computed again
         width = model.body.num_heads * model.body.head_width
         per_position = per_position / model.body.num_layers + width * model.body.num_layers
     half = options.precision != "float32"
-    scored = min(options.chunk or options.pack_tokens, options.pack_tokens)
+    scored = min(options.chunk or options.microbatch_tokens, options.microbatch_tokens)
     logits = LOGIT_COPIES * 4 * scored * max(count_output_classes(model))
-    return int(per_position * options.pack_tokens * (2 if half else 4)) + logits
+    return int(per_position * options.microbatch_tokens * (2 if half else 4)) + logits
 
 
 def _sum_tensor_bytes(tensors: Iterable[Tensor]) -> int:
@@ -119,7 +119,7 @@ class MemoryProfile:
     available: int
     """Bytes for passes, beside weights and optimizer."""
 
-    def pack_tokens(self, longest: int, most: int) -> int:
+    def microbatch_tokens(self, longest: int, most: int) -> int:
         """The largest pack up to `most` that should fit, and never less than the longest clip."""
         fits = int((self.available - self.fixed) / self.per_position)
         return min(most, max(longest, fits // ROUND_TO_TOKENS * ROUND_TO_TOKENS))
@@ -131,11 +131,11 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
     `known` is what was found before: after a resume packs are the same again, and with them every rounding.
     """
     longest, processes = stream.longest[0], stepper.group.world_size
-    wanted = stepper.options.tokens_per_step
+    wanted = stepper.options.batch_tokens
     most = wanted + longest if processes == 1 else max(longest, wanted // processes)
     _require_longest_fits(stepper, stream, longest)
     room = None if known_tokens else measure_memory_profile(stepper, stream)
-    first = room.pack_tokens(longest, most) if room else min(most, PROBE_LENGTHS[-1])
+    first = room.microbatch_tokens(longest, most) if room else min(most, PROBE_LENGTHS[-1])
     size = max(longest, known_tokens or first)
     while size > longest and not _fits_in_memory(stepper, stream, size):
         size = max(longest, int(size * SHRINK_FACTOR) // ROUND_TO_TOKENS * ROUND_TO_TOKENS)

@@ -13,7 +13,9 @@ from typing import Literal
 from voxgraft.core.errors import Finding, finding
 from voxgraft.models.base import EmotionSource
 
-TrainModeOrBaseline = Literal["gated", "merged", "rows-only", "as-in-the-seeds"]
+BaselineMode = Literal["masked-finetune"]
+"""Training that is kept for comparison only; not a mode of run.yaml."""
+TrainModeOrBaseline = Literal["gated", "merged", "rows-only", "masked-finetune"]
 TrainPart = Literal["rows", "adapter", "body"]
 TRAIN_PARTS: tuple[TrainPart, ...] = ("rows", "adapter", "body")
 LRSchedule = Literal["cosine", "linear", "constant"]
@@ -33,28 +35,28 @@ class TrainOptions:
     weight_decay: float = 0.01
     """Of adapter and body; rows are never decayed."""
     betas: tuple[float, float] = (0.9, 0.99)
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     """Longest gradient of a part; 0 is no limit."""
     schedule: LRSchedule = "cosine"
     steps: int = 10_000
     warmup_steps: int = 500
-    final_share: float = 0.1
+    min_lr_ratio: float = 0.1
     """What is left of the rates at the last step."""
     text_weight: float = 1.0
     speech_weight: float = 1.0
     kl_weight: float = 1.0
     """Of staying near the base on replay."""
-    tokens_per_step: int = 16_384
-    pack_tokens: int = 8_192
+    batch_tokens: int = 16_384
+    microbatch_tokens: int = 8_192
     """Most positions that go through the model at once."""
-    silent_share: float = 0.1
+    text_dropout: float = 0.1
     """Share of items whose text is not heard, so that guidance keeps its meaning; 0 where a family has none."""
     emotion_from: EmotionSource = "target"
     seed: int = 0
     precision: TrainPrecision = "float32"
     chunk: int | None = None
     """Positions whose logits exist at once in the loss; None is all of a pack."""
-    checkpointing: bool = False
+    gradient_checkpointing: bool = False
     """Compute activations twice and keep few: less memory, about a third slower."""
     compile: bool = False
     deterministic: bool = False
@@ -69,7 +71,7 @@ def learning_rate_factor(step: int, options: TrainOptions) -> float:
     span = max(1, options.steps - options.warmup_steps)
     done = min(1.0, (step - options.warmup_steps) / span)
     left = 1 - done if options.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return options.final_share + (1 - options.final_share) * left
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * left
 
 
 @dataclass(frozen=True, slots=True)

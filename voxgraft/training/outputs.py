@@ -1,6 +1,6 @@
 """What merged training leaves: one ordinary checkpoint for stock software, and a card that says what it cost.
 
-The same for a training as in the seeds, in a folder of its own, under its own label. Whole or not at all.
+The same for the masked-finetune baseline, in a folder of its own, under its own label. Whole or not at all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from voxgraft.training.validation import (
     measure_interpolation_points,
 )
 
-MERGED_FOLDER_NAME, BASELINE_FOLDER_NAME = "merged", "as-in-the-seeds"
+MERGED_FOLDER_NAME, BASELINE_FOLDER_NAME = "merged", "masked-finetune"
 """Folders in the run."""
 MERGED_CARD = MERGED_CARD_NAME
 MERGED_FORMAT = "voxgraft-merged-1"
@@ -90,7 +90,7 @@ def write_merged_folder(
     chosen = choose_interpolation_point(points)
     _log_points(loop, outcome.step, points, chosen)
     folder = course.run.path / (
-        BASELINE_FOLDER_NAME if course.options.mode == "as-in-the-seeds" else MERGED_FOLDER_NAME
+        BASELINE_FOLDER_NAME if course.options.mode == "masked-finetune" else MERGED_FOLDER_NAME
     )
     merged = MergedCheckpoint(folder, step, chosen, tuple(points), outcome.best_state.first)
     if loop.first:
@@ -114,8 +114,8 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
 def _measure_points(
     course: TrainingSetup, loop: Trainer, first: Mapping[str, float], hear: AsrErrorFunction | None
 ) -> list[InterpolationPoint]:
-    """What was trained as in the seeds is shown as it is; merged training is also tried in part."""
-    if course.options.mode == "as-in-the-seeds":
+    """The masked-finetune baseline is written as it is; merged training is also tried in part."""
+    if course.options.mode == "masked-finetune":
         return [
             InterpolationPoint(
                 1.0, {name: validation.run().speech_loss for name, validation in loop.validations.items()}, {}
@@ -192,7 +192,7 @@ def _interpolate_body(
 
 def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint, hashes: Mapping[str, str]) -> dict[str, Any]:
     card, options = course.graft.card, course.options
-    compared = options.mode == "as-in-the-seeds"
+    compared = options.mode == "masked-finetune"
     return {
         "format": MERGED_FORMAT,
         "label": MASKED_BASELINE_LABEL if compared else "",
@@ -219,7 +219,7 @@ def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint, hashes: 
 
 def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> list[str]:
     card = course.graft.card
-    compared = course.options.mode == "as-in-the-seeds"
+    compared = course.options.mode == "masked-finetune"
     lines = [f"# {card.language} in {card.family}, {'for comparison' if compared else 'merged'}", ""]
     if compared:
         lines += [

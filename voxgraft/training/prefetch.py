@@ -143,13 +143,13 @@ class BatchBuilder:
         frame = self.model.frame
         return frame.num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
 
-    def cuda_graph_buckets(self, pack_tokens: int) -> BatchBucketSet:
+    def cuda_graph_buckets(self, microbatch_tokens: int) -> BatchBucketSet:
         """The sizes that packs of these sets are filled up to."""
         slots = self.model.frame.num_conditioning
         lengths = [
             ClipLengths(np.asarray(clips.num_text) + 2, np.asarray(clips.num_codes) + 2, slots) for clips in self.sets
         ]
-        return BatchBucketSet(lengths, pack_tokens)
+        return BatchBucketSet(lengths, microbatch_tokens)
 
     def name(self, item: Sample) -> str:
         """The clip's id, as the user knows it."""
@@ -228,11 +228,11 @@ class BatchPrefetcher:
     """Makes shares, on a device of its own speed one step ahead."""
 
     def __init__(
-        self, examples: BatchBuilder, pack_tokens: int, group: DistributedContext, *, fill: bool = False
+        self, examples: BatchBuilder, microbatch_tokens: int, group: DistributedContext, *, fill: bool = False
     ) -> None:
         """`fill` is for packs that are replayed: they are filled up, and stay on the processor."""
-        self.batch_builder, self.pack_tokens, self.group = examples, pack_tokens, group
-        self._buckets = examples.cuda_graph_buckets(pack_tokens) if fill else None
+        self.batch_builder, self.microbatch_tokens, self.group = examples, microbatch_tokens, group
+        self._buckets = examples.cuda_graph_buckets(microbatch_tokens) if fill else None
         self._worker = ThreadPoolExecutor(1, "ahead") if examples.model.device.type == "cuda" else None
         self._next: Callable[[], Sequence[Sample]] | None = None
         self._pending: Future[tuple[Sequence[Sample], RankBatches]] | None = None
@@ -263,7 +263,7 @@ class BatchPrefetcher:
     def _share(self, items: Sequence[Sample]) -> RankBatches:
         """A process that runs short computes some pack all the same, for nothing: all must come to the exchange."""
         lengths = [self.batch_builder.num_positions(item) for item in items]
-        packs = pack_microbatches(lengths, self.pack_tokens)
+        packs = pack_microbatches(lengths, self.microbatch_tokens)
         mine = assign_to_ranks(packs, self.group.world_size)[self.group.rank]
         batches = tuple(self._made([items[at] for at in pack or packs[0]], pack is not None) for pack in mine)
         text, speech = self.batch_builder.num_scored_positions(items)
@@ -275,7 +275,7 @@ class BatchPrefetcher:
 
     def largest(self, items: Sequence[Sample]) -> PackedBatch:
         """A pack that takes as much memory as any will."""
-        return self._batch(items, self.pack_tokens)
+        return self._batch(items, self.microbatch_tokens)
 
     def _batch(self, items: Sequence[Sample], at_least: int = 0) -> PackedBatch:
         if self._buckets is None:

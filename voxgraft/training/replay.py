@@ -222,9 +222,9 @@ POLL_SECONDS = 1.0
 def resolve_self_replay_count(data: DataSettings, mode: TrainModeOrBaseline) -> int:
     """How many utterances the base shall speak. Merged mode has replay unless the user says that there shall be none.
 
-    The way of the seeds has no replay, and makes some only to be measured with, when it is asked to.
+    The masked-finetune baseline has no replay; it makes some only to be measured with, when it is asked to.
     """
-    if mode not in ("merged", "as-in-the-seeds"):
+    if mode not in ("merged", "masked-finetune"):
         return 0
     if data.self_replay is not None:
         return data.self_replay

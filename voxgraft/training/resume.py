@@ -29,7 +29,7 @@ VALIDATION_IDENTITY_KEYS = ("tokenizer_sha256", "held_out")
 """What the losses of the new language's held-out recordings depend on."""
 FIXED_OPTIONS = ("mode", "full_body", "rank", "alpha", "seed")
 """Options that the saved tensors, or the meaning of their moments, depend on."""
-SCHEDULE_OPTIONS = ("schedule", "steps", "warmup_steps", "final_share")
+SCHEDULE_OPTIONS = ("schedule", "steps", "warmup_steps", "min_lr_ratio")
 """Options that the rates of every step depend on."""
 
 
@@ -77,7 +77,7 @@ def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None
     loop.stepper.scaler.load_state_dict(state.values["scaler"])
     loop.best_state = _restore_best_state(state, found)
     loop.has_started = _has_started(loop, state.step)
-    loop.pack_tokens = state.values.get("pack_tokens")
+    loop.microbatch_tokens = state.values.get("microbatch_tokens")
     for item in loaded.findings:
         loop.write("finding", state.step, **item.to_json())
     for change in [*found, *_learning_rate_change(found, state, loop), *_best_step_change(state, loop)]:

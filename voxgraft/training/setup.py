@@ -33,7 +33,7 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import read_tensor_shapes
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.options import RetentionBound, TrainModeOrBaseline, TrainOptions, TrainPrecision
+from voxgraft.training.options import BaselineMode, RetentionBound, TrainModeOrBaseline, TrainOptions, TrainPrecision
 from voxgraft.training.replay import SelfReplayBuilder, is_self_replay, resolve_self_replay_count, split_self_replay
 from voxgraft.training.trainer import TrainIntervals
 
@@ -101,13 +101,13 @@ class TrainingSetup:
 
 
 def build_training_setup(
-    run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, *, as_in_the_seeds: bool = False
+    run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, *, baseline: BaselineMode | None = None
 ) -> TrainingSetup:
     """Open a run's parts and decide what its settings left open. What cannot be opened is refused.
 
     Replay that the base makes itself is made here if it is not there yet, so the run must be locked.
     """
-    mode: TrainModeOrBaseline = "as-in-the-seeds" if as_in_the_seeds else settings.train.mode
+    mode: TrainModeOrBaseline = baseline or settings.train.mode
     graft = load_graft(run.graft)
     base = (family, files, open_tokenizer(files.tokenizer))
     wanted = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
@@ -119,8 +119,8 @@ def build_training_setup(
     train = (*data.train, *data.replay, *learnt)
     weights = compute_set_weights(data.train, train[len(data.train) :], settings.data.replay_share)
     stream = build_sampler(settings, wanted.frame, train, weights, _resolve_text_dropout(settings.train, family))
-    if settings.train.pack_tokens is not None:
-        require_clip_fits(stream.longest[0], settings.train.pack_tokens, f"clip {stream.longest[1]!r}")
+    if settings.train.microbatch_tokens is not None:
+        require_clip_fits(stream.longest[0], settings.train.microbatch_tokens, f"clip {stream.longest[1]!r}")
     data.findings += sampling_findings(wanted, data, stream, learnt)
     options = replace(_build_train_options(settings.train, family, stream, device), mode=mode)
     data.findings += warmup_findings(settings.train, options.steps)
@@ -200,8 +200,8 @@ def _build_retention_bound(
 
 
 def _resolve_text_dropout(train: TrainSettings, family: Family) -> float:
-    if train.silent_share is not None:
-        return train.silent_share
+    if train.text_dropout is not None:
+        return train.text_dropout
     return DEFAULT_TEXT_DROPOUT if family.stock_sampling().guidance > 0 else 0.0
 
 
@@ -215,24 +215,24 @@ def _build_train_options(
         full_body=train.full_body,
         rank=train.rank,
         alpha=train.alpha or float(train.rank),
-        rates={"rows": train.row_rate, "adapter": train.adapter_rate, "body": train.body_rate},
+        rates={"rows": train.lr_rows, "adapter": train.lr_adapter, "body": train.lr_backbone},
         weight_decay=train.weight_decay,
-        clip=train.clip,
+        max_grad_norm=train.max_grad_norm,
         schedule=train.schedule,
         steps=resolve_num_steps(train, stream),
         warmup_steps=train.warmup_steps,
-        final_share=train.final_share,
+        min_lr_ratio=train.min_lr_ratio,
         text_weight=text_weight if train.text_weight is None else train.text_weight,
         speech_weight=speech_weight if train.speech_weight is None else train.speech_weight,
         kl_weight=train.kl_weight,
-        tokens_per_step=train.tokens_per_step,
-        pack_tokens=train.pack_tokens or max(longest, min(train.tokens_per_step, 8_192)),
-        silent_share=_resolve_text_dropout(train, family),
+        batch_tokens=train.batch_tokens,
+        microbatch_tokens=train.microbatch_tokens or max(longest, min(train.batch_tokens, 8_192)),
+        text_dropout=_resolve_text_dropout(train, family),
         emotion_from=train.emotion_from,
         seed=train.seed,
         precision=train.precision or _default_precision(device),
         chunk=2_048 if device.startswith("cuda") else None,
-        checkpointing=train.checkpointing,
+        gradient_checkpointing=train.gradient_checkpointing,
         compile=device.startswith("cuda") if train.compile is None else train.compile,
         deterministic=train.deterministic,
     )

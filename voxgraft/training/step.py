@@ -95,7 +95,7 @@ class TrainStep:
         self.group = group or DistributedContext()
         if options.deterministic:
             enable_deterministic_mode()
-        trained.model.body.checkpointing = options.checkpointing
+        trained.model.body.gradient_checkpointing = options.gradient_checkpointing
         for model in (trained.model, frozen):
             if options.compile and model is not None:
                 model.body.compile_blocks(deterministic=options.deterministic)
@@ -111,7 +111,9 @@ class TrainStep:
         if self._can_use_cuda_graphs():
             places = optimizer.gradients() if isinstance(optimizer, FlatAdamW) else {}
             self.cuda_graphs = CudaGraphRunner(self._loss_sums, trained, self._set_gate, places)
-        self.prefetcher = BatchPrefetcher(examples, options.pack_tokens, self.group, fill=self.cuda_graphs is not None)
+        self.prefetcher = BatchPrefetcher(
+            examples, options.microbatch_tokens, self.group, fill=self.cuda_graphs is not None
+        )
         self.scaler = torch.amp.GradScaler(trained.model.device.type, enabled=options.precision == "fp16")
 
     def step(self, number: int, items: Sequence[Sample]) -> StepReport:
@@ -137,8 +139,8 @@ class TrainStep:
             share = self.prefetcher.share(items)  # where nothing is filled, batches are put on the device here
             return share, self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
-            found = f"no room for packs of {self.options.pack_tokens:,} positions"
-            expected = "a smaller train.pack_tokens, which changes nothing of what is learnt"
+            found = f"no room for packs of {self.options.microbatch_tokens:,} positions"
+            expected = "a smaller train.microbatch_tokens, which changes nothing of what is learnt"
             raise ConfigError("memory-too-small", found, expected=expected) from None
 
     def _compute_gradients(self, share: RankBatches) -> Tensor:
@@ -184,11 +186,11 @@ class TrainStep:
                 sums = LossModule(self.trained.model, self.options.chunk)(batch)
             torch.autograd.grad(sums.sum(), parameters, allow_unused=True)
 
-    def set_microbatch_tokens(self, pack_tokens: int) -> None:
+    def set_microbatch_tokens(self, microbatch_tokens: int) -> None:
         """From now on at most so many positions go through the model at once."""
-        self.options = replace(self.options, pack_tokens=pack_tokens)
+        self.options = replace(self.options, microbatch_tokens=microbatch_tokens)
         self.prefetcher = BatchPrefetcher(
-            self.batch_builder, pack_tokens, self.group, fill=self.cuda_graphs is not None
+            self.batch_builder, microbatch_tokens, self.group, fill=self.cuda_graphs is not None
         )
 
     def _replay_graphs(self, share: RankBatches) -> Tensor:
@@ -230,12 +232,12 @@ class TrainStep:
     def _clip_and_step_on_device(self, sums: Tensor) -> dict[str, Tensor]:
         """Where the device itself can see to that, so that it need not wait for an answer. Gives the lengths."""
         assert self._flat_optimizer is not None
-        norms = self._flat_optimizer.clip_and_step(self.options.clip, sums)
+        norms = self._flat_optimizer.clip_and_step(self.options.max_grad_norm, sums)
         return {str(group["part"]): norm for group, norm in zip(self.optimizer.param_groups, norms, strict=True)}
 
     def _clip_gradients(self) -> dict[str, Tensor]:
         self.scaler.unscale_(self.optimizer)
-        limit = self.options.clip or float("inf")
+        limit = self.options.max_grad_norm or float("inf")
         return {
             str(group["part"]): nn.utils.clip_grad_norm_(group["params"], limit).float()
             for group in self.optimizer.param_groups

@@ -209,7 +209,7 @@ class MasterWeights:
             torch._foreach_copy_(copies, list(self.named.values()))
 
 
-MASKED_BASELINE_LABEL = "as in the seeds, for comparison: this loses the old languages"
+MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison: this loses the old languages"
 
 
 def mask_base_row_gradients(model: SpeechModel) -> None:
@@ -304,7 +304,7 @@ def make_trainable(model: SpeechModel, rows: Mapping[str, Tensor], options: Trai
     num_rows = len(next(iter(rows.values()))) if rows else 0
     grow_model(model, num_rows)
     load_new_rows(model, rows or collect_new_rows(model))
-    if options.mode == "as-in-the-seeds":
+    if options.mode == "masked-finetune":
         mask_base_row_gradients(model)
         everything = _base_parameters(model.requires_grad_(False), {})
         for value in everything.values():
@@ -347,7 +347,7 @@ def build_optimizer(trained: TrainableModel, options: TrainOptions) -> torch.opt
 
 
 def _can_flatten(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parameter, nn.Parameter]) -> bool:
-    """Whether a group is of one precision, with copies or without; as the seeds trained, it is not."""
+    """Whether a group is of one precision, with copies or without; in the masked-finetune baseline it is not."""
     return len({parameter in copies for parameter in parameters}) == 1
 
 

@@ -107,7 +107,7 @@ class Trainer:
         """The graft's own pieces in the order of their ids: shows whether a tokenizer only grew."""
         self.is_trained_graft = False
         """Whether the rows that the model was given come from an earlier training of the run."""
-        self.pack_tokens: int | None = None
+        self.microbatch_tokens: int | None = None
         """The size of packs that was found to fit, where none was given; a resumed run takes the same again."""
         self.has_started = False
         """Whether step 0 is saved, with everything that is measured from it."""
@@ -126,8 +126,8 @@ class Trainer:
         """What base languages may lose; past it no step is the best, and training stops."""
         self._stop_reason_text = ""
         self.journal = RunJournal(run.journal)
-        # As the seeds did it, no row of the base is safe, and nothing is promised.
-        self._protects_base = stepper.options.mode != "as-in-the-seeds"
+        # The masked-finetune baseline changes rows of the base.
+        self._protects_base = stepper.options.mode != "masked-finetune"
         self._digests = hash_base_tensors(stepper.trained.model) if self._protects_base else {}
         self._told = threading.Event()
         self._current_step = 0
@@ -188,7 +188,7 @@ class Trainer:
             "standing": asdict(self.best_state),
             "scaler": self.stepper.scaler.state_dict(),
             "world_size": self.stepper.group.world_size,
-            "pack_tokens": self.pack_tokens,
+            "microbatch_tokens": self.microbatch_tokens,
         }
 
     def write(self, kind: str, step: int, **values: Any) -> None:

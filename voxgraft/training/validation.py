@@ -43,13 +43,18 @@ class Validator:
         trained: TrainableModel,
         examples: BatchBuilder,
         items: Sequence[Sample],
-        pack_tokens: int,
+        microbatch_tokens: int,
         *,
         is_open: bool = True,
     ) -> None:
         """`is_open` says whether the adapter acts for these items: not for a base language of a gated graft."""
         self.is_open = is_open
-        self.trained, self.batch_builder, self.items, self.pack_tokens = trained, examples, tuple(items), pack_tokens
+        self.trained, self.batch_builder, self.items, self.microbatch_tokens = (
+            trained,
+            examples,
+            tuple(items),
+            microbatch_tokens,
+        )
         # Spread over the whole set, which is sorted by recording.
         step = max(1, len(self.items) // MAX_SWAPPED_ITEMS)
         self._swap_items = self.items[::step][:MAX_SWAPPED_ITEMS]
@@ -73,7 +78,7 @@ class Validator:
     ) -> tuple[float, float]:
         sums, counts = [0.0, 0.0], [0, 0]
         lengths = [self._length(item, text) for item, text in zip(items, texts or items, strict=True)]
-        for chosen in pack_microbatches(lengths, max(self.pack_tokens, *lengths)):
+        for chosen in pack_microbatches(lengths, max(self.microbatch_tokens, *lengths)):
             mine, their_texts, their_voices = (
                 [group[index] for index in chosen] if group else () for group in (items, texts, voices)
             )

@@ -155,7 +155,7 @@ def read_first_clips(dataset: Path) -> list[ManifestClip]:
 
 
 EXECUTABLE_SETTINGS = frozenset(
-    {"listener", "train.listener", "evaluate.recogniser", "pip_flags", "python", "environment", "checkout"}
+    {"recognizer", "train.recognizer", "evaluate.recognizer", "pip_flags", "python", "environment", "checkout"}
 )
 """Settings that name a program: never free to type here."""
 TINY_BASE_SETTINGS = {("new", "base"), ("diagnose", "base"), ("repair", "base")}

@@ -96,7 +96,7 @@ class RunYamlTarget(YamlTarget):
         settings = RunSettings(base=Path("base"), language="am", texts=(Path("a.txt"), Path("b.txt")))
         (folder / "whole.yaml").write_text(format_commented_yaml(settings, "A run"), encoding="utf-8")
         short = (
-            "base: ../base\nlanguage: am\ntexts: [texts.txt]\ntokenizer:\n  pieces: 200\ntrain:\n  row_rate: 1.0e-3\n"
+            "base: ../base\nlanguage: am\ntexts: [texts.txt]\ntokenizer:\n  pieces: 200\ntrain:\n  lr_rows: 1.0e-3\n"
         )
         (folder / "short.yaml").write_text(short, encoding="utf-8")
 

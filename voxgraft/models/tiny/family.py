@@ -197,7 +197,7 @@ class Tiny(Family):
     # It is small and learns on a processor: the usual 10,000 steps of 16,384 positions would take days there.
     run_defaults: ClassVar[dict[str, Any]] = {
         "steps": 300,
-        "tokens_per_step": 1440,
+        "batch_tokens": 1440,
         "warmup_steps": 20,
         "valid_every": 100,
         "save_every": 100,

@@ -75,15 +75,15 @@ def _build_evaluate_section(context: PageContext) -> None:
         )
         form = CommandForm(
             context, "evaluate", json=True,
-            choices={"listener": recognizer_choices(context.roots)}, path_keys=("voices",),
+            choices={"recognizer": recognizer_choices(context.roots)}, path_keys=("voices",),
         )  # fmt: skip
         with gr.Row():
-            form.add("subject", sought=PROJECT_PATHS, default=lambda project: project, label="What is judged")
-            form.add("most", label="Sentences of each language")
-            form.add("listener", info=RECOGNIZER_HELP)
+            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="What is judged")
+            form.add("max_sentences", label="Sentences of each language")
+            form.add("recognizer", info=RECOGNIZER_HELP)
             form.add("name", label="Name of the evaluation")
         with gr.Accordion("More", open=False):
-            form.add_all(("which", "step", "language", "languages"))
+            form.add_all(("variant", "step", "language", "languages"))
             with gr.Row():
                 form.add("sentences", sought=SENTENCE_PATHS)
                 form.add("recordings", sought=FOLDER_PATHS)

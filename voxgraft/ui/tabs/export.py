@@ -42,7 +42,7 @@ def _build_export_section(context: PageContext) -> None:
             "For the base's own program: *grown* speaks the old languages exactly as before, *merged* the new one. "
             "*peft* is the adapter alone, *graft* the small folder to share with others who have voxgraft."
         )
-        form = CommandForm(context, "export", given=lambda project: {"subject": project}, json=True)
+        form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)
         with gr.Row():
             form.add("to", default=_default_target)
             form.add("dtype", label="Number format")

@@ -27,7 +27,7 @@ SPEAK_TEXT_PATHS = PathFilter(endings=(".txt", ".tsv"))
 WAV_PATHS = PathFilter(endings=(".wav",))
 EMOTION_PATHS = PathFilter(endings=(".wav", ".npy"))
 GRAFT_PATHS = PathFilter(mark="graft.json")
-RUN_ONLY_KEYS = ("run", "graft", "which", "step", "output", "codes")
+RUN_ONLY_KEYS = ("run", "graft", "variant", "step", "output", "codes")
 """Settings of the speaker that the base alone has no use for."""
 BASE_JOB = "speak base"
 """The job of the base alone: it stands beside the one of `speak`."""
@@ -82,7 +82,7 @@ def _add_more_options(context: PageContext, form: OutputForm) -> None:
         add_upload(context, form, "file", "Upload texts", (".txt", ".tsv"))
     with gr.Accordion("Another speaker, other outputs, the machine", open=False, elem_id="speak-more"):
         with gr.Row():
-            form.add("which")
+            form.add("variant")
             form.add("step")
             form.add("graft", sought=GRAFT_PATHS)
             form.add("base", sought=FOLDER_PATHS)
@@ -175,5 +175,5 @@ def _build_companion_section(context: PageContext) -> None:
             "whose source you have to fetch yourself, and for other environments, use the command line."
         )
         form = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})
-        form.add("anew")
+        form.add("force")
         form.finish("Make it")

@@ -20,15 +20,21 @@ from voxgraft.ui.jobs import ProjectJobs, find_external_holder
 
 PREPARED_SET_PATHS = PathFilter(mark="set.json")
 START_NEWEST, START_FRESH = "", "fresh"
-RATE_KEYS = ("train.row_rate", "train.adapter_rate", "train.body_rate", "train.weight_decay", "train.clip")
-SCHEDULE_KEYS = ("train.schedule", "train.warmup_steps", "train.final_share")
+RATE_KEYS = ("train.lr_rows", "train.lr_adapter", "train.lr_backbone", "train.weight_decay", "train.max_grad_norm")
+SCHEDULE_KEYS = ("train.schedule", "train.warmup_steps", "train.min_lr_ratio")
 INTERVAL_KEYS = ("train.log_every", "train.valid_every", "train.save_every", "train.sample_every", "train.listen_every")
 EARLY_STOPPING_KEYS = ("train.keep_last", "train.patience", "train.min_delta", "train.min_steps")
-BATCH_KEYS = ("train.rank", "train.alpha", "train.tokens_per_step", "train.pack_tokens", "train.seed")
-DEVICE_KEYS = ("train.device", "train.precision", "train.compile", "train.checkpointing", "train.deterministic")
-LOSS_KEYS = ("train.text_weight", "train.speech_weight", "train.silent_share", "train.emotion_from")
+BATCH_KEYS = ("train.rank", "train.alpha", "train.batch_tokens", "train.microbatch_tokens", "train.seed")
+DEVICE_KEYS = (
+    "train.device",
+    "train.precision",
+    "train.compile",
+    "train.gradient_checkpointing",
+    "train.deterministic",
+)
+LOSS_KEYS = ("train.text_weight", "train.speech_weight", "train.text_dropout", "train.emotion_from")
 MERGED_MODE_KEYS = ("train.full_body", "train.kl_weight", "train.retention_bound", "train.interpolate")
-REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.lone_clips")
+REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.single_clip_speakers")
 
 
 def build(context: PageContext) -> None:
@@ -44,7 +50,7 @@ def build(context: PageContext) -> None:
 
 def _build_train_form(context: PageContext) -> tuple[CommandForm, list[Any]]:
     """The form, and what of it follows the run: where training can start, who trains elsewhere, the button."""
-    form = CommandForm(context, "train", choices={"train.listener": recognizer_choices(context.roots)})
+    form = CommandForm(context, "train", choices={"train.recognizer": recognizer_choices(context.roots)})
     with gr.Row():
         choice = gr.Dropdown(
             [("the newest saved step, or the beginning", START_NEWEST)], value=START_NEWEST, label="Start from", interactive=True,
@@ -91,10 +97,10 @@ def _add_more_options(form: CommandForm) -> None:
     with gr.Accordion("Losses, and the merged mode", open=False):
         form.add_all(LOSS_KEYS)
         form.add_all(MERGED_MODE_KEYS)
-        form.add("as_in_the_seeds")
+        form.add("baseline")
     with gr.Accordion("Samples on the way, and listening", open=False), gr.Row():
         form.add("train.sample_texts", lines=3)
-        for key in ("train.sample_sound", "train.listener", "train.tensorboard"):
+        for key in ("train.sample_sound", "train.recognizer", "train.tensorboard"):
             form.add(key)
 
 
