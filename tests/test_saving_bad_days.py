@@ -29,18 +29,19 @@ from tests.runs import (
     state,
     stopped_at,
 )
+from voxgraft.checkpoints.steps import (
+    STATE_FORMAT,
+    STATE_MIGRATIONS,
+    TrainState,
+    list_complete_steps,
+    list_leftover_folders,
+    load_step,
+    migrate_state,
+)
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import (
-    STATE_MIGRATIONS,
-    TrainState,
-    load_step,
-    migrate_state,
-    move_later_steps_aside,
-    save_step,
-)
-from voxgraft.training.checkpoint_dir import STATE_FORMAT, list_complete_steps, list_leftover_folders
+from voxgraft.training.checkpoint import move_later_steps_aside, save_step
 
 ROOT = Path(__file__).parent.parent
 
@@ -176,7 +177,7 @@ save(run, 1)
 codes = []
 for look_ahead in (True, False):
     if not look_ahead:
-        saving._require_room = lambda *_: None
+        saving._require_disk_space = lambda *_: None
     filler = (run.path / "filler").open("wb", buffering=0)
     try:
         while True:
