@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks.train_step import Bench
+from voxgraft.checkpoints.steps import TrainState, load_step
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import TrainState, load_step, save_step
+from voxgraft.training.checkpoint import save_step
 from voxgraft.training.trainable import copy_optimizer_state, restore_optimizer_state
 
 MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_body": True}}

@@ -25,9 +25,10 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import load_model, read_tensors
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn import backbones
+from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.replay import ReferenceVoice, ReplayGenerator, ReplayUtterance
+from voxgraft.training.replay import ReplayGenerator, ReplayUtterance
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
 

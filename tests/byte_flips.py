@@ -26,11 +26,11 @@ from typing import Any
 import torch
 
 from tests.preparing_runs import Preparing, make, resolved
+from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.inspect.check import check
 from voxgraft.pipeline.train import train
-from voxgraft.training.checkpoint import load_step
 
 FLAGS = {
     "train.steps": 2,

@@ -32,11 +32,10 @@ import torch
 from tests.kill_worker import ENDED, life
 from tests.runs import Child, child
 from tests.trainers import OPTIONS, Place
+from voxgraft.checkpoints.steps import list_complete_steps, load_step
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.journal import JournalEntry, RunJournal, strip_clock_fields
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import load_step
-from voxgraft.training.checkpoint_dir import list_complete_steps
 
 PATIENCE_SECONDS = 300
 LONG = {"steps": 12}

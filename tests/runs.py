@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
+from voxgraft.checkpoints.steps import TrainState, load_step
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import StepSaveResult, TrainState, load_step, move_later_steps_aside, save_step
+from voxgraft.training.checkpoint import StepSaveResult, move_later_steps_aside, save_step
 
 NOBODY = 65534
 _START_OR_END = threading.Lock()

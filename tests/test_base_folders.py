@@ -30,8 +30,8 @@ from tests.shared import shared
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli import run_cli
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError
-from voxgraft.graft.folder import load_base_tokenizer, resolve_base_family
-from voxgraft.models import detect_family, get_family
+from voxgraft.graft.folder import load_base_tokenizer
+from voxgraft.models import detect_family, get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.chatterbox.family import RELEASES
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes, voice_encoder_shapes

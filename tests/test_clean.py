@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from tests.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
+from voxgraft.checkpoints.steps import TrainState, list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import CleanSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.progress import use_prompt_callbacks
 from voxgraft.core.results import Line, Table, plain_text
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import TrainState, move_later_steps_aside, save_step
-from voxgraft.training.checkpoint_dir import list_complete_steps
+from voxgraft.training.checkpoint import move_later_steps_aside, save_step
 from voxgraft.training.clean import CleanResult, clean
 
 ROOT = Path(__file__).parent.parent

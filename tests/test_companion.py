@@ -29,12 +29,12 @@ from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.audio import open_voice_comparer
-from voxgraft.evaluation.systems import ModelContext, open_base_model
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.upstream import S3GenVocoder
-from voxgraft.training.replay import ReferenceVoice
+from voxgraft.synthesis.models import ModelContext, open_base_model
+from voxgraft.synthesis.voices import ReferenceVoice
 
 WORKER = Path(__file__).parent / "fake_worker.py"
 PATIENCE_SECONDS = 20

@@ -30,7 +30,12 @@ def command(folder: Path, *words: str) -> tuple[int, str]:
     """One command as a user runs it: exit code and standard output."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "voxgraft", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "voxgraft", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return done.returncode, done.stdout

@@ -24,6 +24,7 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.core.journal import RunJournal
 from voxgraft.export.command import export
 from voxgraft.graft.folder import load_graft
+from voxgraft.graft.merged import MERGED_FORMAT
 from voxgraft.inspect.diagnose import (
     DIAGNOSIS_JSON_NAME,
     DIAGNOSIS_PICTURE_NAME,
@@ -34,7 +35,6 @@ from voxgraft.inspect.diagnose import (
 )
 from voxgraft.inspect.diagnosis import diagnose_checkpoint
 from voxgraft.models.base import BaseFiles
-from voxgraft.training.outputs import MERGED_FORMAT
 
 
 def of_run(path: Path) -> DiagnoseResult:

@@ -21,21 +21,21 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, evaluate
 from voxgraft.evaluation.judge import Evaluation, compare_base_values, measure_retention
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.subjects import detect_trained_output
-from voxgraft.evaluation.systems import (
-    ModelContext,
-    SpeakingModel,
-    open_base_model,
-    open_checkpoint_model,
-    open_grafted_model,
-    open_merged_model,
-    synthesize_sentences,
-)
+from voxgraft.evaluation.systems import synthesize_sentences
 from voxgraft.evaluation.verdicts import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.random_base import make_random_base
-from voxgraft.training.replay import ReferenceVoice
+from voxgraft.synthesis.models import (
+    ModelContext,
+    SpeakingModel,
+    detect_trained_output,
+    open_base_model,
+    open_checkpoint_model,
+    open_grafted_model,
+    open_merged_model,
+)
+from voxgraft.synthesis.voices import ReferenceVoice
 
 TOLD = ("", "", "", "ሰላ", "ቤት", "ውሃ")
 """What is heard before, and after."""
@@ -173,7 +173,7 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
     seeds: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that was trained, put behind the name of a gated graft."""
-    monkeypatch.setattr("voxgraft.evaluation.subjects.open_merged_model", pretending)
+    monkeypatch.setattr("voxgraft.synthesis.models.open_merged_model", pretending)
     result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path, name="pretending")
     assert result.document["retention"]["word"] == "not equal"
     assert result.exit_code == 1

@@ -27,15 +27,16 @@ from voxgraft.evaluation.in_training import (
 )
 from voxgraft.evaluation.scores import SpeakingPace, Transcriber, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.evaluation.systems import SpeakingModel, SpokenSentence
+from voxgraft.evaluation.systems import SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop
+from voxgraft.synthesis.models import SpeakingModel
+from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import RetentionBound
-from voxgraft.training.replay import ReferenceVoice
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import Trainer
 

@@ -11,8 +11,8 @@ from tests.speaking_grafts import spoken
 from tests.test_export import bits, exported
 from tests.whole_runs import error_of
 from voxgraft.evaluation.verdicts import SCORES_FORMAT
+from voxgraft.graft.merged import read_merged_card
 from voxgraft.pipeline.train import train
-from voxgraft.training.outputs import read_merged_card
 
 
 def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_base_beside_it(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.talks import write_talks
+from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import rewrite_run_yaml
@@ -26,7 +27,6 @@ from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import read_manifest, write_manifest
 from voxgraft.graft.folder import load_graft
 from voxgraft.pipeline.command import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
-from voxgraft.training.checkpoint_dir import list_complete_steps
 
 ALL = [stage.name for stage in PIPELINE_STAGES]
 DATA = ["import", "split"]

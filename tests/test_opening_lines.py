@@ -16,6 +16,7 @@ import torch
 
 from tests.made_language import World, make_world
 from tests.made_once import MadeOnce
+from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TrainSettings
 from voxgraft.core import progress
@@ -25,7 +26,6 @@ from voxgraft.core.run import RunFolder
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.train import TrainResult, train
-from voxgraft.training.checkpoint import load_step
 
 TRAIN = {
     "steps": 3,

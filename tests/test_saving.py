@@ -29,11 +29,11 @@ from tests.runs import (
     state,
     stopped_at,
 )
+from voxgraft.checkpoints.steps import STATE_FORMAT, TrainState, list_complete_steps, list_leftover_folders, load_step
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, TrainState, load_step, save_step
-from voxgraft.training.checkpoint_dir import STATE_FORMAT, list_complete_steps, list_leftover_folders
+from voxgraft.training.checkpoint import SAFETENSORS_DTYPES, save_step
 
 FILES = ["rows.safetensors", "adapter.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 

@@ -29,24 +29,21 @@ from tests.runs import (
     state,
     stopped_at,
 )
-from voxgraft.core.errors import CheckpointError, VoxgraftError
-from voxgraft.core.files import FAILPOINT_VARIABLE
-from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import (
+from voxgraft.checkpoints.steps import (
+    STATE_FORMAT,
     STATE_MIGRATIONS,
     TrainState,
-    load_step,
-    migrate_state,
-    move_later_steps_aside,
-    save_step,
-)
-from voxgraft.training.checkpoint_dir import (
-    STATE_FORMAT,
     list_complete_steps,
     list_leftover_folders,
     list_step_folders,
+    load_step,
+    migrate_state,
     read_step_values,
 )
+from voxgraft.core.errors import CheckpointError, VoxgraftError
+from voxgraft.core.files import FAILPOINT_VARIABLE
+from voxgraft.core.run import RunFolder
+from voxgraft.training.checkpoint import move_later_steps_aside, save_step
 
 ROOT = Path(__file__).parent.parent
 
@@ -182,7 +179,7 @@ save(run, 1)
 codes = []
 for look_ahead in (True, False):
     if not look_ahead:
-        saving._require_room = lambda *_: None
+        saving._require_disk_space = lambda *_: None
     filler = (run.path / "filler").open("wb", buffering=0)
     try:
         while True:

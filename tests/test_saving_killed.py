@@ -22,10 +22,10 @@ from tests.runs import (
     set_all_aside,
     state,
 )
+from voxgraft.checkpoints.steps import list_complete_steps, list_leftover_folders, load_step
 from voxgraft.core.run import RunFolder
 from voxgraft.training import checkpoint
-from voxgraft.training.checkpoint import load_step, save_step
-from voxgraft.training.checkpoint_dir import list_complete_steps, list_leftover_folders
+from voxgraft.training.checkpoint import save_step
 
 POINTS = sorted(
     {

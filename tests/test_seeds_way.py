@@ -21,14 +21,13 @@ from voxgraft.core.errors import GraftError
 from voxgraft.core.journal import RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.graft.merged import MASKED_BASELINE_LABEL, read_merged_card
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
 from voxgraft.training.options import TrainPart, learning_rate_factor
-from voxgraft.training.outputs import read_merged_card
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.trainable import MASKED_BASELINE_LABEL
 from voxgraft.training.trainer import Trainer
 
 RATES: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}

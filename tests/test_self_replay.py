@@ -20,6 +20,7 @@ from voxgraft.config.run import DataSettings
 from voxgraft.core.errors import Finding, GraftError, TextError
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
+from voxgraft.dataset.held_out import HELD_OUT_RECORDING, is_self_replay, split_self_replay
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
@@ -27,17 +28,14 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.train import train
+from voxgraft.synthesis.voices import choose_voices
 from voxgraft.training.options import TrainModeOrBaseline
 from voxgraft.training.replay import (
     DEFAULT_UTTERANCES,
-    HELD_OUT_RECORDING,
     ReplayGenerator,
     SelfReplayBuilder,
-    choose_voices,
-    is_self_replay,
     plan_replay,
     resolve_self_replay_count,
-    split_self_replay,
 )
 
 SENTENCES = [(language, f"{language} sentence {number}") for language in ("en", "fr", "de") for number in range(40)]

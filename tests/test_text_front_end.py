@@ -35,7 +35,7 @@ from voxgraft.inspect.subject import open_check_subject
 from voxgraft.inspect.text import digit_findings, text_findings, text_rule_findings
 from voxgraft.models import get_family
 from voxgraft.models.base import ExportInfo
-from voxgraft.synthesis.load import _resolve_language
+from voxgraft.synthesis.models import resolve_language
 from voxgraft.synthesis.segments import split_into_chunks
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import TextRules, TextRulesError, build_text_rules
@@ -123,7 +123,7 @@ def texts_of(language: str) -> tuple[str, ...]:
 def spelling_of(base: TextEncoder, language: str) -> Grown:
     """A graft of a language with rules that went through JSON, as those of a graft folder have."""
     rules = TextRules.from_json(json.loads(json.dumps(build_text_rules(language).to_json())))
-    before = replace(base, language=language, rules=rules)
+    before = replace(base, language=language, stated_rules=rules)
     texts = TextCorpus(texts_of(language))
     learnt = learn_language_pieces(before, texts, VocabularySettings(pieces=20, min_count=2))
     return Grown(replace(before, grown=learnt.grown), learnt, texts)
@@ -306,7 +306,7 @@ def test_texts_with_the_letter_u02bc_teach_pieces_that_all_occur() -> None:
     """Text was learnt raw and normalised on import: pieces with the letter never came up."""
     sentences = tuple(f"tʼáá {word} dooʼ naʼídíkid" for word in ("bitsʼą́ą́", "hólǫ́", "kʼad", "ayóo", "yáʼátʼééh")) * 4
     for name in KINDS:
-        base = replace(small_base(KINDS[name]), language="nv", rules=build_text_rules("nv"))
+        base = replace(small_base(KINDS[name]), language="nv", stated_rules=build_text_rules("nv"))
         learnt = learn_language_pieces(base, TextCorpus(sentences), VocabularySettings(pieces=40, min_count=2))
         spelling = replace(base, grown=learnt.grown)
         assert find_unreachable_pieces(base.base, learnt.grown, spelling.new_text(sentences)) == ()
@@ -582,7 +582,7 @@ def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower
     made = small("chatterbox", "ff-Adlm")
     assert made.spelling.tag == "[ff-adlm]"
     assert made.tokenizer.has_control_token("[ff-adlm]")
-    assert _resolve_language("ff-adlm", ["ff-Adlm"], ["en"]) == "ff-Adlm"
+    assert resolve_language("ff-adlm", ["ff-Adlm"], ["en"]) == "ff-Adlm"
 
 
 # ---- scripts that IndexTTS-2 takes for Chinese (B4) ------------------------------------------------------------------
@@ -590,7 +590,7 @@ def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower
 
 def test_words_that_run_together_are_told_and_dead_rows_are_counted() -> None:
     sentences = ("ꆈꌠ ꁱꂷ ꉬ ꆏꌠ", "ꉌꂵ ꆈꌠ ꁱꂷ", "ꆈꌠ ꉬ ꉌꂵ") * 5
-    base = replace(small_base("sentencepiece-unigram"), language="ii", rules=build_text_rules("ii"))
+    base = replace(small_base("sentencepiece-unigram"), language="ii", stated_rules=build_text_rules("ii"))
     learnt = learn_language_pieces(base, TextCorpus(sentences), VocabularySettings(pieces=60, min_count=2))
     new = replace(base, grown=learnt.grown).new_text(sentences)
     assert [item.code for item in check_word_boundaries(new)] == ["text-word-boundaries"]

@@ -36,7 +36,7 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.held_out import _RetokenizedClipSet
 from voxgraft.evaluation.sentences import load_manifest_sentences
-from voxgraft.evaluation.systems import SpeakingModel, _build_request, open_grafted_model
+from voxgraft.evaluation.systems import _build_request
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.graft.tokenizer_commands import tokenizer_show
@@ -47,15 +47,15 @@ from voxgraft.pipeline.command import run_pipeline
 from voxgraft.pipeline.new import create_run
 from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, PreparedDatasetWriter
 from voxgraft.preprocess.encode import BatchStore
-from voxgraft.synthesis.engine import _plan_utterance
-from voxgraft.synthesis.load import SharedModelContext, SynthesisModels, VoiceLoader
+from voxgraft.synthesis.models import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
 from voxgraft.synthesis.segments import has_speakable_text, read_utterances
+from voxgraft.synthesis.utterances import _plan_utterance
+from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TextCorpus
 from voxgraft.tokenizers.prove import prove_tokenizer
-from voxgraft.training.replay import ReferenceVoice
 from voxgraft.training.samples import build_sample_sentences
 from voxgraft.ui.commands import run_command_in_process
 

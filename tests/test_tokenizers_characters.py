@@ -160,7 +160,7 @@ def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> 
 def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: str) -> None:
     """The same characters come out when the text stands inside a word of digits."""
     made = learnt(kind, "am", "ሰላም")
-    raw = replace(made.spelling, rules=TextRules(NO_RULES))  # others would read the digits out
+    raw = replace(made.spelling, stated_rules=TextRules(NO_RULES))  # others would read the digits out
     left = find_surviving_text(made.base, raw.prepare, text)
     whole = made.base.normalise(raw.prepare(f"9{text}8"))
     start, stop = whole.index("9"), whole.rindex("8")

@@ -15,12 +15,11 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.whole_runs import WholeRun, error_of, graft_anew
+from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
 from voxgraft.cli.app import run_cli as run_command
 from voxgraft.core import progress
 from voxgraft.core.files import FAILPOINT_VARIABLE
 from voxgraft.models import family_names
-from voxgraft.training.checkpoint import TrainState, load_step
-from voxgraft.training.checkpoint_dir import list_step_folders
 
 
 @pytest.fixture(scope="module")

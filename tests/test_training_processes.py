@@ -13,9 +13,9 @@ from tests.process_sums import CASES, measured
 from tests.runs import Child, child
 from tests.train_worker import main as work
 from tests.trainers import Place
+from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.journal import RunJournal, strip_clock_fields
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import load_step
 
 PATIENCE_SECONDS = 180
 SHORT: dict[str, Any] = {"steps": 6, "every": {"save": 3, "validate": 3}}

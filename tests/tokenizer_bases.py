@@ -76,7 +76,7 @@ def demo_texts(language: str) -> TextCorpus:
 
 def learn(kind: str, language: str, sentences: tuple[str, ...], settings: VocabularySettings | None = None) -> Grown:
     """A language learnt from these sentences."""
-    before = replace(base(kind), language=language, rules=build_text_rules(language))
+    before = replace(base(kind), language=language, stated_rules=build_text_rules(language))
     learnt = learn_language_pieces(before, TextCorpus(sentences), settings or VocabularySettings())
     return Grown(replace(before, grown=learnt.grown), learnt, TextCorpus(sentences))
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
+from voxgraft.models.load import HALF_PRECISION_DTYPES
 from voxgraft.training.distributed import join_distributed
 from voxgraft.training.resume import resume_training
-from voxgraft.training.setup import HALF_PRECISION_DTYPES
 from voxgraft.training.trainer import BestStepState, Trainer
 
 OWN = ("stop_at", "every", "differ_at", "prefer_at", "lone_guard_at")

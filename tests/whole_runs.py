@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from tests.made_language import World
+from voxgraft.checkpoints.steps import TrainState, list_complete_steps, list_step_folders, load_step
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import GraftSettings, NewSettings, TrainCommandSettings
@@ -35,8 +36,6 @@ from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
-from voxgraft.training.checkpoint import TrainState, load_step
-from voxgraft.training.checkpoint_dir import list_complete_steps, list_step_folders
 
 TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 PIECES = 20

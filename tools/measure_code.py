@@ -133,7 +133,8 @@ SPEAK = """
 import contextlib, io, sys, tempfile
 from voxgraft.cli import main
 with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-    sys.argv = ["voxgraft", "speak", "bring me the blue cup", "--base", "tiny", "--output", folder + "/cup.wav"]
+    words = ["speak", "bring me the blue cup", "--base", "tiny", "--language", "en", "--output", folder + "/cup.wav"]
+    sys.argv = ["voxgraft", *words]
     try:
         main()
     except SystemExit:

@@ -13,9 +13,9 @@ import pytest
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.browser.test_journey import step_of, until
 from tests.ui_runs import PROJECT, home_of
+from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint_dir import list_complete_steps
 from voxgraft.ui.jobs import ProjectJobs
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.core.codes import CATALOGUE
 from voxgraft.core.errors import ConfigError, find_nearest_name
 from voxgraft.core.languages import suggest_language_code
-from voxgraft.core.yaml_files import read_yaml
 
 LANGUAGE_CODE_HINT = "the code of a language, such as am or pt-BR"
 
@@ -134,6 +133,8 @@ def parse_settings(
 
 def read_settings_values(kind: type[Settings], path: Path) -> dict[str, Any]:
     """The values in a YAML file for `parse_settings`. Empty values are left out; paths start at the file's folder."""
+    from voxgraft.core.yaml_files import read_yaml  # a command without a run reads no YAML
+
     values = read_yaml(path)
     if values is None:
         return {}

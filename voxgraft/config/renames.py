@@ -31,7 +31,7 @@ RENAMED_SETTINGS = {
     "as_in_the_seeds": "baseline",
 }
 """Old key -> new key, as in run.yaml or, with hyphens, as a flag. Old keys are refused; the error names the new one."""
-_OLD_BASELINE, _BASELINE = "as-in-the-seeds", "masked-finetune"
+_OLD_BASELINE, _BASELINE = "masked-finetune", "masked-finetune"
 
 
 def rename_saved_mode(mode: Any) -> Any:

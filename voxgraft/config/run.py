@@ -24,7 +24,6 @@ from voxgraft.config.base import (
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import is_file, make_path_relative, read_text, write_text
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.core.yaml_files import parse_yaml
 
 FamilyName = Literal["chatterbox", "indextts2", "tiny"]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
@@ -278,6 +277,8 @@ TITLE = (
 
 def rewrite_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the file again with other values in its sections. Relative paths start at its folder, as in the file."""
+    from voxgraft.core.yaml_files import parse_yaml
+
     values = deep_merge(parse_yaml(read_text(path), path), changes)
     settings = parse_settings(RunSettings, _drop_missing_values(values), path)
     write_text(path, format_commented_yaml(settings, TITLE), overwrite=True)
@@ -300,6 +301,8 @@ def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> Non
 
     Comments stay, and so does the order of the keys.
     """
+    from voxgraft.core.yaml_files import parse_yaml
+
     path = run_folder / RUN_FILE
     text = read_text(path)
     before = parse_yaml(text, path) or {}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, GraftError, find_nearest_name
@@ -13,18 +14,19 @@ from voxgraft.core.files import is_file, is_folder
 from voxgraft.core.run import RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import MANIFEST_NAME, ManifestClip, SplitName, read_manifest
-from voxgraft.dataset.shards import DatasetRole
 
-ROLE_BY_SPLIT: dict[SplitName, DatasetRole] = {"train": "train", "validation": "valid"}
+SelectedRole = Literal["train", "valid"]
+"""The two prepared sets that a manifest fills; replay is made elsewhere."""
+ROLE_BY_SPLIT: dict[SplitName, SelectedRole] = {"train": "train", "validation": "valid"}
 """The set that a split becomes, under the name that `train` looks for. Nothing is learnt from tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedClip:
-    """A clip that shall go into a set."""
+    """A clip that goes into a set."""
 
     clip: ManifestClip
-    role: DatasetRole
+    role: SelectedRole
     path: Path
     """Its sound file."""
 

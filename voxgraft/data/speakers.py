@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import soxr
@@ -20,10 +19,8 @@ from voxgraft.core.results import Line, SimpleResult, Table
 from voxgraft.data.folder import DatasetFolder, open_dataset_folder
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
 from voxgraft.data.selection import ClipSelection, require_known_names
-
-if TYPE_CHECKING:
-    from voxgraft.models.chatterbox.encoder import VoiceEncoder
-
+from voxgraft.models import load_speaker_encoder
+from voxgraft.models.base import SpeakerEncoder
 
 SpeakerEmbeddings = NDArray[np.float32]
 MAX_SPEAKERS = 8
@@ -141,10 +138,7 @@ def _split_by_voice(
     dataset: DatasetFolder, clips: list[ManifestClip], place: Path, parted: dict[str, int]
 ) -> list[ManifestClip]:
     """Clips whose speaker is only their recording, with a voice's number behind it where there clearly are several."""
-    # The one place that names a family's part: no other base has an encoder of voices that can be had alone.
-    from voxgraft.models.chatterbox.encoder import VoiceEncoder
-
-    encoder = VoiceEncoder.load(place)
+    encoder = load_speaker_encoder(place)
     unnamed: dict[str, list[ManifestClip]] = defaultdict(list)
     for clip in clips:
         if clip.speaker == clip.recording and clip.is_used:
@@ -164,7 +158,7 @@ def _split_by_voice(
 
 
 def _embed_clips(
-    dataset: DatasetFolder, clips: Sequence[ManifestClip], encoder: VoiceEncoder
+    dataset: DatasetFolder, clips: Sequence[ManifestClip], encoder: SpeakerEncoder
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """The voice of each clip that is long enough; those that are not keep the recording's name."""
     for first in range(0, len(clips), VOICE_BATCH_SIZE):

@@ -63,6 +63,7 @@ class DataRequirements:
     run: RunFolder
     settings: RunSettings
     graft: Graft
+    family: Family
     spelling: TextEncoder
     frame: SequenceSpec
 
@@ -79,7 +80,7 @@ class DataRequirements:
         family, files, tokenizer = base
         spelling = TextEncoder.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
         frame = family.frame(graft.tokenizer.size, family.infer_size(files, shapes))
-        return cls(run, settings, graft, spelling, frame)
+        return cls(run, settings, graft, family, spelling, frame)
 
     @property
     def base_frame(self) -> SequenceSpec:
@@ -96,7 +97,7 @@ class DataRequirements:
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
         text = "" if of_base else text_rules_identity(card.rules)
         made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"], "text": text}
-        return {"family": card.family, **own, "code_hz": self.spelling.family.code_hz, "made_from": made_from}
+        return {"family": card.family, **own, "code_hz": self.family.code_hz, "made_from": made_from}
 
 
 @dataclass(slots=True)

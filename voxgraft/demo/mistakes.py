@@ -22,8 +22,8 @@ from voxgraft.dataset.shards import PreparedClip
 from voxgraft.demo.data import DEMO_LANGUAGE, load_bundled_clips, load_silence_code
 from voxgraft.demo.session import DemoRunner, RunYamlChanges, build_demo_settings, build_step_settings
 from voxgraft.evaluation.command import EvaluateResult
+from voxgraft.graft.merged import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.outputs import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 
 __all__ = ["MISTAKES", "Mistake", "MistakeReport"]
 

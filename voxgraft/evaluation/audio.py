@@ -26,9 +26,10 @@ from voxgraft.evaluation.scores import (
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet
-from voxgraft.evaluation.systems import ModelContext, SpeakingModel, SpokenSentence
+from voxgraft.evaluation.systems import SpokenSentence
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, Vocoder
-from voxgraft.training.replay import ReferenceVoice
+from voxgraft.synthesis.models import ModelContext, SpeakingModel
+from voxgraft.synthesis.voices import ReferenceVoice
 
 Wave = NDArray[np.float32]
 VOCODER_BATCH_SIZE = 16

@@ -31,7 +31,7 @@ from voxgraft.evaluation.report import render_report
 from voxgraft.evaluation.scores import Transcriber, format_recognizer_hint, open_transcriber, select_shown_measures
 from voxgraft.evaluation.sentences import SentenceSet, find_training_overlap, load_sentence_sets
 from voxgraft.evaluation.subjects import EvaluationSubject, resolve_output_folder, resolve_subject
-from voxgraft.evaluation.systems import SpeakingModel, choose_eval_voices, open_base_model
+from voxgraft.evaluation.systems import choose_eval_voices
 from voxgraft.evaluation.verdicts import (
     SCORES_NAME,
     ChecklistItem,
@@ -42,7 +42,7 @@ from voxgraft.evaluation.verdicts import (
     summarize_retention,
 )
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
-from voxgraft.tokenizers import open_tokenizer
+from voxgraft.synthesis.models import SpeakingModel, open_base_model
 
 __all__ = ["EVALUATION_REPORT_NAME", "EvaluateResult", "evaluate"]
 
@@ -146,7 +146,7 @@ def _load_sentence_sets(
     settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel
 ) -> dict[str, SentenceSet]:
     """Of the new language, and of the base languages that are asked for or that have sentences."""
-    spoken = _list_base_languages(subject)
+    spoken = subject.place.languages()
     new = after.spelling.language
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
@@ -166,12 +166,6 @@ def _load_sentence_sets(
     if not sets:
         raise GraftError("sentences-missing", "there are no sentences in any language of the base", where=subject.path)
     return sets
-
-
-def _list_base_languages(subject: EvaluationSubject) -> tuple[str, ...]:
-    """Languages that the base speaks, by its release."""
-    family, files = subject.place.family, subject.place.files
-    return tuple(family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages)
 
 
 def _describe_evaluation(

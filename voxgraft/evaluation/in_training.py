@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.journal import as_finite_float
+from voxgraft.dataset.held_out import HeldOutData
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
-from voxgraft.evaluation.held_out import HeldOutData, measure_recorded_pace
+from voxgraft.evaluation.held_out import measure_recorded_pace
 from voxgraft.evaluation.scores import (
     CUT_OFF_RATIO,
     SpeakingPace,
@@ -26,15 +28,9 @@ from voxgraft.evaluation.scores import (
     open_transcriber,
 )
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
-from voxgraft.evaluation.systems import (
-    MAX_EVAL_VOICES,
-    ModelContext,
-    SpeakingModel,
-    SpokenSentence,
-    synthesize_sentences,
-)
-from voxgraft.training.checkpoint import load_step
-from voxgraft.training.replay import ReferenceVoice, choose_voices
+from voxgraft.evaluation.systems import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
+from voxgraft.synthesis.models import ModelContext, SpeakingModel
+from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 from voxgraft.training.samples import collect_texts
 from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer

@@ -20,8 +20,9 @@ from voxgraft.audio.features import resample
 from voxgraft.audio.files import encode_wav
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.core import rng
+from voxgraft.dataset.held_out import HeldOutData
 from voxgraft.evaluation.audio import ReferenceRecording, SpeechRenderer, VoiceComparer
-from voxgraft.evaluation.held_out import HeldOutData, compute_held_out_losses, measure_recorded_pace
+from voxgraft.evaluation.held_out import compute_held_out_losses, measure_recorded_pace
 from voxgraft.evaluation.scores import (
     Score,
     ScoreRow,
@@ -36,12 +37,13 @@ from voxgraft.evaluation.scores import (
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet
-from voxgraft.evaluation.systems import SpeakingModel, SpokenSentence, synthesize_sentences
+from voxgraft.evaluation.systems import SpokenSentence, synthesize_sentences
 from voxgraft.models.load import read_stored_tensor
 from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, pack_batch
+from voxgraft.synthesis.models import SpeakingModel
+from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.training.prefetch import kl_sum
-from voxgraft.training.replay import ReferenceVoice
 
 PROOF_BATCH_SIZE = 16
 """Utterances in one pack."""

@@ -16,7 +16,7 @@ from voxgraft.core.files import read_json, require_file
 from voxgraft.evaluation.audio import WHO_CODEC, WHO_RECORDINGS
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_SHUFFLED, EvaluatedUtterance, Evaluation
 from voxgraft.evaluation.scores import ERROR_MEASURES, SCORE_MEASURES, Score, ScoreRow
-from voxgraft.evaluation.systems import SpeakingModel
+from voxgraft.synthesis.models import SpeakingModel
 from voxgraft.training.learning_status import LearningThresholds
 
 ChecklistAnswer = Literal["yes", "no", "unknown"]

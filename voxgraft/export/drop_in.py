@@ -19,7 +19,7 @@ from voxgraft.core.errors import GraftError
 from voxgraft.core.languages import find_exemplar, find_language_scripts, is_letter, script_of
 from voxgraft.export.sources import ExportSource
 from voxgraft.graft.folder import TEXT_FOLDER, TEXT_RULES_NAME
-from voxgraft.models.base import TextFrontend
+from voxgraft.text import TextFrontend
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
 from voxgraft.tokenizers import parse_tokenizer

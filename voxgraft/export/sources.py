@@ -29,21 +29,15 @@ from voxgraft.core.languages import find_exemplar
 from voxgraft.core.run import RunFolder
 from voxgraft.data.selection import resolve_text_files
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE
-from voxgraft.evaluation.subjects import detect_trained_output
 from voxgraft.evaluation.verdicts import SCORES_NAME, read_scores
-from voxgraft.graft.folder import (
-    ADAPTER_NAME,
-    GRAFT_CARD_NAME,
-    Graft,
-    load_graft,
-    resolve_base_family,
-    resolve_base_folder,
-)
+from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, Graft, load_graft
+from voxgraft.graft.merged import MERGED_FOLDER_NAME, read_merged_card
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, ExportInfo, Family
+from voxgraft.synthesis.models import detect_trained_output
 from voxgraft.tokenizers.base import Tokenizer
-from voxgraft.training.outputs import MERGED_FOLDER_NAME, read_merged_card
 
 
 @dataclass(frozen=True)

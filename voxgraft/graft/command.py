@@ -33,9 +33,9 @@ from voxgraft.graft.folder import (
     collect_versions,
     format_graft_card,
     format_graft_readme,
-    resolve_base_family,
 )
 from voxgraft.graft.rows import NewRows, RowCount, RowReport, build_new_rows, require_extended_tokenizer
+from voxgraft.models import get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
@@ -309,7 +309,7 @@ def _write_graft_folder(
             rows_sha256=compute_sha256(temporary / ROWS_NAME),
             method={**settings.model_dump(), "made": made.methods},
             proof=counts,
-            licence=spelling.family.licence,
+            licence=get_family(spelling.family.name).licence,
             versions=collect_versions(),
             text=spelling.rules.to_json(),
         )

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voxgraft import __version__
 from voxgraft.checkpoints import read_rows_file
@@ -19,13 +19,15 @@ from voxgraft.config.renames import rename_saved_options
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file, require_folder
-from voxgraft.graft.rows import Float32Array
-from voxgraft.models import detect_family, family_names, get_family
+from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules, TextRulesError
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
+
+if TYPE_CHECKING:
+    from voxgraft.graft.rows import Float32Array
 
 GRAFT_FORMAT = "voxgraft-graft-1"
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
@@ -265,18 +267,6 @@ def _sum_of(value: dict[str, Any]) -> str:
     """SHA-256 of a card's values. Order and spaces do not count."""
     own = {name: held for name, held in value.items() if name != SUM_KEY}
     return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def resolve_base_folder(path: Path) -> Path:
-    """The folder that was named, or the built-in base of a family for the family's name, where no such folder is."""
-    if str(path) in family_names() and not path_exists(path):
-        return get_family(str(path)).shipped_folder() or path
-    return path
-
-
-def resolve_base_family(folder: Path, name: str | None) -> Family:
-    """The family of a base folder: the one that was named, else the one whose files are there."""
-    return get_family(name) if name else detect_family(folder)
 
 
 def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:

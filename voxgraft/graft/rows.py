@@ -314,11 +314,12 @@ class NewRows:
 
 def build_new_rows(checkpoint: Checkpoint, spelling: TextEncoder, settings: RowSettings) -> NewRows:
     """New rows for every text table of a base checkpoint; an error if its rows do not fit the base's tokenizer."""
-    require_text_tables_fit(checkpoint, spelling.family, spelling.base.size)
+    family = get_family(spelling.family.name)
+    require_text_tables_fit(checkpoint, family, spelling.base.size)
     plans = plan_rows(spelling, settings.init)
     rows: dict[str, Float32Array] = {}
     samples: tuple[RowReport, ...] = ()
-    for tensor, role, table in iter_base_tables(checkpoint, spelling.family, spelling.base.size):
+    for tensor, role, table in iter_base_tables(checkpoint, family, spelling.base.size):
         rows[tensor] = init_rows(table, plans, settings, role)
         if role == "embedding":
             samples = tuple(build_row_reports(table, rows[tensor], plans, spelling))

@@ -37,6 +37,7 @@ from voxgraft.graft.rows import (
     require_extended_tokenizer,
 )
 from voxgraft.models.base import Family
+from voxgraft.text import TextFamily
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
@@ -208,7 +209,7 @@ def tokenizer_show(settings: TokenizerShowSettings) -> TokenizerShowResult:
     return TokenizerShowResult(tuple(shown))
 
 
-def _is_new(settings: TokenizerShowSettings, family: Family) -> bool:
+def _is_new(settings: TokenizerShowSettings, family: TextFamily) -> bool:
     """Whether the language is the graft's own, which may be one that the base speaks too.
 
     Other languages keep the base's reading: the text rules are those of the new language.

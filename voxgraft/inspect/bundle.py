@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from voxgraft import __version__
+from voxgraft.checkpoints.steps import list_step_folders
 from voxgraft.config.commands import BundleSettings, DiagnoseSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
@@ -30,7 +31,6 @@ from voxgraft.graft.folder import GRAFT_CARD_NAME
 from voxgraft.inspect.check import CHECK_TOPICS
 from voxgraft.inspect.diagnose import diagnose_run
 from voxgraft.inspect.new_rows import ROW_KINDS
-from voxgraft.training.checkpoint_dir import list_step_folders
 
 REDACTED = "(left out)"
 SAFE_KEYS = frozenset(

@@ -13,6 +13,7 @@ from voxgraft.core.errors import ConfigError, Finding, VoxgraftError
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.selection import resolve_manifest_path, resolve_text_files
+from voxgraft.dataset.run_context import provenance_findings
 from voxgraft.dataset.run_data import (
     DataRequirements,
     RunData,
@@ -44,7 +45,7 @@ from voxgraft.inspect.sizes import (
     run_rate_findings,
     size_table,
 )
-from voxgraft.inspect.subject import CheckSubject, open_check_subject, provenance_findings
+from voxgraft.inspect.subject import CheckSubject, open_check_subject
 from voxgraft.inspect.text import text_findings, text_rule_findings, tokenizer_findings, tokenizer_proof_findings
 
 
@@ -74,7 +75,7 @@ def evaluation_findings(subject: CheckSubject) -> list[Finding]:
 
 def training_data_findings(subject: CheckSubject) -> list[Finding]:
     """The findings that `train` looks at, by the same functions; nothing is made that is not there yet."""
-    wanted = _data_requirements(subject)
+    wanted = subject.data_requirements
     if wanted is None:
         return []
     merged = subject.settings.train.mode == "merged"
@@ -84,15 +85,6 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
     if not data.all_sets_opened:
         return data.findings
     return [*data.findings, *_order_and_length_findings(subject, wanted, data, merged)]
-
-
-def _data_requirements(subject: CheckSubject) -> DataRequirements | None:
-    run, graft, family, base = subject.run, subject.graft, subject.family, subject.base
-    tokenizer, checkpoint = subject.base_tokenizer, subject.base_checkpoint
-    if run is None or graft is None or family is None or base is None or tokenizer is None or checkpoint is None:
-        return None
-    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    return DataRequirements.of(RunFolder(run), subject.settings, graft, (family, base, tokenizer), shapes)
 
 
 def _order_and_length_findings(

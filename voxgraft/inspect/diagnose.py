@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from voxgraft.checkpoints.steps import StepFolder, damaged_step_finding, find_step_damage, list_step_folders
 from voxgraft.config.base import parse_settings, read_settings_values
-from voxgraft.config.commands import CheckSettings, DiagnoseSettings
+from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.config.renames import rename_saved_mode
 from voxgraft.config.run import RunSettings
 from voxgraft.core.codes import CATALOGUE
@@ -21,14 +22,9 @@ from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import SentenceSet, load_sentence_sets
-from voxgraft.evaluation.systems import (
-    ModelContext,
-    SpeakingModel,
-    choose_eval_voices,
-    open_base_model,
-    synthesize_sentences,
-)
-from voxgraft.graft.folder import find_text_rules, resolve_base_family, resolve_base_folder
+from voxgraft.evaluation.systems import choose_eval_voices, synthesize_sentences
+from voxgraft.graft.folder import find_text_rules
+from voxgraft.graft.merged import find_merged_card, is_of_last_training, keeps_old_languages
 from voxgraft.inspect.diagnosis import (
     FAMILY_TITLES,
     Diagnosis,
@@ -36,15 +32,15 @@ from voxgraft.inspect.diagnosis import (
     examine_subject,
     require_base_and_tokenizer,
 )
-from voxgraft.inspect.subject import open_check_subject
+from voxgraft.inspect.subject import open_check_subject, to_check_settings
 from voxgraft.inspect.verdict import DiagnosisCase
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
+from voxgraft.synthesis.models import ModelContext, SpeakingModel, open_base_model
+from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.checkpoint_dir import StepFolder, damaged_step_finding, find_step_damage, list_step_folders
-from voxgraft.training.outputs import find_merged_card, is_of_last_training, keeps_old_languages
-from voxgraft.training.replay import ReferenceVoice
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 _VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
@@ -265,14 +261,13 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
     base = settings.base or own.base
     if base is not None:
         own = own.model_copy(update={"base": resolve_base_folder(base)})
-    values = {name: getattr(own, name) for name in RunSettings.model_fields}
     folders = list_step_folders(run)
     damaged = {folder: damage for folder in folders if (damage := find_step_damage(folder)) is not None}
     whole = tuple(folder.step for folder in folders if folder not in damaged)
     journal, broken = _read_journal(run)
     history, told = _read_history(journal, run, whole[-1] if whole else 0)
     checkpoint = _find_final_checkpoint(run, journal)
-    with open_check_subject(CheckSettings(**values, run=run.path, checkpoint=checkpoint)) as subject:
+    with open_check_subject(to_check_settings(own, run.path, checkpoint)) as subject:
         if subject.base_checkpoint is None:
             require_base_and_tokenizer(subject)
         steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None

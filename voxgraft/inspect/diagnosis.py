@@ -17,6 +17,7 @@ import numpy as np
 from voxgraft.checkpoints import open_any_checkpoint
 from voxgraft.checkpoints.base import Checkpoint
 from voxgraft.checkpoints.load import find_shards, iter_values
+from voxgraft.checkpoints.steps import STEP_MANIFEST_NAME, STEP_STATE_NAME
 from voxgraft.config.commands import CheckSettings, DiagnoseSettings
 from voxgraft.config.run import TokenizerSettings
 from voxgraft.core.codes import CATALOGUE
@@ -24,7 +25,8 @@ from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Findin
 from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Table
 from voxgraft.evaluation.sentences import load_built_in_sentences
-from voxgraft.graft.folder import GRAFT_CARD_NAME, resolve_base_folder
+from voxgraft.graft.folder import GRAFT_CARD_NAME
+from voxgraft.graft.merged import keeps_old_languages
 from voxgraft.inspect import base_rows
 from voxgraft.inspect.base_rows import RowMove, find_row_moves, row_move_findings
 from voxgraft.inspect.body import (
@@ -57,10 +59,9 @@ from voxgraft.inspect.verdict import (
     estimate_repair_point,
     is_body_far,
 )
+from voxgraft.models import resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.tokenizers.base import TextCorpus
-from voxgraft.training.checkpoint_dir import STEP_MANIFEST_NAME, STEP_STATE_NAME
-from voxgraft.training.outputs import keeps_old_languages
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,7 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
 
 def _find_files_in_folder(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | None]:
     """A folder that something like the base's own files stand in: merged, exported, or a copy."""
-    from voxgraft.graft.folder import resolve_base_family
+    from voxgraft.models import resolve_base_family
 
     family = resolve_base_family(base, name)
     if (shards := find_shards(folder)) is not None:

@@ -29,13 +29,13 @@ from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError
 from voxgraft.core.files import atomic_write, compute_sha256, require_output_path, write_json
 from voxgraft.core.results import Line, Table, style_line
-from voxgraft.graft.folder import resolve_base_family, resolve_base_folder
 from voxgraft.graft.rows import Float32Array, RowPlan, build_new_rows, init_rows, iter_base_tables
 from voxgraft.inspect.diagnose import ListeningTest, PhoneErrors
 from voxgraft.inspect.diagnosis import Diagnosis, diagnose_checkpoint
 from voxgraft.inspect.repair_plan import RepairAction, RepairInputs, RepairOptions, plan_repair
 from voxgraft.inspect.subject import find_text_tables, table_names
 from voxgraft.inspect.verdict import Verdict
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer

@@ -17,9 +17,8 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Line, Table, format_names, style_line
-from voxgraft.graft.folder import resolve_base_family, resolve_base_folder
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
-from voxgraft.models import family_names, get_family
+from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseDescription, BaseFiles, Family, ModelSize
 from voxgraft.models.detect import CheckpointScan, check_tensor_prefix
 from voxgraft.tokenizers import open_tokenizer

@@ -6,13 +6,12 @@ A part that cannot be opened becomes a finding and stays away, so that the other
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo
 from voxgraft.checkpoints.load import (
@@ -23,32 +22,23 @@ from voxgraft.checkpoints.load import (
     list_other_model_tensors,
     num_rounded,
     open_any_checkpoint,
-    open_checkpoint,
     strip_model_prefix,
 )
 from voxgraft.config.commands import CheckSettings
-from voxgraft.core.errors import ConfigError, Finding, GraftError, VoxgraftError, finding
-from voxgraft.core.files import compute_sha256, read_json, require_file, require_folder
-from voxgraft.core.run import RunFolder
+from voxgraft.config.run import RunSettings
+from voxgraft.core.errors import ConfigError, Finding, finding
+from voxgraft.core.files import require_folder
 from voxgraft.data.selection import resolve_text_files
+from voxgraft.dataset.run_context import RunContext, open_run_parts
 from voxgraft.graft.folder import (
-    RUN_CARD_NAME,
     Graft,
-    collect_graft_settings,
-    find_text_rules,
     load_base_tokenizer,
-    load_graft,
-    read_graft_card,
-    resolve_base_family,
 )
 from voxgraft.graft.rows import detect_checkpoint_family
 from voxgraft.migrate.configs import LegacyConfig, LegacyKey, read_legacy_config
 from voxgraft.models import detect, get_family
-from voxgraft.models.base import BaseFiles, Family, GraftPoint
-from voxgraft.text.encoder import TextEncoder
-from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, read_texts
+from voxgraft.models.base import Family, GraftPoint
+from voxgraft.tokenizers.base import TextCorpus, read_texts
 
 _CONFIG_SIZE_KEYS = ("model.n_vocab", "gpt.number_text_tokens")
 _CONFIG_RATE_KEYS = ("training.learning_rate", "--learning-rate")
@@ -185,40 +175,20 @@ def table_names(family: Family | None) -> list[str]:
     return [point.tensor for point in family.graft_points if point.role != "head-bias"] if family else []
 
 
-PartT = TypeVar("PartT")
-
-
 @dataclass(slots=True)
-class CheckSubject:
-    """The parts; None where a part was not given or could not be opened."""
+class CheckSubject(RunContext):
+    """A run or loose files, with what else is checked beside them; None where a part was not given or not readable."""
 
     settings: CheckSettings
-    family: Family | None = None
-    base: BaseFiles | None = None
-    base_tokenizer: Tokenizer | None = None
-    base_checkpoint: Checkpoint | None = None
-    graft: Graft | None = None
-    grown: Tokenizer | None = None
     checkpoint: Checkpoint | None = None
     old: OldConfigNumbers | None = None
     texts: TextCorpus | None = None
     prepared: Path | None = None
-    findings: list[Finding] = field(default_factory=list)
-    """What went wrong while the parts were opened."""
-
-    @property
-    def run(self) -> Path | None:
-        return self.settings.run
 
     @property
     def text_paths(self) -> tuple[Path, ...]:
         """Texts that are named, else the manifest of the run."""
         return resolve_text_files(self.settings, self.run)
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The grown tokenizer, or the base's where there is no other."""
-        return self.grown or self.base_tokenizer
 
     @property
     def any_checkpoint(self) -> Checkpoint | None:
@@ -241,43 +211,19 @@ class CheckSubject:
         paths = [self.settings.checkpoint, self.base.checkpoint if self.base else None]
         return [path for path in paths if path is not None and os.path.isfile(path)] or None
 
-    @property
-    def base_pieces(self) -> int | None:
-        """The base's number of pieces."""
-        return self.base_tokenizer.size if self.base_tokenizer else None
 
-    @property
-    def spelling(self) -> TextEncoder | None:
-        """How the new language is spelled; without the base's own tokenizer the grown one stands for both."""
-        if self.family is None or self.tokenizer is None:
-            return None
-        base = self.base_tokenizer or self.tokenizer
-        return TextEncoder.of(self.family, base, self.tokenizer, self.settings.language, self.rules)
-
-    @property
-    def rules(self) -> TextRules:
-        """Text rules of the graft. How others normalised their texts is not known: those are read as they are."""
-        if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
-            return self.graft.card.rules
-        beside = find_text_rules(self.grown.path) if self.grown is not None else None
-        return beside or TextRules(NO_RULES, self.settings.language or "")
-
-    def try_or_report(self, make: Callable[[], PartT]) -> PartT | None:
-        """What `make` gives; None, and a finding, if it meets one of our errors."""
-        try:
-            return make()
-        except VoxgraftError as error:
-            self.findings.append(error.finding)
-            return None
+def to_check_settings(settings: RunSettings, run: Path, checkpoint: Path | None = None) -> CheckSettings:
+    """The settings of another command on a run as those of `check`."""
+    values = {name: getattr(settings, name) for name in RunSettings.model_fields}
+    return CheckSettings(**values, run=run, checkpoint=checkpoint)
 
 
 @contextlib.contextmanager
 def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
     """All parts that the settings name, open until the block ends."""
-    subject = CheckSubject(settings)
+    subject = CheckSubject(settings, settings.run)
     with contextlib.ExitStack() as stack:
-        _open_subject_base(subject, stack)
-        _open_subject_tokenizer(subject)
+        open_run_parts(subject, stack)
         if (path := settings.checkpoint) is not None:
             foreign = subject.try_or_report(lambda: stack.enter_context(open_any_checkpoint(path)))
             subject.checkpoint = _strip_wrapper(subject, foreign)
@@ -291,24 +237,6 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
             subject.family = _detect_family(subject)
         _refuse_other_family(subject)
         yield subject
-
-
-def _open_subject_base(subject: CheckSubject, stack: contextlib.ExitStack) -> None:
-    settings = subject.settings
-    if settings.base is None:
-        return
-    folder = settings.base
-    found = subject.family = subject.try_or_report(lambda: resolve_base_family(folder, settings.family))
-    if found is None:
-        return
-    files = subject.base = subject.try_or_report(lambda: found.files(folder))
-    if files is not None:
-        subject.base_tokenizer = subject.try_or_report(lambda: open_tokenizer(files.tokenizer))
-        subject.base_checkpoint = _try_open_checkpoint(subject, files.checkpoint, stack)
-
-
-def _try_open_checkpoint(subject: CheckSubject, path: Path, stack: contextlib.ExitStack) -> Checkpoint | None:
-    return subject.try_or_report(lambda: stack.enter_context(open_checkpoint(path)))
 
 
 def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Checkpoint | None:
@@ -346,27 +274,6 @@ def _double_finding(checkpoint: Checkpoint, forms: Forms) -> Finding:
     return finding("checkpoint-float64", found, expected="float32, float16 or bfloat16", where=checkpoint.path)
 
 
-def _open_subject_tokenizer(subject: CheckSubject) -> None:
-    """The tokenizer that is named, else the graft's. A graft whose parts do not fit still has a tokenizer."""
-    named, run = subject.settings.tokenizer.file, subject.settings.run
-    if named is not None:
-        subject.grown = subject.try_or_report(lambda: open_tokenizer(named))
-    if run is None:
-        return
-    folder = RunFolder(run).graft
-    if not os.path.isdir(folder):
-        subject.findings.append(finding("graft-missing", f"{run} has no {folder.name} folder", where=run))
-        return
-    subject.graft = subject.try_or_report(lambda: load_graft(folder))
-    if named is None:
-        subject.grown = subject.graft.tokenizer if subject.graft else _open_graft_tokenizer(subject, folder)
-
-
-def _open_graft_tokenizer(subject: CheckSubject, folder: Path) -> Tokenizer | None:
-    card = subject.try_or_report(lambda: read_graft_card(folder))
-    return subject.try_or_report(lambda: open_tokenizer(folder / card.tokenizer)) if card else None
-
-
 def _detect_family(subject: CheckSubject) -> Family | None:
     """Without a base: what was named, else what the graft, the tensors, the old config, the special pieces say."""
     checkpoint, tokenizer, name = subject.checkpoint, subject.grown, subject.settings.family
@@ -396,76 +303,3 @@ def _refuse_other_family(subject: CheckSubject) -> None:
         subject.findings.append(finding("checkpoint-family", found, expected=wanted.name, where=checkpoint.path))
     if actual is None or actual.name != wanted.name:
         subject.checkpoint = None
-
-
-def provenance_findings(subject: CheckSubject) -> list[Finding]:
-    """Hashes that the run and its graft state, against the files that are there now."""
-    run, base = subject.run, subject.base
-    if run is None or base is None:
-        return []
-    card = _read_run_card(run / RUN_CARD_NAME) if os.path.exists(run / RUN_CARD_NAME) or subject.graft else {}
-    stated: dict[Path, str] = {base.folder / name: digest for name, digest in _stated_hashes(card, "base").items()}
-    if subject.graft is not None:
-        for part in ("checkpoint", "tokenizer"):
-            name, digest = (subject.graft.card.base.get(key) for key in (part, f"{part}_sha256"))
-            if isinstance(name, str) and isinstance(digest, str):
-                stated.setdefault(base.folder / name, digest)
-    findings = [item for path, digest in stated.items() for item in _hash_findings(path, digest, "base-other")]
-    for path, digest in _stated_hashes(card, "texts").items():
-        findings += _hash_findings(run / path, digest, "texts-changed")
-    return findings + _changed_settings_findings(subject, card) + _graft_tokenizer_findings(subject)
-
-
-def _changed_settings_findings(subject: CheckSubject, card: dict[str, Any]) -> list[Finding]:
-    """Settings that were changed after the graft was made."""
-    stated, now = card.get("settings"), collect_graft_settings(subject.settings)
-    if subject.graft is None or not isinstance(stated, dict):
-        return []
-    changed = [
-        f"{key} was {_shorten_json(stated.get(key))}, is {_shorten_json(now[key])}"
-        for key in now
-        if stated.get(key) != now[key]
-    ]
-    texts = {os.path.realpath(subject.graft.folder.parent / path) for path in _stated_hashes(card, "texts")}
-    if subject.settings.texts and texts != {os.path.realpath(path) for path in subject.settings.texts}:
-        changed.append("texts are other files")
-    found = f"settings have changed since the graft was made: {'; '.join(changed)}"
-    return [finding("run-changed", found, where=subject.graft.folder.parent)] if changed else []
-
-
-def _shorten_json(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _read_run_card(path: Path) -> dict[str, Any]:
-    card = read_json(require_file(path))
-    if not isinstance(card, dict):
-        raise GraftError("graft-broken", f"{path.name} holds no keys", where=path)
-    return card
-
-
-def _stated_hashes(card: dict[str, Any], key: str) -> dict[str, str]:
-    """File names with their SHA-256, as the card states them."""
-    value = card.get(key, {})
-    if not isinstance(value, dict) or not all(isinstance(digest, str) for digest in value.values()):
-        raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is no list of files with their SHA-256")
-    return value
-
-
-def _hash_findings(path: Path, stated: str, code: str) -> list[Finding]:
-    if not os.path.isfile(path):
-        return [finding(code, f"{path.name}, from which the run was made, is not there", where=path)]
-    actual = compute_sha256(path)
-    if actual == stated:
-        return []
-    found = f"{path.name} has sha256 {actual[:12]}"
-    return [finding(code, found, expected=f"{stated[:12]}, as when the graft was made", where=path)]
-
-
-def _graft_tokenizer_findings(subject: CheckSubject) -> list[Finding]:
-    graft, named = subject.graft, subject.grown
-    if graft is None or named is None or graft.tokenizer.sha256 == named.sha256:
-        return []
-    found = f"{named.path} has sha256 {named.sha256[:12]}, the graft's tokenizer {graft.tokenizer.sha256[:12]}"
-    return [finding("graft-other-tokenizer", found, where=graft.folder)]

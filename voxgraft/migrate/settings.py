@@ -18,10 +18,9 @@ from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.codes import CATALOGUE
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, Level, finding
-from voxgraft.graft.folder import resolve_base_family
 from voxgraft.migrate.configs import LegacyConfig, LegacyKey, format_legacy_value
 from voxgraft.migrate.scripts import KeyFate, LegacyKeyRule, ValueKind
-from voxgraft.models import family_names, get_family
+from voxgraft.models import family_names, get_family, resolve_base_family
 from voxgraft.models.base import Family
 from voxgraft.tokenizers import open_tokenizer
 

@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
-from voxgraft.core.files import require_folder
-from voxgraft.models.base import Family
+from voxgraft.core.files import path_exists, require_folder
+from voxgraft.models.base import Family, SpeakerEncoder
 
 _FAMILY_CLASSES = {
     "chatterbox": ("voxgraft.models.chatterbox.family", "Chatterbox"),
@@ -33,6 +33,14 @@ def get_family(name: str) -> Family:
     return made
 
 
+def load_speaker_encoder(place: Path) -> SpeakerEncoder:
+    """A voice encoder from a file or a base folder, of the first family that has one which works alone."""
+    for family in map(get_family, family_names()):
+        if (encoder := family.speaker_encoder(place)) is not None:
+            return encoder
+    raise ConfigError("family-unknown", "no family has a voice encoder that works without its base")
+
+
 def detect_family(folder: Path) -> Family:
     """The family whose files stand in a base folder; never guessed when none or several fit."""
     require_folder(folder)
@@ -54,3 +62,15 @@ def detect_family(folder: Path) -> Family:
     refuse_unsupported_folder(folder, failures)
     looked = "; ".join(f"{candidate.name}: {error.finding.found}" for candidate, error in failures.items())
     raise FileError("base-unknown", looked, where=folder)
+
+
+def resolve_base_folder(path: Path) -> Path:
+    """The folder that was named, or the built-in base of a family for the family's name, where no such folder is."""
+    if str(path) in family_names() and not path_exists(path):
+        return get_family(str(path)).shipped_folder() or path
+    return path
+
+
+def resolve_base_family(folder: Path, name: str | None) -> Family:
+    """The family of a base folder: the one that was named, else the one whose files are there."""
+    return get_family(name) if name else detect_family(folder)

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name
 from voxgraft.models.sequence import SequenceSpec
+from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from voxgraft.audio.features import Waveform
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.sampling import SamplingParams
@@ -102,18 +105,6 @@ class SpeakingStyle:
 
     def asked(self) -> list[str]:
         return [own.name for own in fields(self) if getattr(self, own.name) is not None]
-
-
-class TextFrontend(ABC):
-    """Text to the string that the tokenizer file is given, exactly as the stock program does it."""
-
-    @abstractmethod
-    def clean(self, text: str) -> str:
-        """The stock program's punctuation clean-up, which comes before everything else."""
-
-    @abstractmethod
-    def prepare(self, text: str, language: str | None) -> str:
-        """Cleaned text to tokenizer input. `language` is the code whose tag is put in front, where there are tags."""
 
 
 class Family(ABC):
@@ -239,6 +230,10 @@ class Family(ABC):
             raise unknown_voice_error(name, voices, files.folder)
         return voices[name]
 
+    def speaker_encoder(self, place: Path) -> SpeakerEncoder | None:  # noqa: ARG002 (of families that have one alone)
+        """The voice encoder in a file or a base folder; None for families that cannot load theirs without the base."""
+        return None
+
     @abstractmethod
     def stock(self) -> StockProgram:
         """The program that the base was published with, and what it wants to find in a folder."""
@@ -284,13 +279,20 @@ class ClipEncoder(ABC):
 
 def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
     """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
-    from voxgraft.audio.features import resample  # needs torch; looking at a family does not
+    from voxgraft.audio.features import resample  # torch, which the facts about a family do not need
 
     clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:
         return clip
     longest = round(encoder.reference_seconds * wanted)
     return replace(clip, voice={**clip.voice, REFERENCE_AUDIO: resample(samples, rate, wanted)[:longest]})
+
+
+class SpeakerEncoder(Protocol):
+    """A network that hears whose voice a recording has, apart from any base."""
+
+    def embed(self, waves: Sequence[Waveform]) -> Tensor:
+        """One unit vector per recording at 16 kHz. [clips, width]"""
 
 
 class Vocoder(ABC):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.models.sequence import SequenceSpec, build_sequence, code_position
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
-from voxgraft.nn.decode import FusedDecodeStep, PackedBackbone, supports_fused_decode
 from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
+
+if TYPE_CHECKING:
+    from voxgraft.nn.decode import PackedBackbone
 
 CODES_PER_CHECK = 8
 """Codes between two looks at whether everybody has stopped; a look waits for the device."""
@@ -108,6 +110,8 @@ class DecodeGraph:
         self._settings = torch.ones(6, device=device)
         self._ids = torch.zeros_like(state.num_generated)
         self._positions = torch.zeros_like(state.num_generated)
+        from voxgraft.nn.decode import FusedDecodeStep
+
         self._step = FusedDecodeStep(body, state.cache)
         self._graph = self._capture(model)
 
@@ -232,6 +236,10 @@ class SpeechGenerator:
     def loop(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph | None:
         """A graph for streams like these, captured if there is none; None where only plain steps can be taken."""
         model, dtype = self.model, get_decode_dtype(self.model)
+        if model.device.type != "cuda":  # nowhere else are there fused kernels
+            return None
+        from voxgraft.nn.decode import supports_fused_decode
+
         if not supports_fused_decode(model.body, model.device, dtype):
             return None
         self._drop_graphs_if_moved(dtype)
@@ -243,6 +251,8 @@ class SpeechGenerator:
             return None
 
     def _get_or_capture(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph:
+        from voxgraft.nn.decode import PackedBackbone
+
         model, dtype = self.model, get_decode_dtype(self.model)
         if self._body is None:
             self._body = PackedBackbone(model.body, dtype)

@@ -7,73 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.base import ByteSink
-from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+from voxgraft.checkpoints.tensors import Shape, iter_tensors, read_stored_tensor, read_tensor_shapes, read_tensors
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, FileError
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError
 from voxgraft.core.files import atomic_write, is_file, is_folder, require_file
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.layers import init_empty_weights
 from voxgraft.nn.rows import GrownLayer, grow_layers
 
-Shape = tuple[int, ...]
-FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
-"""Formats whose values may be rounded or widened to another floating-point type."""
-BIT_VIEWS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
-"""Formats that NumPy only carries as bits."""
-MAX_LISTED_MISMATCHES = 10
-"""Misfits that the error names; the rest are counted."""
+if TYPE_CHECKING:
+    from voxgraft.checkpoints.write import TensorBytes
 
-
-def read_tensors(
-    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
-) -> dict[str, Tensor]:
-    """The tensors that `shapes` names, in its order and under its names; in the file `prefix` stands before each.
-
-    All that are missing or of another shape are refused in one error, before any value is read; what else the file
-    holds is left alone. `dtype=None` keeps each tensor as it is stored. In memory: the result and one tensor more.
-    """
-    found = dict(iter_tensors(path, shapes, prefix, dtype))
-    return {name: found[name] for name in shapes}
-
-
-def iter_tensors(
-    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
-) -> Iterator[tuple[str, Tensor]]:
-    """As `read_tensors`, one at a time and in the order of the file, for moving each to a device at once.
-
-    Every name and shape is checked before the first one is given. Each tensor is the caller's own copy.
-    """
-    with open_checkpoint(path) as checkpoint:
-        _require_matching_tensors(checkpoint, shapes, prefix, floats_only=dtype is not None)
-        infos = {name: checkpoint.tensors[prefix + name] for name in shapes}
-        total = sum(info.num_bytes for info in infos.values())
-        with progress.progress_task(f"reading {path.name}", total) as advance:
-            for name, info in sorted(infos.items(), key=lambda item: item[1].start):
-                tensor = _read_tensor(checkpoint, info, dtype)
-                yield name, tensor
-                del tensor  # else it would stay in memory while the next one is read
-                advance(info.num_bytes)
-        checkpoint.source.check_unchanged()
-
-
-def read_tensor_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
-    """The shape of every tensor whose name starts with `prefix`, by the rest of its name. No values are read."""
-    with open_checkpoint(path) as checkpoint:
-        matching = {name: info for name, info in checkpoint.tensors.items() if name.startswith(prefix)}
-        return {name.removeprefix(prefix): info.shape for name, info in matching.items()}
-
-
-def read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
-    """One tensor of an opened checkpoint, in the type in which it is stored."""
-    return _read_tensor(checkpoint, checkpoint.tensors[name], None)
+__all__ = [
+    "HALF_PRECISION_DTYPES",
+    "choose_device",
+    "choose_dtype",
+    "find_part_file",
+    "grow_model",
+    "iter_tensors",
+    "list_base_parameters",
+    "load_model",
+    "read_stored_tensor",
+    "read_tensor_shapes",
+    "read_tensors",
+    "save_model",
+]
 
 
 def find_part_file(place: Path, names: tuple[str, ...]) -> Path:
@@ -85,42 +50,6 @@ def find_part_file(place: Path, names: tuple[str, ...]) -> Path:
             return place / name
     found = f"none of {', '.join(names)} is in the folder" if len(names) > 1 else f"{names[0]} is not in the folder"
     raise FileError("base-file-missing", found, where=place)
-
-
-def _require_matching_tensors(
-    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
-) -> None:
-    misfits = list(_iter_mismatches(checkpoint, shapes, prefix, floats_only=floats_only))
-    if misfits:
-        more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
-        found = (
-            f"{len(misfits)} of {len(shapes)} tensors do not fit: {'; '.join(misfits[:MAX_LISTED_MISMATCHES])}{more}"
-        )
-        expected = "every tensor of the model, in its own shape"
-        raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
-
-
-def _iter_mismatches(
-    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
-) -> Iterator[str]:
-    for name, shape in shapes.items():
-        info = checkpoint.tensors.get(prefix + name)
-        if info is None:
-            yield f"{prefix}{name} {list(shape)} is missing"
-        elif info.shape != tuple(shape):
-            yield f"{prefix}{name} is {list(info.shape)}, not {list(shape)}"
-        elif floats_only and info.dtype not in FLOAT_FORMATS:
-            yield f"{prefix}{name} holds {info.dtype}, not floating-point numbers"
-
-
-def _read_tensor(checkpoint: Checkpoint, info: TensorInfo, dtype: torch.dtype | None) -> Tensor:
-    raw = checkpoint.read(info.name, raw=True)
-    if info.dtype in BIT_VIEWS:
-        signed = np.dtype(f"i{raw.dtype.itemsize}")
-        tensor = torch.from_numpy(raw.view(signed)).view(BIT_VIEWS[info.dtype])
-    else:
-        tensor = torch.from_numpy(raw)
-    return tensor if dtype is None else tensor.to(dtype)
 
 
 DTYPE_FORMATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
@@ -150,11 +79,23 @@ def grow_model(model: SpeechModel, num_new: int) -> dict[str, GrownLayer]:
     return grow_layers(model, (model.text_embedding_name, model.text_head_name), num_new, model.spare_rows)
 
 
+def list_base_parameters(model: SpeechModel, grafted: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Every parameter of the base that a loss can reach."""
+    own = {id(value) for value in grafted.values()}
+    return {
+        name: value
+        for name, value in model.named_parameters()
+        if id(value) not in own and value.numel() and not name.startswith(model.unused_param_prefixes)
+    }
+
+
 def save_model(model: SpeechModel, path: Path) -> None:
     """Write the model as the stock program reads it: upstream's names, whole or not at all.
 
     A name that ends in `.safetensors` gives that format, every other one a torch archive.
     """
+    from voxgraft.checkpoints.write import write_safetensors, write_torch
+
     state = model.state_dict()
     tensors = {name: _to_tensor_bytes(name, tensor, path) for name, tensor in state.items()}
     total = sum(tensor.num_bytes for tensor in tensors.values())
@@ -182,8 +123,38 @@ def _to_tensor_bytes(name: str, tensor: Tensor, path: Path) -> TensorBytes:
         found = f"{name} is {'not loaded' if tensor.is_meta else str(tensor.dtype)}"
         raise CheckpointError("base-not-loaded", found, expected="floating-point numbers", where=path)
 
+    from voxgraft.checkpoints.write import TensorBytes
+
     def chunks() -> Iterator[memoryview]:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         yield flat.view(torch.uint8).numpy().data
 
     return TensorBytes(DTYPE_FORMATS[tensor.dtype], tuple(tensor.shape), chunks)
+
+
+HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(requested: str | None) -> str:
+    """The device that was asked for, if it is there; else CUDA where there is one."""
+    if requested is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(requested)
+    except RuntimeError:
+        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"the device {requested!r} is asked for, and {torch.cuda.device_count()} CUDA devices are there"
+        raise ConfigError("device", found, expected="a device that is there")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N")
+    return requested
+
+
+def choose_dtype(precision: str | None, device: str) -> torch.dtype:
+    """The number format that a model computes in: the requested one, else what suits the device."""
+    if precision is not None:
+        return HALF_PRECISION_DTYPES.get(precision, torch.float32)
+    if not device.startswith("cuda"):
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16

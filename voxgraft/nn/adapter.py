@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.core.errors import GraftError
-from voxgraft.nn.freeze import iter_modules_by_prefix
-from voxgraft.nn.layers import AnyLinear, TransposedLinear, init_empty_weights
+from voxgraft.nn.layers import AnyLinear, TransposedLinear, init_empty_weights, iter_modules_by_prefix
 from voxgraft.nn.rows import GraftModule
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from voxgraft.core.errors import CheckpointError, GraftError
+from voxgraft.nn.layers import iter_modules_by_prefix
 from voxgraft.nn.rows import GraftModule, GrownLayer, RowLayout
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "compute_base_fingerprint",
     "freeze_base",
     "hash_base_tensors",
-    "iter_modules_by_prefix",
     "load_new_rows",
     "require_matching_moments",
     "require_same_base",
@@ -210,13 +210,6 @@ def _iter_module_tensors(module: nn.Module, prefix: str) -> Iterator[_ModelTenso
     for name, buffer in module.named_buffers(recurse=False):
         if name not in module._non_persistent_buffers_set:  # what is not saved is made anew from what is
             yield _ModelTensor(prefix + name, buffer, "body")
-
-
-def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module with its name as a prefix, without the names that DDP and torch.compile put before it."""
-    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    for name, module in bare.named_modules():
-        yield (f"{name}.".replace("_orig_mod.", "") if name else ""), module
 
 
 def _iter_grown_layers(model: nn.Module) -> Iterator[tuple[str, GrownLayer]]:

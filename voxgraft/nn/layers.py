@@ -105,3 +105,10 @@ def _chunk_cross_entropy(head: Callable[[Tensor], Tensor], hidden: Tensor, targe
     logits = head(hidden)  # [N, V]
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(exact, targets, ignore_index=IGNORE_INDEX, reduction="sum")
+
+
+def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module with its name as a prefix, without the names that DDP and torch.compile put before it."""
+    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    for name, module in bare.named_modules():
+        yield (f"{name}.".replace("_orig_mod.", "") if name else ""), module

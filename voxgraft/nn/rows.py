@@ -404,3 +404,19 @@ def _format_rows(shape: tuple[int, ...]) -> str:
 
 def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"
+
+
+def to_plain_layer(grown: GrownLayer) -> nn.Embedding | nn.Linear:
+    """The same rows in the layer that the base has: pieces, new, spare."""
+    tables = grown.state_dict()
+    rows, width = tables["weight"].shape
+    layer: nn.Embedding | nn.Linear
+    with torch.device("meta"):
+        if isinstance(grown, GrownEmbedding):
+            layer = nn.Embedding(rows, width)
+        else:
+            assert isinstance(grown, GrownHead)
+            layer = nn.Linear(width, rows, bias="bias" in tables)
+    layer.load_state_dict(tables, assign=True)
+    layer.train(grown.training)
+    return layer

@@ -29,7 +29,7 @@ from voxgraft.export.command import (
     require_export_kind,
     require_export_space,
 )
-from voxgraft.graft.folder import resolve_base_family, resolve_base_folder
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.pipeline.stages import (
     CHECK_STAGE,

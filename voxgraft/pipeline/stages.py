@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from voxgraft.checkpoints.steps import StepFolder, find_step_damage, list_step_folders, read_step_values
 from voxgraft.config.base import AnySettings, deep_merge, parse_settings, read_settings_values
 from voxgraft.config.commands import (
     CheckSettings,
@@ -43,6 +44,7 @@ from voxgraft.data.import_command import (
 from voxgraft.data.selection import ROLE_BY_SPLIT, SelectedClip, resolve_manifest_path, select_clips
 from voxgraft.data.sources import find_sources
 from voxgraft.data.split import DataSplitResult, data_split, split_remaining_clips
+from voxgraft.dataset.run_context import open_run_context, provenance_findings
 from voxgraft.dataset.run_data import (
     DEFAULT_STEPS,
     DataRequirements,
@@ -55,32 +57,23 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, read_dataset_index
 from voxgraft.evaluation.command import EvaluateResult, evaluate
 from voxgraft.evaluation.sentences import load_sentence_sets
-from voxgraft.evaluation.subjects import detect_trained_output
 from voxgraft.evaluation.verdicts import SCORES_NAME
 from voxgraft.export.command import ExportResult, choose_export_kind, export
 from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
 from voxgraft.export.sources import read_terms
 from voxgraft.graft.command import GraftResult, graft
-from voxgraft.graft.folder import (
-    GRAFT_CARD_NAME,
-    ROWS_NAME,
-    GraftCard,
-    load_graft,
-    read_graft_card,
-    resolve_base_family,
-    resolve_base_folder,
-)
+from voxgraft.graft.folder import GRAFT_CARD_NAME, MERGED_CARD_NAME, ROWS_NAME, GraftCard, load_graft, read_graft_card
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
+from voxgraft.graft.merged import MERGED_FOLDER_NAME, read_merged_card
 from voxgraft.inspect.check import CheckResult, check
-from voxgraft.inspect.subject import open_check_subject, provenance_findings
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.load import read_tensor_shapes
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, CacheIndex, ClipRecord, compute_file_stamp, read_cache_index
 from voxgraft.preprocess.command import PrepareResult, prepare
+from voxgraft.synthesis.models import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.checkpoint_dir import StepFolder, find_step_damage, list_step_folders, read_step_values
-from voxgraft.training.outputs import MERGED_CARD, MERGED_FOLDER_NAME, read_merged_card
 from voxgraft.training.resume import FIXED_OPTIONS
 
 
@@ -374,8 +367,9 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     card = work.card
     if card is None:
         return StageDecision(True, "no graft yet", "there was no graft yet")
-    with open_check_subject(work.verb_settings(CheckSettings)) as subject:
-        changed = [item.found for item in provenance_findings(subject)]
+    settings = work.verb_settings(GraftSettings)
+    with open_run_context(settings, settings.run) as context:
+        changed = [item.found for item in provenance_findings(context)]
     if not changed:
         return StageDecision(False, f"{card.num_rows:,} rows, made of these texts, these settings and this base")
     return work.changed(changed[0]) if work.is_trained else StageDecision(True, changed[0])
@@ -509,7 +503,7 @@ def _why_training_stopped(journal: list[dict[str, Any]], ended: HistoryEvent) ->
 
 def _has_trained_output(work: PipelineContext, card: GraftCard) -> bool:
     if work.settings.train.mode == "merged":
-        return is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD)
+        return is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
     return "trained" in card.method
 
 

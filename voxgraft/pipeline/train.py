@@ -13,36 +13,37 @@ import numpy as np
 import torch
 
 from voxgraft import __version__
-from voxgraft.config.commands import CheckSettings, TrainCommandSettings
-from voxgraft.config.run import RunSettings, find_overrides
+from voxgraft.checkpoints.steps import list_step_folders
+from voxgraft.config.commands import TrainCommandSettings
+from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
 from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
 from voxgraft.core.results import Line, format_bytes, format_count, format_duration, format_learning_rate
 from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.dataset.held_out import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_training_evaluation, spoken_steps
+from voxgraft.graft.merged import MASKED_BASELINE_LABEL
 from voxgraft.inspect.check import run_checks
-from voxgraft.inspect.subject import open_check_subject
+from voxgraft.inspect.subject import open_check_subject, to_check_settings
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import load_model
+from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.freeze import TrainableReport, build_trainable_report
-from voxgraft.training.checkpoint_dir import list_step_folders
 from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.memory import estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.outputs import MergedCheckpoint, is_graft_current, write_merged_folder, write_trained_graft
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.replay import is_self_replay
 from voxgraft.training.resume import ResumeChange, resume_training
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences, collect_texts
-from voxgraft.training.setup import HALF_PRECISION_DTYPES, TrainingSetup, build_training_setup, choose_device
+from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep
 from voxgraft.training.tensorboard import TensorBoardWriter
-from voxgraft.training.trainable import MASKED_BASELINE_LABEL, TrainableModel, build_optimizer, make_trainable
+from voxgraft.training.trainable import TrainableModel, build_optimizer, make_trainable
 from voxgraft.training.trainer import Trainer, TrainOutcome
 from voxgraft.training.validation import Validator
 
@@ -453,12 +454,9 @@ def _parse_change(kind: str, values: Mapping[str, Any]) -> list[ResumeChange]:
 
 def _load_checked_base(settings: TrainCommandSettings) -> tuple[Family, BaseFiles]:
     """What `check` finds, but for the data, must hold no error; gives the base that it looked at."""
-    values = {name: getattr(settings, name) for name in RunSettings.model_fields}
-    with open_check_subject(CheckSettings(run=settings.run, **values)) as subject:
+    with open_check_subject(to_check_settings(settings, settings.run)) as subject:
         raise_first_error(run_checks(subject, with_data=False).findings)
-        if subject.family is None or subject.base is None:
-            raise ConfigError("config-missing", "`base` is not given", where=settings.run / RUN_FILE)
-        return subject.family, subject.base
+        return subject.require_base()
 
 
 def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:

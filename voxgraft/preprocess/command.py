@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.audio.features import batch_by_length
-from voxgraft.config.commands import CheckSettings, EngineName, PrepareSettings
-from voxgraft.config.run import RunSettings
+from voxgraft.config.commands import EngineName, PrepareSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, GraftError, VoxgraftError, finding, raise_first_error
 from voxgraft.core.results import Line, Table
-from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.core.run import RunFolder
 from voxgraft.data.selection import (
     ROLE_BY_SPLIT,
     SelectedClip,
@@ -31,12 +30,11 @@ from voxgraft.data.selection import (
     resolve_manifest_path,
     select_clips,
 )
+from voxgraft.dataset.run_context import open_run_context, provenance_findings
 from voxgraft.dataset.run_data import DataRequirements
 from voxgraft.dataset.shards import AnyArray, ClipDataset, format_clip_names
-from voxgraft.graft.folder import load_graft
-from voxgraft.inspect.subject import open_check_subject, provenance_findings
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import read_tensor_shapes
+from voxgraft.models.load import choose_device
 from voxgraft.preprocess.assemble import (
     CACHE_INDEX_NAME,
     CacheIndex,
@@ -54,8 +52,6 @@ from voxgraft.preprocess.assemble import (
 )
 from voxgraft.preprocess.encode import BatchStore, EncodeJob, EncodeResult, EncodeWorkerConfig
 from voxgraft.preprocess.workers import default_worker_count, encode_locally, encode_on_ray
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.setup import choose_device
 
 __all__ = ["PrepareResult", "prepare"]
 
@@ -151,16 +147,6 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
         return PrepareResult(settings.run, manifest, made, work.chosen.aside, num_encoded, voices)
 
 
-def _load_graft_base(settings: PrepareSettings) -> tuple[Family, BaseFiles]:
-    """The base that the run's graft was made for; refused where it is another by now, or has no graft."""
-    values = {name: getattr(settings, name) for name in RunSettings.model_fields}
-    with open_check_subject(CheckSettings(run=settings.run, **values)) as subject:
-        raise_first_error([*subject.findings, *provenance_findings(subject)])
-        if subject.family is None or subject.base is None:
-            raise ConfigError("config-missing", "`base` is not given", where=settings.run / RUN_FILE)
-        return subject.family, subject.base
-
-
 def _require_language(settings: PrepareSettings, run: RunFolder) -> str:
     if settings.language is None:
         raise ConfigError("config-missing", "`language` is not given", where=run.settings)
@@ -189,12 +175,13 @@ class _PrepareJob:
     @classmethod
     def open(cls, settings: PrepareSettings, run: RunFolder, chosen: SelectedClips) -> _PrepareJob:
         """Everything that is needed before the first batch, and nothing that takes long but hashes."""
-        family, files = _load_graft_base(settings)
-        graft = load_graft(run.graft)
-        base = (family, files, open_tokenizer(files.tokenizer))
-        wanted = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
+        with open_run_context(settings, settings.run) as context:
+            # The base may be another than the one that the graft was made for.
+            raise_first_error([*context.findings, *provenance_findings(context)])
+            family, files = context.require_base()
+            wanted = context.require_data()
         ledger = read_cache_index(run.data / CACHE_INDEX_NAME)
-        own = fingerprint_front_end(family, files, graft.card.base["checkpoint_sha256"], ledger.files)
+        own = fingerprint_front_end(family, files, wanted.graft.card.base["checkpoint_sha256"], ledger.files)
         named = {name: clip.voice for name, clip in family.voices(files).items()}
         speakers = [one.clip.speaker for one in chosen.clips]
         chosen_voices = assign_voices(speakers, named, settings.voices) if named else {}

@@ -18,9 +18,10 @@ from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
 from voxgraft.core.results import Line, style_line
 from voxgraft.models.base import Family, Vocoder
-from voxgraft.synthesis.engine import SpokenChunk, SpokenUtterance, synthesize
-from voxgraft.synthesis.load import SynthesisModels, VoiceLoader, open_synthesis_models
+from voxgraft.synthesis.models import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.segments import UtteranceRequest, read_utterances
+from voxgraft.synthesis.utterances import SpokenChunk, SpokenUtterance, synthesize
+from voxgraft.synthesis.voices import VoiceLoader
 
 CODES_FORMAT = "voxgraft-codes-1"
 WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"

@@ -10,22 +10,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, TextError, TokenizerError, finding
 from voxgraft.core.files import parse_json, text_lines
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
-from voxgraft.models.base import Family, TextFrontend
-from voxgraft.text.normalize import NO_RULES, TextRules, build_text_rules
+from voxgraft.text import TextFamily, TextFrontend
 from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, load_proof_corpus, read_user_corpus
-from voxgraft.tokenizers.prove import NewLanguageText, TokenizerProof, prove_tokenizer
-from voxgraft.tokenizers.train import LearnedAdditions, learn_additions
+
+if TYPE_CHECKING:
+    from voxgraft.text.normalize import TextRules
+    from voxgraft.tokenizers.prove import NewLanguageText, TokenizerProof
+    from voxgraft.tokenizers.train import LearnedAdditions
+
+# Normalisers, and what learns and proves tokenizers, are imported on use: a base that only speaks needs none of them.
 
 _MIN_OWN_SCRIPT_SHARE = 0.3
 """With a smaller share of letters in the language's own script, the texts are of another language."""
@@ -57,18 +61,18 @@ _LANGUAGE_TAG_START = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
 class TextEncoder:
     """One base, and the new language with its grown tokenizer if there is one."""
 
-    family: Family
+    family: TextFamily
     front: TextFrontend
     base: Tokenizer
     grown: Tokenizer | None = None
     language: str | None = None
-    rules: TextRules = field(default_factory=lambda: TextRules(NO_RULES))
-    """How text of the new language is normalised before the front sees it."""
+    stated_rules: TextRules | None = None
+    """How text of the new language is normalised before the front sees it; None: not at all."""
 
     @classmethod
     def of(
         cls,
-        family: Family,
+        family: TextFamily,
         base: Tokenizer,
         grown: Tokenizer | None,
         language: str | None,
@@ -76,9 +80,18 @@ class TextEncoder:
     ) -> TextEncoder:
         """The front is that of the base's tokenizer file. `rules` are those of a graft; without them, the language's
         own of this voxgraft."""
-        if rules is None:
-            rules = build_text_rules(language) if language else TextRules(NO_RULES)
+        if rules is None and language:
+            from voxgraft.text.normalize import build_text_rules
+
+            rules = build_text_rules(language)
         return cls(family, family.front(base.path), base, grown, language, rules)
+
+    @property
+    def rules(self) -> TextRules:
+        """The text rules; those of a base alone change nothing."""
+        from voxgraft.text.normalize import NO_RULES, TextRules
+
+        return self.stated_rules or TextRules(NO_RULES)
 
     def is_new_language(self, language: str | None) -> bool:
         """Whether a code, in any case, is that of the new language."""
@@ -121,12 +134,16 @@ class TextEncoder:
 
     def new_text(self, sentences: tuple[str, ...]) -> NewLanguageText:
         """The new language's sentences in the form that `prove` takes."""
+        from voxgraft.tokenizers.prove import NewLanguageText
+
         entry = find_exemplar(self.language) if self.language else None
         return NewLanguageText(
             sentences, self.prepare, self.tag, entry.letters if entry else "", self._prepare_without_rules
         )
 
     def _prepare_without_rules(self, text: str) -> str:
+        from voxgraft.text.normalize import NO_RULES, TextRules
+
         return self.front.prepare(self.front.clean(TextRules(NO_RULES).apply(text)), None)
 
 
@@ -137,6 +154,8 @@ def text_rules_identity(rules: TextRules) -> str:
 
 def learn_language_pieces(spelling: TextEncoder, texts: TextCorpus, settings: VocabularySettings) -> LearnedAdditions:
     """What a language adds to the base of a spelling."""
+    from voxgraft.tokenizers.train import learn_additions
+
     base, language = spelling.base, spelling.language
     assert language is not None
     for item in check_text_language(language, texts.sentences):
@@ -151,6 +170,8 @@ def learn_language_pieces(spelling: TextEncoder, texts: TextCorpus, settings: Vo
 
 def prove_text_encoder(spelling: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
     """The proof for one base and one grown tokenizer over the built-in corpus and the user's own."""
+    from voxgraft.tokenizers.prove import prove_tokenizer
+
     assert spelling.grown is not None
 
     def corpus() -> Iterator[tuple[str | None, str]]:

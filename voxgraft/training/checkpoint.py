@@ -1,7 +1,7 @@
-"""Saving and loading the state of training: a step is whole or absent at every instant, the newest whole one counts.
+"""Saving the state of training: a step is complete or absent at every instant.
 
-`list_step_folders` knows the folders, `tensor_files` the tensors in them. Who saves holds the run's lock; saving without it
-loses nothing either.
+`checkpoints/steps.py` defines the folders and reads them. The process that saves holds the run's lock; saving without
+the lock loses nothing either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,66 +25,29 @@ from torch import Tensor
 
 from voxgraft import __version__
 from voxgraft.checkpoints.base import TORCH_DTYPES, ByteSink, BytesLike
-from voxgraft.checkpoints.write import TensorBytes, write_safetensors
-from voxgraft.config.renames import rename_saved_values
-from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
-from voxgraft.core.files import build_write_error, failpoint, parse_json, require_folder
-from voxgraft.core.run import RunFolder
-from voxgraft.models.load import read_tensor_shapes, read_tensors
-from voxgraft.training.checkpoint_dir import (
+from voxgraft.checkpoints.steps import (
     LOCK_UNSUPPORTED_ERRNOS,
+    MAX_ATTEMPTS,
     STATE_FORMAT,
     STEP_MANIFEST_NAME,
     STEP_STATE_NAME,
+    TENSORS_SUFFIX,
     StepFolder,
-    damaged_step_finding,
+    TrainState,
     find_step_damage,
+    folder_identity,
     list_step_folders,
     lock_folder,
     make_hidden_step_name,
-    read_step_manifest,
-    read_step_state,
     remove_leftover_folders,
     remove_step_folder,
     sync_folder_if_possible,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TrainState:
-    """Everything that training needs to go on after `step` as if it had never stopped."""
-
-    step: int
-    tensors: Mapping[str, Mapping[str, Tensor]]
-    """By group (rows, adapter, body, optimizer), then by name; each group is a file."""
-    values: Mapping[str, Any]
-    """Everything else, as JSON gives it back: texts, finite numbers, lists, and dictionaries with texts as keys."""
-
-
-StateMigration = Callable[[TrainState], TrainState]
-STATE_MIGRATIONS: dict[int, StateMigration] = {
-    1: lambda state: replace(state, values=rename_saved_values(state.values))
-}
-"""For every older format that can still be opened: how its state becomes one of the next format."""
-
-
-def migrate_state(
-    state: TrainState,
-    from_format: int,
-    migrations: Mapping[int, StateMigration] = STATE_MIGRATIONS,
-    to_format: int = STATE_FORMAT,
-    where: str | Path = "",
-) -> TrainState:
-    """A state of format `found` as one of today's; an error if a format on the way is no longer known."""
-    for number in range(from_format, to_format):
-        if number not in migrations:
-            text = (
-                f"step {state.step} has format {from_format}, and nothing is left that turns {number} into {number + 1}"
-            )
-            raise CheckpointError("step-older", text, expected=str(to_format), where=where)
-        state = migrations[number](state)
-    return state
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors
+from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError, FileError, Finding, finding
+from voxgraft.core.files import build_write_error, failpoint, parse_json, require_folder
+from voxgraft.core.run import RunFolder
 
 
 def require_json_values(values: Mapping[str, Any]) -> None:
@@ -130,11 +93,6 @@ def write_tensor_group(path: Path, tensors: Mapping[str, Tensor], writing: Write
 def write_hashed_bytes(path: Path, data: bytes, writing: WriteContext) -> FileDigest:
     """Write a new file, synced."""
     return _write_hashed_file(path, writing, lambda sink: sink.write(data))
-
-
-def read_tensor_group(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, as they were written, in memory of their own."""
-    return read_tensors(path, read_tensor_shapes(path), dtype=None)
 
 
 def count_tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
@@ -192,12 +150,9 @@ def _to_tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
     return TensorBytes(SAFETENSORS_DTYPES[tensor.dtype], tuple(tensor.shape), chunks)
 
 
-TENSORS_SUFFIX = ".safetensors"
 DISK_SLACK_BYTES = 1 << 20
 """Room for folders, manifest and journal beside the tensors."""
 _GROUP_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
-MAX_ATTEMPTS = 20
-"""For a place that other processes fill and empty at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +161,6 @@ class StepSaveResult:
 
     folder: Path
     removed: tuple[int, ...]
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepLoadResult:
-    """A step that was read, and what is wrong with newer ones that had to be passed by."""
-
-    state: TrainState
-    folder: Path
     findings: tuple[Finding, ...]
 
 
@@ -242,23 +188,6 @@ def save_step(run: RunFolder, state: TrainState, *, keep_last: int, keep: Collec
         raise build_write_error(error, run.step(state.step)) from None
     removed, failed = _prune_steps(run, state.step, keep_last, kept)
     return StepSaveResult(run.step(state.step), tuple(removed), (*findings, *failed))
-
-
-def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
-    """The newest whole step, every hash checked; findings tell what is wrong with newer ones. Or exactly `step`."""
-    for _ in range(MAX_ATTEMPTS):
-        folders = [folder for folder in reversed(list_step_folders(run)) if step in (None, folder.step)]
-        findings: list[Finding] = []
-        for folder in folders:
-            found = _try_read_step(folder)
-            if found is None:
-                break
-            if isinstance(found, TrainState):
-                return StepLoadResult(found, folder.path, tuple(findings))
-            findings.append(found)
-        else:
-            raise _missing_step_error(run, step, findings)
-    raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
 
 
 def move_later_steps_aside(run: RunFolder, after: int) -> Path | None:
@@ -379,9 +308,9 @@ def _publish_step(new: Path, place: Path, step: int) -> None:
 
 def _move_existing_step(taken: StepFolder) -> None:
     old = taken.path.with_name(taken.path.name + ".old")
-    before = _folder_identity(taken.path)
+    before = folder_identity(taken.path)
     damage = find_step_damage(taken)
-    if _folder_identity(taken.path) != before:
+    if folder_identity(taken.path) != before:
         raise FileNotFoundError(errno.ENOENT, "another saver has moved it", str(taken.path))
     if damage is None:
         if os.path.lexists(old):
@@ -421,51 +350,6 @@ def _prune_steps(run: RunFolder, newest: int, keep_last: int, keep: Collection[i
             found = f"{folder.path.name} cannot be removed: {error.strerror}"
             findings.append(finding("step-left", found, where=folder.path))
     return removed, findings
-
-
-def _try_read_step(folder: StepFolder) -> TrainState | Finding | None:
-    """The state, or what is wrong with it. None if another folder stands there now, so that two may have been mixed."""
-    before = _folder_identity(folder.path)
-    damage = find_step_damage(folder)
-    state: TrainState | None = None
-    if damage is None:
-        try:
-            state = _read_step(folder)
-        except VoxgraftError as error:
-            if error.code in ("step-newer", "step-older"):
-                raise
-            damage = error.finding.found
-    if before is None or _folder_identity(folder.path) != before:
-        return None
-    return state or damaged_step_finding(folder, str(damage))
-
-
-def _folder_identity(folder: Path) -> tuple[int, ...] | None:
-    try:
-        status = folder.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
-
-
-def _missing_step_error(run: RunFolder, step: int | None, findings: list[Finding]) -> CheckpointError:
-    if findings:
-        more = "".join(f" {item.found}." for item in findings[1:4])
-        cure = f"bring the files back, or go on from another step.{' Also:' if more else ''}{more}"
-        return CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
-    found = "the run has no saved step" if step is None else f"the run has no step {step}"
-    there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
-    return CheckpointError("step-missing", found, expected=f"one of those that are there: {there}", where=run.steps)
-
-
-def _read_step(folder: StepFolder) -> TrainState:
-    state = read_step_state(folder)
-    names = [name for name in read_step_manifest(folder.path)["files"] if name.endswith(TENSORS_SUFFIX)]
-    groups = {name.removesuffix(TENSORS_SUFFIX): read_tensor_group(folder.path / name) for name in names}
-    if sorted(groups) != state.get("groups"):
-        found = f"the groups are {', '.join(groups)}"
-        raise CheckpointError("step-damaged", found, expected=str(state.get("groups")), where=folder.path)
-    return migrate_state(TrainState(folder.step, groups, state["values"]), state["format"], where=folder.path)
 
 
 def _encode_json(value: Mapping[str, Any]) -> bytes:

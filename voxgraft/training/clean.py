@@ -12,13 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from voxgraft.config.commands import CleanSettings
-from voxgraft.core.errors import FileError, Finding, finding
-from voxgraft.core.files import is_file, require_folder
-from voxgraft.core.progress import confirm_with_user
-from voxgraft.core.results import Line, Table
-from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.training.checkpoint_dir import (
+from voxgraft.checkpoints.steps import (
     StepFolder,
     find_step_damage,
     list_leftover_folders,
@@ -26,6 +20,12 @@ from voxgraft.training.checkpoint_dir import (
     read_step_state,
     remove_step_folder,
 )
+from voxgraft.config.commands import CleanSettings
+from voxgraft.core.errors import FileError, Finding, finding
+from voxgraft.core.files import is_file, require_folder
+from voxgraft.core.progress import confirm_with_user
+from voxgraft.core.results import Line, Table
+from voxgraft.core.run import RUN_FILE, RunFolder
 
 __all__ = ["CleanResult", "FolderDecision", "clean"]
 

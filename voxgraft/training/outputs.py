@@ -15,15 +15,12 @@ import torch
 from torch import Tensor
 
 from voxgraft.checkpoints import write_rows_file
-from voxgraft.core.errors import GraftError, VoxgraftError, finding
+from voxgraft.checkpoints.steps import TrainState, load_step
+from voxgraft.core.errors import finding
 from voxgraft.core.files import (
     atomic_write,
     atomic_write_folder,
     compute_sha256,
-    is_file,
-    read_json,
-    require_file,
-    require_folder,
     write_json,
     write_text,
 )
@@ -39,15 +36,14 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     hash_adapter_files,
 )
+from voxgraft.graft.merged import BASELINE_FOLDER_NAME, MASKED_BASELINE_LABEL, MERGED_FOLDER_NAME, MERGED_FORMAT
 from voxgraft.models.load import grow_model, load_model, read_tensors, save_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter
 from voxgraft.nn.freeze import load_new_rows
 from voxgraft.nn.peft import write_peft_folder
-from voxgraft.training.checkpoint import TrainState, load_step
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.setup import TrainingSetup
-from voxgraft.training.trainable import MASKED_BASELINE_LABEL
 from voxgraft.training.trainer import Trainer, TrainOutcome
 from voxgraft.training.validation import (
     AsrErrorFunction,
@@ -57,11 +53,6 @@ from voxgraft.training.validation import (
     interpolate_tensor,
     measure_interpolation_points,
 )
-
-MERGED_FOLDER_NAME, BASELINE_FOLDER_NAME = "merged", "masked-finetune"
-"""Folders in the run."""
-MERGED_CARD = MERGED_CARD_NAME
-MERGED_FORMAT = "voxgraft-merged-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +87,6 @@ def write_merged_folder(
     if loop.first:
         _write_merged_files(course, state, merged)
     return merged
-
-
-def read_merged_card(folder: Path) -> dict[str, Any]:
-    """The card of a merged folder, whose files are there and are the ones that were written."""
-    path = require_folder(folder) / MERGED_CARD
-    card = read_json(require_file(path))
-    if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:
-        raise GraftError("merged-broken", f"{MERGED_CARD} has no format {MERGED_FORMAT!r}", where=path)
-    for name in ("checkpoint", "tokenizer"):
-        file, stated = str(card.get(name)), card.get(f"{name}_sha256")
-        if "/" in file or compute_sha256(folder / file) != stated:
-            raise GraftError("merged-broken", f"{file} is not the {name} that {MERGED_CARD} names", where=folder)
-    return card
 
 
 def _measure_points(
@@ -158,7 +136,7 @@ def _write_merged_files(course: TrainingSetup, state: TrainState, merged: Merged
             merged,
             {"checkpoint": compute_sha256(new / checkpoint), "tokenizer": compute_sha256(new / tokenizer)},
         )
-        write_json(new / MERGED_CARD, card)
+        write_json(new / MERGED_CARD_NAME, card)
         write_text(new / README_NAME, "\n".join(_format_merged_readme(course, merged)) + "\n")
 
 
@@ -284,58 +262,3 @@ def write_trained_graft(course: TrainingSetup, loop: Trainer, outcome: TrainOutc
 
 def _best_or_last_step(outcome: TrainOutcome) -> int:
     return outcome.best_state.best_step or outcome.step
-
-
-MERGED_CARD_FORMAT = "voxgraft-merged-1"
-MAX_LOSS_RISE = 0.05
-"""Of a held-out speech loss; what merged training is held to by default."""
-
-
-def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
-    """The card in the folder of a checkpoint, if it names one that is there."""
-    path = checkpoint.parent / MERGED_CARD_NAME
-    if not is_file(path):
-        return None
-    try:
-        card = read_json(path)
-    except VoxgraftError:
-        return None  # a broken card says nothing, and whoever reads the whole folder tells of it
-    file = card.get("checkpoint") if isinstance(card, dict) else None
-    named = isinstance(file, str) and "/" not in file and is_file(path.parent / file)
-    return card if named else None
-
-
-def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the point that a card tells of is the one that the journal says was written.
-
-    A training that was begun anew and has not come to its end leaves the folder of the one before where it is.
-    """
-    chosen = next((line for line in reversed(journal) if line["kind"] == "interpolation" and line.get("chosen")), None)
-    points = card.get("points")
-    listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
-    own = next((one for one in listed if one.get("share") == card.get("share")), None)
-    if chosen is None or own is None:
-        return False
-    return all(own.get(name) == chosen.get(name) for name in ("share", "speech_losses"))
-
-
-def keeps_old_languages(checkpoint: Path) -> bool | None:
-    """What held-out losses say of old languages in this very checkpoint; None where none stand behind it.
-
-    Judged by the losses themselves: the bound of a run is its user's, and may be as loose as they like.
-    """
-    card = find_merged_card(checkpoint)
-    if card is None or card["checkpoint"] != checkpoint.name or card.get("label"):
-        return None
-    if card.get("format") != MERGED_CARD_FORMAT or compute_sha256(checkpoint) != card.get("checkpoint_sha256"):
-        return None  # what was measured is another file
-    points, before = card.get("points"), card.get("speech_losses_before")
-    listed = [one for one in points if isinstance(one, dict)] if isinstance(points, list) else []
-    own = next((one for one in listed if one.get("share") == card.get("share")), {})
-    now = own.get("speech_losses")
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return None
-    old = {name: (before[name], loss) for name, loss in now.items() if name in before and name != card.get("language")}
-    if not old or not all(isinstance(loss, int | float) for pair in old.values() for loss in pair):
-        return None
-    return all(loss <= first * (1 + MAX_LOSS_RISE) for first, loss in old.values())

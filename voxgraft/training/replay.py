@@ -24,39 +24,33 @@ from voxgraft.core.errors import Finding, GraftError, TextError, VoxgraftError, 
 from voxgraft.core.files import path_exists
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.checks import count_trailing_run
+from voxgraft.dataset.held_out import (
+    HELD_OUT_RECORDING,
+    SELF_REPLAY_NAME,
+    SELF_REPLAY_ORIGIN,
+    TRAIN_RECORDING,
+)
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, DatasetSubset, PreparedClip
+from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
 from voxgraft.graft.folder import Graft
-from voxgraft.models.base import BaseFiles, Clip, Family
+from voxgraft.models import get_family
+from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
 from voxgraft.models.load import load_model
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.speech_model import SpeechModel
+from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers.base import load_proof_corpus, read_user_corpus
 from voxgraft.training.distributed import is_main_process
 from voxgraft.training.options import TrainModeOrBaseline
 
-SELF_REPLAY_ORIGIN = "self-made"
-"""What such a set says of where its codes come from."""
-HELD_OUT_RECORDING, TRAIN_RECORDING = "held out", "learnt from"
-"""The recording that an utterance is said to be of: validation is held out by sentence."""
 HELD_OUT_ONE_IN = 8
 """One utterance in so many is held out."""
 REPLAY_BATCH_SIZE = 32
 """Utterances that are spoken at once."""
-MIN_UTTERANCES_PER_VOICE = 4
-MAX_REPLAY_VOICES = 16
 EncodeTextFunction = Callable[[str, str], Sequence[int]]
 """Text and language to ids of the base."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceVoice:
-    """A clip of the run's own whose voice is borrowed."""
-
-    name: str
-    clip: Clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +62,6 @@ class ReplayUtterance:
     text: str
     text_ids: tuple[int, ...]
     held_out: bool
-
-
-def is_self_replay(clips: ClipDataset) -> bool:
-    """Whether a set holds what the base said itself."""
-    return clips.header.made_from.front_end.get("codes") == SELF_REPLAY_ORIGIN
 
 
 def plan_replay(
@@ -104,29 +93,6 @@ def plan_replay(
             for number, ((text, ids), held_out) in enumerate(chosen)
         ]
     return found
-
-
-def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, seed: int) -> list[ReferenceVoice]:
-    """Voices of the run's own clips for `count` utterances: of as many speakers as possible, from clips long enough."""
-    places = [(clips, place) for clips in sets for place in _find_prompt_clips(clips)]
-    long = [(clips, place) for clips, place in places if clips.infos[place].seconds >= min_seconds]
-    longest = max(places, key=lambda found: found[0].infos[found[1]].seconds)
-    order = sorted(
-        long or [longest], key=lambda found: rng.hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
-    )
-    num_before: dict[str, int] = {}
-    ranked = []
-    for at, (clips, place) in enumerate(order):
-        speaker = clips.infos[place].speaker
-        num_before[speaker] = num_before.get(speaker, 0) + 1
-        ranked.append((num_before[speaker], at, clips, place))
-    chosen = sorted(ranked, key=lambda entry: entry[:2])[
-        : max(1, min(MAX_REPLAY_VOICES, count // MIN_UTTERANCES_PER_VOICE))
-    ]
-    return [
-        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", Clip(clips.codes(place), clips.voice(place)))
-        for _, _, clips, place in chosen
-    ]
 
 
 class ReplayGenerator:
@@ -175,22 +141,6 @@ class ReplayGenerator:
         return PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)
 
 
-def split_self_replay(clips: ClipDataset) -> tuple[ClipDataset | None, dict[str, ClipDataset]]:
-    """A self-made set as what is learnt from, and what is held out by language; either may be nothing."""
-    learnt: list[int] = []
-    held_out: dict[str, list[int]] = {}
-    for place, info in enumerate(clips.infos):
-        if info.recording == HELD_OUT_RECORDING:
-            held_out.setdefault(info.id.rpartition("-")[0], []).append(place)
-        else:
-            learnt.append(place)
-    own = DatasetSubset(clips, learnt, clips.name, "replay", clips.header.language) if learnt else None
-    return own, {
-        language: DatasetSubset(clips, places, f"{clips.name}-{language}", "valid", language)
-        for language, places in held_out.items()
-    }
-
-
 def has_only_plain_ids(ids: Sequence[int], frame: SequenceSpec, unknown_id: int) -> bool:
     """Whether the base reads these ids as they are written: some, not too many, none unknown or of special meaning."""
     barred = frame.forbidden_text_ids | {unknown_id, frame.text_start, frame.text_stop}
@@ -203,13 +153,6 @@ def hash_utterances(utterances: Sequence[ReplayUtterance]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _find_prompt_clips(clips: ClipDataset) -> list[int]:
-    """Every clip, or, in a set that brings its own prompts, these."""
-    given = [clips.prompt_of(clip) for clip in range(len(clips))]
-    return sorted({clip if prompt is None else prompt for clip, prompt in enumerate(given)})
-
-
-SELF_REPLAY_NAME = "self-replay"
 DEFAULT_UTTERANCES = 400
 SEVERAL_LANGUAGES = "mul"
 """ISO 639's own code for a collection in more than one language."""
@@ -246,6 +189,10 @@ class SelfReplayBuilder:
     seed: int
 
     @property
+    def family(self) -> Family:
+        return get_family(self.graft.card.family)
+
+    @property
     def folder(self) -> Path:
         return self.run.data_set(SELF_REPLAY_NAME)
 
@@ -274,7 +221,7 @@ class SelfReplayBuilder:
         return utterances
 
     def _sentences(self) -> Iterator[tuple[str, str]]:
-        family = self.spelling.family
+        family = self.family
         spoken = family.describe(self.files, self.spelling.base.size + family.spare_rows).languages
         known = frozenset(spoken) - {self.graft.card.language}
         if not self.data.replay_texts:
@@ -292,7 +239,7 @@ class SelfReplayBuilder:
 
     def _header(self, utterances: Sequence[ReplayUtterance]) -> DatasetHeader:
         languages = sorted({one.language for one in utterances})
-        family, card = self.spelling.family, self.graft.card
+        family, card = self.family, self.graft.card
         settings: dict[str, Any] = {
             "sentences_sha256": hash_utterances(utterances),
             "sampling": asdict(family.stock_sampling()),
@@ -321,9 +268,9 @@ class SelfReplayBuilder:
         place: tuple[str, torch.dtype],
     ) -> ReplayGenerator:
         device, dtype = place
-        model = load_model(self.spelling.family, self.files, device=device, dtype=dtype)
+        model = load_model(self.family, self.files, device=device, dtype=dtype)
         voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
-        speaking = ReplayGenerator(self.spelling.family, model, voices, self.seed)
+        speaking = ReplayGenerator(self.family, model, voices, self.seed)
         try:
             write_clip_dataset(self.folder, header, speaking.clips(utterances))
         except GraftError as error:

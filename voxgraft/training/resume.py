@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
 from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.nn.freeze import load_new_rows
-from voxgraft.training.checkpoint import TrainState, load_step, move_later_steps_aside
-from voxgraft.training.checkpoint_dir import list_step_folders
+from voxgraft.training.checkpoint import move_later_steps_aside
 from voxgraft.training.options import learning_rate_factor
 from voxgraft.training.trainable import restore_optimizer_state
 from voxgraft.training.trainer import BestStepState, Trainer

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from voxgraft.config.run import RunSettings, TrainSettings
-from voxgraft.core.errors import ConfigError, Finding, raise_first_error
+from voxgraft.core.errors import Finding, raise_first_error
 from voxgraft.core.run import RunFolder
+from voxgraft.dataset.held_out import is_self_replay, split_self_replay
 from voxgraft.dataset.run_data import (
     DataRequirements,
     RunData,
@@ -30,17 +31,16 @@ from voxgraft.dataset.sampler import DeterministicSampler, require_clip_fits
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import Graft, load_graft
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import read_tensor_shapes
+from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, read_tensor_shapes
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.options import BaselineMode, RetentionBound, TrainModeOrBaseline, TrainOptions, TrainPrecision
-from voxgraft.training.replay import SelfReplayBuilder, is_self_replay, resolve_self_replay_count, split_self_replay
+from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 from voxgraft.training.trainer import TrainIntervals
 
-__all__ = ["HALF_PRECISION_DTYPES", "TrainingSetup", "build_training_setup", "choose_device"]
+__all__ = ["TrainingSetup", "build_training_setup"]
 
 DEFAULT_TEXT_DROPOUT = 0.1
-HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -144,22 +144,6 @@ def build_training_setup(
         bound,
         settings.train.interpolate,
     )
-
-
-def choose_device(requested: str | None) -> str:
-    """The device that was asked for, if it is there; else CUDA where there is one."""
-    if requested is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(requested)
-    except RuntimeError:
-        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"the device {requested!r} is asked for, and {torch.cuda.device_count()} CUDA devices are there"
-        raise ConfigError("device", found, expected="a device that is there")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N")
-    return requested
 
 
 def _group_by_language(sets: Sequence[ClipDataset]) -> dict[str, tuple[ClipDataset, ...]]:

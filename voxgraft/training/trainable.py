@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.load import grow_model
+from voxgraft.models.load import grow_model, list_base_parameters
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.freeze import collect_new_rows, freeze_base, load_new_rows, require_matching_moments
-from voxgraft.nn.rows import GrownEmbedding, GrownHead, GrownLayer
+from voxgraft.nn.rows import GrownLayer, to_plain_layer
 from voxgraft.training.options import TRAIN_PARTS, TrainOptions, TrainPart, learning_rate_factor
 
 ADAMW_EPS = 1e-8
@@ -209,15 +209,12 @@ class MasterWeights:
             torch._foreach_copy_(copies, list(self.named.values()))
 
 
-MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison: this loses the old languages"
-
-
 def mask_base_row_gradients(model: SpeechModel) -> None:
     """Make the grown text tables of a model ordinary parameters, and take the gradients of base rows to zero."""
     for name in (model.text_embedding_name, model.text_head_name):
         grown = model.get_submodule(name)
         assert isinstance(grown, GrownLayer)
-        plain = _to_plain_layer(grown)
+        plain = to_plain_layer(grown)
         for table in plain.parameters():
             mask = partial(_zero_base_rows, num_rows=grown.rows.base_pieces)
             table.register_hook(mask)  # type: ignore[no-untyped-call]
@@ -228,22 +225,6 @@ def _zero_base_rows(gradient: Tensor, *, num_rows: int) -> Tensor:
     masked = gradient.clone()
     masked[:num_rows] = 0
     return masked
-
-
-def _to_plain_layer(grown: GrownLayer) -> nn.Embedding | nn.Linear:
-    """The same rows in the layer that the base has: pieces, new, spare."""
-    tables = grown.state_dict()
-    rows, width = tables["weight"].shape
-    layer: nn.Embedding | nn.Linear
-    with torch.device("meta"):
-        if isinstance(grown, GrownEmbedding):
-            layer = nn.Embedding(rows, width)
-        else:
-            assert isinstance(grown, GrownHead)
-            layer = nn.Linear(width, rows, bias="bias" in tables)
-    layer.load_state_dict(tables, assign=True)
-    layer.train(grown.training)
-    return layer
 
 
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq", "step")
@@ -306,7 +287,7 @@ def make_trainable(model: SpeechModel, rows: Mapping[str, Tensor], options: Trai
     load_new_rows(model, rows or collect_new_rows(model))
     if options.mode == "masked-finetune":
         mask_base_row_gradients(model)
-        everything = _base_parameters(model.requires_grad_(False), {})
+        everything = list_base_parameters(model.requires_grad_(False), {})
         for value in everything.values():
             value.requires_grad_()
         return TrainableModel(model, {"body": everything}, None, MasterWeights(everything))
@@ -315,7 +296,7 @@ def make_trainable(model: SpeechModel, rows: Mapping[str, Tensor], options: Trai
     if adapted:
         gate = add_adapter(model, model.adapter_layers(), options.rank, options.alpha, options.seed)
     grafted = freeze_base(model)
-    body = _base_parameters(model, grafted) if options.mode == "merged" and options.full_body else {}
+    body = list_base_parameters(model, grafted) if options.mode == "merged" and options.full_body else {}
     for value in body.values():
         value.requires_grad_()
     adapter = set(adapter_state(model)) if adapted else set()
@@ -409,13 +390,3 @@ def _move_moments_to_device(values: Mapping[str, Tensor | None], parameter: nn.P
         on_device = name != "step" or parameter.is_cuda
         placed[name] = value.to(parameter.device if on_device else "cpu", copy=True)
     return placed
-
-
-def _base_parameters(model: SpeechModel, grafted: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Every parameter of the base that a loss can reach."""
-    own = {id(value) for value in grafted.values()}
-    return {
-        name: value
-        for name, value in model.named_parameters()
-        if id(value) not in own and value.numel() and not name.startswith(model.unused_param_prefixes)
-    }

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
 
+from voxgraft.checkpoints.steps import TrainState
 from voxgraft.core import progress
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.journal import RunJournal
@@ -21,7 +22,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.nn.freeze import hash_base_tensors, require_same_base
-from voxgraft.training.checkpoint import TrainState, save_step
+from voxgraft.training.checkpoint import save_step
 from voxgraft.training.memory import count_output_classes, read_memory_usage
 from voxgraft.training.options import RetentionBound, retention_bound_finding
 from voxgraft.training.step import TrainStep

@@ -28,7 +28,7 @@ from voxgraft.data.selection import resolve_manifest_path
 from voxgraft.export.share import ADAPTER_CARD
 from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
-from voxgraft.graft.folder import resolve_base_folder
+from voxgraft.models import resolve_base_folder
 from voxgraft.ui.files import UPLOADS_FOLDER, Roots
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from voxgraft.checkpoints.steps import find_step_damage, list_step_folders, read_step_manifest
 from voxgraft.cli.train_view import END_REASON_LABELS, LOSS_KEYS, TrainProgress, format_learning_state
 from voxgraft.core.files import read_json
 from voxgraft.core.journal import SPEECH_LOSS, History, RunJournal, as_finite_float
 from voxgraft.core.results import format_bytes, format_duration
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.charts import ChartSeries, draw_chart
-from voxgraft.training.checkpoint_dir import find_step_damage, list_step_folders, read_step_manifest
 from voxgraft.ui.commands import PageContext
 from voxgraft.ui.html import (
     AudioCard,

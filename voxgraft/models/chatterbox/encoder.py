@@ -28,8 +28,8 @@ from voxgraft.audio.features import (
 )
 from voxgraft.core.errors import AudioError
 from voxgraft.models.base import Clip, ClipEncoder
-from voxgraft.models.chatterbox.family import MAX_PROMPT_CODES
 from voxgraft.models.chatterbox.model import T3Condition
+from voxgraft.models.chatterbox.shapes import MAX_PROMPT_CODES
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
 TENSOR_PREFIX = "tokenizer."

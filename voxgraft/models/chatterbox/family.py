@@ -20,9 +20,16 @@ from voxgraft.models.base import (
     Shape,
     SideFile,
     SpeakingStyle,
-    TextFrontend,
 )
-from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.chatterbox.shapes import (
+    TEXT_START_ID,
+    TEXT_STOP_ID,
+    T3Size,
+    has_one_query,
+    is_t3,
+    t3_part_name,
+    t3_sequence_spec,
+)
 from voxgraft.models.chatterbox.text import (
     CANGJIE_NAME,
     ChatterboxEnglishFrontend,
@@ -31,9 +38,10 @@ from voxgraft.models.chatterbox.text import (
 )
 from voxgraft.models.detect import is_stand_in, stand_in_parts
 from voxgraft.models.sequence import SequenceSpec
+from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
-    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
+    from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.sampling import SamplingParams
 
@@ -100,8 +108,8 @@ class Chatterbox(Family):
     )
     spare_rows: ClassVar[int] = 0
     has_tags: ClassVar[bool] = True
-    start_id: ClassVar[int] = 255
-    stop_id: ClassVar[int] = 0
+    start_id: ClassVar[int] = TEXT_START_ID
+    stop_id: ClassVar[int] = TEXT_STOP_ID
     special_ids: ClassVar[dict[str, int]] = {"[STOP]": 0, "[UNK]": 1, "[SPACE]": 2, "[START]": 255}
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(release.tokenizer for release in RELEASES))
@@ -179,6 +187,11 @@ class Chatterbox(Family):
         from voxgraft.models.chatterbox.encoder import T3ClipEncoder
 
         return T3ClipEncoder.load(files.folder, model.device)
+
+    def speaker_encoder(self, place: Path) -> SpeakerEncoder:
+        from voxgraft.models.chatterbox.encoder import VoiceEncoder
+
+        return VoiceEncoder.load(place)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
         from voxgraft.models.chatterbox.encoder import build_t3_condition
@@ -278,30 +291,3 @@ def _list_side_files(english: bool) -> tuple[SideFile, ...]:
         SideFile(("conds.pt",), (), CONDITIONS_PURPOSE),
     )
     return files if english else (*files, SideFile((CANGJIE_NAME,), (), CANGJIE_PURPOSE))
-
-
-NUM_SPEECH_CODES = 6561
-SPEECH_START_ID, SPEECH_STOP_ID = 6561, 6562
-"""Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
-MAX_PROMPT_CODES = 150
-"""Six seconds of codes: the most that the published model was given."""
-
-
-def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
-    """The stock program begins to speak with two start ids, both at position 0."""
-    size = size or T3Size()
-    return SequenceSpec(
-        num_text_ids=num_text_ids,
-        text_start=Chatterbox.start_id,
-        text_stop=Chatterbox.stop_id,
-        num_codes=NUM_SPEECH_CODES,
-        speech_start=SPEECH_START_ID,
-        speech_stop=SPEECH_STOP_ID,
-        max_text=size.text_positions - 2,
-        max_codes=size.speech_positions - 4,
-        num_conditioning=size.perceiver_queries + 2,
-        guided=True,
-        stock_start_positions=(0, 0),
-        stock_first_position=1,
-        initial_penalized_codes=(SPEECH_START_ID,),
-    )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from voxgraft.core.errors import CheckpointError
 from voxgraft.models.detect import ShapeLike, require_exact_tensors
+from voxgraft.models.sequence import SequenceSpec
 
 T3_HEAD_WIDTH = 64
 UNUSED_TOKEN_ROWS = 8
@@ -202,3 +203,31 @@ def _count_layers(shapes: Mapping[str, ShapeLike]) -> int:
     """Up to the last layer that is there, so that one which is missing before it is noticed."""
     layers = {int(match[1]) for match in map(_T3_LAYER.match, shapes) if match}
     return max((layer + 1 for layer in layers if layer < len(shapes)), default=0)
+
+
+TEXT_START_ID, TEXT_STOP_ID = 255, 0
+NUM_SPEECH_CODES = 6561
+SPEECH_START_ID, SPEECH_STOP_ID = 6561, 6562
+"""Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
+MAX_PROMPT_CODES = 150
+"""Six seconds of codes: the most that the published model was given."""
+
+
+def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    """The stock program begins to speak with two start ids, both at position 0."""
+    size = size or T3Size()
+    return SequenceSpec(
+        num_text_ids=num_text_ids,
+        text_start=TEXT_START_ID,
+        text_stop=TEXT_STOP_ID,
+        num_codes=NUM_SPEECH_CODES,
+        speech_start=SPEECH_START_ID,
+        speech_stop=SPEECH_STOP_ID,
+        max_text=size.text_positions - 2,
+        max_codes=size.speech_positions - 4,
+        num_conditioning=size.perceiver_queries + 2,
+        guided=True,
+        stock_start_positions=(0, 0),
+        stock_first_position=1,
+        initial_penalized_codes=(SPEECH_START_ID,),
+    )

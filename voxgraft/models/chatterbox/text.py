@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import read_json
-from voxgraft.models.base import TextFrontend
+from voxgraft.text import TextFrontend
 
 CANGJIE_NAME = "Cangjie5_TC.json"
 SPACE_TOKEN = "[SPACE]"

@@ -20,7 +20,6 @@ from voxgraft.models.base import (
     SideFile,
     SideFilePurpose,
     SpeakingStyle,
-    TextFrontend,
 )
 from voxgraft.models.indextts2.shapes import (
     CONFIG_NAME,
@@ -35,6 +34,7 @@ from voxgraft.models.indextts2.shapes import (
 )
 from voxgraft.models.indextts2.text import IndexTTS2TextFrontend
 from voxgraft.models.sequence import SequenceSpec
+from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from voxgraft.models.base import TextFrontend
 from voxgraft.models.indextts2.marks import STOCK_PUNCTUATION, compile_alternatives, plain_marks
+from voxgraft.text import TextFrontend
 
 _CJK = re.compile(
     "([\u1100-\u11ff\u2e80-\ua4cf\ua840-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff65-\uffdc\U00020000-\U0002ffff])"

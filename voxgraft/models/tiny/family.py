@@ -23,12 +23,12 @@ from voxgraft.models.base import (
     SideFile,
     StockFolder,
     StockProgram,
-    TextFrontend,
     find_side_files,
     unknown_voice_error,
 )
 from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
 from voxgraft.models.sequence import SequenceSpec
+from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder

@@ -10,7 +10,7 @@ import gradio as gr
 
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import text_lines
-from voxgraft.graft.folder import resolve_base_family
+from voxgraft.models import resolve_base_family
 from voxgraft.ui.commands import (
     CommandBuilder,
     PageContext,

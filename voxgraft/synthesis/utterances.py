@@ -14,10 +14,9 @@ from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import Finding, TextError, finding
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
-from voxgraft.evaluation.systems import SpeakingModel
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
 from voxgraft.nn.sampling import SamplingParams
-from voxgraft.synthesis.load import SynthesisModels, VoiceLoader
+from voxgraft.synthesis.models import SpeakingModel, SynthesisModels
 from voxgraft.synthesis.segments import (
     TextChunk,
     UtteranceRequest,
@@ -25,7 +24,7 @@ from voxgraft.synthesis.segments import (
     max_speech_seconds,
     split_into_chunks,
 )
-from voxgraft.training.replay import ReferenceVoice
+from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
 
 MIN_OWN_SCRIPT_SHARE = 0.3
 """Words in another script inside a text are fine; with a smaller share of its own, the text is of another language."""

@@ -1,4 +1,4 @@
-"""Saved steps as folders: their names, whether they are whole, and taking them away. No tensors, so no torch.
+"""Saved training steps: folder names, completeness, loading and removal. Imports torch only to load tensors.
 
 `manifest.json` is written last and says what the other files are; it keeps its form in every later format. In `steps/`:
 
@@ -19,11 +19,11 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voxgraft.config.renames import rename_saved_values
 from voxgraft.core import progress
@@ -31,22 +31,8 @@ from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftEr
 from voxgraft.core.files import compute_sha256, failpoint, fsync_folder, read_json
 from voxgraft.core.run import RunFolder, step_folder_name
 
-__all__ = [
-    "STATE_FORMAT",
-    "STEP_MANIFEST_NAME",
-    "STEP_STATE_NAME",
-    "StepFolder",
-    "damaged_step_finding",
-    "find_step_damage",
-    "list_complete_steps",
-    "list_leftover_folders",
-    "list_step_folders",
-    "read_step_manifest",
-    "read_step_state",
-    "read_step_values",
-    "remove_leftover_folders",
-    "remove_step_folder",
-]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STATE_FORMAT = 2
 """Of state.json and the tensors beside it. 2: options have the names of the settings (1: older names for some)."""
@@ -60,6 +46,45 @@ _LEFTOVER_PATTERN = re.compile(r"\.step-[0-9]{6,18}\.[0-9a-f]{8}\.part")
 _FILE_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
 _NUM_HASH_THREADS = 4
+TENSORS_SUFFIX = ".safetensors"
+MAX_ATTEMPTS = 20
+"""For a place that other processes fill and empty at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainState:
+    """Everything that training needs to go on after `step` as if it had never stopped."""
+
+    step: int
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    """By group (rows, adapter, body, optimizer), then by name; each group is a file."""
+    values: Mapping[str, Any]
+    """Everything else, as JSON gives it back: texts, finite numbers, lists, and dictionaries with texts as keys."""
+
+
+StateMigration = Callable[[TrainState], TrainState]
+STATE_MIGRATIONS: dict[int, StateMigration] = {
+    1: lambda state: replace(state, values=rename_saved_values(state.values))
+}
+"""For every older format that can still be opened: how its state becomes one of the next format."""
+
+
+def migrate_state(
+    state: TrainState,
+    from_format: int,
+    migrations: Mapping[int, StateMigration] = STATE_MIGRATIONS,
+    to_format: int = STATE_FORMAT,
+    where: str | Path = "",
+) -> TrainState:
+    """A state of format `found` as one of today's; an error if a format on the way is no longer known."""
+    for number in range(from_format, to_format):
+        if number not in migrations:
+            text = (
+                f"step {state.step} has format {from_format}, and nothing is left that turns {number} into {number + 1}"
+            )
+            raise CheckpointError("step-older", text, expected=str(to_format), where=where)
+        state = migrations[number](state)
+    return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +163,41 @@ def read_step_values(folder: StepFolder) -> dict[str, Any]:
     """The values of a step, without its tensors, by today's names."""
     state = read_step_state(folder)
     return rename_saved_values(state["values"]) if state["format"] == 1 else dict(state["values"])
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoadResult:
+    """A step that was read, and what is wrong with newer ones that had to be passed by."""
+
+    state: TrainState
+    folder: Path
+    findings: tuple[Finding, ...]
+
+
+def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
+    """The newest whole step, every hash checked; findings tell what is wrong with newer ones. Or exactly `step`."""
+    for _ in range(MAX_ATTEMPTS):
+        folders = [folder for folder in reversed(list_step_folders(run)) if step in (None, folder.step)]
+        findings: list[Finding] = []
+        for folder in folders:
+            found = _try_read_step(folder)
+            if found is None:
+                break
+            if isinstance(found, TrainState):
+                return StepLoadResult(found, folder.path, tuple(findings))
+            findings.append(found)
+        else:
+            raise _missing_step_error(run, step, findings)
+    raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
+
+
+def folder_identity(folder: Path) -> tuple[int, ...] | None:
+    """Changes when another folder takes this one's place."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def make_hidden_step_name(step: int) -> str:
@@ -245,3 +305,43 @@ def _find_wrong_hash(folder: Path, manifest: dict[str, Any]) -> str | None:
             advance(files[name]["bytes"])
             wrong += [name] if digest != files[name]["sha256"] else []
     return f"{', '.join(wrong)} changed since it was written: its SHA-256 is another" if wrong else None
+
+
+def _try_read_step(folder: StepFolder) -> TrainState | Finding | None:
+    """The state, or what is wrong with it. None if another folder stands there now, so that two may have been mixed."""
+    before = folder_identity(folder.path)
+    damage = find_step_damage(folder)
+    state: TrainState | None = None
+    if damage is None:
+        try:
+            state = _read_step(folder)
+        except VoxgraftError as error:
+            if error.code in ("step-newer", "step-older"):
+                raise
+            damage = error.finding.found
+    if before is None or folder_identity(folder.path) != before:
+        return None
+    return state or damaged_step_finding(folder, str(damage))
+
+
+def _missing_step_error(run: RunFolder, step: int | None, findings: list[Finding]) -> CheckpointError:
+    if findings:
+        more = "".join(f" {item.found}." for item in findings[1:4])
+        cure = f"bring the files back, or go on from another step.{' Also:' if more else ''}{more}"
+        return CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
+    found = "the run has no saved step" if step is None else f"the run has no step {step}"
+    there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
+    return CheckpointError("step-missing", found, expected=f"one of those that are there: {there}", where=run.steps)
+
+
+def _read_step(folder: StepFolder) -> TrainState:
+    from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors  # torch, only to read tensors
+
+    state = read_step_state(folder)
+    names = [name for name in read_step_manifest(folder.path)["files"] if name.endswith(TENSORS_SUFFIX)]
+    paths = {name.removesuffix(TENSORS_SUFFIX): folder.path / name for name in names}
+    groups = {name: read_tensors(path, read_tensor_shapes(path), dtype=None) for name, path in paths.items()}
+    if sorted(groups) != state.get("groups"):
+        found = f"the groups are {', '.join(groups)}"
+        raise CheckpointError("step-damaged", found, expected=str(state.get("groups")), where=folder.path)
+    return migrate_state(TrainState(folder.step, groups, state["values"]), state["format"], where=folder.path)

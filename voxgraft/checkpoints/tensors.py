@@ -1,0 +1,103 @@
+"""Torch tensors out of checkpoint files, name by name and bit by bit. The rest of this package needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxgraft.checkpoints.base import Checkpoint, TensorInfo
+from voxgraft.checkpoints.load import open_checkpoint
+from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError
+
+Shape = tuple[int, ...]
+FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
+"""Formats whose values may be rounded or widened to another floating-point type."""
+BIT_VIEWS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+"""Formats that NumPy only carries as bits."""
+MAX_LISTED_MISMATCHES = 10
+"""Misfits that the error names; the rest are counted."""
+
+
+def read_tensors(
+    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
+) -> dict[str, Tensor]:
+    """The tensors that `shapes` names, in its order and under its names; in the file `prefix` stands before each.
+
+    All that are missing or of another shape are refused in one error, before any value is read; what else the file
+    holds is left alone. `dtype=None` keeps each tensor as it is stored. In memory: the result and one tensor more.
+    """
+    found = dict(iter_tensors(path, shapes, prefix, dtype))
+    return {name: found[name] for name in shapes}
+
+
+def iter_tensors(
+    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
+) -> Iterator[tuple[str, Tensor]]:
+    """As `read_tensors`, one at a time and in the order of the file, for moving each to a device at once.
+
+    Every name and shape is checked before the first one is given. Each tensor is the caller's own copy.
+    """
+    with open_checkpoint(path) as checkpoint:
+        _require_matching_tensors(checkpoint, shapes, prefix, floats_only=dtype is not None)
+        infos = {name: checkpoint.tensors[prefix + name] for name in shapes}
+        total = sum(info.num_bytes for info in infos.values())
+        with progress.progress_task(f"reading {path.name}", total) as advance:
+            for name, info in sorted(infos.items(), key=lambda item: item[1].start):
+                tensor = _read_tensor(checkpoint, info, dtype)
+                yield name, tensor
+                del tensor  # else it would stay in memory while the next one is read
+                advance(info.num_bytes)
+        checkpoint.source.check_unchanged()
+
+
+def read_tensor_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
+    """The shape of every tensor whose name starts with `prefix`, by the rest of its name. No values are read."""
+    with open_checkpoint(path) as checkpoint:
+        matching = {name: info for name, info in checkpoint.tensors.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): info.shape for name, info in matching.items()}
+
+
+def read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
+    """One tensor of an opened checkpoint, in the type in which it is stored."""
+    return _read_tensor(checkpoint, checkpoint.tensors[name], None)
+
+
+def _require_matching_tensors(
+    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
+) -> None:
+    misfits = list(_iter_mismatches(checkpoint, shapes, prefix, floats_only=floats_only))
+    if misfits:
+        more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
+        found = (
+            f"{len(misfits)} of {len(shapes)} tensors do not fit: {'; '.join(misfits[:MAX_LISTED_MISMATCHES])}{more}"
+        )
+        expected = "every tensor of the model, in its own shape"
+        raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
+
+
+def _iter_mismatches(
+    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
+) -> Iterator[str]:
+    for name, shape in shapes.items():
+        info = checkpoint.tensors.get(prefix + name)
+        if info is None:
+            yield f"{prefix}{name} {list(shape)} is missing"
+        elif info.shape != tuple(shape):
+            yield f"{prefix}{name} is {list(info.shape)}, not {list(shape)}"
+        elif floats_only and info.dtype not in FLOAT_FORMATS:
+            yield f"{prefix}{name} holds {info.dtype}, not floating-point numbers"
+
+
+def _read_tensor(checkpoint: Checkpoint, info: TensorInfo, dtype: torch.dtype | None) -> Tensor:
+    raw = checkpoint.read(info.name, raw=True)
+    if info.dtype in BIT_VIEWS:
+        signed = np.dtype(f"i{raw.dtype.itemsize}")
+        tensor = torch.from_numpy(raw.view(signed)).view(BIT_VIEWS[info.dtype])
+    else:
+        tensor = torch.from_numpy(raw)
+    return tensor if dtype is None else tensor.to(dtype)
