@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import ConfigError, find_nearest_name
+from voxgraft.core.errors import CATALOGUE, ConfigError, find_nearest_name
 from voxgraft.core.languages import suggest_language_code
 from voxgraft.core.yaml_files import read_yaml
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, Level, finding
+from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, Level, finding
 from voxgraft.graft.folder import resolve_base_family
 from voxgraft.migrate.configs import LegacyConfig, LegacyKey, format_legacy_value
 from voxgraft.migrate.scripts import KeyFate, LegacyKeyRule, ValueKind
