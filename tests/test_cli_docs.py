@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from voxgraft.cli import COMMANDS, CliCommand
-from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,7 +13,7 @@ from tests.old_files import CONFIG, every_rule, write
 from voxgraft.config.commands import RandomBaseSettings
 from voxgraft.dataset import indextts2_manifest
 from voxgraft.dataset.indextts2_manifest import read_pair_manifest
-from voxgraft.migrate.scripts import SCRIPTS
+from voxgraft.migrate.configs import SCRIPTS
 from voxgraft.pipeline.new import create_random_base
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-the-forks.md"

@@ -22,9 +22,9 @@ from voxgraft.core.errors import FileError, GraftError, TextError, VoxgraftError
 from voxgraft.dataset.checks import check_clip_dataset
 from voxgraft.dataset.indextts2_manifest import (
     PairDataset,
+    open_npy,
     open_pair_dataset,
     read_npy,
-    read_npy_header,
     split_manifest_language,
 )
 from voxgraft.dataset.sampler import DeterministicSampler
@@ -416,7 +416,7 @@ def test_arrays_are_read_as_numpy_wrote_them(
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert np.array_equal(read, array)
     with pytest.raises(FileError):
-        read_npy_header(path, "integers" if kind == "floats" else "floats")
+        open_npy(path, "integers" if kind == "floats" else "floats")
 
 
 @given(st.data())

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import finding
+from voxgraft.core.errors import CATALOGUE, finding
 from voxgraft.inspect.verdict import DiagnosisCase, decide_verdict
 
 HARMLESS = {"config-vs-rows", "config-vs-tokenizer", "proof-changed", "moments-mismatch"}

@@ -11,7 +11,7 @@ from tests.shared import shared
 from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.migrate.scripts import SCRIPTS, LegacyScript
+from voxgraft.migrate.configs import SCRIPTS, LegacyScript
 from voxgraft.pipeline.new import create_run
 
 

@@ -19,8 +19,7 @@ from voxgraft.config.base import iter_setting_fields
 from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.migrate.configs import MAX_KEYS, read_legacy_config
-from voxgraft.migrate.scripts import CHATTERBOX_KEYS, SCRIPTS
+from voxgraft.migrate.configs import CHATTERBOX_KEYS, MAX_KEYS, SCRIPTS, read_legacy_config
 from voxgraft.pipeline.new import create_run
 
 # ---- the tables -----------------------------------------------------------------------------------------------------

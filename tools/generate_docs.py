@@ -14,7 +14,7 @@ from rich.console import Console
 
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.cli.flags import build_cli_app
-from voxgraft.core.codes import CATALOGUE
+from voxgraft.core.errors import CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HELP_COLUMNS = 100

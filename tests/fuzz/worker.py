@@ -19,8 +19,7 @@ from pathlib import Path
 
 from tests.fuzz.target import CANARY, Mutant, Refused, Target
 from tests.fuzz.targets import make_target
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.errors import CATALOGUE, VoxgraftError
 
 CPU_SECONDS = 10
 """A reader that computes longer than this for one small file hangs."""

@@ -15,7 +15,7 @@ from voxgraft.cli.console import ResultPrinter, enable_terminal_prompts
 from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.progress import SHOW_AFTER_SECONDS, BarDisplay, LineDisplay, ProgressReporter
 from voxgraft.core import progress
-from voxgraft.core.errors import Finding, VoxgraftError, finding
+from voxgraft.core.errors import Finding, VoxgraftError, finding, load_catalogue
 from voxgraft.core.files import convert_system_error
 
 EXIT_OK = 0
@@ -78,6 +78,8 @@ def _run_command(line: CommandLine, console: ResultPrinter) -> int:
     if line.dry_run:
         console.show_settings(settings.model_dump())
         return EXIT_OK
+    # Read the catalogue now: an error that reports "too many open files" could not open it later.
+    load_catalogue()
     verb = line.verb.load()
     follower = _is_secondary_rank()
     silent = line.quiet or line.json or follower

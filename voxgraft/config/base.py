@@ -18,8 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from voxgraft.config.renames import RENAMED_SETTINGS
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import ConfigError, find_nearest_name
+from voxgraft.core.errors import CATALOGUE, ConfigError, find_nearest_name
 from voxgraft.core.languages import suggest_language_code
 
 LANGUAGE_CODE_HINT = "the code of a language, such as am or pt-BR"

@@ -1,22 +1,58 @@
-"""What goes wrong, as data: findings (what `check` reports) and errors (what stops a verb).
+"""What goes wrong, as data: findings (what `check` reports) and errors (what stops a command).
 
-Both carry the same things: a code from the catalogue, what was found, what was expected, where, and the cure.
-The library raises; only the faces print.
+Both carry the same things: a code from the catalogue (`messages.toml`), what was found, what was expected, where, and
+the cure. The library raises; only the command line and the web interface print.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
-
-from voxgraft.core.codes import CATALOGUE
 
 Level = Literal["error", "warning", "note"]
 MAX_FINDING_CHARACTERS = 800
 """Longest text of a finding: a damaged file can hold a name of a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One entry of the catalogue: `why` says what it means for the user, `cure` what to do."""
+
+    area: str
+    why: str
+    cure: str
+    level: Level = "error"
+
+
+@cache
+def load_catalogue() -> dict[str, Code]:
+    """All entries of `messages.toml`, parsed once."""
+    text = Path(__file__).with_name("messages.toml").read_text(encoding="utf-8")
+    return {code: Code(**entry) for code, entry in tomllib.loads(text).items()}
+
+
+class Catalogue(Mapping[str, Code]):
+    """Every code that an error or a finding can carry.
+
+    The file is read at the first lookup: parsing takes about 15 ms, which `--help` does not have to spend.
+    """
+
+    def __getitem__(self, code: str) -> Code:
+        return load_catalogue()[code]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(load_catalogue())
+
+    def __len__(self) -> int:
+        return len(load_catalogue())
+
+
+CATALOGUE = Catalogue()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import FileError, Finding, Level, VoxgraftError, finding
+from voxgraft.core.errors import CATALOGUE, FileError, Finding, Level, VoxgraftError, finding
 from voxgraft.core.files import atomic_write, is_encodable_text, parse_json, read_lines
 
 MANIFEST_VERSION = 1

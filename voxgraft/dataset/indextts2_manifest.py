@@ -10,11 +10,13 @@ import hashlib
 import math
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -202,80 +204,45 @@ def _positive_or_none(value: object) -> float | None:
 
 
 NpyKind = Literal["integers", "floats"]
-MAX_NPY_HEADER_BYTES = 4096
 MAX_NPY_BYTES = 64 << 20
 """No code, latent or emotion of one utterance comes near this."""
-_NPY_MAGIC = b"\x93NUMPY"
-_NPY_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
-"""Bytes of the header's length, by version of the format."""
-_NPY_HEADER = re.compile(
-    rb"\s*\{\s*'descr':\s*'(?P<descr>[^']{1,16})'\s*,\s*'fortran_order':\s*(?P<fortran>True|False)\s*,"
-    rb"\s*'shape':\s*\((?P<shape>[0-9, ]{0,64})\)\s*,?\s*\}\s*"
-)
-_NPY_KINDS = {"integers": re.compile(rb"[<>|=]?[iu][1248]"), "floats": re.compile(rb"[<>=]?f[248]")}
 
 
-@dataclass(frozen=True, slots=True)
-class NpyHeader:
-    """What a file holds, and where its values start."""
-
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-    start: int
-
-
-def read_npy_header(path: Path, kind: NpyKind) -> NpyHeader:
-    """The form of a file whose size agrees with it; its values are not read."""
+def open_npy(path: Path, kind: NpyKind, *, code: str = "array-broken") -> AnyArray:
+    """The array of a file, mapped into memory: its form is known, its values are not read yet. Nothing is unpickled."""
     require_file(path)
     try:
-        with path.open("rb") as stream:
-            head = stream.read(MAX_NPY_HEADER_BYTES)
-            size = os.fstat(stream.fileno()).st_size
+        # Unlike `numpy.load` this never tries zip or pickle, and a shape that claims more bytes than the file has
+        # fails before memory is allocated.
+        with warnings.catch_warnings(action="ignore"):  # remarks on damaged headers
+            array: np.memmap[Any, np.dtype[Any]] = np.lib.format.open_memmap(path, mode="r")
+        size = os.path.getsize(path)
     except OSError as error:
         raise FileError("file-unreadable", f"{path.name}: {error.strerror or error}", where=path) from None
-    form = _parse_npy_header(path, head, kind)
-    expected = form.start + math.prod(form.shape) * form.dtype.itemsize
-    if size != expected:
-        raise _npy_error(path, f"a file of {size:,} bytes", f"{expected:,} for {form.dtype} {list(form.shape)}")
-    return form
+    except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError, TokenError) as error:
+        # Whatever NumPy's parser of Python literals makes of a damaged header.
+        found = f"{path.name}: {error}"
+        raise FileError(code, found, expected=f"a NumPy file of {kind}", where=path) from None
+    found, expected = "", ""
+    if array.dtype.kind not in {"integers": "iu", "floats": "f"}[kind] or array.dtype.itemsize > 8:
+        found, expected = f"values of type {array.dtype}", kind
+    elif not array.flags.c_contiguous:
+        found, expected = "values column by column", "row by row"
+    elif size != array.offset + array.nbytes:
+        form = f"{array.dtype} {list(array.shape)}"
+        found, expected = f"a file of {size:,} bytes", f"{array.offset + array.nbytes:,} for {form}"
+    if found:
+        raise FileError(code, f"{path.name}: {found}", expected=expected, where=path)
+    return array
 
 
-def read_npy(path: Path, kind: NpyKind) -> AnyArray:
-    """The values of a file."""
-    form = read_npy_header(path, kind)
-    count = math.prod(form.shape)
-    if count * form.dtype.itemsize > MAX_NPY_BYTES:
-        raise _npy_error(path, f"{count * form.dtype.itemsize:,} bytes of values", f"at most {MAX_NPY_BYTES:,}")
-    try:
-        values = np.fromfile(path, form.dtype, count, offset=form.start)
-    except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {error.strerror or error}", where=path) from None
-    if len(values) != count:
-        raise _npy_error(path, f"{len(values):,} values", f"{count:,}")
-    return values.reshape(form.shape)
-
-
-def _parse_npy_header(path: Path, head: bytes, kind: NpyKind) -> NpyHeader:
-    if not head.startswith(_NPY_MAGIC) or len(head) < 12:
-        raise _npy_error(path, f"it starts with {head[:8]!r}", "a NumPy file")
-    width = _NPY_LENGTH_BYTES.get(head[6])
-    if width is None:
-        raise _npy_error(path, f"version {head[6]} of the format", "1, 2 or 3")
-    start = 8 + width
-    end = start + int.from_bytes(head[8:start], "little")
-    header = _NPY_HEADER.fullmatch(head[start:end])
-    if end > len(head) or header is None:
-        raise _npy_error(path, f"the header {head[start : start + 60]!r} is no NumPy header", "plain numbers")
-    if not _NPY_KINDS[kind].fullmatch(header["descr"]):
-        raise _npy_error(path, f"values of type {header['descr'].decode('ascii', 'replace')}", kind)
-    shape = tuple(int(size) for size in header["shape"].replace(b" ", b"").split(b",") if size)
-    if header["fortran"] == b"True" and len(shape) > 1:
-        raise _npy_error(path, "values column by column", "row by row")
-    return NpyHeader(np.dtype(header["descr"].decode()), shape, end)
-
-
-def _npy_error(path: Path, found: str, expected: str) -> FileError:
-    return FileError("array-broken", f"{path.name}: {found}", expected=expected, where=path)
+def read_npy(path: Path, kind: NpyKind, *, code: str = "array-broken") -> AnyArray:
+    """The values of a file, read into memory."""
+    array = open_npy(path, kind, code=code)
+    if array.nbytes > MAX_NPY_BYTES:
+        found = f"{path.name}: {array.nbytes:,} bytes of values"
+        raise FileError(code, found, expected=f"at most {MAX_NPY_BYTES:,}", where=path)
+    return np.array(array)
 
 
 NUM_CONDITION_LATENTS = 32
@@ -337,7 +304,7 @@ class PairFiles:
         self.digests[path] = hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest()
 
     def _add_floats(self, before: tuple[int, ...], path: Path) -> None:
-        form = read_npy_header(path, "floats")
+        form = open_npy(path, "floats")
         width = self.width or (form.shape[-1] if form.shape else 0)
         expected = (*before, width)
         if form.shape != expected or not width:

@@ -13,8 +13,7 @@ from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.config.renames import rename_saved_mode
 from voxgraft.config.run import RunSettings
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.errors import CATALOGUE, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import atomic_write, atomic_write_folder, is_file, path_exists, write_json, write_text
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
 from voxgraft.core.results import Line, Table, style_line

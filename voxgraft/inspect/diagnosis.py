@@ -20,8 +20,7 @@ from voxgraft.checkpoints.load import find_shards, iter_values
 from voxgraft.checkpoints.steps import STEP_MANIFEST_NAME, STEP_STATE_NAME
 from voxgraft.config.commands import CheckSettings, DiagnoseSettings
 from voxgraft.config.run import TokenizerSettings
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Table
 from voxgraft.evaluation.sentences import load_built_in_sentences

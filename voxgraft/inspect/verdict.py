@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import Finding
+from voxgraft.core.errors import CATALOGUE, Finding
 
 __all__ = [
     "FAR_DISTANCE",

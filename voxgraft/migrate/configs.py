@@ -1,6 +1,7 @@
-"""Reads what a community fork was told (a YAML config, or a text with its command lines) as a list of old keys.
+"""Reads the settings of an older trainer (a YAML config, or a text with its command lines) as a list of old keys.
 
-What becomes of each key is worked out in `old_values.py`. Nothing is run, and nothing is dropped in silence.
+`legacy.toml` has a rule for every key and flag that those trainers know; `settings.py` applies the rules. Nothing is
+executed, and no key is dropped silently.
 """
 
 from __future__ import annotations
@@ -8,24 +9,121 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name, finding
 from voxgraft.core.files import read_text
 from voxgraft.core.yaml_files import MAX_YAML_BYTES, parse_yaml
-from voxgraft.migrate.scripts import (
-    CHATTERBOX_KEYS,
-    INDEXTTS2_KEYS,
-    INDEXTTS2_SECTIONS,
-    SCRIPTS,
-    LegacyKeyRule,
-    LegacyScript,
-    find_legacy_script,
-)
+
+KeyFate = Literal["mapped", "suggested", "gone", "later", "unknown"]
+"""suggested: written into run.yaml as a comment, since a person must decide; later: voxgraft cannot do it yet."""
+
+ValueKind = Literal[
+    "nothing",  # only the fate counts
+    "number",  # a number for the new key
+    "count",  # a whole number for the new key
+    "steps",  # likewise, and 0 had a meaning of its own
+    "patience",  # likewise, unless early stopping was off
+    "pieces",  # a whole number of pieces to learn
+    "total-pieces",  # a whole number of base and new pieces together
+    "base-pieces",  # a whole number that should be the base's number of pieces
+    "freeze",  # true or false
+    "base-file",  # a file in the base's folder
+    "tokenizer",  # a grown tokenizer
+    "texts",  # text files, one sentence per line
+    "language",  # a language code
+    "manifest",  # FILE::LANGUAGE, pairs of clips
+    "dataset",  # LANGUAGE=FILE
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyKeyRule:
+    """What becomes of one old key: its fate, the reason or a remark, and for those with a successor the new key."""
+
+    fate: KeyFate
+    why: str
+    key: str = ""
+    reads: ValueKind = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyScript:
+    """One script of a fork: its flags, and the rule for each; flags without a rule of their own share `rest`."""
+
+    path: str
+    """As much of its path as is needed to tell it from scripts of the same name."""
+    family: str
+    now: str
+    """What to type today, or why nothing."""
+    flags: tuple[str, ...]
+    rest: LegacyKeyRule
+    rules: dict[str, LegacyKeyRule] = field(default_factory=dict)
+    words: bool = False
+    """Whether words without a flag mean something to it, such as `import` and `list`."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2].removesuffix(".py")
+
+    def rule(self, flag: str) -> LegacyKeyRule | None:
+        """The rule of a flag, or None where the script has no such flag."""
+        if not flag:  # a word without a flag, which only chooses what the script does
+            return self.rest if self.words else None
+        return self.rules.get(flag) or (self.rest if flag in self.flags else None)
+
+
+# ---- the tables of legacy.toml -----------------------------------------------------------------------------------
+
+
+def _parse_rule(entry: Mapping[str, str], texts: Mapping[str, str]) -> LegacyKeyRule:
+    fate: KeyFate = "mapped" if "key" in entry else "later" if entry["fate"] == "later" else "gone"
+    reads = cast("ValueKind", entry.get("reads", "nothing"))
+    return LegacyKeyRule(fate, entry.get("why", "").format_map(texts), entry.get("key", ""), reads)
+
+
+def _parse_flags(words: str) -> tuple[str, ...]:
+    return tuple(f"--{word}" for word in words.split())
+
+
+def _load_tables() -> tuple[tuple[dict[str, LegacyKeyRule], ...], tuple[LegacyScript, ...]]:
+    tables = tomllib.loads(Path(__file__).with_name("legacy.toml").read_text(encoding="utf-8"))
+    texts = tables["texts"]
+    keys = tuple(
+        {key: _parse_rule(entry, texts) for entry in tables[name] for key in entry["keys"]}
+        for name in ("chatterbox_key", "indextts2_key", "indextts2_section")
+    )
+    scripts = tuple(
+        LegacyScript(
+            path,
+            entry["family"],
+            entry["now"].format_map(texts),
+            _parse_flags(entry["flags"]),
+            _parse_rule(entry, texts),
+            {flag: _parse_rule(rule, texts) for rule in entry.get("rules", ()) for flag in _parse_flags(rule["flags"])},
+            entry.get("words", False),
+        )
+        for entry in tables["script"]
+        for path in entry["paths"]
+    )
+    return keys, scripts
+
+
+(CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS), SCRIPTS = _load_tables()
+
+
+def find_legacy_script(path: str) -> LegacyScript | None:
+    """The script that a path such as `trainers/train_gpt_v2.py` names."""
+    path = path.replace("\\", "/")
+    return next((script for script in SCRIPTS if f"/{path}".endswith(f"/{script.path}")), None)
+
+
+# ---- command lines in a text -----------------------------------------------------------------------------------
 
 MAX_EXPANDED = 4096
 """Longest word after variables are put in; a text that doubles a variable line by line would fill memory."""

@@ -1,4 +1,4 @@
-"""What became of old keys, row by row, and one value for each new key that several of them lead to.
+"""Translates the settings of an older trainer into those of run.yaml: what became of each key, and the new values.
 
 Settings that the user gave by hand win over old ones; of two old values for one key the last counts.
 """
@@ -16,10 +16,8 @@ from typing import Any
 
 from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings
-from voxgraft.core.codes import CATALOGUE
-from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, Level, finding
-from voxgraft.migrate.configs import LegacyConfig, LegacyKey, format_legacy_value
-from voxgraft.migrate.scripts import KeyFate, LegacyKeyRule, ValueKind
+from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, Level, finding
+from voxgraft.migrate.configs import KeyFate, LegacyConfig, LegacyKey, LegacyKeyRule, ValueKind, format_legacy_value
 from voxgraft.models import family_names, get_family, resolve_base_family
 from voxgraft.models.base import Family
 from voxgraft.tokenizers import open_tokenizer
@@ -61,57 +59,35 @@ class UserOverrides:
 
 
 def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
-    """The same rows, of which for each new key at most one value is taken over."""
-    return _without_epochs(_without_overruled(_joined(_without_given(rows, given))))
-
-
-def _without_given(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
-    """What the user gave by hand wins."""
-    hand = [name for name in ("base", "language", "texts") if getattr(given, name)]
-    return [
+    """The same rows, of which at most one value is taken over for each new key."""
+    by_hand = [name for name in ("base", "language", "texts") if getattr(given, name)]
+    rows = [
         replace(row, fate="gone", why=f"--{row.key} was given by hand, and counts", key="", new=None)
-        if row.key in hand and row.fate in ("mapped", "suggested")
+        if row.key in by_hand and row.fate in ("mapped", "suggested")
         else row
         for row in rows
     ]
-
-
-def _joined(rows: Sequence[KeyTranslation]) -> list[KeyTranslation]:
-    """A flag that one command repeats, each time with another file, names them all."""
-    together: dict[tuple[str, int | None], tuple[Any, ...]] = {}
+    # A flag that one command repeats, each time with another file, names all of them.
+    joined: dict[tuple[str, int | None], tuple[Any, ...]] = {}
     for row in rows:
         if row.fate == "mapped" and isinstance(row.new, tuple):
-            together[row.key, row.line] = (*together.get((row.key, row.line), ()), *row.new)
-    return [
-        replace(row, new=tuple(dict.fromkeys(together[row.key, row.line])))
-        if row.fate == "mapped" and isinstance(row.new, tuple)
-        else row
+            joined[row.key, row.line] = tuple(dict.fromkeys((*joined.get((row.key, row.line), ()), *row.new)))
+    rows = [
+        replace(row, new=joined[row.key, row.line]) if row.fate == "mapped" and isinstance(row.new, tuple) else row
         for row in rows
     ]
-
-
-def _without_overruled(rows: Sequence[KeyTranslation]) -> list[KeyTranslation]:
-    """Of two values that differ the last counts; the other stays as a comment."""
     last = {row.key: row for row in rows if row.fate == "mapped"}
     result = []
     for row in rows:
-        if row.fate == "mapped" and row.new != last[row.key].new:
-            other = last[row.key]
-            why = f"another value comes later, and counts: {other.value} ({other.old})"
+        if row.fate == "mapped" and row.new != (later := last[row.key]).new:
+            why = f"another value comes later, and counts: {later.value} ({later.old})"
+            row = replace(row, fate="suggested", why=why)
+        elif row.fate == "mapped" and row.key == "train.epochs" and "train.steps" in last:
+            # The older trainers stopped at whichever came first; a run has steps or epochs.
+            why = "train.steps is given too, and counts; empty that one to count epochs"
             row = replace(row, fate="suggested", why=why)
         result.append(row)
     return result
-
-
-def _without_epochs(rows: Sequence[KeyTranslation]) -> list[KeyTranslation]:
-    """A run has steps or epochs; the forks stopped at whichever came first."""
-    if not any(row.fate == "mapped" and row.key == "train.steps" for row in rows):
-        return list(rows)
-    why = "train.steps is given too, and counts; empty that one to count epochs"
-    return [
-        replace(row, fate="suggested", why=why) if row.fate == "mapped" and row.key == "train.epochs" else row
-        for row in rows
-    ]
 
 
 PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}

@@ -33,8 +33,7 @@ from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.core.yaml_files import parse_yaml
 from voxgraft.data.manifest import MANIFEST_NAME
-from voxgraft.migrate.configs import LegacyConfig, format_legacy_value, read_legacy_config
-from voxgraft.migrate.scripts import KeyFate
+from voxgraft.migrate.configs import KeyFate, LegacyConfig, format_legacy_value, read_legacy_config
 from voxgraft.migrate.settings import ConfigTranslation, KeyTranslation, UserOverrides, translate_legacy_config
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
