@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, to_float32
-from voxgraft.checkpoints.load import iter_values, pair_chunks
+from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, pair_chunks, to_float32
+from voxgraft.checkpoints.load import iter_values
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, VoxgraftError, finding
 from voxgraft.inspect.subject import CheckSubject, is_stand_in

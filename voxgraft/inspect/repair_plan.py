@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, to_float32
-from voxgraft.checkpoints.load import iter_values, pair_chunks
+from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, pair_chunks, to_float32
+from voxgraft.checkpoints.load import iter_values
 from voxgraft.checkpoints.write import TensorBytes
 from voxgraft.core.errors import CheckpointError
 from voxgraft.graft.rows import Float32Array
