@@ -138,8 +138,9 @@ class _PickleWriter:
         for part in (tensor.storage, tensor.location, tensor.storage_items):
             self.value(part)
         self.parts.append(b"tQ")  # a persistent id: torch looks the storage up by it
-        for part in (tensor.offset, tensor.shape, tensor.strides, tensor.requires_grad and not tensor.parameter):
-            self.value(part)
+        requires_grad = tensor.requires_grad and not tensor.parameter
+        for value in (tensor.offset, tensor.shape, tensor.strides, requires_grad):
+            self.value(value)
         self._empty_ordered()
         if untyped:
             self._name(f"torch.{TORCH_DTYPES[tensor.dtype]}")
